@@ -18,7 +18,7 @@ _VERBS = {"bring", "embed", "feed", "need", "seed", "shed", "speed", "string", "
 
 
 def faults(message: str) -> Iterator[str]:
-    """Yields each fault in words; none for messages that git itself writes."""
+    """Yields each fault as a sentence; none for messages that git itself writes."""
     lines = [line.rstrip() for line in message.splitlines() if not line.startswith("#")]
     while lines and not lines[-1]:
         lines.pop()
@@ -44,7 +44,7 @@ def faults(message: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Says what is wrong and ends with 1, or ends with 0."""
+    """Prints the faults and returns 1, or returns 0."""
     found = [*faults(Path(sys.argv[1]).read_text())]
     for fault in found:
         print(f"commit message: {fault} (CONTRIBUTING.md, Commits)", file=sys.stderr)

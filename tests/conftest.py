@@ -1,4 +1,4 @@
-"""What every test stands on: the import paths of the three packages, without an install."""
+"""Shared set-up of all tests: the import paths of the three packages, without an install."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ settings.load_profile("any")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need Java are skipped by name, not failed, where there is none. They take longest, and slow ones long:
-    begun first, they are not what all other processes wait for in the end."""
+    """Skips tests that need Java by name where it is missing. Runs them first, because they take longest: at the end
+    all other processes would wait for them."""
     items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in ("slow", "java")])
     if shutil.which("java") and shutil.which("mvn"):
         return

@@ -1,7 +1,8 @@
-"""What the project is built and run with: ranges in pyproject.toml, and versions with hashes in requirements/.
+"""Dependencies of the project: ranges in pyproject.toml, and versions with hashes in requirements/.
 
 python -m tests.dependencies lock      writes requirements/ anew, with the newest versions that the ranges allow
-python -m tests.dependencies audit     ends with 1 if a locked version, or the lowest one of a range, has a known hole
+python -m tests.dependencies audit     ends with 1 if a locked version, or the lowest one of a range, has a known
+hole
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from tests.sources import ROOT
 
 FOLDER = ROOT / "requirements"
 SETS: dict[str, tuple[str, ...]] = {"core": (), "demo": ("spark", "demo"), "dev": ("spark", "demo", "dev")}
-"""A file of requirements/, and the extras of pyproject.toml whose packages it holds besides the broker's own."""
+"""By file of requirements/: the extras of pyproject.toml whose packages it has besides the broker's own."""
 
 HEAD = "# Written by `make lock` from pyproject.toml: change that, not this.\n"
 AUDIT_SECONDS = 120
 
 
 def project() -> dict[str, Any]:
-    """pyproject.toml as tables."""
+    """Returns pyproject.toml as tables."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def ranges(extras: tuple[str, ...]) -> dict[str, Requirement]:
-    """What pyproject.toml asks for directly, by normal name. Extras that name extras of ours are left out: `SETS` has
-    them."""
+    """Returns the direct requirements of pyproject.toml, by normal name. Extras that name extras of ours are left out:
+    `SETS` has them."""
     table = project()["project"]
     lines = [*table["dependencies"], *(line for extra in extras for line in table["optional-dependencies"][extra])]
     asked = [Requirement(line) for line in lines]
@@ -59,7 +60,8 @@ class Pin:
 
 
 def pins(text: str) -> list[Pin]:
-    """The packages of a locked file. Every line belongs to one, so that no option (an index, say) can hide in it."""
+    """Returns the packages of a locked file. Every line belongs to one, so that no option (an index, for example) can
+    hide in it."""
     found = []
     for entry in re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines():
         words, *hashes = re.split(r"\s--hash=sha256:", entry)
@@ -69,7 +71,7 @@ def pins(text: str) -> list[Pin]:
 
 
 def applicable(text: str, python: str, system: str) -> dict[str, Pin]:
-    """The packages of a locked file that are for one Python ("3.12") and system ("linux"), by normal name."""
+    """Returns the packages of a locked file for one Python ("3.12") and system ("linux"), by normal name."""
     where = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": system}
     where |= {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
     there = [each for each in pins(text) if not each.requirement.marker or each.requirement.marker.evaluate(where)]
@@ -100,7 +102,7 @@ def _compile(name: str, source: str, *options: str, given: str = "") -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an audit found: a line for each hole, and the packages that nobody could say anything about."""
+    """The result of an audit: a line for each hole, and the packages that no service knows."""
 
     holes: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -108,7 +110,7 @@ class Verdict:
 
 
 def verdict(report: dict[str, Any]) -> Verdict:
-    """The report of pip-audit as JSON, read."""
+    """Parses the report of pip-audit as JSON."""
     holes, unknown, known = [], [], 0
     for each in report["dependencies"]:
         if "skip_reason" in each:
@@ -121,8 +123,8 @@ def verdict(report: dict[str, Any]) -> Verdict:
     return Verdict(tuple(holes), tuple(unknown), known)
 
 
-def audited(lines: list[str]) -> Verdict | None:
-    """What is known about these packages, `name==version` each. None where no service could be asked."""
+def run_audit(lines: list[str]) -> Verdict | None:
+    """Returns known holes of these packages, `name==version` each. None if no service was reachable."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as asked:
         asked.write("\n".join(lines))
         asked.flush()
@@ -147,7 +149,7 @@ def audited(lines: list[str]) -> Verdict | None:
 
 
 def conclusion(locked: Verdict | None, lowest: Verdict | None) -> tuple[list[str], int]:
-    """What an audit says and the exit code: 1 for a hole, 0 where nothing could be asked, and that in words."""
+    """Returns the text of an audit and its exit code: 1 for a hole, 0 with a reason if no service was reachable."""
     both = [("locked", locked), ("lowest", lowest)]
     if not any(found and found.known for _, found in both):
         return ["Dependencies: NOT AUDITED, for no service that knows of holes could be reached."], 0
@@ -164,15 +166,15 @@ def conclusion(locked: Verdict | None, lowest: Verdict | None) -> tuple[list[str
 
 
 def audit() -> int:
-    """Asks about all locked packages, and about the lowest version of each range in pyproject.toml."""
+    """Audits all locked packages, and the lowest version of each range in pyproject.toml."""
     texts = {name: (FOLDER / f"{name}.txt").read_text() for name in ("build", "dev", "floors")}
     locked = {f"{each.requirement.name}=={each.version}" for name in ("build", "dev") for each in pins(texts[name])}
     direct = ranges(SETS["dev"])
     lowest = {name: each for name, each in applicable(texts["floors"], "3.11", "linux").items() if name in direct}
-    found = audited(sorted(locked))
+    found = run_audit(sorted(locked))
     reached = found is not None and found.known > 0
     lines, code = conclusion(
-        found, audited([f"{name}=={each.version}" for name, each in lowest.items()]) if reached else None
+        found, run_audit([f"{name}=={each.version}" for name, each in lowest.items()]) if reached else None
     )
     print("\n".join(lines))
     return code

@@ -1,6 +1,6 @@
 """Two S3 servers for tests: our own fake, linearizable and breakable on purpose, and moto behind a lock.
 
-Both run in a thread of this process on a free port and answer any S3 client: ours, Hadoop's, the AWS tools.
+Both run in a thread of this process on a free port and serve any S3 client: ours, Hadoop's, the AWS tools.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEND_BYTES = 256 * 1024
 
 @dataclass
 class S3Server:
-    """Where a server listens, and what a client's environment must hold to reach it."""
+    """The address of a server, and the environment that its clients need."""
 
     endpoint: str
 
@@ -58,7 +58,7 @@ class HttpFault(FaultRule):
 
 @dataclass
 class FakeS3(S3Server):
-    """State and switches of the fake. Set them from any thread; `requests` counts by verb, `log` has (verb, key)."""
+    """State and switches of the fake. Any thread may set them; `requests` counts by verb, `log` has (verb, key)."""
 
     faults: list[HttpFault] = field(default_factory=list)
     random: random.Random = field(default_factory=lambda: random.Random(0))
@@ -70,7 +70,7 @@ class FakeS3(S3Server):
     late: dict[asyncio.Task[None], None] = field(default_factory=dict)
 
     def mend(self) -> None:
-        """No more faults, and nothing remembered but the objects."""
+        """Removes all faults and all state but the objects."""
         self.faults.clear()
         self.requests.clear()
         self.log.clear()
@@ -114,7 +114,7 @@ class FakeS3(S3Server):
         self.rules.answer(request, bucket, key, body, 0.0)
 
     async def _send(self, request: web.Request, response: web.Response, fault: HttpFault | None) -> web.StreamResponse:
-        """Whole, or broken off, or spoiled, or at the pace of a link."""
+        """Sends a reply: whole, or broken off, or damaged, or at the rate of a slow link."""
         body = response.body if isinstance(response.body, bytes) else b""
         if fault and fault.kind is FaultKind.FLIPPED and request.method == "GET" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
@@ -135,7 +135,7 @@ class FakeS3(S3Server):
 
 
 async def _body(request: web.Request) -> bytes:
-    """The body, without the frames of a signed stream."""
+    """Returns the body without the frames of a signed stream."""
     raw = await request.read()
     if "x-amz-decoded-content-length" not in request.headers:
         return raw
@@ -147,7 +147,7 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _hang_up(request: web.Request) -> web.Response:
-    """The connection breaks without an answer."""
+    """Closes the connection without a reply."""
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
@@ -155,7 +155,7 @@ def _hang_up(request: web.Request) -> web.Response:
 
 @contextlib.contextmanager
 def s3_fake() -> Iterator[FakeS3]:
-    """The fake, listening; its bucket is called `bucket`."""
+    """Yields the fake, listening; its bucket is called `bucket`."""
     fake = FakeS3("")
     started = threading.Event()
     loop = asyncio.new_event_loop()
@@ -189,7 +189,7 @@ def s3_fake() -> Iterator[FakeS3]:
 
 @contextlib.contextmanager
 def s3_moto() -> Iterator[S3Server]:
-    """moto, one request at a time: its own compare-and-put is two steps. Its bucket is called `bucket`."""
+    """Yields moto, with one request at a time: its own compare-and-put is two steps. Its bucket is called `bucket`."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 

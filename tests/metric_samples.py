@@ -9,7 +9,7 @@ LABEL = re.compile(r'([a-z_]+)="([^"]*)"')
 
 
 def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
-    """The values of one metric, by the values of its labels in their order."""
+    """Returns the values of one metric, by the values of its labels in their order."""
     found = {}
     for line in text.splitlines():
         match = SAMPLE.match(line)

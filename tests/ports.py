@@ -6,21 +6,22 @@ import random
 import socket
 
 BELOW_EPHEMERAL = range(20_000, 32_768)
-"""No outgoing connection and no server on port 0 gets one of these, so it stays free while its server is restarted."""
+"""Ports below the ephemeral range: no outgoing connection and no server on port 0 gets one, so that it stays free while
+its server restarts."""
 TRIES = 100
 _drawn = random.SystemRandom()
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """Returns a port on which no process listens now."""
     with held_port() as held:
         found: int = held.getsockname()[1]
     return found
 
 
 def held_port() -> socket.socket:
-    """A socket on a port that nobody else draws while it is open. On Linux a server that reuses addresses may listen
-    there all the same."""
+    """Yields a socket on a port that no other process draws while it is open. On Linux a server that reuses addresses
+    may listen there all the same."""
     for _ in range(TRIES):
         held = socket.socket()
         try:

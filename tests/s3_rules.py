@@ -1,6 +1,6 @@
-"""What S3 does with a request, as far as our clients ask: objects, conditions, ranges, listings, multipart uploads.
+"""The behaviour of S3 as far as our clients use it: objects, conditions, ranges, listings, multipart uploads.
 
-Nothing here waits, so each request is one step and the whole is linearizable.
+Nothing here waits, so that each request is one step and the whole is linearizable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECKSUMS = ("x-amz-checksum-crc32", "x-amz-checksum-crc32c", "x-amz-checksum-cr
 
 
 class Stored(NamedTuple):
-    """One object: body, ETag, time of modification (seconds), the checksum header it came with."""
+    """One object: body, ETag, time of modification (seconds), and its checksum header."""
 
     body: bytes
     etag: str
@@ -39,14 +39,14 @@ class S3Rules:
     buckets: dict[str, dict[str, Stored]] = field(default_factory=lambda: {BUCKET: {}})
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     ignore_conditions: bool = False
-    """Be one of the stores that answer 200 and overwrite."""
+    """Behave like a store that replies 200 and overwrites."""
     sparse_listings: bool = False
-    """Be one of the stores that answer with pages of no keys or few, and say that the listing goes on."""
+    """Behave like a store that returns pages with few or no keys, and continues the listing."""
     whole_checksums: bool = False
-    """Be one of the stores that send the checksum of the whole object with a part of it (gofakes3 1.2)."""
+    """Behave like a store that sends the checksum of the whole object with a range (gofakes3 1.2)."""
 
     def answer(self, request: web.Request, bucket: str, key: str, body: bytes, stale_seconds: float) -> web.Response:
-        """The reply; a listing leaves out what is younger than `stale_seconds`."""
+        """Returns the reply; a listing leaves out objects that are younger than `stale_seconds`."""
         query = request.query
         if not key and request.method == "PUT":
             self.buckets.setdefault(bucket, {})

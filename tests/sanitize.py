@@ -35,7 +35,7 @@ CHOSEN = "TIERED_SANITIZED"
 
 
 def missing() -> str:
-    """What this machine lacks, in words; nothing where all is there."""
+    """Returns a description of what this machine lacks; empty if nothing."""
     if sys.platform != "linux":
         return "Linux"
     compiler = shutil.which("gcc")
@@ -47,14 +47,14 @@ def missing() -> str:
 
 
 def _runtime(name: str) -> str:
-    """Where gcc has a library; the bare name where it has none."""
+    """Returns the path of a library of gcc; the bare name if gcc has none."""
     return subprocess.run(
         ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True, timeout=60
     ).stdout.strip()
 
 
 def build() -> Path:
-    """The folder of the instrumented extension, built unless it is there for exactly these sources."""
+    """Returns the folder of the instrumented extension; builds it unless it is there for exactly these sources."""
     sources = sorted(SOURCES.iterdir())
     digest = hashlib.sha256(
         b"".join(path.read_bytes() for path in sources) + repr((FLAGS, CHECKS, sys.version)).encode()
@@ -77,7 +77,7 @@ def build() -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of a process that loads the extension of `folder`."""
+    """Returns the environment of a process that loads the extension of `folder`."""
     return {
         **os.environ,
         CHOSEN: str(folder),
@@ -97,7 +97,7 @@ def run(words: list[str], **options: object) -> subprocess.CompletedProcess[str]
 
 
 def load(folder: str) -> None:
-    """Puts the instrumented extension in the place of the usual one. RuntimeError where that fails."""
+    """Replaces the usual extension by the instrumented one. Raises RuntimeError if that fails."""
     package = import_module("tiered.records")
     package.__path__.insert(0, folder)
     loaded = import_module("tiered.records.native")
@@ -107,7 +107,7 @@ def load(folder: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Runs a command: here where the sanitizer is, else in such a process."""
+    """Runs a command: here if the sanitizer is loaded, else in such a process."""
     if not words or words[0] not in ("test", "fuzz", "probe"):
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The sources of this repository as the laws see them: files, syntax trees, and who imports whom."""
+"""The sources of this repository as the tests of the floors read them: files, syntax trees, and imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = {
 
 
 class Import(NamedTuple):
-    """One module that another one imports; `lazy` when that happens in a function, or for the type checker only."""
+    """A module that another one imports; `lazy` if that happens in a function, or for the type checker only."""
 
     module: str
     line: int
@@ -26,7 +26,7 @@ class Import(NamedTuple):
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the three packages by its dotted name."""
+    """Returns every module of the three packages by its dotted name."""
     found = {}
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
@@ -37,12 +37,12 @@ def modules() -> dict[str, Path]:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
+    """Returns the syntax tree of a file."""
     return ast.parse(path.read_text(), filename=str(path))
 
 
 def imports(path: Path) -> Iterator[Import]:
-    """What a file imports; `from a import b` counts as `a.b` when that is a module."""
+    """Returns the imports of a file; `from a import b` counts as `a.b` if that is a module."""
     lazy = {
         id(inner)
         for outer in ast.walk(tree(path))

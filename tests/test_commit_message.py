@@ -1,4 +1,4 @@
-"""Commit messages that pass, and what is said of the others."""
+"""Tests of commit messages that pass, and of the faults of others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = "\n\nA log that opens late was not checked.\nTested by test_opening.\n"
         'Revert "hot: check a log that opens late"',
     ],
 )
-def test_message_that_keeps_the_form_has_no_fault(message: str) -> None:
+def test_message_of_the_right_form_has_no_fault(message: str) -> None:
     assert [*faults(message)] == []
 
 
@@ -38,5 +38,5 @@ def test_message_that_keeps_the_form_has_no_fault(message: str) -> None:
         ("", "not `area: verb object`"),
     ],
 )
-def test_message_is_told_its_fault(message: str, fault: str) -> None:
+def test_fault_of_a_message_is_reported(message: str, fault: str) -> None:
     assert any(fault in each for each in faults(message)), [*faults(message)]

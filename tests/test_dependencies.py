@@ -1,4 +1,4 @@
-"""Packages of others: ranges above known holes, locked versions within them, and hashes for each."""
+"""Tests of dependencies: ranges above known holes, locked versions within them, and hashes for each."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ TARGETS = [(python, system) for python in ("3.11", "3.12", "3.13") for system in
 
 
 def read(name: str) -> str:
-    """A file of requirements/."""
+    """Returns a file of requirements/."""
     return (FOLDER / f"{name}.txt").read_text()
 
 
 def lowest(asked: Requirement) -> Version:
-    """The lower bound of a range, or the only version."""
+    """Returns the lower bound of a range, or the only version."""
     (bound,) = (each.version for each in asked.specifier if each.operator in (">=", "=="))
     return Version(bound)
 
 
 def build() -> dict[str, Requirement]:
-    """What builds the project."""
+    """Returns the requirements that build the project."""
     asked = map(Requirement, project()["build-system"]["requires"])
     return {str(canonicalize_name(each.name)): each for each in asked}
 
@@ -61,7 +61,7 @@ def test_ranges_have_both_ends(name: str) -> None:
 @pytest.mark.parametrize(("python", "system"), TARGETS)
 @pytest.mark.parametrize("name", SETS)
 def test_locked_versions_are_within_the_ranges(name: str, python: str, system: str) -> None:
-    """A range that is changed without `make lock` would change nothing of what is installed."""
+    """A range that is changed without `make lock` would not change what is installed."""
     locked = applicable(read(name), python, system)
     asked = ranges(SETS[name])
     assert asked.keys() <= locked.keys(), "run: make lock"
@@ -70,7 +70,7 @@ def test_locked_versions_are_within_the_ranges(name: str, python: str, system: s
 
 
 @pytest.mark.parametrize(("python", "system"), TARGETS)
-def test_a_larger_set_has_the_versions_of_a_smaller_one(python: str, system: str) -> None:
+def test_larger_set_has_the_versions_of_a_smaller_one(python: str, system: str) -> None:
     core, demo, dev, tools = (
         {(package, each.version, each.hashes) for package, each in applicable(read(name), python, system).items()}
         for name in ("core", "demo", "dev", "build")
@@ -80,7 +80,7 @@ def test_a_larger_set_has_the_versions_of_a_smaller_one(python: str, system: str
     assert len(names) == len(set(names))
 
 
-def test_what_builds_the_project_is_locked() -> None:
+def test_build_requirements_are_locked() -> None:
     locked = applicable(read("build"), "3.12", "linux")
     assert locked.keys() == {"pip", *build()}
     assert all(asked.specifier.contains(locked[name].version) for name, asked in build().items())
@@ -92,14 +92,14 @@ def test_every_locked_package_has_hashes(name: str) -> None:
 
 
 def test_floors_are_the_lowest_versions_of_the_ranges() -> None:
-    """They are what an audit of the ranges asks about. A bound may leave zeros out."""
+    """An audit of the ranges checks these versions. A bound may leave zeros out."""
     locked = applicable(read("floors"), "3.11", "linux")
     for name, asked in ranges(SETS["dev"]).items():
         length = len(lowest(asked).release)
         assert Version(locked[name].version).release[:length] == lowest(asked).release, f"{name}: run: make lock"
 
 
-def test_locked_files_name_no_place_to_fetch_from() -> None:
+def test_locked_files_name_no_index() -> None:
     for path in FOLDER.iterdir():
         assert not re.search(r"://|--(?!hash=sha256:)", path.read_text()), path.name
 
@@ -107,12 +107,12 @@ def test_locked_files_name_no_place_to_fetch_from() -> None:
 @pytest.mark.parametrize(
     "text", ["a==1 \\\n    --hash=md5:00\n", "a==1 \\\n    --hash=sha256:12\n", "--index-url x\n", "a>=1\n", "a\n"]
 )
-def test_a_line_that_pins_nothing_is_no_pin(text: str) -> None:
+def test_line_that_pins_nothing_is_refused(text: str) -> None:
     with pytest.raises((AssertionError, ValueError)):
         [each.version for each in pins(text)]
 
 
-def test_a_pin_is_one_version_and_its_hashes() -> None:
+def test_pin_is_one_version_and_its_hashes() -> None:
     sums = "a" * 64, "b" * 64
     text = f"# x\na==1.0 ; python_version < '3.12' \\\n    --hash=sha256:{sums[0]} \\\n    --hash=sha256:{sums[1]}\n"
     assert pins(text) == [Pin(Requirement("a==1.0 ; python_version < '3.12'"), sums)]
@@ -129,13 +129,13 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_an_audit_names_holes_and_what_it_could_not_ask_about() -> None:
+def test_audit_names_holes_and_unknown_packages() -> None:
     found = verdict(REPORT)
     holes = ("a 1.0: CVE-1, mended in 2.0, 1.9", "a 1.0: CVE-2, mended in no version")
     assert found == Verdict(holes, unknown=("c",), known=2)
 
 
-def test_a_hole_fails_an_audit_and_an_unreachable_service_does_not() -> None:
+def test_hole_fails_an_audit_and_an_unreachable_service_does_not() -> None:
     whole, broken, silent = Verdict((), (), 5), verdict(REPORT), Verdict((), ("a", "b"), 0)
     assert conclusion(whole, whole)[1] == 0
     assert conclusion(whole, broken)[1] == conclusion(broken, None)[1] == 1
@@ -145,8 +145,8 @@ def test_a_hole_fails_an_audit_and_an_unreachable_service_does_not() -> None:
     assert code == 0 and "Dependencies, lowest: NOT AUDITED, for the service could not be reached." in lines
 
 
-def test_maven_refuses_what_has_another_checksum() -> None:
-    """Its default is to warn, which its quiet mode hides."""
+def test_maven_refuses_a_file_with_another_checksum() -> None:
+    """Its default is a warning, which its quiet mode hides."""
     found = [
         command
         for path in (ROOT / "spark" / "pyspark_tiered" / "jars.py", ROOT / "tests" / "peer" / "kafka.py")
@@ -155,7 +155,7 @@ def test_maven_refuses_what_has_another_checksum() -> None:
     assert len(found) == 2 and all('"-C"' in command for command in found), found
 
 
-def test_make_installs_what_is_locked_and_nothing_else() -> None:
+def test_make_installs_only_locked_packages() -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = [line for line in makefile.splitlines() if re.search(r"pip install|\$\(PIP\)", line)]
     assert commands and all("--no-deps" in line or line.startswith("$(PIP)") for line in commands)

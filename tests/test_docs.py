@@ -1,4 +1,4 @@
-"""The documentation says what the code does: tables are generated, commands parse, links lead somewhere.
+"""Tests that the documentation agrees with the code: tables are generated, commands parse, links lead somewhere.
 
 python -m tests.test_docs       writes the generated pages anew
 """
@@ -39,7 +39,7 @@ Generated from `tiered/config/` by `python -m tests.test_docs`. How they are giv
 
 
 def settings_page() -> str:
-    """The whole of docs/SETTINGS.md."""
+    """Returns the whole of docs/SETTINGS.md."""
     own = {name: row for name, row in broker_rows().items() if not row.topic_name}
     defaults = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
     parts = [HEAD, "## Of a topic", "", "| Setting | Type | Default | Allowed | Broker's default | |"]
@@ -62,14 +62,14 @@ def _line(row: SettingRow, last: str) -> str:
 
 
 def commands(page: Path) -> Iterator[str]:
-    """The lines of a page's shell blocks that call `tiered` or `make`, continued lines joined."""
+    """Returns the lines of a page's shell blocks that call `tiered` or `make`, with continued lines joined."""
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             if line.startswith(("tiered ", "make ")):
                 yield line
 
 
-def test_the_page_of_settings_is_the_tables() -> None:
+def test_settings_page_equals_the_tables() -> None:
     assert SETTINGS.read_text() == settings_page(), "run: python -m tests.test_docs"
 
 
@@ -89,12 +89,12 @@ SAID_ONCE = {
     "remote.log.delete.on.disable": "only one value is allowed",
     "replica.alter.log.dirs.io.max.bytes.per.second": "its sentence says that it has no effect",
 }
-"""Settings that nothing reads, with the reason why that misleads nobody."""
+"""Settings that no code reads, with the reason for which they mislead nobody."""
 
 
 @pytest.mark.parametrize("name", sorted({*broker_rows(), *topic_rows()} - SAID_ONCE.keys() - {"log.cleanup.policy"}))
-def test_every_setting_is_read_by_something(name: str) -> None:
-    """A setting that nothing reads is a promise that nobody keeps."""
+def test_every_setting_is_read_by_the_code(name: str) -> None:
+    """A setting that no code reads is a broken promise."""
     field = name.replace(".", "_")
     text = "\n".join(path.read_text() for path in modules().values())
     row = broker_rows().get(name)
@@ -104,7 +104,7 @@ def test_every_setting_is_read_by_something(name: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), [(page.name, line) for page in PAGES for line in commands(page)])
-def test_commands_in_the_documentation_are_commands(page: str, line: str) -> None:
+def test_documented_commands_parse(page: str, line: str) -> None:
     words = shlex.split(line, comments=True)
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"{page}: {line}"
@@ -113,7 +113,7 @@ def test_commands_in_the_documentation_are_commands(page: str, line: str) -> Non
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -123,7 +123,7 @@ def test_exit_codes_are_documented() -> None:
     assert [int(code) for code in table] == [code.value for code in Exit]
 
 
-def test_metrics_that_operators_are_told_of_exist() -> None:
+def test_documented_metrics_exist() -> None:
     told = set(re.findall(r"`((?:tiered|kafka)_[a-z_]+)`", (ROOT / "docs" / "OPERATIONS.md").read_text()))
     text = "\n".join(path.read_text() for path in modules().values())
     assert told and all(f'"{name}"' in text for name in told), told
@@ -139,8 +139,8 @@ MAPS = [
 
 
 @pytest.mark.parametrize("page", MAPS, ids=lambda page: page.name)
-def test_files_and_names_that_a_page_points_at_exist(page: Path) -> None:
-    """`path`, or `path` and behind it a `name` that stands in that file."""
+def test_files_and_names_of_a_page_exist(page: Path) -> None:
+    """The pages have `path`, or `path` and behind it a `name` that stands in that file."""
     for path, name in re.findall(
         r"`((?:api|bench|docs|infra|spark|tests|tiered)/[\w./-]+)`(?: `([\w.]+)`)?", page.read_text()
     ):
@@ -150,7 +150,8 @@ def test_files_and_names_that_a_page_points_at_exist(page: Path) -> None:
 
 
 def acks() -> list[list[str]]:
-    """The cells of the rows of the table of docs/GUARANTEES.md: acks, where the record is, what it survives, tests."""
+    """Returns the cells of the rows of the table of docs/GUARANTEES.md: acks, where the record is, what it survives,
+    tests."""
     head, _, rest = (ROOT / "docs" / "GUARANTEES.md").read_text().partition("| --- | --- | --- | --- |\n")
     assert head.endswith("shown by |\n")
     rows = rest.partition("\n\n")[0].splitlines()
@@ -158,7 +159,7 @@ def acks() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", acks(), ids=lambda row: row[0])
-def test_what_an_ack_promises_is_shown_by_tests_and_mutants_that_exist(row: list[str]) -> None:
+def test_tests_and_mutants_of_the_ack_table_exist(row: list[str]) -> None:
     *_, survives, shown = row
     tests, _, mutants = shown.partition("; mutants ")
     named = re.findall(r"`([^`]+)`", tests)
@@ -172,7 +173,7 @@ def test_what_an_ack_promises_is_shown_by_tests_and_mutants_that_exist(row: list
 RULE = re.compile(r"\b([RMI])(\d{1,2})(?:(?:-| to )\1(\d{1,2}))?\b")
 """A rule number, or a range of them."""
 SPOKEN = {"COMMENT", "STRING", "FSTRING_MIDDLE"}
-"""Tokens of Python that speak to a reader: a name of a variable is no citation."""
+"""Python tokens with text for a reader: the name of a variable is no citation."""
 
 
 class Rule(NamedTuple):
@@ -183,7 +184,7 @@ class Rule(NamedTuple):
 
 
 def rules() -> dict[str, Rule]:
-    """Every rule of docs/INVARIANTS.md by its number or name."""
+    """Returns every rule of docs/INVARIANTS.md by its number or name."""
     sections = re.findall(r"^### (\w+) .*?\n(.*?)(?=^##|\Z)", INVARIANTS.read_text(), re.MULTILINE | re.DOTALL)
     found = {}
     for number, body in sections:
@@ -195,7 +196,7 @@ def rules() -> dict[str, Rule]:
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """(path, what it says to a reader) of all code, tests and docs that may cite a rule."""
+    """Yields (path, text for readers) of all code, tests and docs that may cite a rule."""
     folders = ("api", "bench", "docs", "infra", "spark", "tests", "tiered")
     kinds = {".c", ".h", ".java", ".md", ".py", ".pyi", ".sh", ".toml", ".txt", ".yml"}
     paths = [*ROOT.glob("*.md"), *(path for folder in folders for path in sorted((ROOT / folder).rglob("*.*")))]
@@ -208,13 +209,14 @@ def texts() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(ROOT)), text
 
 
-def cited() -> dict[str, str]:
-    """Every rule number that is cited anywhere, with one file that does; of a range all numbers."""
+def find_citations() -> dict[str, str]:
+    """Returns every cited rule number with one file that cites it; of a range all numbers."""
     return {number: path for path, text in texts() for number in _numbers(text)}
 
 
 def red_rules() -> set[str]:
-    """Names of rules that checkers of the simulator report: first arguments of `Finding`, `report` and `_report`."""
+    """Returns the names of rules that checkers of the simulator report: first arguments of `Finding`, `report` and
+    `_report`."""
     calls = [
         (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""), node.args[0])
         for path in sorted((ROOT / "tests" / "sim").rglob("*.py"))
@@ -226,14 +228,14 @@ def red_rules() -> set[str]:
     return {word for word in words if isinstance(word, str) and re.fullmatch(r"[A-Z]+\d*", word)}
 
 
-def test_rules_that_are_cited_are_defined() -> None:
+def test_cited_rules_are_defined() -> None:
     assert red_rules() >= {"I30", "R4", "ID", "MOVED"}, "rules of the simulator are not found any more"
-    homes = cited() | dict.fromkeys(red_rules(), "tests/sim")
+    homes = find_citations() | dict.fromkeys(red_rules(), "tests/sim")
     assert not {number: path for number, path in homes.items() if number not in rules()}
 
 
-def test_rules_that_are_defined_are_cited_by_code_or_tests() -> None:
-    """A rule that nothing cites has lost its code, or its number."""
+def test_defined_rules_are_cited_by_code_or_tests() -> None:
+    """A rule that no file cites has lost its code, or its number."""
     homes = {number for path, text in texts() if not path.startswith("docs") for number in _numbers(text)}
     assert not rules().keys() - homes - red_rules()
 
@@ -261,7 +263,7 @@ def test_rule_names_tests_that_exist(number: str) -> None:
 
 @pytest.mark.parametrize("number", sorted(rules()))
 def test_rule_names_the_files_that_keep_it(number: str) -> None:
-    """`path` (pure: `name`, `name`): the file exists, is pure where that is said, and has these names."""
+    """Checks `path` (pure: `name`, `name`): the file exists, is pure if the rule says so, and has these names."""
     for path, said in re.findall(r"`([a-z_/]+\.py)`(?:\s\(([^)]*)\))?", rules()[number].kept_by):
         assert (ROOT / path).exists(), f"{number}: {path}"
         module = next(name for name, known in modules().items() if known == ROOT / path)
@@ -271,7 +273,7 @@ def test_rule_names_the_files_that_keep_it(number: str) -> None:
             assert re.search(rf"\b(def|class) {name}\b", (ROOT / path).read_text()), f"{number}: {path} has no {name}"
 
 
-def test_the_readme_names_both_set_up_commands_and_the_licence_is_whole() -> None:
+def test_readme_names_both_set_up_commands_and_the_licence_is_whole() -> None:
     readme = (ROOT / "README.md").read_text()
     start = readme.split("## Start")[1].split("## ")[0]
     assert re.findall(r"^make \w+", start, re.MULTILINE) == ["make demo", "make test"]

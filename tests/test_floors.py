@@ -3,19 +3,19 @@
 A package's `__init__.py` says what the package is, then `May import: ...`, then one line for each file and each folder:
 
     ~ name     a carrier: it touches asyncio, files, the bucket, sockets or threads, itself or by other carriers
-      name     a pure file
-      name/    a package inside this one
+    name     a pure file
+    name/    a package inside this one
 
 `May import` names packages of tiered/ (`hot`) or of api/tiered_api/ (`kafka.client`); "words" are the files at the root
 of tiered/. A package may also import what those may. `May import: as http` makes a package a part of another one: both
 have the same law, and their files may import each other, but no files import each other in a circle.
 
-Above the maps stand the floors. Each test says why its law is one: read that before adding an exception.
+Above the maps stand the floors. Each test says why its law is one: read that before you add an exception.
 
-3  spark/                      may see all below; nothing below sees it, but for the command, lazily
-2  api/                        everything that faces a network or a person
-1  tiered/<package>/           the engine, in the order of its maps
-0  tiered/*.py                 words
+    3  spark/                      may see all below; nothing below sees it, but for the command, lazily
+    2  api/                        everything that faces a network or a person
+    1  tiered/<package>/           the engine, in the order of its maps
+    0  tiered/*.py                 words
 """
 
 from __future__ import annotations
@@ -42,15 +42,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Imports (module, imported module) against a `May import` line, each with its reason. An untied one has to go."""
 
 
-CIRCLES: dict[str, tuple[str, str]] = {
-    "tiered.broker.broker": ("tiered.", "parts of the broker still take the whole broker"),
-    "tiered.controller.member": ("tiered.controller.", "the member runs both roles, and both name it"),
-    "tiered.config.rules": ("tiered.config.", "a rule names the settings that it checks"),
-    "tiered.replication.leader_replica": ("tiered.replication.", "its events and its report name the replica"),
-    "tiered_api.cli.topic.consume": ("tiered_api.cli.topic.", "both ways to consume share their printer"),
-    "tiered_api.http.server.context": ("tiered_api.http.", "the context names the consumers and lags that take it"),
-    "tiered_api.http.v3.produce": ("tiered_api.http.v3.", "the stream names the reports of the batch form"),
-}
+CIRCLES: dict[str, tuple[str, str]] = {}
 """Circles of imports that are left: one module of each, the prefix of all its modules, and what ties them."""
 
 
@@ -87,14 +79,14 @@ def map_of(package: str) -> PackageMap:
     purpose, _, rest = text.partition("\n")
     said = re.search(r"^May import: (.+)$", rest, re.MULTILINE)
     assert said, f"{package}: its docstring has no line `May import: ...`"
-    whole = "" if not said[1].startswith("as ") else dotted(said[1].removeprefix("as "), package)
+    whole = "" if not said[1].startswith("as ") else package_name(said[1].removeprefix("as "), package)
     names = [] if whole or said[1] == "nothing" else said[1].split(", ")
     marks: dict[str, list[str]] = {"~ ": [], "  ": []}
     for mark, name in re.findall(r"^([~ ] )(\S+)(?: +\S.*)?$", rest, re.MULTILINE):
         marks[mark].append(name)
     return PackageMap(
         purpose,
-        tuple(dotted(name, package) for name in names),
+        tuple(package_name(name, package) for name in names),
         whole,
         tuple(marks["~ "]),
         tuple(name for name in marks["  "] if not name.endswith("/")),
@@ -102,7 +94,7 @@ def map_of(package: str) -> PackageMap:
     )
 
 
-def dotted(name: str, package: str) -> str:
+def package_name(name: str, package: str) -> str:
     """Returns the package that a `May import` line names."""
     found = ["tiered"] if name == "words" else [f"{top}.{name}" for top in MAPPED if is_package(f"{top}.{name}")]
     assert len(found) == 1, f"{package}: `May import` names {name}, which is no package"
@@ -143,7 +135,7 @@ def ours(module: str) -> list[Import]:
 
 @pytest.mark.parametrize("package", packages())
 def test_map_names_each_file_once(package: str) -> None:
-    """A map that lacks a file, or names one that is gone, sends its reader astray."""
+    """A map that lacks a file, or names a deleted one, misleads its reader."""
     inside = [name for name in modules() if name.rpartition(".")[0] == package]
     files = sorted(name.rpartition(".")[2] for name in inside if not is_package(name))
     folders = sorted(name.rpartition(".")[2] for name in inside if is_package(name))
@@ -154,7 +146,7 @@ def test_map_names_each_file_once(package: str) -> None:
 
 @pytest.mark.parametrize("package", packages())
 def test_map_says_what_each_line_names(package: str) -> None:
-    """A name alone says nothing that the directory listing does not say."""
+    """A name alone adds nothing to the directory listing."""
     text = ast.get_docstring(tree(modules()[package])) or ""
     assert map_of(package).purpose.endswith("."), f"{package}: its first line is no sentence"
     assert re.findall(r"^[~ ] \S+ *$", text, re.MULTILINE) == [], f"{package}: its map has names without a word on them"
@@ -163,9 +155,9 @@ def test_map_says_what_each_line_names(package: str) -> None:
 
 @pytest.mark.parametrize("module", sorted(name for name in modules() if name.split(".")[0] in MAPPED))
 def test_package_imports_what_its_line_names(module: str) -> None:
-    """An import against the line ties a package to what stands above it: it can then be neither tested nor used alone.
+    """An import against the line ties a package to one above it: it can then be neither tested nor used alone.
 
-    Imports for the type checker count too: they name what a file knows of, and a reader has to follow them.
+    Imports for the type checker count too, because a reader has to follow them.
     """
     component = component_of(package_of(module))
     for each in ours(module):

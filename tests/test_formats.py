@@ -1,4 +1,4 @@
-"""docs/FORMATS.md names every field that is written, and no change kind is missing from it."""
+"""Tests of docs/FORMATS.md: it names every field that is written, and every kind of change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = (ROOT / "docs" / "FORMATS.md").read_text()
 
 
 def part(title: str) -> str:
-    """The text below one heading, up to the next of its level or above."""
+    """Returns the text below one heading, up to the next of its level or above."""
     level = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.MULTILINE)
     assert level is not None, f"docs/FORMATS.md has no heading {title!r}"
     rest = PAGE[level.end() :]
@@ -34,22 +34,22 @@ def part(title: str) -> str:
 
 
 def body(sealed: bytes) -> set[str]:
-    """The names at the top of an object's body."""
+    """Returns the names at the top of an object's body."""
     return set(orjson.loads(sealed)["body"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_change_stands_there_with_exactly_its_fields(kind: str) -> None:
+def test_every_kind_of_change_is_documented_with_its_fields(kind: str) -> None:
     row = re.search(rf"^\| `{kind}` \| ([^|]*) \|", part("Log entries"), re.MULTILINE)
     assert row is not None
     assert re.findall(r"`(\w+)`", row.group(1)) == [field.name for field in fields(KINDS[kind])]
 
 
-def test_no_kind_stands_there_that_is_not() -> None:
+def test_every_documented_kind_exists() -> None:
     assert set(re.findall(r"^\| `(\w+_\w+)` \| `", part("Log entries"), re.MULTILINE)) == set(KINDS)
 
 
-def test_every_field_of_the_small_objects_stands_there() -> None:
+def test_every_field_of_the_small_objects_is_documented() -> None:
     for title, names in {
         "Metadata": body(layout.encode_format(Format(1, "c", "n"))),
         "Log entries": body(layout.encode_entry(Entry(0, 1, "n", ()))),
@@ -61,18 +61,18 @@ def test_every_field_of_the_small_objects_stands_there() -> None:
 
 
 @pytest.mark.parametrize("table", [BrokerImage, TopicImage, PartitionImage, DeletedTopic])
-def test_every_field_of_a_snapshots_tables_stands_there(table: type) -> None:
+def test_every_field_of_a_snapshot_is_documented(table: type) -> None:
     for field in fields(table):
         assert f"`{field.name}`" in part("Snapshots"), field.name
 
 
 @pytest.mark.parametrize("node", [SegmentEntry, SubmanifestRef])
-def test_every_field_of_a_manifests_nodes_stands_there(node: type) -> None:
+def test_every_field_of_a_manifest_is_documented(node: type) -> None:
     for field in fields(node):
         assert f"`{field.name}`" in part("Partition manifest"), field.name
 
 
-def test_the_size_of_a_producer_is_what_the_page_says() -> None:
+def test_documented_size_of_a_producer_is_right() -> None:
     said = re.search(r"then (\d+) bytes for each producer", part("One log"))
     assert said is not None
     listed = (1).to_bytes(4, "big") + bytes(int(said.group(1)))
@@ -80,7 +80,7 @@ def test_the_size_of_a_producer_is_what_the_page_says() -> None:
     assert ProducerStates.from_snapshot(file, 0).encode_snapshot() == file
 
 
-def test_an_image_of_groups_has_its_fields_where_the_page_says() -> None:
+def test_documented_positions_of_a_group_image_are_right() -> None:
     page, partition_id = part("Image of groups"), PartitionId(TopicId("A" * 22), 3)
     name = snapshot.SnapshotName(GROUP_SNAPSHOTS, partition_id, 4, 5)
     body = snapshot.encode_snapshot(name, [], 0, 6)

@@ -1,4 +1,4 @@
-"""Every reader of bytes is shown its corpus and some hundred changes of it: the short form of `make fuzz`."""
+"""Tests of every reader of bytes with its corpus and some hundred changes of it: the short form of `make fuzz`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CORPUS_MOST = 200 << 10
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_reader_takes_its_corpus_and_changes_of_it(target: str) -> None:
+def test_reader_handles_its_corpus_and_changes_of_it(target: str) -> None:
     failure = fuzz(target, TARGETS[target], ROUNDS[target], seed=0)
     if failure is not None:
         told = f"{failure.input.kind} {failure.input.data.hex()[:2000]}; make fuzz OF={target} keeps it"
         raise AssertionError(told) from failure.error
 
 
-def test_the_corpus_has_every_request_in_every_version_that_is_served() -> None:
+def test_corpus_has_every_request_in_every_served_version() -> None:
     headers = [
         decode_request_header(each.data) for each in corpus("wire") if each.kind == "frame" and len(each.data) > 10
     ]
@@ -32,13 +32,13 @@ def test_the_corpus_has_every_request_in_every_version_that_is_served() -> None:
     assert {(api.key, version) for api in apis.ALL_APIS.values() for version in api.served_versions} <= found
 
 
-def test_the_corpus_is_small() -> None:
+def test_corpus_is_small() -> None:
     assert sum(path.stat().st_size for path in CORPUS.rglob("*")) < CORPUS_MOST
 
 
 @pytest.fixture
 def own_corpus(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A corpus of one target and two inputs, which a test may add to."""
+    """Returns a corpus of one target with two inputs, which a test may extend."""
     monkeypatch.setattr(rounds, "CORPUS", tmp_path)
     folder = rounds.CORPUS / "one"
     folder.mkdir()
@@ -47,7 +47,7 @@ def own_corpus(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusing(fault: Callable[[bytes], object]) -> Check:
-    """A reader that fails on some inputs."""
+    """Returns a reader that fails on some inputs."""
 
     def check(_: str, data: bytes) -> None:
         if fault(data):
@@ -57,7 +57,7 @@ def refusing(fault: Callable[[bytes], object]) -> Check:
 
 
 @pytest.mark.usefixtures("own_corpus")
-def test_an_input_that_broke_a_rule_is_found_and_kept_and_tried_again() -> None:
+def test_input_that_broke_a_rule_is_kept_and_tried_again() -> None:
     assert corpus("one") == [Input("a", b"abc"), Input("b", b"x"), Input("b", b"yz")]
     assert fuzz("one", refusing(lambda data: False), 500, seed=0) is None
     longer = refusing(lambda data: len(data) > 5)

@@ -1,5 +1,5 @@
-"""What runs three brokers elsewhere is well formed, its commands and settings are ones that `tiered` takes, and brokers
-that are started with them find each other."""
+"""Tests of the files that run three brokers elsewhere: they are well formed, `tiered` accepts their commands and
+settings, and brokers that start with them find each other."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ COMPOSE: dict[str, Any] = yaml.safe_load((INFRA / "compose" / "compose.yaml").re
 BROKERS = (1, 2, 3)
 
 
-def served(words: list[str], environment: Mapping[str, str]) -> Settings:
-    """The settings of `tiered serve`, by its command line and its environment. Refused when there are none; without
-    effect is none of them."""
+def serve_settings(words: list[str], environment: Mapping[str, str]) -> Settings:
+    """Returns the settings of `tiered serve` from its command line and environment. Fails if there are none, or if one
+    has no effect."""
     args = parser().parse_args(words)
     chosen, warnings = load_settings(args.config, environment, args.pairs, option_settings(args))
     assert not warnings
@@ -54,11 +54,11 @@ def environment_of(file: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_the_unit_starts_the_broker_that_its_name_says() -> None:
+def test_unit_starts_the_broker_of_its_name() -> None:
     words = shlex.split(unit()["ExecStart"].replace("%i", "2"))
     assert words[0] == "/opt/tiered/bin/tiered"
     words[words.index("/etc/tiered/cluster.properties")] = str(INFRA / "systemd" / "cluster.properties")
-    chosen = served(words[1:], environment_of(INFRA / "systemd" / "broker-1.env"))
+    chosen = serve_settings(words[1:], environment_of(INFRA / "systemd" / "broker-1.env"))
     assert (chosen.node_id, chosen.data_dir, chosen.store) == (2, "/var/lib/tiered/2", "s3://my-bucket/my-cluster")
     assert (chosen.kafka, chosen.http, chosen.broker_rack) == ("10.0.0.1:9092", "10.0.0.1:8082", "a")
     assert (chosen.default_replication_factor, chosen.min_insync_replicas) == (3, 2)
@@ -66,8 +66,8 @@ def test_the_unit_starts_the_broker_that_its_name_says() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    """The program is another one here: that of the unit is on no machine of ours."""
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """The test replaces the program, because that of the unit is on no test machine."""
     tried = tmp_path / UNIT.name
     tried.write_text(UNIT.read_text().replace("/opt/tiered/bin/tiered", sys.executable))
     done = subprocess.run(
@@ -76,7 +76,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert UNIT.name not in done.stderr and (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_a_broker_under_systemd_may_do_no_more_than_it_needs() -> None:
+def test_unit_has_no_capability_that_the_broker_does_not_need() -> None:
     """Its addresses need no capability: their ports are above 1023."""
     service = unit()
     assert (service["CapabilityBoundingSet"], service["SystemCallFilter"]) == ("", "@system-service")
@@ -86,7 +86,7 @@ def test_a_broker_under_systemd_may_do_no_more_than_it_needs() -> None:
 
 
 @pytest.mark.parametrize("number", BROKERS)
-def test_a_container_writes_to_its_volumes_only_and_has_no_capabilities(number: int) -> None:
+def test_container_writes_to_its_volumes_only_without_capabilities(number: int) -> None:
     service = COMPOSE["services"][f"broker-{number}"]
     assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -95,7 +95,7 @@ def test_a_container_writes_to_its_volumes_only_and_has_no_capabilities(number: 
 
 
 def compose_environment(service: Mapping[str, Any]) -> dict[str, str]:
-    """What a container gets where the host sets nothing."""
+    """Returns the environment of a container if the host sets no variable."""
     return {
         name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
         for name, text in service["environment"].items()
@@ -103,10 +103,10 @@ def compose_environment(service: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def test_the_containers_are_three_brokers_of_one_cluster() -> None:
+def test_containers_are_three_brokers_of_one_cluster() -> None:
     services = COMPOSE["services"]
     assert list(services) == [f"broker-{number}" for number in BROKERS]
-    chosen = [served(shlex.split(each["command"]), compose_environment(each)) for each in services.values()]
+    chosen = [serve_settings(shlex.split(each["command"]), compose_environment(each)) for each in services.values()]
     assert [each.node_id for each in chosen] == list(BROKERS)
     assert {each.store for each in chosen} == {"file:///bucket"}
     assert {(each.default_replication_factor, each.min_insync_replicas) for each in chosen} == {(3, 2)}
@@ -115,10 +115,10 @@ def test_the_containers_are_three_brokers_of_one_cluster() -> None:
 
 
 @pytest.mark.parametrize("number", BROKERS)
-def test_a_container_tells_others_and_the_host_where_it_is(number: int) -> None:
+def test_container_advertises_addresses_for_brokers_and_the_host(number: int) -> None:
     name = f"broker-{number}"
     service = COMPOSE["services"][name]
-    chosen = served(shlex.split(service["command"]), compose_environment(service))
+    chosen = serve_settings(shlex.split(service["command"]), compose_environment(service))
     told = {each.name: each.address for each in chosen.resolve_advertised_listeners(chosen.effective_listeners(), "x")}
     published = dict(port.rsplit(":", 1) for port in service["ports"])
     assert told[chosen.inter_broker_listener_name] == f"{name}:19092" and service["hostname"] == name
@@ -128,16 +128,16 @@ def test_a_container_tells_others_and_the_host_where_it_is(number: int) -> None:
 
 
 Command = tuple[list[str], dict[str, str]]
-"""The words after `tiered`, and what the environment has besides."""
+"""The words after `tiered`, and the additional environment."""
 
 
-def replaced(text: str, addresses: Mapping[str, str], places: Mapping[str, str]) -> str:
-    """A word or a value for a broker on this machine. Of addresses each must be known."""
+def localized(text: str, addresses: Mapping[str, str], places: Mapping[str, str]) -> str:
+    """Returns a word or a value for a broker on this machine. Every address in it must be known."""
     return re.sub(r"[\w.-]+:\d+", lambda found: addresses[found[0]], places.get(text, text))
 
 
 def containers(directory: Path, free: Callable[[], str]) -> list[Command]:
-    """What compose starts. What the host publishes is the address itself: nothing translates it here."""
+    """Returns the commands that compose starts. A published address is used directly: nothing translates it here."""
     addresses: dict[str, str] = {}
     for name, each in COMPOSE["services"].items():
         addresses |= {f"{name}:{port}": free() for port in (19092, 9092, 8082)}
@@ -147,14 +147,14 @@ def containers(directory: Path, free: Callable[[], str]) -> list[Command]:
     made = []
     for name, each in COMPOSE["services"].items():
         places = {"/data": str(directory / name), "file:///bucket": f"file://{directory / 'bucket'}"}
-        words = [replaced(word, addresses, places) for word in shlex.split(each["command"])]
+        words = [localized(word, addresses, places) for word in shlex.split(each["command"])]
         environment = compose_environment(each).items()
-        made.append((words, {variable: replaced(text, addresses, places) for variable, text in environment}))
+        made.append((words, {variable: localized(text, addresses, places) for variable, text in environment}))
     return made
 
 
 def units(directory: Path, free: Callable[[], str]) -> list[Command]:
-    """What systemd starts, on three machines with an environment of their own each."""
+    """Returns the commands that systemd starts, on three machines with their own environments."""
     config = directory / "cluster.properties"
     shared = (INFRA / "systemd" / "cluster.properties").read_text()
     config.write_text(shared.replace("s3://my-bucket/my-cluster", f"file://{directory / 'bucket'}"))
@@ -164,13 +164,13 @@ def units(directory: Path, free: Callable[[], str]) -> list[Command]:
         addresses = {own[name]: free() for name in ("TIERED_KAFKA", "TIERED_HTTP")}
         places = {"/etc/tiered/cluster.properties": str(config), f"/var/lib/tiered/{number}": str(directory / number)}
         words = shlex.split(unit()["ExecStart"].replace("%i", number))[1:]
-        environment = {variable: replaced(text, addresses, {}) for variable, text in own.items()}
-        made.append(([replaced(word, {}, places) for word in words], environment))
+        environment = {variable: localized(text, addresses, {}) for variable, text in own.items()}
+        made.append(([localized(word, {}, places) for word in words], environment))
     return made
 
 
-def started(stack: ExitStack, command: Command) -> subprocess.Popen[str]:
-    """A broker that is told to stop in the end."""
+def start_broker(stack: ExitStack, command: Command) -> subprocess.Popen[str]:
+    """Starts a broker that is stopped at the end."""
     words, more = command
     process = subprocess.Popen([*COMMAND, *words], env={**os.environ, **more}, stdout=subprocess.PIPE, text=True)
     stack.enter_context(process)
@@ -179,18 +179,18 @@ def started(stack: ExitStack, command: Command) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", [containers, units])
-def test_three_that_are_started_so_are_a_healthy_cluster(
+def test_three_brokers_that_start_so_are_a_healthy_cluster(
     how: Callable[[Path, Callable[[], str]], list[Command]], tmp_path: Path
 ) -> None:
-    """Addresses and directories are others here, and nothing else. A topic that asks for nothing has what the files say
-    of replicas."""
+    """Only addresses and directories differ from the files. A topic without settings gets the replicas that the files
+    define."""
     with ExitStack() as stack:
 
         def free() -> str:
             """An address that is held until the end, so that no other one is the same."""
             return f"127.0.0.1:{stack.enter_context(held_port()).getsockname()[1]}"
 
-        for each in [started(stack, command) for command in how(tmp_path, free)]:
+        for each in [start_broker(stack, command) for command in how(tmp_path, free)]:
             assert each.stdout is not None
             line = each.stdout.readline()
             assert line.startswith("tiered is ready: "), line
@@ -205,8 +205,8 @@ def test_three_that_are_started_so_are_a_healthy_cluster(
         assert ("min.insync.replicas", "2") in [(each["key"], each["value"]) for each in told["configs"]]
 
 
-def test_a_container_is_healthy_while_its_broker_serves(tmp_path: Path) -> None:
-    """The check is run here as it is there, but for the port."""
+def test_container_is_healthy_while_its_broker_serves(tmp_path: Path) -> None:
+    """The check is the container's own, with another port."""
     words = COMPOSE["x-broker"]["healthcheck"]["test"]
     assert words[:3] == ["CMD", "python", "-c"]
     names = {each["hostname"] for each in COMPOSE["services"].values()}
@@ -224,13 +224,13 @@ def test_a_container_is_healthy_while_its_broker_serves(tmp_path: Path) -> None:
         assert check(port) != 0
 
 
-def test_variables_are_settings() -> None:
+def test_variables_of_the_files_are_settings() -> None:
     known = {environment_variable(name) for name in broker_rows()}
     for service in COMPOSE["services"].values():
         assert set(compose_environment(service)) <= known
 
 
-def test_the_image_is_made_of_what_is_there() -> None:
+def test_image_copies_existing_files() -> None:
     build = COMPOSE["x-broker"]["build"]
     context = (INFRA / "compose" / build["context"]).resolve()
     assert context == ROOT
@@ -244,7 +244,7 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert all(f'"{volume}"' in dockerfile.read_text() for volume in volumes)
 
 
-def test_the_page_names_files_that_are_there() -> None:
+def test_page_names_existing_files() -> None:
     page = (INFRA / "README.md").read_text()
     named = set(re.findall(r"(?<![/\w])((?:systemd|compose)/[\w@.-]+\w)", page))
     assert {name.split("/")[0] for name in named} == {"systemd", "compose"}

@@ -1,4 +1,4 @@
-"""The report counts what it says that it counts."""
+"""Tests of the report on the sources: each count counts what its name says."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_metaphors_count_in_docstrings_by_stem() -> None:
         ({"a": {"b"}, "b": {"a"}, "c": {"d", "e"}, "d": {"c"}, "e": {"c"}}, [["c", "d", "e"], ["a", "b"]]),
     ],
 )
-def test_circles_are_what_reaches_itself(graph: dict[str, set[str]], found: list[list[str]]) -> None:
+def test_circles_are_groups_that_reach_themselves(graph: dict[str, set[str]], found: list[list[str]]) -> None:
     assert look.circles(graph) == found
 
 
-def test_report_shows_the_counts_of_before() -> None:
+def test_report_shows_earlier_counts() -> None:
     told = look.report([look.Measure("files", 3, ["one"]), look.Measure("new", 1)], {"files": 5})
     assert told == "3 files (before: 5)\n    one\n1 new"

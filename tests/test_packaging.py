@@ -1,4 +1,4 @@
-"""What an install would hold: every package, every file that a package reads, and versions that agree."""
+"""Tests of an install: it has every package and every file that a package reads, and its versions agree."""
 
 from __future__ import annotations
 

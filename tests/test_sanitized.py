@@ -1,5 +1,5 @@
-"""The C extension reads and writes within its buffers, and does nothing that C leaves undefined: the short form of
-`make sanitize`."""
+"""Tests of the C extension under sanitizers: it stays within its buffers, and nothing that it does is undefined in C.
+The short form of `make sanitize`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
 
 
 def run(*words: str) -> tuple[int, str]:
-    """Exit code of a command of tests/sanitize.py, and all that it said."""
+    """Returns the exit code of a command of tests/sanitize.py, and its output."""
     done = sanitize.run(list(words), capture_output=True, timeout=200)
     return done.returncode, done.stdout + done.stderr
 
@@ -26,12 +26,12 @@ def test_one_byte_too_far_is_reported() -> None:
     assert code == sanitize.REPORTED and "heap-buffer-overflow" in said and "0 bytes to the right of" in said, said
 
 
-def test_mutated_inputs_are_read_within_bounds_and_as_plain_python_reads_them() -> None:
+def test_mutated_inputs_are_read_within_bounds_as_in_plain_python() -> None:
     code, said = run("fuzz", "--rounds", "1500")
     assert code == 0 and "nothing found" in said, said
 
 
-def test_the_unit_tests_of_records_run_without_a_report() -> None:
-    """Those that draw their inputs run in `make sanitize`; here the inputs of the test above stand for theirs."""
+def test_unit_tests_of_records_run_without_a_report() -> None:
+    """Tests that draw their inputs run in `make sanitize`; the inputs of the test above replace them here."""
     code, said = run("test", "-m", "not hypothesis")
     assert code == 0 and " passed" in said, said

@@ -1,4 +1,4 @@
-"""Rules that keep the sources readable and can be right or wrong: names, and how errors are caught.
+"""Tests of rules for readable sources that can be right or wrong: names, and the handling of errors.
 
 Sizes are no such rule: a limit cuts a file at its line 400 instead of at its idea.
 """
@@ -27,29 +27,29 @@ EMPTY_WORDS = {
     "processor",
     "misc",
 }
-"""Words that name no thing: whatever has no home moves into such a file."""
+"""Words that name no thing: code without a place collects in such files."""
 
 OUTERMOST = {
     "tiered/broker/broker.py",
     "tiered/system/readiness.py",
     "tiered/thread_pool.py",
     "api/tiered_api/http/server/server.py",
-    "api/tiered_api/http/server/errors.py",
+    "api/tiered_api/http/exchange/errors.py",
     "api/tiered_api/kafka/server/dispatch.py",
     "tests/fuzz/rounds.py",
     "tests/sim/__main__.py",
 }
-"""Task boundaries, where an unknown error ends one task or answer instead of the broker: the only ones to catch any."""
+"""Task boundaries, where an unknown error ends one task or reply instead of the broker: only these catch any error."""
 
 
 def sources() -> list[Path]:
-    """Every Python file of ours."""
+    """Returns every Python file of ours."""
     others = [path for folder in ("tests", "bench") for path in sorted((ROOT / folder).rglob("*.py"))]
     return [*modules().values(), *others]
 
 
 def short(path: Path) -> str:
-    """A path as it is said in messages."""
+    """Returns a path as messages show it."""
     return str(path.relative_to(ROOT))
 
 
@@ -62,7 +62,7 @@ def test_names_name_things(path: Path) -> None:
 
 
 def test_no_two_files_of_tests_are_one_module() -> None:
-    """Outside a package pytest knows a file of tests by its name alone, and refuses the second of that name."""
+    """Outside a package pytest identifies a file of tests by its name alone, and refuses the second of that name."""
     alone = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if not (path.parent / "__init__.py").exists()]
     names = Counter(path.name for path in alone)
     assert not [short(path) for path in alone if names[path.name] > 1]
@@ -70,7 +70,7 @@ def test_no_two_files_of_tests_are_one_module() -> None:
 
 @pytest.mark.parametrize("path", sources(), ids=short)
 def test_errors_are_caught_by_name(path: Path) -> None:
-    """A handler for everything also hides the bug that nobody thought of."""
+    """A handler for everything also hides unknown bugs."""
     for node in ast.walk(tree(path)):
         if not isinstance(node, ast.ExceptHandler):
             continue
@@ -91,8 +91,8 @@ def test_queues_are_bounded_and_tasks_are_owned(module: str) -> None:
             assert node.args or node.keywords, f"{module}:{node.lineno}: a queue without maxsize"
 
 
-def test_nothing_is_put_off() -> None:
-    """What is not done is in the README, not in a comment."""
+def test_comments_have_no_open_tasks() -> None:
+    """Open tasks belong into the README."""
     marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
     found = [
         f"{short(path)}:{number}"
@@ -103,8 +103,8 @@ def test_nothing_is_put_off() -> None:
     assert not found
 
 
-def test_the_engine_raises_few_kinds_of_errors() -> None:
-    """Four families (`tiered/errors.py`) say what to do next; a private one may pass inside one file."""
+def test_engine_raises_few_kinds_of_errors() -> None:
+    """Four families (`tiered/errors.py`) tell a caller what to do next; a private error may pass inside one file."""
     public = [
         f"{module}.{node.name}"
         for module, path in modules().items()

@@ -1,6 +1,6 @@
-"""Stories of takeovers, of new leaders and of groups, told as transcripts in tests/transcripts.
+"""Tests of takeovers, of new leaders and of groups, written as transcripts in tests/transcripts.
 
-python -m tests.test_transcripts       writes what the commands print now into the files
+python -m tests.test_transcripts       writes the present outputs of the commands into the files
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.sim.harness.clock import SimClock, SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tests.sources import ROOT
-from tests.transcript import Command, Say, commands, played
+from tests.transcript import Command, Say, commands, run_transcript
 from tests.unit.groups.narrator import Narrator
 from tests.unit.replication.follower_rig import ReplicaTranscript
 from tiered.errors import Fenced
@@ -35,7 +35,7 @@ NODES = {"a": 1, "b": 2, "c": 3}
 
 
 class Controllers:
-    """Candidates for controller on one bucket, each with a way to it of its own."""
+    """Candidates for controller on one bucket, each with a connection of its own."""
 
     def __init__(self) -> None:
         self._loop = SimLoop(1)
@@ -64,7 +64,7 @@ class Controllers:
         return f"slot={image.slot} epoch={image.controller_epoch} topics={','.join(image.topics)}"
 
     async def _take(self, command: Command) -> str:
-        """NAME stands as controller on what it has read."""
+        """NAME becomes a candidate with the image that it has read."""
         (name,) = command.words
         image = self._images[name] = await self._logs[name].take_over(self._images[name], NODES[name], name)
         return f"slot={image.slot} epoch={image.controller_epoch} topics={','.join(image.topics)}"
@@ -78,7 +78,7 @@ class Controllers:
         return f"slot={slot}"
 
     async def _die_creating(self, command: Command) -> str:
-        """NAME dies with its put under way, which lands `after` seconds."""
+        """NAME dies with a put in flight, which lands `after` seconds."""
         name = command.words[0]
         self._faults[name].rules = [FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=command.number("after"))]
         task = self._loop.create_task(self._create(command))
@@ -88,7 +88,7 @@ class Controllers:
         return "gone, its put is under way"
 
     async def _lose_reply(self, command: Command) -> str:
-        """The next put of NAME lands, and NAME does not hear of it."""
+        """The next put of NAME lands, and its reply is lost."""
         self._faults[command.words[0]].rules = [FaultRule(FaultKind.LOST_REPLY, ("put",), times=1)]
         return ""
 
@@ -103,7 +103,7 @@ class Controllers:
         return ""
 
     async def _log(self, _: Command) -> str:
-        """What lies in the bucket, slot by slot."""
+        """Prints the objects of the log in the bucket, slot by slot."""
         anybody = self._bucket.store(Faults(), self._clock)
         lines = []
         for item in await anybody.list(layout.LOG_PREFIX):
@@ -113,7 +113,7 @@ class Controllers:
         return "\n".join(lines)
 
     async def _image(self, _: Command) -> str:
-        """What a reader makes of it."""
+        """Prints the image that a reader loads."""
         image = (await load_metadata(self._bucket.memory)).image
         return f"slot={image.slot} epoch={image.controller_epoch} topics={','.join(image.topics)}"
 
@@ -126,7 +126,7 @@ def _words(change: Change) -> str:
 
 
 class NewLeader:
-    """What a new leader finds locally and in the manifest, and what it does (rule R5)."""
+    """A new leader with its local log and a manifest, and its actions (rule R5)."""
 
     def __init__(self) -> None:
         self._local: tuple[int, int, Lineage] = (0, 0, ())
@@ -169,7 +169,7 @@ def group() -> Say:
     return Narrator(GroupSettings(retention_ms=60_000, retention_check_ms=10_000)).say
 
 
-STORIES: dict[str, Callable[[], Say]] = {
+SCENARIOS: dict[str, Callable[[], Say]] = {
     "controller_takeover": controllers,
     "controller_void_slot": controllers,
     "copies_fast_failover": copying,
@@ -190,20 +190,20 @@ def path_of(name: str) -> Path:
     return FOLDER / f"{name}.txt"
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_the_story_goes_as_it_is_told(name: str) -> None:
-    told = path_of(name).read_text()
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_transcript_prints_its_recorded_output(name: str) -> None:
+    text = path_of(name).read_text()
     assert commands(path_of(name)) > 5
-    assert played(told, STORIES[name]()) == told
+    assert run_transcript(text, SCENARIOS[name]()) == text
 
 
-def test_every_transcript_is_played() -> None:
-    assert {path.stem for path in FOLDER.glob("*.txt")} == set(STORIES)
+def test_every_transcript_is_run() -> None:
+    assert {path.stem for path in FOLDER.glob("*.txt")} == set(SCENARIOS)
 
 
 def main() -> None:
-    for name, world in STORIES.items():
-        path_of(name).write_text(played(path_of(name).read_text(), world()))
+    for name, world in SCENARIOS.items():
+        path_of(name).write_text(run_transcript(path_of(name).read_text(), world()))
 
 
 if __name__ == "__main__":

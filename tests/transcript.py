@@ -1,9 +1,9 @@
-"""Transcripts: stories as plain text, commands and what they print, checked word for word.
+"""Transcripts: scenarios as plain text, commands and their output, compared word for word.
 
     # Anything that helps a reader.
     command argument key=value
     ----
-    what it prints
+    the output
 
 A blank line ends the output. `python -m tests.test_transcripts` writes the outputs anew; the difference is reviewed
 like any other.
@@ -44,8 +44,8 @@ class Command:
 Say = Callable[[Command], str]
 
 
-def played(text: str, say: Say) -> str:
-    """The transcript as it reads when `say` answers every command of it."""
+def run_transcript(text: str, say: Say) -> str:
+    """Returns the transcript with the outputs of `say` for all its commands."""
 
     def answer(step: re.Match[str]) -> str:
         output = say(Command.read(step["command"])).rstrip("\n")
@@ -55,5 +55,5 @@ def played(text: str, say: Say) -> str:
 
 
 def commands(path: Path) -> int:
-    """How many commands a transcript has."""
+    """Returns how many commands a transcript has."""
     return len(_STEP.findall(path.read_text()))

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from bench.peer.machine import cpu_of, memory_of
 from bench.peer.wire import api_versions_request, is_acknowledged, send_request
-from tests.peer.kafka import BROKER, formatted, java
+from tests.peer.kafka import BROKER, format_directory, java
 from tests.ports import free_port
 
 START_SECONDS = 180.0
@@ -161,7 +161,7 @@ class KafkaBroker(MeasuredBroker):
     name = "kafka"
 
     def command(self) -> list[str]:
-        file = formatted(self.directory, self.address, self.settings)
+        file = format_directory(self.directory, self.address, self.settings)
         program, *rest = java(BROKER, [str(file)], heap="1g")
         return [program, *KAFKA_FLAGS, *rest]
 

@@ -1,1 +1,1 @@
-"""Three real brokers, real clients, and what goes wrong."""
+"""Three real brokers and real clients under faults."""

@@ -24,7 +24,7 @@ from tests.chaos.writers import has_java
 
 
 def choose_faults(store: str, only: list[str], minutes: float, seed: int) -> Iterator[ChaosFault]:
-    """Each fault once, then drawn ones while there is time."""
+    """Yields each fault once, then drawn ones while there is time."""
     end = time.monotonic() + minutes * 60
     faults = [
         each for each in (faults_by_name(tuple(only)) if only else ALL_FAULTS) if store == "s3" or not each.needs_s3

@@ -1,4 +1,4 @@
-"""After a run: what was acknowledged is there once, where it was said to be, in order; all copies are equal."""
+"""Audit after a run: each acknowledged record is there once, at its offset, in order; all copies are equal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 PartitionKey = tuple[str, int]
 EXAMPLES_MAX = 10
-"""Examples of each finding that are named."""
+"""Maximum number of examples of each finding."""
 
 
 class ProducerEpoch(NamedTuple):
-    """Whose numbers a batch bears: a broker knows one that comes again by them, and by nothing else."""
+    """Producer id and epoch of a batch: a broker recognizes a repeated batch by them, and by nothing else."""
 
     producer_id: int
     epoch: int
@@ -23,9 +23,9 @@ class ProducerEpoch(NamedTuple):
 
 @dataclass
 class AuditFindings:
-    """What is wrong, by kind; nothing is as it should be. `resent` is there twice because its producer sent it again
-    under a new epoch of its own accord, before it had an answer. No broker can tell that, but none has to give a reason
-    for it either: it is not well unless `resent_allowed` says why it may happen in this run."""
+    """Findings by kind; none if everything is right. `resent` records are there twice because their producer sent them
+    again under a new epoch by itself, before it had a reply. No broker can tell that, but none has to cause it either:
+    it is a fault unless `resent_allowed` says why it may happen in this run."""
 
     lost: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
@@ -55,8 +55,8 @@ def check_records(
     logs: Mapping[PartitionKey, Sequence[tuple[int, bytes]]],
     sender: Callable[[PartitionKey, int], ProducerEpoch | None] = lambda place, offset: None,
 ) -> AuditFindings:
-    """`acked` by writer's name: numbers and offsets. `logs`: offset and value, as a client reads them. `sender` of the
-    record at an offset."""
+    """Checks the logs. `acked` has numbers and offsets by writer; `logs` offset and value, as a client reads them;
+    `sender` returns the producer of the record at an offset."""
     found = AuditFindings()
     seen: dict[tuple[str, str], tuple[PartitionKey, int]] = {}
     numbers: dict[tuple[str, PartitionKey], dict[int, int]] = {}
@@ -87,7 +87,7 @@ def check_records(
 
 
 def _is_under_later_epoch(first: ProducerEpoch | None, second: ProducerEpoch | None) -> bool:
-    """Under a later epoch of the same producer."""
+    """True if the second batch is of a later epoch of the same producer."""
     if first is None or second is None:
         return False
     return first.producer_id == second.producer_id >= 0 and first.epoch < second.epoch
@@ -101,8 +101,8 @@ def _parse_value(value: bytes) -> tuple[str, int]:
 def read_all(
     address: str, places: Iterable[PartitionKey], seconds: float
 ) -> tuple[dict[PartitionKey, list[tuple[int, bytes]]], dict[PartitionKey, tuple[int, int]]]:
-    """Everything from the first offset to the end now, and these bounds, through a client: old records come from the
-    bucket."""
+    """Reads all records from the first offset to the present end through a client: old records come from the bucket.
+    Returns these bounds, too."""
     consumer = Consumer(
         {
             "bootstrap.servers": address, "group.id": "audit", "enable.auto.commit": False, "log_level": 0,
@@ -133,7 +133,7 @@ def read_all(
 
 
 def _fetch_bounds(consumer: Consumer, place: PartitionKey, deadline: float) -> tuple[int, int]:
-    """The first offset and the end. librdkafka gives up when the leader has just changed."""
+    """Returns the first offset and the end. librdkafka gives up if the leader has just changed."""
     while True:
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(*place), timeout=10)

@@ -1,4 +1,5 @@
-"""What librdkafka says of errors of Produce and of new producer epochs, kept beside the logs of the brokers."""
+"""Log lines of librdkafka about errors of Produce and about new producer epochs, kept beside the logs of the
+brokers."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ DEBUG = "eos,msg"
 KEPT_LINES = re.compile(r"encountered error|sequence|epoch|drain|fatal|IDEMPSTATE|GETPID", re.IGNORECASE)
 
 SENT, SENT_MAX = "Produce MessageSet", 200
-"""What was sent is kept where a new epoch begins, so much of it."""
+"""Lines about sent batches, which are kept when a new epoch begins, and how many of them."""
 
 
 class ClientLog(logging.Handler):
-    """The lines of one client that matter, in a file. `bumps` says why it began each new epoch of its own accord: what
-    had no answer yet it sends again under new numbers, which no broker can tell from new records."""
+    """The relevant log lines of one client, in a file. `bumps` has the reasons for which it began a new epoch by
+    itself: then it sends batches without a reply again under new sequences, which no broker can tell from new
+    records."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class ClientLog(logging.Handler):
 
 
 def logger(name: str, handler: ClientLog) -> logging.Logger:
-    """For a producer; it goes nowhere else."""
+    """Returns a logger for a producer that writes nowhere else."""
     made = logging.Logger(name, logging.DEBUG)
     made.addHandler(handler)
     return made

@@ -1,4 +1,4 @@
-"""Three brokers as processes on one machine, each behind a link that can be cut; what they say of themselves."""
+"""Three brokers as processes on one machine, each behind a link that can be cut, and the state that they report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest
 
 NODES = (1, 2, 3)
 FOURTH = 4
-"""Who comes and goes."""
+"""Number of the broker that joins and leaves."""
 STOP_SECONDS = 60.0
 MOVE_SECONDS = 120.0
 PAUSE_SECONDS = 0.05
@@ -40,14 +40,14 @@ TOPIC = {
     "local.retention.bytes": "524288",
     "retention.ms": "-1",
 }
-"""Segments are small: some go to the bucket, and their local copies go, while brokers fail."""
+"""Settings of topics with small segments: some are uploaded, and lose their local copies, while brokers fail."""
 SETTINGS = {"remote.log.manager.task.interval.ms": "1000", "log.retention.check.interval.ms": "1000"}
 QUICK_SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "700",
     "replica.lag.time.max.ms": "3000",
 }
-"""A broker that is silent is missed sooner, so a test is shorter."""
+"""Settings with short timeouts, so that tests are shorter."""
 
 
 class ChaosBroker:
@@ -66,7 +66,7 @@ class ChaosBroker:
         self.frozen = False
 
     def start(self, advertised: int, to_brokers: int) -> None:
-        """Runs it; clients and brokers are told to connect to these ports."""
+        """Starts the process; clients and brokers connect to these ports."""
         assert self.process is None
         command = [
             *COMMAND, "serve", "--node-id", str(self.node), "--data-dir", str(self.directory), *self._options,
@@ -88,7 +88,7 @@ class ChaosBroker:
         self.frozen = False
 
     def end(self, how: signal.Signals) -> int:
-        """Sends the signal and waits for the end: its exit code."""
+        """Sends the signal and waits for the end; returns the exit code."""
         process, self.process, self.frozen = self.process, None, False
         assert process is not None
         process.send_signal(how)
@@ -100,12 +100,12 @@ class ChaosBroker:
             raise AssertionError(f"broker {self.node} did not stop: {self.log_tail()}") from None
 
     def close(self) -> None:
-        """Others may have its ports."""
+        """Frees its ports for other brokers."""
         for held in self._held:
             held.close()
 
     def wipe(self) -> None:
-        """A disk that was replaced by an empty one."""
+        """Empties the directory, like a replaced disk."""
         assert self.process is None
         shutil.rmtree(self.directory)
 
@@ -114,7 +114,8 @@ class ChaosBroker:
 
 
 class ChaosCluster:
-    """The three brokers, a fourth at times, their links, and their bucket if it injects faults. See `chaos_cluster`."""
+    """The three brokers, sometimes a fourth, their links, and their bucket if it injects faults. See
+    `chaos_cluster`."""
 
     def __init__(self, directory: Path, links: LinkProxy, s3: FakeS3 | None, settings: Mapping[str, str]) -> None:
         self.links = links
@@ -142,20 +143,20 @@ class ChaosCluster:
         self._to_brokers[node] = self.links.add(node, broker.inter_broker_port, origin=None)
 
     def add_fourth(self) -> None:
-        """The fourth comes, with nothing on its disk."""
+        """Starts the fourth broker with an empty disk."""
         if FOURTH not in self.brokers:
             self._add(FOURTH)
         self.start(FOURTH)
 
     def remove_broker(self, node: int) -> None:
-        """It stops for good, and leaves its disk."""
+        """Stops a broker for good and keeps its disk."""
         code = self.brokers[node].end(signal.SIGTERM)
         assert code == 0, f"broker {node} ended with {code}: {self.brokers[node].log_tail()}"
         self.links.refuse([node])
         self.brokers[node].wipe()
 
     def command(self, *words: str) -> str:
-        """What `tiered` says that runs to its end."""
+        """Runs a `tiered` command to its end; returns its output."""
         live = ",".join(f"127.0.0.1:{self.ports[node]}" for node in self.pids())
         done = subprocess.run(
             [*COMMAND, *words, "--brokers", live], capture_output=True, text=True, timeout=MOVE_SECONDS
@@ -166,11 +167,12 @@ class ChaosCluster:
         return done.stdout
 
     def uncordon(self, node: int) -> None:
-        """It may get replicas again."""
+        """Lets the broker get replicas again."""
         self.command("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node))
 
     def is_settled(self, *nodes: int) -> bool:
-        """Whether all agree that these are there and hold everything, each of them something, and nothing moves."""
+        """True if all brokers agree that these are there and have all replicas, each of them some, and that nothing
+        moves."""
         view = self.agreed_view()
         holders = {node for held in view.replicas.values() for node in held} if view is not None else set()
         return view is not None and view.is_settled(nodes) and holders == set(nodes)
@@ -183,7 +185,7 @@ class ChaosCluster:
             self.brokers[node].start(self.ports[node], self._to_brokers[node])
 
     def kill(self, *nodes: int) -> None:
-        """kill -9, all of them before the first one's end is waited for."""
+        """Sends SIGKILL to all of them before it waits for the first end."""
         for node in nodes:
             process = self.brokers[node].process
             assert process is not None
@@ -194,31 +196,32 @@ class ChaosCluster:
         self.links.refuse(nodes)  # a link that found one of them not dead yet listens again
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
-        """A topic with three replicas, two of which must have what is acknowledged."""
+        """Creates a topic with three replicas and `min.insync.replicas` 2."""
         [made] = self._admin.create_topics([NewTopic(topic, partitions, 3, config=TOPIC | dict(config))]).values()
         made.result(30)
 
     def elect_preferred(self) -> None:
-        """Everything is led by its first replica again. Whoever cannot now, does not."""
+        """Elects the preferred leaders, as far as possible now."""
         with suppress(Unavailable, Refused):
             asyncio.run(_elect([Address("127.0.0.1", port) for port in self.ports.values()]))
 
     def fetch_views(self) -> dict[int, ClusterView | None]:
-        """What each broker says that runs; None where it does not answer."""
+        """Returns the view of each running broker; None if it does not reply."""
         return fetch_views({node: self.ports[node] for node in self.pids()})
 
     def agreed_view(self) -> ClusterView | None:
-        """What all say that run; None where they do not agree, or one does not answer."""
+        """Returns the view of all running brokers; None if they disagree, or if one does not reply."""
         said = list(self.fetch_views().values())
         return said[0] if said and all(each == said[0] for each in said) else None
 
     def is_in_sync(self) -> bool:
-        """Everybody is there and says so, everything is led and in sync."""
+        """True if all brokers agree that all are there, and that every partition has a leader and all replicas in
+        sync."""
         view = self.agreed_view()
         return view is not None and view.is_settled(NODES)
 
     def wait_until(self, condition: Callable[[], bool], seconds: float, what: Callable[[], Any]) -> float:
-        """Waits until it holds and gives the seconds it took. A broker that ends by itself is an error."""
+        """Waits until the condition holds; returns the seconds. A broker that ends by itself is an error."""
         began = time.monotonic()
         while not condition():
             for broker in self.brokers.values():
@@ -229,7 +232,7 @@ class ChaosCluster:
         return time.monotonic() - began
 
     def heal(self) -> None:
-        """Everybody runs, every link and the bucket are well: after a fault that a run did not get through."""
+        """Starts all brokers and repairs every link and the bucket, after a fault that a run did not finish."""
         self.links.mend()
         if self.s3 is not None:
             self.s3.faults.clear()
@@ -242,7 +245,7 @@ class ChaosCluster:
                 broker.thaw()
 
     def stop(self) -> dict[int, int]:
-        """SIGTERM one after the other: their exit codes."""
+        """Sends SIGTERM to one after the other; returns their exit codes."""
         return {node: self.brokers[node].end(signal.SIGTERM) for node in self.pids()}
 
 
@@ -256,7 +259,7 @@ async def _elect(addresses: Sequence[Address]) -> None:
 
 @contextmanager
 def chaos_cluster(directory: Path, store: str, settings: Mapping[str, str]) -> Iterator[ChaosCluster]:
-    """Three brokers that run and see each other; `store` is file or s3. No process is left behind."""
+    """Yields three running brokers that know each other; `store` is file or s3. No process is left at the end."""
     with ExitStack() as stack:
         s3 = stack.enter_context(s3_fake()) if store == "s3" else None
         three = ChaosCluster(directory, stack.enter_context(link_proxy()), s3, settings)

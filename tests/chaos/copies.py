@@ -1,4 +1,4 @@
-"""The batches of each partition as every broker has them in its log directory, and as the bucket has them."""
+"""Batches of each partition in the log directory of every broker, and in the bucket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered.records.model import BatchHeader
 
 
 class StoredBatch(NamedTuple):
-    """A batch as a copy has it: equal CRC and epoch mean equal bytes."""
+    """A batch of a copy: equal CRC and epoch mean equal bytes."""
 
     first: int
     end: int
@@ -25,12 +25,12 @@ class StoredBatch(NamedTuple):
 
 
 class BucketPartition(NamedTuple):
-    """What the manifest of a partition says, and the batches that it names."""
+    """The manifest of a partition, and the batches that it names."""
 
     start: int
     end: int
     epoch: int
-    """The highest leader epoch that took the manifest over."""
+    """Highest leader epoch that took the manifest over."""
     batches: list[StoredBatch]
 
 
@@ -40,7 +40,7 @@ def _batch(head: BatchHeader) -> StoredBatch:
 
 
 def read_log_batches(directory: Path) -> dict[PartitionKey, list[StoredBatch]]:
-    """The batches in the log directory of a broker that has stopped; every CRC is checked."""
+    """Returns the batches in the log directory of a stopped broker; checks every CRC."""
     found: dict[PartitionKey, list[StoredBatch]] = {}
     for folder in sorted(path for path in (directory / "log").iterdir() if path.is_dir()):
         topic, _, number = folder.name.rpartition("-")
@@ -57,7 +57,8 @@ def read_log_batches(directory: Path) -> dict[PartitionKey, list[StoredBatch]]:
 
 
 async def read_cold_batches(store: str, places: Iterable[PartitionKey]) -> dict[PartitionKey, BucketPartition]:
-    """What the bucket has of these, read as a broker reads it; of some it may have nothing. `Corrupt`."""
+    """Returns the cold batches of these partitions, read as a broker reads them; a partition may have none. Raises
+    `Corrupt`."""
     found: dict[PartitionKey, BucketPartition] = {}
     async with open_bucket(store) as bucket:
         for topic, number in places:
@@ -78,8 +79,8 @@ async def read_cold_batches(store: str, places: Iterable[PartitionKey]) -> dict[
 def compare_brokers(
     logs_by_broker: Mapping[int, Mapping[PartitionKey, Sequence[StoredBatch]]], found: AuditFindings
 ) -> int:
-    """Adds where the copies of brokers differ. They may begin at different offsets (what is cold goes at different
-    times), they end at the same one. How many batches were compared."""
+    """Adds differences between the copies of brokers. They may begin at different offsets, because cold segments are
+    deleted at different times, and end at the same one. Returns how many batches it compared."""
     compared = 0
     for place in sorted({place for each in logs_by_broker.values() for place in each}):
         logs = {node: each.get(place, []) for node, each in logs_by_broker.items()}
@@ -100,8 +101,8 @@ def compare_cold(
     bounds: Mapping[PartitionKey, tuple[int, int]],
     found: AuditFindings,
 ) -> int:
-    """Adds where the bucket differs from the copies, or from the bounds that clients are told. It begins where the log
-    does, has no hole, and what both have is the same. How many batches were compared."""
+    """Adds differences of the bucket from the copies, or from the bounds that clients are told. The bucket begins at
+    the log start, has no hole, and equals the copies where both have records. Returns how many batches it compared."""
     compared = 0
     for place, part in sorted(bucket.items()):
         low, high = bounds[place]
@@ -136,7 +137,7 @@ def compare_cold(
 def _compare_two(
     place: PartitionKey, logs: Mapping[str, Sequence[StoredBatch]], start: int, end: int | None, found: AuditFindings
 ) -> int:
-    """Adds where two differ between these offsets (None: no end); how many batches both have there."""
+    """Adds differences between these offsets (None: no end); returns how many batches both have there."""
     (one, left), (other, right) = (
         (name, [each for each in log if each.first >= start and (end is None or each.first < end)])
         for name, log in logs.items()
@@ -152,7 +153,7 @@ def _compare_two(
 def producer_lookup(
     copies: Iterable[Mapping[PartitionKey, Sequence[StoredBatch]]],
 ) -> Callable[[PartitionKey, int], ProducerEpoch | None]:
-    """Tells who sent the record at an offset, by any copy that has it."""
+    """Returns a function that finds the producer of the record at an offset, by any copy that has it."""
     known = {(place, each.first): each for log in copies for place, batches in log.items() for each in batches}
     sorted_by_place: dict[PartitionKey, list[StoredBatch]] = {}
     for (place, _), each in sorted(known.items()):

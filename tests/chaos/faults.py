@@ -1,4 +1,4 @@
-"""What goes wrong, and how it ends. Which brokers are hit depends on their roles when it begins."""
+"""The faults of a run, and their ends. The roles of brokers at the begin decide which ones a fault hits."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from tiered.object_store.faulty import FaultKind
 WRITES = ("PUT", "POST")
 IN_SYNC_SECONDS = 60.0
 DEAD_ACK_SECONDS = 15.0
-"""Until every partition is acknowledged again while a process is gone that is missed at once."""
+"""Seconds until every partition is acknowledged again after the death of a process, which is noticed at once."""
 SILENT_ACK_SECONDS = 20.0
-"""The same for one that is only silent: a session, and clients that find out."""
+"""The same for a silent process: a session, and the time of clients to notice."""
 RECOVERY_SECONDS = 30.0
-"""From the end of a fault until everything is live again."""
+"""Seconds from the end of a fault until everything is live again."""
 
 
 @dataclass
 class FaultContext:
-    """A fault in a run: the brokers as they stood when it began, and whom it hit."""
+    """A fault in a run: the brokers as they were at its begin, and the ones that it hit."""
 
     trio: ChaosCluster
     view: ClusterView
     pause: Callable[[float], None]
-    """Lets a fault last; it watches that nobody ends by itself."""
+    """Lets a fault last, and checks that no broker ends by itself."""
     targets: tuple[int, ...] = ()
 
     def leader(self, *, controller: bool | None = None) -> int:
-        """Who leads most; of those that are, or are not, the controller, when it is said."""
+        """Returns the broker that leads most partitions; only the controller, or only others, if that is given."""
         chosen = [node for node in NODES if controller is None or controller is (node == self.view.controller)]
         return max(chosen, key=lambda node: len(self.view.partitions_led_by(node)))
 
     def follower(self) -> int:
-        """Who leads least and does not control."""
+        """Returns the broker that leads fewest partitions and is not the controller."""
         chosen = [node for node in NODES if node != self.view.controller]
         return min(chosen, key=lambda node: len(self.view.partitions_led_by(node)))
 
 
 @dataclass(frozen=True)
 class ChaosFault:
-    """`begin` says in words what it did. Where `goes_on`, every partition is acknowledged again, within `acks_within`
-    seconds of its begin, before it is mended."""
+    """A fault. `begin` returns a description. If `goes_on` is set, every partition is acknowledged again within
+    `acks_within` seconds of the begin, before the fault is repaired."""
 
     name: str
     begin: Callable[[FaultContext], None]
     mend: Callable[[FaultContext], None]
     stays_available: bool = True
     min_seconds: float = 0.0
-    """Seconds from begin to mend at least."""
+    """Minimum seconds from begin to repair."""
     acks_within: float = SILENT_ACK_SECONDS
     deadline: float = RECOVERY_SECONDS
-    """Seconds from mend until everything is live again."""
+    """Seconds from repair until everything is live again."""
     starts_balanced: bool = True
-    """Each broker leads its share before."""
+    """True if each broker leads its share before the fault."""
     needs_s3: bool = False
 
 
@@ -116,7 +116,7 @@ def _reset_connections(scene: FaultContext) -> None:
 
 
 def _roll_restarts(scene: FaultContext) -> None:
-    """SIGTERM, start, and the next one when everything is whole."""
+    """Restarts one broker after the other with SIGTERM, each once everything is whole."""
     scene.targets = NODES
     trio = scene.trio
     for node in sorted(NODES, key=lambda each: each == scene.view.controller):
@@ -127,7 +127,7 @@ def _roll_restarts(scene: FaultContext) -> None:
 
 
 def _add_fourth(scene: FaultContext) -> None:
-    """A broker joins and is given its share of what is there."""
+    """Adds a broker and gives it its share of the replicas."""
     trio = scene.trio
     trio.add_fourth()
     trio.wait_until(lambda: _are_registered(trio, *NODES, FOURTH), IN_SYNC_SECONDS, trio.fetch_views)
@@ -136,7 +136,7 @@ def _add_fourth(scene: FaultContext) -> None:
 
 
 def _remove_fourth(scene: FaultContext) -> None:
-    """Everything moves off it before it stops."""
+    """Moves all replicas off the broker before it stops."""
     trio = scene.trio
     trio.command("cluster", "decommission", str(FOURTH))
     trio.uncordon(FOURTH)
@@ -144,7 +144,7 @@ def _remove_fourth(scene: FaultContext) -> None:
 
 
 def _replace_with_fourth(scene: FaultContext) -> None:
-    """A leader is decommissioned and stops for good; another broker takes what it had."""
+    """Decommissions a leader for good; another broker takes its replicas."""
     scene.targets = leader(scene)
     trio, [hit] = scene.trio, scene.targets
     trio.add_fourth()
@@ -155,7 +155,7 @@ def _replace_with_fourth(scene: FaultContext) -> None:
 
 
 def _return_for_fourth(scene: FaultContext) -> None:
-    """It comes back with an empty disk, and the other one leaves."""
+    """Brings the broker back with an empty disk, and removes the fourth one."""
     trio, [hit] = scene.trio, scene.targets
     trio.start(hit)
     trio.wait_until(lambda: _are_registered(trio, *NODES, FOURTH), IN_SYNC_SECONDS, trio.fetch_views)
@@ -164,13 +164,13 @@ def _return_for_fourth(scene: FaultContext) -> None:
 
 
 def _move_off_leader(scene: FaultContext) -> None:
-    """What a broker leads moves to the others, all at once, and its copies go."""
+    """Moves all partitions of a leader to the others at once, and deletes its copies."""
     scene.targets = leader(scene)
     _reassign(scene, lambda place, hit: tuple(node for node in scene.view.replicas[place] if node != hit))
 
 
 def _move_back(scene: FaultContext) -> None:
-    """It copies everything anew, and is to lead it again."""
+    """Moves the partitions back: the broker copies everything again, and is to lead it."""
     _reassign(scene, lambda place, hit: (hit, *(node for node in scene.view.replicas[place] if node != hit)))
 
 
@@ -209,7 +209,7 @@ def _clear_bucket_faults(scene: FaultContext) -> None:
 
 
 def _do_nothing(scene: FaultContext) -> None:
-    """Over by itself."""
+    """Does nothing: the fault ends by itself."""
 
 
 def leader(scene: FaultContext) -> tuple[int, ...]:
@@ -233,17 +233,17 @@ def controller_and_leader(scene: FaultContext) -> tuple[int, ...]:
 
 
 def links_to_brokers(node: int) -> list[Link]:
-    """Both ways; clients still reach it."""
+    """Returns the links of both directions to other brokers; clients still reach the broker."""
     return [link for other in NODES if other != node for link in ((node, other), (other, node))]
 
 
 def links_to_all(node: int) -> list[Link]:
-    """Both ways, clients too, the bucket not."""
+    """Returns the links of both directions to brokers and clients, without the bucket."""
     return [*links_to_brokers(node), (node, CLIENT), (CLIENT, node)]
 
 
 def links_out_of(node: int) -> list[Link]:
-    """What it sends to other brokers does not arrive; it hears them."""
+    """Returns the links from a broker to other brokers; it still receives their messages."""
     return [(node, other) for other in NODES if other != node]
 
 

@@ -1,8 +1,8 @@
-"""Links between processes of one machine, which can be cut: a TCP proxy in user space, in a thread of its own.
+"""Links between processes of one machine that can be cut: a TCP proxy in user space, in a thread of its own.
 
-One listener for each target. Which broker connects is told by its first request, so a link is (origin, target) although
-all of them connect to the same port. On a cut link nothing arrives and nothing is refused; what was under way arrives
-when it heals, as TCP sends it again.
+There is one listener for each target. The first request of a connection names its broker, so that a link is (origin,
+target) although all brokers connect to the same port. On a cut link nothing arrives and nothing is refused; bytes in
+flight arrive when it heals, as TCP sends them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from tests.ports import held_port
 
 CLIENT = 0
-"""The origin of who is no broker."""
+"""The origin of a connection that is not of a broker."""
 BUCKET = -1
 CHUNK = 256 * 1024
 RESET = struct.pack("ii", 1, 0)
@@ -25,7 +25,7 @@ Link = tuple[int, int]
 
 
 class LinkProxy:
-    """All links. Made by `wires`; methods are for any thread."""
+    """All links. `link_proxy` makes it; its methods may be called from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -36,11 +36,10 @@ class LinkProxy:
         self._listening: dict[socket.socket, None] = {}
 
     def add(self, node: int, port: int, *, origin: int | None) -> int:
-        """The port at which `node`, which listens on `port` of loopback, is reached from now on. While nobody listens
-        there, connections are refused here too: brokers tell one that is gone from one that is silent. `origin`: who
-        connects; None: brokers, and they say which. A connection of which it cannot be told is reset: it must not go
-        round a link that is cut.
-        """
+        """Returns the port at which `node`, which listens on `port` of loopback, is reached from now on. While no
+        process listens there, connections are refused here too: brokers distinguish a dead broker from a silent one.
+        `origin` is the connecting party; None: brokers, which name themselves. A connection without a known origin is
+        reset, so that it cannot bypass a cut link."""
         door = held_port()  # drawn by its number: Linux takes a port that it chose back when the socket is shut
         door.setblocking(False)
         found: int = door.getsockname()[1]
@@ -53,7 +52,7 @@ class LinkProxy:
         return found
 
     def refuse(self, nodes: Iterable[int]) -> None:
-        """These refuse connections until somebody listens there again."""
+        """Makes these refuse connections until a process listens there again."""
         chosen = list(nodes)
 
         async def now() -> None:
@@ -64,7 +63,7 @@ class LinkProxy:
         asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
     def cut(self, links: Iterable[Link]) -> None:
-        """Nothing goes from the first to the second of each any more."""
+        """Stops all bytes from the first to the second of each pair."""
 
         async def now() -> None:
             for link in links:
@@ -73,7 +72,7 @@ class LinkProxy:
         asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
     def mend(self) -> None:
-        """All links are whole, and what was held back goes its way."""
+        """Opens all links, and delivers the bytes that were held back."""
 
         async def now() -> None:
             while self._cut_links:
@@ -82,7 +81,7 @@ class LinkProxy:
         asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
     def reset(self, nodes: Iterable[int]) -> int:
-        """Every connection from or to these breaks at once; how many there were."""
+        """Resets every connection from or to these at once; returns how many there were."""
         chosen = set(nodes)
 
         async def now() -> int:
@@ -94,7 +93,8 @@ class LinkProxy:
         return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
     async def close(self) -> None:
-        """Ends everything. Doors first, and what came through them then is taken: a socket would be left open."""
+        """Ends everything: first the listeners, then the connections that they accepted meanwhile. Otherwise a socket
+        would stay open."""
         for door in list(self._listening):
             self._stop_listening(door)
         await asyncio.sleep(0.05)
@@ -111,7 +111,7 @@ class LinkProxy:
         task.add_done_callback(self._tasks.pop)
 
     async def _serve(self, node: int, port: int, door: socket.socket, origin: int | None) -> None:
-        """Listens while the target does. A socket that is shut stays bound: nobody else gets the port."""
+        """Listens while the target does. A socket that is shut down stays bound: no other process gets the port."""
         while True:
             await _wait_listening(port)
             door.listen(128)
@@ -122,8 +122,8 @@ class LinkProxy:
                     self._track(asyncio.create_task(self._on_accept(origin, node, port, came, door)))
 
     def _stop_listening(self, door: socket.socket) -> None:
-        """On Linux a listening socket that is shut down refuses, and may listen again. One that does not listen must
-        not be shut: what it accepts later would be shut too."""
+        """Shuts a listening socket down: on Linux it then refuses, and may listen again. A socket that does not listen
+        must not be shut down: its later connections would be too."""
         if door in self._listening:
             del self._listening[door]
             door.shutdown(socket.SHUT_RDWR)
@@ -145,7 +145,8 @@ class LinkProxy:
     async def _forward(
         self, link: Link, port: int, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """One connection, of which `head` was read, from its origin to the target and back; whether there is one."""
+        """Forwards one connection, of which `head` was read, from its origin to the target and back; True if it was
+        opened."""
         answers = (link[1], link[0])
         await self._wait_mended(link)
         await self._wait_mended(answers)
@@ -181,7 +182,7 @@ class LinkProxy:
 
 
 async def _wait_listening(port: int) -> None:
-    """Returns once somebody does."""
+    """Returns once a process listens."""
     while True:
         with suppress(OSError):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -191,7 +192,7 @@ async def _wait_listening(port: int) -> None:
 
 
 def _reset_connection(writer: asyncio.StreamWriter) -> None:
-    """RST instead of FIN."""
+    """Closes with RST instead of FIN."""
     found: socket.socket = writer.get_extra_info("socket")
     with suppress(OSError):
         found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -200,7 +201,7 @@ def _reset_connection(writer: asyncio.StreamWriter) -> None:
 
 @contextmanager
 def link_proxy() -> Iterator[LinkProxy]:
-    """Links in a thread of their own."""
+    """Yields links in a thread of their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="wires", daemon=True)
     thread.start()
@@ -215,7 +216,8 @@ def link_proxy() -> Iterator[LinkProxy]:
 
 
 async def _read_origin(reader: asyncio.StreamReader) -> tuple[bytes, int | None]:
-    """The head of the first request, and which broker sent it: a broker's requests name it as their client id."""
+    """Returns the head of the first request, and the broker that sent it: requests of a broker name it as their client
+    id."""
     head = await reader.readexactly(14)
     (length,) = struct.unpack(">h", head[12:])
     name = await reader.readexactly(max(0, length))

@@ -1,4 +1,4 @@
-"""A run: brokers and clients, one fault after the other, then the audit."""
+"""One run: brokers and clients, one fault after the other, then the audit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ JAVA_TOPIC, JAVA_PARTITIONS = "java", 3
 FINISH_SECONDS = 60.0
 READ_SECONDS = 90.0
 SAY_AFTER_SECONDS = 5.0
-"""What is not live by then is said, also where it is in time."""
+"""Parts that are not live by then are reported, even before their deadline."""
 
 
 @dataclass(frozen=True)
 class FaultResult:
-    """What a fault did. Seconds: the longest time without an ack of a partition that a broker led which was hit (worst
-    and median of these), of any other (worst), and from the mend until everything was live again."""
+    """The result of a fault. Seconds: the longest time without an acknowledgement of a partition whose leader was hit
+    (worst and median), of any other (worst), and from the repair until everything was live again."""
 
     name: str
     targets: tuple[int, ...]
@@ -42,7 +42,7 @@ class FaultResult:
 
 @dataclass
 class ChaosReport:
-    """A whole run."""
+    """The report of a whole run."""
 
     store: str
     rows: list[FaultResult] = field(default_factory=list)
@@ -53,7 +53,7 @@ class ChaosReport:
     batches: int = 0
     cold: int = 0
     epoch_bumps: list[str] = field(default_factory=list)
-    """Why clients began new producer epochs by themselves."""
+    """Reasons for which clients began new producer epochs by themselves."""
     seconds: float = 0.0
 
     @property
@@ -80,7 +80,7 @@ class ChaosReport:
 
 
 class ChaosRun:
-    """The parts of a run that is under way."""
+    """The parts of a running run."""
 
     def __init__(
         self, three: ChaosCluster, writers: list[Writer], deadline_factor: float, say: Callable[[str], None]
@@ -97,7 +97,7 @@ class ChaosRun:
         }
 
     def acked_since(self, sent: Mapping[tuple[int, PartitionKey], int]) -> bool:
-        """Whether each writer got an ack in each partition for what it sent later."""
+        """True if each writer got an acknowledgement in each partition for a later record."""
         last = {
             (i, place): answers[-1][0]
             for i, each in enumerate(self.writers)
@@ -107,7 +107,7 @@ class ChaosRun:
         return all(last.get(place, -1) >= number for place, number in sent.items())
 
     def wait_live(self, balanced: bool) -> ClusterView:
-        """Waits until all is live; who leads what then."""
+        """Waits until everything is live; returns the leaders."""
         if balanced:
             self.trio.elect_preferred()
         self.trio.wait_until(self.trio.is_in_sync, FINISH_SECONDS, self.trio.fetch_views)
@@ -126,7 +126,7 @@ class ChaosRun:
         self.trio.wait_until(lambda: time.monotonic() >= end, seconds + 5, lambda: "a pause")
 
     def run_fault(self, fault: ChaosFault) -> None:
-        """One fault from begin to all live again."""
+        """Runs one fault from its begin until everything is live again."""
         scene = FaultContext(self.trio, self.wait_live(fault.starts_balanced), self.pause)
         began = time.monotonic()
         fault.begin(scene)
@@ -167,7 +167,7 @@ class ChaosRun:
             self.say(f"  after {SAY_AFTER_SECONDS:g} s: {each}")
 
     def is_live(self, sent: Mapping[tuple[int, PartitionKey], int], late_at: float, late: list[str]) -> bool:
-        """Whether all is live again; what still is not at `late_at` is put into `late`, once."""
+        """True if everything is live again; the parts that are not at `late_at` go into `late`, once."""
         acked = self.acked_since(sent)
         live = acked and self.trio.is_in_sync()
         if not live and not late and time.monotonic() >= late_at:
@@ -175,7 +175,7 @@ class ChaosRun:
         return live
 
     def missing_acks(self, sent: Mapping[tuple[int, PartitionKey], int]) -> list[str]:
-        """What is waited for."""
+        """Returns the partitions without an acknowledgement."""
         return [
             f"{self.writers[i].name} {place}: no ack of {number} or later"
             for (i, place), number in sent.items()
@@ -183,7 +183,8 @@ class ChaosRun:
         ]
 
     def ack_gaps(self, began: float, ended: float) -> dict[PartitionKey, float]:
-        """The longest time without an ack of each partition, of those writers that write to all all the time."""
+        """Returns the longest time without an acknowledgement of each partition, of writers that write to all
+        partitions continuously."""
         times: dict[PartitionKey, list[float]] = {}
         for each in [each for each in self.writers if each.next_numbers()]:
             for place, when in list(each.times.items()):
@@ -192,7 +193,8 @@ class ChaosRun:
 
 
 def longest_gap(times: list[float], began: float, ended: float) -> float:
-    """The longest time between two of `times` (sorted), or one of these and `ended`, that reaches past `began`."""
+    """Returns the longest gap between two of `times` (sorted), or between one of these and `ended`, that ends after
+    `began`."""
     points = [*[each for each in times if each <= began][-1:], *[each for each in times if began < each < ended], ended]
     return max((b - a for a, b in pairwise(points)), default=ended - began)
 
@@ -210,9 +212,9 @@ def run(
     resent_allowed: str = "",
     say: Callable[[str], None] = print,
 ) -> ChaosReport:
-    """Faults one after the other while clients write, `rate` records a second and partition; then everything is stopped
-    and judged. Deadlines of faults are `patience` times as long. `topic`: settings of
-    topics; `resent_allowed`: why a client may send something again under a new producer epoch, if it may."""
+    """Runs faults one after the other while clients write `rate` records a second and partition; then stops everything
+    and audits it. `deadline_factor` multiplies the deadlines of faults, and `topic` has settings of topics.
+    `resent_allowed` is the reason for which a client may repeat records under a new producer epoch, if it may."""
     began = time.monotonic()
     report = ChaosReport(store)
     with ExitStack() as stack:

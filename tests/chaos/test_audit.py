@@ -1,4 +1,4 @@
-"""What the judge of a run finds: each finding is shown once."""
+"""Tests of the audit of a run: each finding is shown once."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ LOG = [(0, b"a.0.0 x"), (1, b"b.0.0 x"), (2, b"a.0.1 x"), (3, b"b.0.1 x")]
 ACKED = {"a": {PLACE: [(0, 0), (1, 2)]}, "b": {PLACE: [(0, -1), (1, 3)]}}
 
 
-def test_what_is_there_once_and_in_order_is_well() -> None:
+def test_records_that_are_there_once_and_in_order_have_no_finding() -> None:
     found = check_records(ACKED, {PLACE: LOG})
     assert found.is_ok, found
 
 
-def test_what_is_missing_is_lost() -> None:
+def test_missing_record_is_lost() -> None:
     assert check_records(ACKED, {PLACE: LOG[:3]}).lost == [f"{PLACE}: b 1, acknowledged at 3"]
 
 
-def test_an_offset_that_was_said_holds() -> None:
+def test_record_at_another_offset_is_found() -> None:
     moved = [*LOG[:3], (4, b"b.0.1 x")]
     assert check_records(ACKED, {PLACE: moved}).lost == [f"{PLACE}: b 1, acknowledged at 3, is at 4"]
 
 
-def test_a_record_of_another_partition_does_not_count() -> None:
+def test_record_in_another_partition_does_not_count() -> None:
     found = check_records({"a": {("t", 1): [(0, 0)]}}, {PLACE: [(0, b"a.0.0 x")], ("t", 1): []})
     assert len(found.lost) == 1
 
 
-def test_a_record_that_is_there_twice_is_a_duplicate_also_in_another_partition() -> None:
+def test_record_in_two_places_is_a_duplicate() -> None:
     found = check_records(ACKED, {PLACE: [*LOG, (4, b"a.0.1 x")], ("t", 1): [(9, b"b.0.0 x")]})
     assert len(found.duplicates) == 2 and not found.lost
 
 
-def test_what_a_client_sends_again_under_a_new_epoch_is_told_apart_and_needs_a_reason() -> None:
+def test_record_resent_under_a_new_epoch_needs_a_reason() -> None:
     senders = {1: ProducerEpoch(7, 0), 4: ProducerEpoch(7, 1)}
     found = check_records(ACKED, {PLACE: [*LOG, (4, b"b.0.0 x")]}, lambda place, offset: senders.get(offset))
     assert len(found.resent) == 1 and not found.duplicates and not found.is_ok
@@ -42,7 +42,7 @@ def test_what_a_client_sends_again_under_a_new_epoch_is_told_apart_and_needs_a_r
     assert found.is_ok and "allowed: the client is known for it" in str(found)
 
 
-def test_a_record_that_comes_again_under_an_epoch_that_is_not_later_is_a_duplicate() -> None:
+def test_record_repeated_without_a_later_epoch_is_a_duplicate() -> None:
     log = [*LOG, (4, b"a.0.1 x"), (5, b"b.0.1 x"), (6, b"b.0.0 x")]
     senders = {
         2: ProducerEpoch(7, 0),
@@ -57,12 +57,12 @@ def test_a_record_that_comes_again_under_an_epoch_that_is_not_later_is_a_duplica
     assert len(found.duplicates) == 2 and not found.is_ok
 
 
-def test_a_record_behind_a_later_one_is_out_of_order() -> None:
+def test_record_behind_a_later_one_is_out_of_order() -> None:
     found = check_records({}, {PLACE: [(0, b"7.2"), (1, b"8.0"), (2, b"7.1"), (3, b"7.3")]})
     assert found.disorder == [f"{PLACE}: 7.1 at 2 after 2"]
 
 
-def test_the_longest_time_without_an_ack_counts_what_reaches_into_the_fault() -> None:
+def test_longest_gap_counts_gaps_that_reach_into_the_fault() -> None:
     assert longest_gap([1.0, 2.0, 9.0, 9.5], began=4.0, ended=10.0) == 7.0
     assert longest_gap([1.0, 2.0], began=4.0, ended=10.0) == 8.0
     assert longest_gap([5.0, 6.0, 30.0], began=4.0, ended=7.0) == 1.0

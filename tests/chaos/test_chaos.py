@@ -1,4 +1,5 @@
-"""Brokers fail while clients write: nothing acknowledged is lost, nothing comes twice, everything is live again.
+"""Test of brokers that fail while clients write: no acknowledged record is lost or duplicated, and everything is live
+again.
 
 `make chaos` is the long version; `python -m tests.chaos --only NAME` runs one fault.
 """
@@ -20,14 +21,14 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 RATE = 20.0
-"""Records a second and partition: what is short leaves others the machine."""
+"""Records a second and partition: a low rate leaves CPU for other tests."""
 TOPIC = {"segment.bytes": "32768", "local.retention.bytes": "65536"}
 DEADLINE_FACTOR = 3.0
-"""For machines that have much else to do."""
+"""Factor of deadlines for busy machines."""
 
 
 @pytest.mark.parametrize("store", ["file", "s3"])
-def test_brokers_fail_and_nothing_is_lost(store: str, tmp_path: Path) -> None:
+def test_no_record_is_lost_while_brokers_fail(store: str, tmp_path: Path) -> None:
     report = run(
         tmp_path,
         store,
@@ -43,5 +44,5 @@ def test_brokers_fail_and_nothing_is_lost(store: str, tmp_path: Path) -> None:
     assert report.read >= sum(report.acked.values()) > 0 and report.batches > 0 and report.cold > 0
 
 
-def test_faults_have_names_of_their_own() -> None:
+def test_names_of_faults_are_unique() -> None:
     assert len({fault.name for fault in ALL_FAULTS}) == len(ALL_FAULTS)

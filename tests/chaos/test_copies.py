@@ -1,4 +1,4 @@
-"""Copies of a partition, at brokers and in the bucket: what differs is named."""
+"""Tests of the comparison of copies, at brokers and in the bucket: each difference is named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLD = BucketPartition(0, 4, 1, COPY[:2])
 BOUNDS = {PLACE: (0, 5)}
 
 
-def test_copies_are_equal_from_where_all_have_them() -> None:
+def test_copies_are_compared_from_their_common_start() -> None:
     found = AuditFindings()
     assert compare_brokers({1: {PLACE: COPY}, 2: {PLACE: COPY[1:]}, 3: {PLACE: COPY[1:]}}, found) == 2
     assert found.is_ok
@@ -34,13 +34,13 @@ def test_copies_are_equal_from_where_all_have_them() -> None:
     [COPY[:2], [COPY[0], StoredBatch(2, 4, 1, 99), COPY[2]], [COPY[0], StoredBatch(2, 4, 2, 78), COPY[2]], []],
     ids=["shorter", "other bytes", "other epoch", "nothing"],
 )
-def test_copies_that_differ_are_named(other: list[StoredBatch]) -> None:
+def test_different_copies_are_named(other: list[StoredBatch]) -> None:
     found = AuditFindings()
     compare_brokers({1: {PLACE: COPY}, 2: {PLACE: COPY}, 3: {PLACE: other}}, found)
     assert len(found.differing) == 1 and not found.is_ok
 
 
-def test_a_copy_is_read_from_its_segments(tmp_path: Path) -> None:
+def test_copy_is_read_from_its_segments(tmp_path: Path) -> None:
     folder = tmp_path / "log" / "my-topic-3"
     folder.mkdir(parents=True)
     for offset in (0, 2):
@@ -51,7 +51,7 @@ def test_a_copy_is_read_from_its_segments(tmp_path: Path) -> None:
     assert [(each.first, each.end, each.epoch) for each in found[("my-topic", 3)]] == [(0, 2, 5), (2, 4, 5)]
 
 
-def test_the_bucket_has_what_the_copies_have() -> None:
+def test_bucket_that_equals_the_copies_has_no_finding() -> None:
     found = AuditFindings()
     assert compare_cold({1: {PLACE: COPY}, 2: {PLACE: COPY[1:]}}, {PLACE: COLD}, BOUNDS, found) == 3
     assert found.is_ok, found
@@ -70,13 +70,13 @@ def test_the_bucket_has_what_the_copies_have() -> None:
     ],
     ids=["starts later", "ends later", "hole", "short", "old epoch", "other bytes", "other batches"],
 )
-def test_a_bucket_that_differs_is_named(part: BucketPartition, bounds: tuple[int, int]) -> None:
+def test_bucket_that_differs_is_named(part: BucketPartition, bounds: tuple[int, int]) -> None:
     found = AuditFindings()
     compare_cold({1: {PLACE: COPY}}, {PLACE: part}, {PLACE: bounds}, found)
     assert found.differing and not found.is_ok
 
 
-def test_what_no_broker_and_no_bucket_has_is_named() -> None:
+def test_records_without_any_copy_are_named() -> None:
     found = AuditFindings()
     compare_cold({1: {PLACE: COPY[2:]}}, {PLACE: BucketPartition(0, 2, 1, COPY[:1])}, BOUNDS, found)
     assert len(found.differing) == 1
@@ -84,7 +84,7 @@ def test_what_no_broker_and_no_bucket_has_is_named() -> None:
     assert len(found.differing) == 2
 
 
-def test_who_sent_a_record_is_told_by_any_copy_that_has_it() -> None:
+def test_producer_of_a_record_is_found_in_any_copy() -> None:
     mine, yours = ProducerEpoch(7, 0), ProducerEpoch(7, 1)
     sender = producer_lookup([{PLACE: [StoredBatch(0, 2, 1, 77, mine)]}, {PLACE: [StoredBatch(4, 6, 1, 78, yours)]}])
     assert [sender(PLACE, offset) for offset in (0, 1, 2, 4, 5, 6)] == [mine, mine, None, yours, yours, None]

@@ -1,4 +1,4 @@
-"""Links that can be cut: what goes through, what waits, what is refused."""
+"""Tests of links that can be cut: bytes that pass, bytes that wait, and refused connections."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def target() -> Iterator[socket.socket]:
         yield server
 
 
-def connected(port: int) -> socket.socket:
-    """As soon as somebody listens."""
+def connect(port: int) -> socket.socket:
+    """Connects as soon as a process listens."""
     deadline = time.monotonic() + SECONDS
     while True:
         try:
@@ -41,13 +41,13 @@ def connected(port: int) -> socket.socket:
 
 
 def request(client: str) -> bytes:
-    """The head of one, as Kafka's protocol has it."""
+    """Returns the head of a request of Kafka's protocol."""
     return struct.pack(">ihhih", 10 + len(client), 12, 4, 1, len(client)) + client.encode()
 
 
 def forward_through(stack: ExitStack, port: int, server: socket.socket) -> tuple[socket.socket, socket.socket]:
-    """Both ends of a connection that has carried a byte."""
-    there = stack.enter_context(closing(connected(port)))
+    """Returns both ends of a connection that has carried a byte."""
+    there = stack.enter_context(closing(connect(port)))
     there.sendall(b"?")
     while True:
         here = stack.enter_context(closing(server.accept()[0]))
@@ -56,7 +56,7 @@ def forward_through(stack: ExitStack, port: int, server: socket.socket) -> tuple
             return there, here
 
 
-def test_bytes_go_both_ways_and_the_end_too(links: LinkProxy, target: socket.socket) -> None:
+def test_bytes_and_the_end_of_a_stream_go_both_ways(links: LinkProxy, target: socket.socket) -> None:
     port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
         there, here = forward_through(stack, port, target)
@@ -66,9 +66,7 @@ def test_bytes_go_both_ways_and_the_end_too(links: LinkProxy, target: socket.soc
         assert there.recv(1) == b""
 
 
-def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(
-    links: LinkProxy, target: socket.socket
-) -> None:
+def test_one_way_cut_holds_bytes_until_it_heals(links: LinkProxy, target: socket.socket) -> None:
     port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
         there, here = forward_through(stack, port, target)
@@ -84,7 +82,7 @@ def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(
         assert here.recv(4) == b"held"
 
 
-def test_a_reset_breaks_what_is_open(links: LinkProxy, target: socket.socket) -> None:
+def test_reset_breaks_open_connections(links: LinkProxy, target: socket.socket) -> None:
     port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
         there, _ = forward_through(stack, port, target)
@@ -93,7 +91,7 @@ def test_a_reset_breaks_what_is_open(links: LinkProxy, target: socket.socket) ->
             there.recv(1)
 
 
-def test_who_does_not_listen_refuses_and_may_come_back(links: LinkProxy, target: socket.socket) -> None:
+def test_target_that_does_not_listen_refuses_until_it_is_back(links: LinkProxy, target: socket.socket) -> None:
     own = target.getsockname()[1]
     port = links.add(1, own, origin=7)
     with ExitStack() as stack:
@@ -108,13 +106,13 @@ def test_who_does_not_listen_refuses_and_may_come_back(links: LinkProxy, target:
         forward_through(stack, port, again)
 
 
-def test_a_broker_is_known_by_its_first_request(links: LinkProxy, target: socket.socket) -> None:
+def test_broker_is_recognized_by_its_first_request(links: LinkProxy, target: socket.socket) -> None:
     port = links.add(1, target.getsockname()[1], origin=None)
     links.cut([(3, 1)])
     with ExitStack() as stack:
         said = {name: request(f"broker-{name}") for name in (2, 3)}
         for head in said.values():
-            stack.enter_context(closing(connected(port))).sendall(head + b"rest")
+            stack.enter_context(closing(connect(port))).sendall(head + b"rest")
         found = b""
         while not found:
             found = stack.enter_context(closing(target.accept()[0])).recv(1000)
@@ -124,10 +122,10 @@ def test_a_broker_is_known_by_its_first_request(links: LinkProxy, target: socket
             target.accept()
 
 
-def test_who_cannot_be_told_is_reset(links: LinkProxy, target: socket.socket) -> None:
-    """A connection of a broker that passed for a client's would go round a cut link."""
+def test_connection_of_unknown_origin_is_reset(links: LinkProxy, target: socket.socket) -> None:
+    """A connection of a broker that passed for a client's would bypass a cut link."""
     port = links.add(1, target.getsockname()[1], origin=None)
-    with closing(connected(port)) as mine:
+    with closing(connect(port)) as mine:
         mine.sendall(request("somebody"))
         with pytest.raises(ConnectionResetError):
             mine.recv(1)

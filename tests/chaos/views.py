@@ -1,4 +1,4 @@
-"""The cluster as its brokers tell it to clients, each for itself: who was cut off may tell what was true before."""
+"""The cluster as each of its brokers reports it to clients: a broker that was cut off may report an old state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class ClusterView:
-    """Who is there, and of each partition its leader (-1: none), in-sync set and replicas."""
+    """The brokers, and the leader (-1: none), ISR and replicas of each partition."""
 
     controller: int
     brokers: tuple[int, ...]
@@ -26,7 +26,8 @@ class ClusterView:
     replicas: dict[tuple[str, int], tuple[int, ...]]
 
     def is_settled(self, nodes: tuple[int, ...]) -> bool:
-        """These are there and hold everything, each of them something; it is led, and in sync, and nothing moves."""
+        """True if these brokers have all replicas, each of them some; every partition is led and in sync, and nothing
+        moves."""
         led = all(leader in nodes for leader in self.leaders.values())
         still = all(len(held) == 3 and held == self.in_sync[place] for place, held in self.replicas.items())
         holders = {node for held in self.replicas.values() for node in held}
@@ -37,7 +38,7 @@ class ClusterView:
 
 
 def fetch_views(ports: Mapping[int, int]) -> dict[int, ClusterView | None]:
-    """What each broker says that listens there, by node; None where it does not answer."""
+    """Returns the view of each listening broker, by node; None if it does not reply."""
     return asyncio.run(_fetch_all(ports))
 
 

@@ -1,4 +1,4 @@
-"""Clients that write all the time and remember what was acknowledged, where and when."""
+"""Clients that write continuously and record each acknowledgement with offset and time."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ RETRIES = {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200, "topic.metadata.
 
 
 class Writer(Protocol):
-    """What a run knows of a client."""
+    """The interface of a client in a run."""
 
     name: str
     acked: dict[PartitionKey, list[tuple[int, int]]]
-    """Of each partition the numbers that were acknowledged, each with its offset (-1: not said), as they came."""
+    """By partition: the acknowledged numbers in order, each with its offset (-1: unknown)."""
     times: dict[PartitionKey, list[float]]
-    """When, in monotonic seconds."""
+    """Times of acknowledgements, in monotonic seconds."""
     failures: list[str]
-    """What was given up: a record, or everything."""
+    """Failed records, or a failure of the whole client."""
 
     @property
     def epoch_bumps(self) -> list[str]:
-        """Why it began a new producer epoch by itself, where it did and says so."""
+        """Returns the reasons for which it began a new producer epoch by itself, if it reports them."""
 
     def next_numbers(self) -> dict[PartitionKey, int]:
-        """The first number that was not sent yet, of each partition; nothing where the client chooses partitions."""
+        """Returns the next unsent number of each partition; none if the client chooses partitions."""
 
     def finish(self, seconds: float) -> None:
-        """Waits until everything that was sent is acknowledged, and ends."""
+        """Waits until all sent records are acknowledged, and ends."""
 
 
 class ConfluentWriter:
@@ -171,7 +171,7 @@ class VerifiableWriter:
         self._close()
 
     def kill(self) -> None:
-        """At once, when a run has failed."""
+        """Ends the client at once, after a failed run."""
         self._process.kill()
         self._process.wait()
         self._thread.join(10)

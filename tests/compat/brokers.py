@@ -1,4 +1,4 @@
-"""The two brokers that every assertion is made against: ours as its users start it, and Apache Kafka."""
+"""The two brokers that every assertion runs against: ours as users start it, and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ QUICK = {
     "log.segment.bytes": "4194304",
     "num.partitions": "4",
 }
-"""For both. A member that died is missed after a second or two."""
+"""Settings of both brokers with short timeouts: a dead member is removed after a second or two."""
 
 OURS = {
     "log.retention.check.interval.ms": "500",
     "remote.log.manager.task.interval.ms": "500",
     "tiered.object.delete.delay.ms": "5000",
 }
-"""Segments leave for the bucket, and local copies go, while a test looks."""
+"""Settings of ours with small segments: they are uploaded, and local copies go, during a test."""
 
 
 class CompatBroker(Protocol):
-    """What a test knows of a broker."""
+    """The interface of a broker in a test."""
 
     name: str
     address: str
 
     def crash(self) -> None:
-        """kill -9, and a new start on the same directory and port."""
+        """Sends SIGKILL and starts the broker again on the same directory and port."""
 
 
 class TieredBroker:
@@ -84,7 +84,7 @@ class ApacheKafka:
 
 @contextmanager
 def run_broker(name: str) -> Iterator[CompatBroker]:
-    """One of the two, fresh; nothing is left of it."""
+    """Yields one of the two, new; removes it at the end."""
     if name == "peer":
         theirs = ApacheKafka()
         try:

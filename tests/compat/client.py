@@ -1,4 +1,4 @@
-"""A client in a process of its own: orders go in, answers and what it consumes come out."""
+"""A client in a process of its own: it gets orders, and returns replies and consumed records."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from typing import Any, TypeVar
 
 SECONDS = 30.0
 CHANGED = threading.Condition()
-"""Any client said something: what is waited for may concern several."""
+"""Event of any client: a condition may concern several clients."""
 PartitionKey = tuple[str, int]
 T = TypeVar("T")
 
 
 class ClientError(Exception):
-    """What the client raised: its kind and its text."""
+    """An error of the client: its type and its text."""
 
 
 def pack(data: bytes | None) -> str | None:
-    """Bytes as JSON carries them."""
+    """Returns bytes as JSON carries them."""
     return None if data is None else base64.b64encode(data).decode()
 
 
 def unpack(text: str | None) -> bytes | None:
-    """The bytes of what `pack` made."""
+    """Returns the bytes of a value that `pack` made."""
     return None if text is None else base64.b64decode(text)
 
 
@@ -49,20 +49,20 @@ class ClientRecord:
     topic: str = field(default="", compare=False)
 
     def line(self) -> dict[str, Any]:
-        """What a driver is told to send."""
+        """Returns the order for a driver to send it."""
         headers = [[name, pack(data)] for name, data in self.headers]
         packed = {"k": pack(self.key), "v": pack(self.value), "h": headers, "p": self.partition}
         return packed if self.timestamp is None else packed | {"ts": self.timestamp}
 
     @classmethod
     def read(cls, line: dict[str, Any]) -> ClientRecord:
-        """What a driver says it received."""
+        """Returns a record that a driver reports as received."""
         headers = tuple((name, unpack(data)) for name, data in line["h"])
         return cls(unpack(line["v"]), unpack(line["k"]), headers, line["ts"], line["p"], line["o"], line["t"])
 
 
 class DriverClient:
-    """A driver process. `assigned` and `records` follow what it says; `ask` waits for an answer."""
+    """A driver process. `assigned` and `records` follow its events; `ask` waits for a reply."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.assigned: set[PartitionKey] = set()
@@ -71,7 +71,7 @@ class DriverClient:
         self.revoked = 0
         self.failures: list[str] = []
         self.created: Callable[[str, int], None] = lambda topic, partitions: None
-        """Called with every topic that was created, before the order is answered."""
+        """Callback for every created topic, before the order returns."""
         self._answers: dict[int, dict[str, Any]] = {}
         self._numbers = itertools.count(1)
         self._is_ended = False
@@ -105,15 +105,15 @@ class DriverClient:
             self.failures.append(said["trouble"])
 
     def check_alive(self) -> None:
-        """AssertionError with its last words when it is not."""
+        """Raises AssertionError with its last output if it has ended."""
         assert not self._is_ended, f"the client ended: {self._stderr_tail()}"
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = SECONDS) -> None:
-        """Waits for what the driver says, not for time to pass."""
+        """Waits for events of the driver, and not for time to pass."""
         wait_until([self], condition, seconds)
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """An order and its answer; ClientError when the client raised."""
+        """Sends an order and returns its reply; raises ClientError if the client raised."""
         number = self.begin(do, **arguments)
         value = self.finish(number)
         if do == "create":
@@ -121,7 +121,7 @@ class DriverClient:
         return value
 
     def begin(self, do: str, **arguments: Any) -> int:
-        """An order whose answer is waited for later."""
+        """Sends an order whose reply `finish` awaits."""
         assert self._process.stdin is not None
         number = next(self._numbers)
         line = json.dumps({"id": number, "do": do, **arguments}).encode() + b"\n"
@@ -133,7 +133,7 @@ class DriverClient:
         return number
 
     def finish(self, number: int) -> Any:
-        """The answer to an order."""
+        """Returns the reply to an order."""
         self.wait_until(lambda: number in self._answers)
         answer = self._answers.pop(number)
         if "error" in answer:
@@ -141,22 +141,22 @@ class DriverClient:
         return answer.get("value")
 
     def send(self, topic: str, records: Iterable[ClientRecord], **how: Any) -> list[tuple[int, int] | None]:
-        """The places that the records got; None for what is not acknowledged (acks 0)."""
+        """Returns partition and offset of the records; None for unacknowledged ones (acks 0)."""
         placed = self.ask("send", topic=topic, records=[each.line() for each in records], **how)
         return [None if each is None or each[1] is None or each[1] < 0 else (each[0], each[1]) for each in placed]
 
     def wait_for(self, count: int, seconds: float = SECONDS) -> list[ClientRecord]:
-        """What was consumed, once it is as many."""
+        """Returns the consumed records, once there are so many."""
         self.wait_until(lambda: len(self.records) >= count, seconds)
         return list(self.records)
 
     def kill(self) -> None:
-        """Dead at once: no goodbye to the broker."""
+        """Kills the process at once, without a message to the broker."""
         self._process.kill()
         self._end()
 
     def close(self) -> None:
-        """Ends the process; a consumer that is still open is left to the broker's timeouts."""
+        """Ends the process; an open consumer is left to the broker's timeouts."""
         with suppress(BrokenPipeError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -194,7 +194,7 @@ class DriverClient:
 
 
 def look_until(broker: str, look: Callable[[], T], condition: Callable[[T], bool]) -> T:
-    """What is seen after a change: ours shows it at once, Kafka as soon as its own brokers have heard of it."""
+    """Returns the state after a change: ours shows it at once, Kafka once its own brokers know of it."""
     found = look()
     for _ in range(0 if broker == "ours" else 500):
         if condition(found):
@@ -205,7 +205,7 @@ def look_until(broker: str, look: Callable[[], T], condition: Callable[[T], bool
 
 
 def wait_until(clients: Sequence[DriverClient], condition: Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Waits until it holds; looks again whenever a client says something."""
+    """Waits until the condition holds; checks it whenever a client reports an event."""
     deadline = time.monotonic() + seconds
     with CHANGED:
         while not condition():

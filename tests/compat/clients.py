@@ -1,4 +1,4 @@
-"""The clients under test: what each can do, how its driver starts, and what a machine lacks for it."""
+"""The clients under test: their abilities, their drivers, and what a machine lacks for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.peer.kafka import jars
 DRIVERS = Path(__file__).parent / "drivers"
 FETCH_SECONDS = 600
 ALL = os.environ.get("COMPAT", "") != ""
-"""`make compat` sets COMPAT (ours, peer or all); without it only ours is tried, with clients that start quickly."""
+"""Environment variable COMPAT (ours, peer or all) of `make compat`; without it only ours is tested, with clients that
+start quickly."""
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 EVERY_ASSIGNOR = ("range", "round-robin", "sticky", "cooperative-sticky")
@@ -42,7 +43,7 @@ class ClientKind:
     needs: tuple[str, ...] = ()
 
     def start(self, address: str) -> DriverClient:
-        """A process of this client that knows the broker."""
+        """Starts a process of this client with the address of the broker."""
         return DriverClient([*self.command(), address])
 
     def __str__(self) -> str:
@@ -50,7 +51,7 @@ class ClientKind:
 
 
 def _cache(name: str, *sources: Path) -> Path:
-    """A folder outside of the repository for what is made from these files."""
+    """Returns a folder outside of the repository for files that are built from these."""
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     root = Path(os.environ.get("TIERED_COMPAT") or Path.home() / ".cache" / "tiered" / "compat")
     root.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,7 @@ def _cache(name: str, *sources: Path) -> Path:
 
 
 def _make_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder` as `make` fills it, once; two at the same time both end well."""
+    """Returns `folder`, filled by `make` once; two builds at the same time both end well."""
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             fresh = Path(scratch) / "made"
@@ -133,7 +134,8 @@ KINDS = (
 
 
 def kinds(*can: str, few: bool = False) -> list[Any]:
-    """Parameters: the clients that can all of it. Without `make compat` those in Python; with `few` Java's newest."""
+    """Returns parameters: the clients with all these abilities. Without `make compat` only those in Python; with `few`
+    Java's newest."""
     found = []
     for kind in KINDS:
         quick = kind.name in ("confluent", "aiokafka", "kafka-python") or (few and kind.name == "java-4.2")
@@ -143,7 +145,7 @@ def kinds(*can: str, few: bool = False) -> list[Any]:
 
 
 def skip_marks(kind: ClientKind) -> list[pytest.MarkDecorator]:
-    """Why a client may be missing on a machine."""
+    """Returns the reasons for which a client may be missing on a machine."""
     missing = [name for name in kind.needs if shutil.which(name) is None]
     why = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)} on the PATH")
     return [why, *([pytest.mark.java] if kind.java else [])]

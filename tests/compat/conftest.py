@@ -29,7 +29,7 @@ LED_SECONDS = 60.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Java and two brokers take their time on a small machine."""
+    """Raises deadlines: Java and two brokers are slow on a small machine."""
     for item in items:
         if "compat" in item.path.parts and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(240))
@@ -37,28 +37,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", params=BROKERS)
 def broker(request: pytest.FixtureRequest) -> Iterator[CompatBroker]:
-    """Each of the brokers; it stays for all tests."""
+    """Yields each of the brokers; it stays for all tests."""
     with run_broker(request.param) as one:
         yield one
 
 
 @pytest.fixture(scope="module", params=BROKERS)
 def fragile(request: pytest.FixtureRequest) -> Iterator[CompatBroker]:
-    """One that a test may kill."""
+    """Yields a broker that a test may kill."""
     with run_broker(request.param) as one:
         yield one
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """For a topic or a group: nobody else has it."""
+    """Returns a name for a topic or a group that no other test uses."""
     words = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return f"{words[:80]}-{next(NUMBERS)}"
 
 
 @pytest.fixture(scope="session")
-def shared(broker: CompatBroker) -> Iterator[Callable[[ClientKind], DriverClient]]:
-    """Clients that produce and administrate for many tests: a JVM a test would be slow."""
+def clients(broker: CompatBroker) -> Iterator[Callable[[ClientKind], DriverClient]]:
+    """Returns clients that produce and administrate for many tests: one JVM per test would be slow."""
     started: dict[ClientKind, DriverClient] = {}
 
     def start(kind: ClientKind) -> DriverClient:
@@ -72,17 +72,18 @@ def shared(broker: CompatBroker) -> Iterator[Callable[[ClientKind], DriverClient
 
 
 @pytest.fixture(scope="session")
-def admin(broker: CompatBroker, shared: Callable[[ClientKind], DriverClient]) -> DriverClient:
-    """Who creates topics where that is not the question. Kafka answers before their leaders lead: a plain producer's
-    first batches may come twice then, and those of an idempotent one of some versions never."""
-    client = shared(KINDS[0])
+def admin(broker: CompatBroker, clients: Callable[[ClientKind], DriverClient]) -> DriverClient:
+    """Returns a client that creates topics where creation is not under test. Kafka replies before the leaders lead:
+    then the first batches of a plain producer may be duplicated, and those of an idempotent one of some versions may
+    never arrive."""
+    client = clients(KINDS[0])
     if broker.name != "ours":
         client.created = partial(wait_led, AdminClient({"bootstrap.servers": broker.address}))
     return client
 
 
 def wait_led(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Until the leader of every partition says where its log ends."""
+    """Waits until the leader of every partition returns its log end."""
     until = time.monotonic() + LED_SECONDS
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
@@ -99,6 +100,6 @@ def wait_led(admin: AdminClient, topic: str, partitions: int) -> None:
 
 @pytest.fixture
 def start(broker: CompatBroker) -> Iterator[Callable[[ClientKind], DriverClient]]:
-    """Clients of one test, gone after it."""
+    """Starts clients of one test, and ends them after it."""
     with ExitStack() as stack:
         yield lambda kind: stack.enter_context(kind.start(broker.address))

@@ -1,4 +1,4 @@
-"""kill -9 under load: nothing that was acknowledged is lost, nothing is there twice, and groups go on."""
+"""Tests of SIGKILL under load: no acknowledged record is lost or duplicated, and groups continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EACH = 300
 
 
 def write(client: DriverClient, topic: str, done: list[int], wake: threading.Condition) -> None:
-    """Rounds of records, each acknowledged whole before the next; says after each how far it is."""
+    """Writes rounds of records, each acknowledged whole before the next; reports its progress after each."""
     for start in range(0, ROUNDS * EACH, EACH):
         numbers = range(start, start + EACH)
         records = [ClientRecord(b"%d" % number, partition=number % PARTITIONS) for number in numbers]
@@ -29,7 +29,7 @@ def write(client: DriverClient, topic: str, done: list[int], wake: threading.Con
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_an_idempotent_producer_and_a_group_outlive_the_broker(
+def test_idempotent_producer_and_group_survive_a_killed_broker(
     kind: ClientKind, fragile: CompatBroker, name: str
 ) -> None:
     if kind.name == "kafkajs":
@@ -57,7 +57,7 @@ def test_an_idempotent_producer_and_a_group_outlive_the_broker(
 
 
 def commit_all(member: DriverClient, admin: DriverClient, topic: str) -> None:
-    """Until the end is committed: a member that lost its place with the broker reads again first."""
+    """Commits until the end is committed: a member that was removed with the broker reads again first."""
     end = {ROUNDS * EACH // PARTITIONS}
     for _ in range(300):
         with suppress(ClientError):
@@ -69,7 +69,7 @@ def commit_all(member: DriverClient, admin: DriverClient, topic: str) -> None:
 
 
 def read_all(client: DriverClient, topic: str) -> list[list[int]]:
-    """The values of each partition in the order of their offsets; offsets have no gaps."""
+    """Returns the values of each partition in the order of their offsets, which have no gaps."""
     client.ask("open", group=topic + "-all")
     places = [[topic, partition] for partition in range(PARTITIONS)]
     ends = client.ask("ends", partitions=places)
@@ -85,7 +85,7 @@ def read_all(client: DriverClient, topic: str) -> list[list[int]]:
     return values
 
 
-def test_committed_offsets_outlive_the_broker(fragile: CompatBroker, name: str) -> None:
+def test_committed_offsets_survive_a_killed_broker(fragile: CompatBroker, name: str) -> None:
     with KINDS[0].start(fragile.address) as client:
         client.ask("create", topic=name, partitions=2)
         client.send(name, [ClientRecord(b"%d" % number, partition=number % 2) for number in range(40)])

@@ -1,4 +1,4 @@
-"""Groups seen and changed from outside: list, describe, offsets, delete."""
+"""Tests of group administration: list, describe, offsets, delete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Start = Callable[[ClientKind], DriverClient]
 
 
 def group_of_one(start: Start, admin: DriverClient, name: str) -> DriverClient:
-    """A topic with 20 records, and a group with one member that has committed 7 and 8."""
+    """Creates a topic with 20 records, and a group with one member that has committed 7 and 8."""
     admin.ask("create", topic=name, partitions=2)
     admin.send(name, [ClientRecord(b"%d" % number, partition=number % 2) for number in range(20)])
     member = start(KINDS[0])
@@ -25,11 +25,11 @@ def group_of_one(start: Start, admin: DriverClient, name: str) -> DriverClient:
 
 
 @pytest.mark.parametrize("kind", kinds("describe group"))
-def test_a_group_is_seen_moved_and_deleted(
-    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], start: Start, admin: DriverClient, name: str
+def test_group_is_described_reset_and_deleted(
+    kind: ClientKind, clients: Callable[[ClientKind], DriverClient], start: Start, admin: DriverClient, name: str
 ) -> None:
     member = group_of_one(start, admin, name)
-    client = shared(kind)
+    client = clients(kind)
     assert client.ask("groups")[name] in ("stable", "")
     seen = client.ask("group", group=name)
     assert (seen["state"], seen["assignor"], len(seen["members"])) == ("stable", "range", 1)
@@ -55,10 +55,10 @@ def test_a_group_is_seen_moved_and_deleted(
 
 @pytest.mark.parametrize("kind", kinds("groups"))
 def test_groups_are_listed(
-    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], start: Start, admin: DriverClient, name: str
+    kind: ClientKind, clients: Callable[[ClientKind], DriverClient], start: Start, admin: DriverClient, name: str
 ) -> None:
-    assert name not in shared(kind).ask("groups")
+    assert name not in clients(kind).ask("groups")
     member = group_of_one(start, admin, name)
-    assert name in shared(kind).ask("groups")
+    assert name in clients(kind).ask("groups")
     member.ask("leave")
-    assert name in shared(kind).ask("groups")
+    assert name in clients(kind).ask("groups")

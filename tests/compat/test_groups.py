@@ -1,4 +1,5 @@
-"""Members of a group join, leave, die and come back; what they have is always everything, and never twice."""
+"""Tests of members that join, leave, die and come back: together they always have all partitions, and each has one
+owner."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Start = Callable[[ClientKind], DriverClient]
 
 
 def assignors() -> list[Any]:
-    """Every client with every assignor it has."""
+    """Returns every client with every assignor that it has."""
     pairs = []
     for each in kinds(few=True):
         (kind,) = each.values
@@ -27,7 +28,7 @@ def assignors() -> list[Any]:
 
 
 def join(start: Start, kind: ClientKind, group: str, assignor: str, instance: str = "") -> DriverClient:
-    """A new member; it has begun to ask, no more."""
+    """Starts a member; it has sent its join request."""
     member = start(kind)
     more = {"instance": instance} if instance else {}
     member.ask("open", group=group, assignor=assignor, session_ms=SESSION_MS, **more)
@@ -36,21 +37,21 @@ def join(start: Start, kind: ClientKind, group: str, assignor: str, instance: st
 
 
 def is_shared_out(members: list[DriverClient], topic: str, partitions: int = PARTITIONS) -> bool:
-    """Every member has something, all have everything, nothing is at two."""
+    """True if every member has a partition, and each partition one owner."""
     everything = {(topic, partition) for partition in range(partitions)}
     had: list[PartitionKey] = [place for member in members for place in member.assigned]
     return len(had) == partitions and set(had) == everything and all(member.assigned for member in members)
 
 
 def wait_shared_out(members: list[DriverClient], topic: str, partitions: int = PARTITIONS) -> None:
-    """Waits until the group has shared out the topic."""
+    """Waits until the group has assigned the topic."""
     wait_until(members, lambda: is_shared_out(members, topic, partitions))
 
 
 def check_all_consumed(
     admin: DriverClient, members: list[DriverClient], topic: str, text: str, partitions: int = PARTITIONS
 ) -> None:
-    """New records reach exactly one member each: the one that has their partition."""
+    """Checks that each new record reaches exactly one member: the owner of its partition."""
     for member in members:
         member.records.clear()
     records = [
@@ -66,7 +67,7 @@ def check_all_consumed(
 
 
 @pytest.mark.parametrize(("kind", "assignor"), assignors())
-def test_members_join_leave_die_and_come_back(
+def test_partitions_are_owned_once_while_members_join_leave_and_die(
     kind: ClientKind, assignor: str, start: Start, admin: DriverClient, name: str
 ) -> None:
     admin.ask("create", topic=name, partitions=PARTITIONS)
@@ -89,10 +90,10 @@ def test_members_join_leave_die_and_come_back(
 
 
 @pytest.mark.parametrize("kind", kinds("static", few=True))
-def test_a_static_member_that_restarts_moves_nothing(
+def test_restarted_static_member_moves_no_partition(
     kind: ClientKind, start: Start, admin: DriverClient, name: str
 ) -> None:
-    """It dies without a word and is back within its session: the other is not asked to give anything up."""
+    """It dies without a message and is back within its session: the other member revokes nothing."""
     admin.ask("create", topic=name, partitions=PARTITIONS)
     one = start(kind)
     one.ask("open", group=name, instance="one", session_ms=20_000)
@@ -113,8 +114,8 @@ def test_a_static_member_that_restarts_moves_nothing(
         member.ask("leave")
 
 
-def test_clients_of_all_kinds_are_one_group(start: Start, admin: DriverClient, name: str) -> None:
-    """The leader may be any of them: what it decides is understood by the others."""
+def test_clients_of_all_kinds_share_a_group(start: Start, admin: DriverClient, name: str) -> None:
+    """Any of them may lead: the others understand its assignment."""
     those = [each.values[0] for each in kinds() if "range" in each.values[0].assignors]
     partitions = 2 * len(those)
     admin.ask("create", topic=name, partitions=partitions)
@@ -131,8 +132,8 @@ def test_clients_of_all_kinds_are_one_group(start: Start, admin: DriverClient, n
         member.ask("leave")
 
 
-def test_a_group_of_five(start: Start, admin: DriverClient, name: str) -> None:
-    """All at once, then all but one gone at once."""
+def test_group_of_five_survives_the_loss_of_four(start: Start, admin: DriverClient, name: str) -> None:
+    """All join at once, then all but one end at once."""
     admin.ask("create", topic=name, partitions=10)
     members = [join(start, KINDS[0], name, "cooperative-sticky") for _ in range(5)]
     wait_shared_out(members, name, 10)
@@ -145,9 +146,7 @@ def test_a_group_of_five(start: Start, admin: DriverClient, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_partitions_that_are_added_are_shared_out(
-    kind: ClientKind, start: Start, admin: DriverClient, name: str
-) -> None:
+def test_added_partitions_are_assigned(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name, partitions=2)
     members = [join(start, kind, name, kind.assignors[0]) for _ in range(2)]
     wait_shared_out(members, name, 2)

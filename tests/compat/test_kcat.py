@@ -1,4 +1,4 @@
-"""kcat as Debian has it: librdkafka 2.0.2, older than most that is in use."""
+"""Tests of kcat as packaged by Debian: librdkafka 2.0.2, older than most clients in use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kcat = Callable[..., str]
 
 @pytest.fixture
 def kcat(broker: CompatBroker) -> Kcat:
-    """Runs it to its end: what it prints."""
+    """Runs it to its end; returns its output."""
 
     def run(*arguments: str, stdin: bytes = b"") -> str:
         command = ["kcat", "-b", broker.address, *arguments]
@@ -38,13 +38,13 @@ def kcat(broker: CompatBroker) -> Kcat:
 
 
 def read(kcat: Kcat, topic: str, *more: str) -> list[dict[str, Any]]:
-    """Every record from the start to the end, as kcat prints it in JSON."""
+    """Returns every record from the start to the end, as kcat prints it in JSON."""
     return [json.loads(line) for line in kcat("-C", "-t", topic, "-o", "beginning", "-e", "-J", *more).splitlines()]
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_it_writes_is_read(kcat: Kcat, admin: DriverClient, name: str, codec: str) -> None:
-    """Its batches are compressed on the way: a broker that offers Produce from version 3 only gets them plain."""
+def test_records_that_kcat_writes_are_read(kcat: Kcat, admin: DriverClient, name: str, codec: str) -> None:
+    """kcat compresses its batches, but not for a broker that offers Produce only from version 3 on."""
     admin.ask("create", topic=name)
     lines = b"".join(b"key-%d:%s\n" % (number, b"value " * 50) for number in range(200))
     kcat("-P", "-t", name, "-p", "0", "-K", ":", "-H", "head=er", "-z", codec, stdin=lines)
@@ -61,21 +61,23 @@ def test_what_it_writes_is_read(kcat: Kcat, admin: DriverClient, name: str, code
     assert [each.key for each in records] == [b"key-%d" % number for number in range(200)]
 
 
-def test_an_empty_value_with_z_is_null(kcat: Kcat, admin: DriverClient, name: str) -> None:
+def test_empty_value_with_option_z_is_null(kcat: Kcat, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name)
     kcat("-P", "-t", name, "-K", ":", "-Z", stdin=b"gone:\nkept:x\n")
     assert [(each["key"], each["payload"]) for each in read(kcat, name)] == [("gone", None), ("kept", "x")]
 
 
 @pytest.mark.parametrize(("acks", "idempotent"), [("0", "false"), ("1", "false"), ("-1", "false"), ("-1", "true")])
-def test_acks_and_idempotence(kcat: Kcat, admin: DriverClient, name: str, acks: str, idempotent: str) -> None:
+def test_records_with_any_acks_and_idempotence_are_written(
+    kcat: Kcat, admin: DriverClient, name: str, acks: str, idempotent: str
+) -> None:
     admin.ask("create", topic=name)
     settings = ["-X", f"enable.idempotence={idempotent}", "-X", f"acks={acks}"]
     kcat("-P", "-t", name, *settings, stdin=b"".join(b"%d\n" % number for number in range(500)))
     assert [each["payload"] for each in read(kcat, name, "-c", "500")] == [str(number) for number in range(500)]
 
 
-def test_a_file_of_a_mebibyte_is_one_record(kcat: Kcat, admin: DriverClient, name: str, tmp_path: Path) -> None:
+def test_file_of_a_mebibyte_is_one_record(kcat: Kcat, admin: DriverClient, name: str, tmp_path: Path) -> None:
     admin.ask("create", topic=name, configs={"max.message.bytes": "2097152"})
     (tmp_path / "large").write_bytes(b"x" * (1 << 20))
     large = ["-X", "message.max.bytes=2000000", "-X", "fetch.message.max.bytes=2000000"]
@@ -84,7 +86,7 @@ def test_a_file_of_a_mebibyte_is_one_record(kcat: Kcat, admin: DriverClient, nam
     assert len(found["payload"]) == 1 << 20
 
 
-def test_metadata_offsets_and_time(kcat: Kcat, admin: DriverClient, name: str) -> None:
+def test_metadata_offsets_and_times_are_queried(kcat: Kcat, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name, partitions=3)
     admin.send(name, [ClientRecord(b"%d" % number, timestamp=T0 + number * 1000) for number in range(50)])
     listed = json.loads(kcat("-L", "-J", "-t", name))
@@ -99,7 +101,7 @@ def test_metadata_offsets_and_time(kcat: Kcat, admin: DriverClient, name: str) -
 
 @pytest.fixture
 def members(broker: CompatBroker) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """kcat as a member of a group; what it says of assignments is on its stderr."""
+    """Returns kcat as a member of a group, with its messages about assignments on stderr."""
     with ExitStack() as stack:
 
         def join(group: str, topic: str) -> subprocess.Popen[str]:
@@ -121,7 +123,7 @@ def members(broker: CompatBroker) -> Iterator[Callable[..., subprocess.Popen[str
 
 
 def wait_assigned(member: subprocess.Popen[str], count: int) -> None:
-    """Reads what it says until it has as many partitions."""
+    """Reads its messages until it has so many partitions."""
     assert member.stderr is not None
     for line in member.stderr:
         if "assigned:" in line and line.count("[") == count:
@@ -129,7 +131,7 @@ def wait_assigned(member: subprocess.Popen[str], count: int) -> None:
     raise AssertionError("kcat ended")
 
 
-def test_a_group_of_two(
+def test_group_of_two_shares_partitions(
     kcat: Kcat, admin: DriverClient, name: str, members: Callable[..., subprocess.Popen[str]]
 ) -> None:
     admin.ask("create", topic=name, partitions=4)

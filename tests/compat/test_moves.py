@@ -1,4 +1,4 @@
-"""Kafka's own tools move partitions between three brokers of ours, at a rate, list and call off what moves, and elect
+"""Tests of Kafka's own tools on three brokers of ours: they move partitions at a rate, list and cancel moves, and elect
 leaders."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNT, SIZE = 240, 50_000
 
 
 class ThreeServed:
-    """Three of ours; each may be stopped and started again."""
+    """Three brokers of ours; each may be stopped and started again."""
 
     def __init__(self, directory: Path, stack: ExitStack, *settings: str) -> None:
         self._directory = directory
@@ -43,13 +43,13 @@ class ThreeServed:
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """Of one of three brokers."""
+    """Returns the address of one of three brokers."""
     with ExitStack() as stack:
         yield ThreeServed(tmp_path, stack).served[1].kafka
 
 
 def throttle_settings(address: str) -> str:
-    """All that is said of throttles."""
+    """Returns all settings of throttles."""
     told = run_tiered("topic", "describe", "t", "-c", "--brokers", address).stdout
     for node in ("1", "2", "3"):
         told += run_tiered(
@@ -59,7 +59,7 @@ def throttle_settings(address: str) -> str:
 
 
 @THOROUGH
-def test_partitions_move_at_a_rate_and_the_rate_goes(address: str, tmp_path: Path) -> None:
+def test_partitions_move_at_a_rate_that_is_removed_afterwards(address: str, tmp_path: Path) -> None:
     given = ("topic", "create", "t", "-p", "1", "-r", "2", "-c", "remote.storage.enable=false")
     made = run_tiered(*given, "--brokers", address)
     assert made.returncode == 0, made.stderr
@@ -87,7 +87,7 @@ def test_partitions_move_at_a_rate_and_the_rate_goes(address: str, tmp_path: Pat
 
 
 class TwoPartitions:
-    """Topic `t`: two partitions, each on two of three brokers; the first has something to copy."""
+    """Topic `t` with two partitions, each on two of three brokers; the first has records to copy."""
 
     def __init__(self, address: str) -> None:
         self._client = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
@@ -104,14 +104,14 @@ class TwoPartitions:
         return [found[number].replicas for number in (0, 1)]
 
     def leader(self) -> int:
-        """Of the second one."""
+        """Returns the leader of the second partition."""
         return int(self._client.list_topics("t").topics["t"].partitions[1].leader)
 
 
 @pytest.mark.skipif(os.environ.get("COMPAT") == "peer", reason="all brokers here are ours")
-def test_a_move_is_listed_and_called_off_and_a_leader_elected(tmp_path: Path) -> None:
-    """One plan: the first partition has to be copied and waits at its rate, the other only gets another first replica,
-    which leads once it is elected: `auto.leader.rebalance.enable` is off."""
+def test_move_is_listed_and_cancelled_and_a_leader_elected(tmp_path: Path) -> None:
+    """One plan: the first partition has to be copied and waits at its rate. The other only gets another preferred
+    leader, which leads once it is elected: `auto.leader.rebalance.enable` is off."""
     with ExitStack() as stack:
         address = ThreeServed(tmp_path, stack, "auto.leader.rebalance.enable=false").served[1].kafka
         topic, asked = TwoPartitions(address), ("--bootstrap-server", address)
@@ -143,17 +143,17 @@ def test_a_move_is_listed_and_called_off_and_a_leader_elected(tmp_path: Path) ->
 
 
 @THOROUGH
-def test_leaders_are_elected(tmp_path: Path) -> None:
-    """By nobody else: `auto.leader.rebalance.enable` is off."""
+def test_leader_election_tool_elects_leaders(tmp_path: Path) -> None:
+    """Nothing else elects them: `auto.leader.rebalance.enable` is off."""
     with ExitStack() as stack:
         brokers = ThreeServed(tmp_path, stack, "auto.leader.rebalance.enable=false")
         address = brokers.served[3].kafka
         client = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
 
-        def led() -> dict[int, int]:
+        def has_leader() -> dict[int, int]:
             return {number: each.leader for number, each in client.list_topics("t").topics["t"].partitions.items()}
 
-        def elected(kind: str, *which: str) -> str:
+        def elect(kind: str, *which: str) -> str:
             return tool("leader-election", "--bootstrap-server", address, "--election-type", kind, *which)
 
         made = run_tiered("topic", "create", "t", "-p", "2", "-r", "2", "--brokers", address)
@@ -161,26 +161,26 @@ def test_leaders_are_elected(tmp_path: Path) -> None:
         for order in ("t/0=1,2", "t/1=1,3"), ("t/0=2,1", "t/1=3,1"):
             placed = run_tiered("cluster", "reassign", *order, "--brokers", address)
             assert placed.returncode == 0, placed.stderr
-        assert led() == {0: 1, 1: 1}, "who leads goes on"
+        assert has_leader() == {0: 1, 1: 1}, "who leads goes on"
         plan = tmp_path / "plan.json"
         plan.write_text(json.dumps({"partitions": [{"topic": "t", "partition": 0}]}))
-        said = elected("preferred", "--path-to-json-file", str(plan))
+        said = elect("preferred", "--path-to-json-file", str(plan))
         assert "Successfully completed leader election (PREFERRED) for partitions t-0" in said
-        assert led() == {0: 2, 1: 1}
-        assert "partitions t-1" in elected("preferred", "--all-topic-partitions") and led() == {0: 2, 1: 3}
-        said = elected("unclean", "--topic", "t", "--partition", "0")
+        assert has_leader() == {0: 2, 1: 1}
+        assert "partitions t-1" in elect("preferred", "--all-topic-partitions") and has_leader() == {0: 2, 1: 3}
+        said = elect("unclean", "--topic", "t", "--partition", "0")
         assert "Valid replica already elected for partitions t-0" in said
 
         brokers.served[1].stop()
         wait_until(lambda: client.list_topics("t").topics["t"].partitions[0].isrs == [2])
         brokers.served[2].stop(signal.SIGKILL)
         brokers.start(1)
-        wait_until(lambda: led()[0] == -1)
+        wait_until(lambda: has_leader()[0] == -1)
         with pytest.raises(RuntimeError, match="PreferredLeaderNotAvailableException"):
-            elected("preferred", "--topic", "t", "--partition", "0")
-        said = elected("unclean", "--topic", "t", "--partition", "0")
+            elect("preferred", "--topic", "t", "--partition", "0")
+        said = elect("unclean", "--topic", "t", "--partition", "0")
         assert "Successfully completed leader election (UNCLEAN) for partitions t-0" in said
-        assert led() == {0: 1, 1: 3}
+        assert has_leader() == {0: 1, 1: 3}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -191,7 +191,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @THOROUGH
-def test_broker_that_left_for_good_is_unregistered(tmp_path: Path) -> None:
+def test_broker_that_left_for_good_is_unregistered_by_the_tool(tmp_path: Path) -> None:
     with ExitStack() as stack:
         brokers = ThreeServed(tmp_path, stack)
         address = brokers.served[1].kafka

@@ -1,4 +1,4 @@
-"""Where a consumer stands: seek, time, pause, commits with their metadata, and a log that begins later than before."""
+"""Tests of consumer positions: seek, time, pause, commits with metadata, and a log whose start has moved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Start = Callable[[ClientKind], DriverClient]
 
 
 def fill(admin: DriverClient, topic: str, count: int = 100, partitions: int = 1) -> None:
-    """Records one second apart in every partition; the value is the offset. Batches of ten."""
+    """Appends records one second apart in every partition; the value is the offset. Batches have ten records."""
     admin.ask("create", topic=topic, partitions=partitions)
     for start in range(0, count, 10):
         for partition in range(partitions):
@@ -29,7 +29,7 @@ def offsets(records: list[ClientRecord]) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_seek(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
+def test_seek_moves_the_position(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
     fill(admin, name)
     client = start(kind)
     client.ask("open", group=name)
@@ -41,8 +41,8 @@ def test_seek(kind: ClientKind, start: Start, admin: DriverClient, name: str) ->
 
 
 @pytest.mark.parametrize("kind", kinds("times"))
-def test_offsets_by_time(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
-    """Inside a batch, between two records, before the first, after the last."""
+def test_offsets_are_found_by_time(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
+    """Inside a batch, between two records, before the first, and after the last."""
     fill(admin, name)
     client = start(kind)
     client.ask("open", group=name)
@@ -54,7 +54,7 @@ def test_offsets_by_time(kind: ClientKind, start: Start, admin: DriverClient, na
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_a_paused_partition_gives_nothing_until_it_is_resumed(
+def test_paused_partition_returns_nothing_until_it_is_resumed(
     kind: ClientKind, start: Start, admin: DriverClient, name: str
 ) -> None:
     fill(admin, name, 10, partitions=2)
@@ -74,7 +74,9 @@ def test_a_paused_partition_gives_nothing_until_it_is_resumed(
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_a_group_goes_on_where_it_committed(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
+def test_group_continues_at_its_committed_offset(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
     fill(admin, name, 30)
     client = start(kind)
     client.ask("open", group=name, assignor=kind.assignors[0])
@@ -94,7 +96,9 @@ def test_a_group_goes_on_where_it_committed(kind: ClientKind, start: Start, admi
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_metadata_of_a_commit_has_a_limit(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
+def test_commit_metadata_above_the_limit_is_refused(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
     fill(admin, name, 10)
     client = start(kind)
     client.ask("open", group=name)
@@ -121,7 +125,7 @@ def test_deleted_records_are_gone_at_once(kind: ClientKind, start: Start, admin:
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_an_offset_out_of_range_follows_the_reset(
+def test_offset_out_of_range_follows_the_reset_policy(
     kind: ClientKind, start: Start, admin: DriverClient, name: str
 ) -> None:
     fill(admin, name)

@@ -1,4 +1,4 @@
-"""What is written is read: every client, every codec, every part of a record, and what is refused."""
+"""Tests of records with every client, every codec and every part of a record, and of refused records."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.compat.clients import KINDS, ClientKind, kinds
 MIB = 1 << 20
 T0 = int(time.time()) * 1000 - 3_600_000
 LARGEST = random.Random(1).randbytes(MIB // 32) + (b"0123456789abcdef" * 65536)[: MIB - MIB // 32]
-"""A broker of ours takes no batch that becomes more than a hundred times its size."""
+"""Size of a batch that our broker still takes: it may expand at most a hundredfold."""
 READER = KINDS[0]
 OTHER_READER = KINDS[1]
 
 
-def assorted(kind: ClientKind) -> list[ClientRecord]:
-    """Records of every shape that the client can express."""
+def various_records(kind: ClientKind) -> list[ClientRecord]:
+    """Returns records of every shape that the client can express."""
     headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("b", b"\xff\x00")]
     if "null headers" in kind.features:
         headers.append(("none", None))
@@ -38,7 +38,8 @@ def assorted(kind: ClientKind) -> list[ClientRecord]:
 
 
 def read(client: DriverClient, group: str, topic: str, count: int, partition: int = 0) -> list[ClientRecord]:
-    """What a consumer without a group finds from the start; a group for a client that knows nothing else."""
+    """Returns the records of a consumer without a group, from the start; with a group for a client that knows nothing
+    else."""
     client.records.clear()
     client.ask("open", group=group)
     if "driver.js" in str(client):
@@ -52,13 +53,13 @@ def read(client: DriverClient, group: str, topic: str, count: int, partition: in
 
 @pytest.mark.parametrize("kind", kinds(few=True))
 def test_every_codec_carries_every_record(
-    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+    kind: ClientKind, clients: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
-    client, other = shared(kind), shared(OTHER_READER if kind is READER else READER)
+    client, other = clients(kind), clients(OTHER_READER if kind is READER else READER)
     for codec in kind.codecs:
         topic = f"{name}-{codec}"
         admin.ask("create", topic=topic, configs={"max.message.bytes": "2097152"})
-        sent = assorted(kind)
+        sent = various_records(kind)
         placed = client.send(topic, sent, codec=codec)
         assert placed == [(0, number) for number in range(len(sent))], codec
         assert read(client, topic, topic, len(sent)) == sent, codec
@@ -67,10 +68,14 @@ def test_every_codec_carries_every_record(
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_many_small_records_arrive_and_keep_an_idempotent_producers_order(
-    kind: ClientKind, idempotent: bool, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+def test_many_small_records_of_an_idempotent_producer_keep_their_order(
+    kind: ClientKind,
+    idempotent: bool,
+    clients: Callable[[ClientKind], DriverClient],
+    admin: DriverClient,
+    name: str,
 ) -> None:
-    client = shared(kind)
+    client = clients(kind)
     admin.ask("create", topic=name, partitions=3)
     sent = [ClientRecord(b"%d" % number, timestamp=T0 + number, partition=number % 3) for number in range(3000)]
     placed = client.send(name, sent, idempotent=idempotent, codec="gzip")
@@ -88,10 +93,10 @@ def test_many_small_records_arrive_and_keep_an_idempotent_producers_order(
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_acks(
-    kind: ClientKind, acks: str, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+def test_records_with_any_acks_are_written(
+    kind: ClientKind, acks: str, clients: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
-    client = shared(kind)
+    client = clients(kind)
     admin.ask("create", topic=name)
     sent = [ClientRecord(b"%d" % number, timestamp=T0) for number in range(50)]
     placed = client.send(name, sent, acks=acks)
@@ -102,7 +107,7 @@ def test_acks(
 
 
 def admin_ends(admin: DriverClient, topic: str, partition: int = 0) -> tuple[int, int]:
-    """First and next offset of a partition."""
+    """Returns the first and the next offset of a partition."""
     admin.ask("open", group=topic + "-ends")
     ((_, _, first, end),) = admin.ask("ends", partitions=[[topic, partition]])
     admin.ask("leave")
@@ -110,10 +115,10 @@ def admin_ends(admin: DriverClient, topic: str, partition: int = 0) -> tuple[int
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_the_brokers_time(
-    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+def test_log_append_time_replaces_the_timestamp(
+    kind: ClientKind, clients: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
-    client = shared(kind)
+    client = clients(kind)
     admin.ask("create", topic=name, configs={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
     client.send(name, [ClientRecord(b"%d" % number, timestamp=T0) for number in range(10)], codec="gzip")
@@ -123,10 +128,10 @@ def test_the_brokers_time(
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_a_record_that_is_too_large_is_refused_by_name(
-    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+def test_too_large_record_is_refused_by_name(
+    kind: ClientKind, clients: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
-    client = shared(kind)
+    client = clients(kind)
     admin.ask("create", topic=name, configs={"max.message.bytes": "2000"})
     with pytest.raises(ClientError, match=r"(?i)too.?large|larger than|MSG_SIZE"):
         client.send(name, [ClientRecord(b"x" * 5000)])
@@ -134,9 +139,9 @@ def test_a_record_that_is_too_large_is_refused_by_name(
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_a_topic_appears_with_its_first_record(
-    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], name: str
+def test_topic_is_created_by_its_first_record(
+    kind: ClientKind, clients: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
-    client = shared(kind)
+    client = clients(kind)
     assert client.send(name, [ClientRecord(b"first", timestamp=T0)]) == [(0, 0)]
     assert read(client, name, name, 1) == [ClientRecord(b"first", timestamp=T0)]

@@ -1,4 +1,4 @@
-"""A topic whose local copies are gone is read from the bucket, by every client as if it were all here. Ours only."""
+"""Tests of a topic whose local copies are gone: every client reads it from the bucket like a local one. Ours only."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ T0 = int(time.time()) * 1000 - 3_600_000
 
 
 @pytest.fixture(scope="session")
-def cold(broker: CompatBroker, admin: DriverClient, shared: Callable[[ClientKind], DriverClient]) -> str:
-    """A topic with 3,000 records, nearly all of them in the bucket only."""
+def cold(broker: CompatBroker, admin: DriverClient, clients: Callable[[ClientKind], DriverClient]) -> str:
+    """Returns a topic with 3,000 records, nearly all of them in the bucket only."""
     if broker.name != "ours":
         pytest.skip("Kafka has no bucket here")
     topic = "replayed"
@@ -27,7 +27,7 @@ def cold(broker: CompatBroker, admin: DriverClient, shared: Callable[[ClientKind
         batch = [ClientRecord(value(number), b"k%d" % number, (), T0 + number) for number in range(start, start + 100)]
         admin.send(topic, batch, codec="none" if start % 200 else "gzip")
     deadline = time.monotonic() + 60
-    while shared(KINDS[2]).ask("local_start", topic=topic, partition=0) < COUNT * 9 // 10:
+    while clients(KINDS[2]).ask("local_start", topic=topic, partition=0) < COUNT * 9 // 10:
         assert time.monotonic() < deadline, "the local copies stay"
     return topic
 
@@ -37,7 +37,7 @@ def value(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_every_client_reads_it_from_the_start(
+def test_every_client_reads_a_cold_topic_from_the_start(
     kind: ClientKind, cold: str, start: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
     client = start(kind)
@@ -51,7 +51,7 @@ def test_every_client_reads_it_from_the_start(
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_time_and_seek_reach_into_the_bucket(
+def test_lookup_by_time_and_seek_reach_cold_records(
     kind: ClientKind, cold: str, start: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
     client = start(kind)

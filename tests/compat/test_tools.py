@@ -1,4 +1,4 @@
-"""Kafka's own command line tools, as administrators run them."""
+"""Tests of Kafka's own command line tools, as administrators run them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(broker: CompatBroker) -> Run:
-    """A tool with the address of the broker: what it prints."""
+    """Runs a tool with the address of the broker; returns its output."""
 
     def one(name: str, *arguments: str, stdin: str = "") -> str:
         return tool(name, "--bootstrap-server", broker.address, *arguments, stdin=stdin)
@@ -29,7 +29,7 @@ def run(broker: CompatBroker) -> Run:
     return one
 
 
-def test_console_producer_and_consumer(run: Run, admin: DriverClient, name: str) -> None:
+def test_console_producer_and_consumer_exchange_records(run: Run, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name)
     settings = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
     run("console-producer", "--topic", name, *settings, stdin="a:1\nb:2\nc:3\n")
@@ -39,7 +39,9 @@ def test_console_producer_and_consumer(run: Run, admin: DriverClient, name: str)
 
 
 @THOROUGH
-def test_topics(run: Run, admin: DriverClient, broker: CompatBroker, name: str) -> None:
+def test_topics_tool_creates_changes_and_deletes_topics(
+    run: Run, admin: DriverClient, broker: CompatBroker, name: str
+) -> None:
     topic = ["--topic", name]
     run("topics", "--create", *topic, "--partitions", "2", "--config", "retention.ms=7200000")
     look_until(broker.name, lambda: admin.ask("topics").get(name), lambda count: count == 2)
@@ -56,7 +58,9 @@ def test_topics(run: Run, admin: DriverClient, broker: CompatBroker, name: str) 
 
 
 @THOROUGH
-def test_configs(run: Run, admin: DriverClient, broker: CompatBroker, name: str) -> None:
+def test_configs_tool_shows_and_changes_settings(
+    run: Run, admin: DriverClient, broker: CompatBroker, name: str
+) -> None:
     admin.ask("create", topic=name)
     one = ["--entity-type", "topics", "--entity-name", name]
     run("configs", "--alter", *one, "--add-config", "max.message.bytes=4321,retention.ms=1234567")
@@ -78,7 +82,7 @@ def test_configs(run: Run, admin: DriverClient, broker: CompatBroker, name: str)
 
 
 @THOROUGH
-def test_groups_lag_and_reset(run: Run, admin: DriverClient, name: str) -> None:
+def test_groups_tool_shows_lag_and_resets_offsets(run: Run, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name, partitions=2)
     admin.send(name, [ClientRecord(b"%d" % number, partition=number % 2) for number in range(20)])
     group = ["--group", name]
@@ -100,13 +104,13 @@ def test_groups_lag_and_reset(run: Run, admin: DriverClient, name: str) -> None:
 
 
 def lags(described: str, topic: str) -> dict[int, tuple[int, int, int]]:
-    """Partition: committed, end, lag."""
+    """Returns committed offset, end and lag by partition."""
     rows = [line.split() for line in described.splitlines() if topic in line.split()[1:2]]
     return {int(row[2]): (int(row[3]), int(row[4]), int(row[5])) for row in rows}
 
 
 @THOROUGH
-def test_offsets_and_deleted_records(run: Run, admin: DriverClient, name: str) -> None:
+def test_offsets_and_delete_records_tools_work(run: Run, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name)
     admin.send(name, [ClientRecord(b"%d" % number) for number in range(30)])
     assert run("get-offsets", "--topic", name).split() == [f"{name}:0:30"]
@@ -118,14 +122,16 @@ def test_offsets_and_deleted_records(run: Run, admin: DriverClient, name: str) -
 
 
 @THOROUGH
-def test_versions_of_the_apis(run: Run) -> None:
+def test_api_versions_tool_lists_the_versions(run: Run) -> None:
     lines = run("broker-api-versions").splitlines()
     assert not [line for line in lines if line.startswith("\tProduce(0): UNSUPPORTED")]
     assert [line for line in lines if line.startswith("\tFetch(1): 4 to 18")]
 
 
 @THOROUGH
-def test_verifiable_producer_and_consumer(run: Run, broker: CompatBroker, admin: DriverClient, name: str) -> None:
+def test_verifiable_producer_and_consumer_exchange_records(
+    run: Run, broker: CompatBroker, admin: DriverClient, name: str
+) -> None:
     admin.ask("create", topic=name, partitions=3)
     said = events(run("verifiable-producer", "--topic", name, "--max-messages", "1000", "--acks", "-1"))
     assert len([each for each in said if each["name"] == "producer_send_success"]) == 1000
@@ -142,5 +148,5 @@ def test_verifiable_producer_and_consumer(run: Run, broker: CompatBroker, admin:
 
 
 def events(output: str) -> list[dict[str, Any]]:
-    """What the tool says, a line of JSON each."""
+    """Returns the events of the tool, one line of JSON each."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]

@@ -1,4 +1,4 @@
-"""Topics and settings over the clients' own admin calls."""
+"""Tests of topics and settings over the clients' own admin calls."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Start = Callable[[ClientKind], DriverClient]
 
 
 def partitions_seen(broker: CompatBroker, client: DriverClient, name: str, count: int) -> None:
-    """All topics are listed; this one has as many partitions (0: is not there)."""
+    """Waits until the list of all topics has so many partitions of this one (0: it is missing)."""
     look_until(broker.name, lambda: client.ask("topics").get(name, 0), lambda found: found == count)
 
 
 @pytest.mark.parametrize("kind", kinds("topics"))
-def test_a_topic_lives_and_its_name_lives_again(
+def test_topic_is_created_deleted_and_recreated(
     kind: ClientKind,
     broker: CompatBroker,
-    shared: Callable[[ClientKind], DriverClient],
+    clients: Callable[[ClientKind], DriverClient],
     admin: DriverClient,
     start: Start,
     name: str,
 ) -> None:
-    client = shared(kind)
+    client = clients(kind)
     client.ask("create", topic=name, partitions=2, configs={"retention.ms": "3600000"})
     partitions = functools.partial(partitions_seen, broker, client, name)
     partitions(2)
@@ -53,10 +53,8 @@ def test_a_topic_lives_and_its_name_lives_again(
 
 
 @pytest.mark.parametrize("kind", kinds("topics"))
-def test_what_cannot_be_created_is_refused(
-    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], name: str
-) -> None:
-    client = shared(kind)
+def test_invalid_topic_is_refused(kind: ClientKind, clients: Callable[[ClientKind], DriverClient], name: str) -> None:
+    client = clients(kind)
     with pytest.raises(ClientError, match=r"(?i)topic|error 17"):
         client.ask("create", topic="no spaces allowed")
     with pytest.raises(ClientError, match=r"(?i)partitions|error 37"):
@@ -69,10 +67,10 @@ def test_what_cannot_be_created_is_refused(
 
 
 @pytest.mark.parametrize("kind", kinds("configs"))
-def test_settings_of_a_topic_say_where_they_come_from(
-    kind: ClientKind, broker: CompatBroker, shared: Callable[[ClientKind], DriverClient], name: str
+def test_settings_of_a_topic_have_their_source(
+    kind: ClientKind, broker: CompatBroker, clients: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
-    client = shared(kind)
+    client = clients(kind)
     client.ask("create", topic=name, configs={"retention.ms": "3600000"})
     partitions_seen(broker, client, name, 1)
     settings = client.ask("configs", kind="topic", name=name)
@@ -99,16 +97,16 @@ WORDS |= {"STATIC_BROKER_CONFIG": 4, "DEFAULT_CONFIG": 5}
 
 
 def source(setting: list[object]) -> str:
-    """Where a setting comes from; clients say it as a number or as a word."""
+    """Returns the source of a setting; clients return it as a number or as a word."""
     said = setting[1]
     return SOURCES[said if isinstance(said, int) else WORDS[str(said).removeprefix("ConfigSourceType.")]]
 
 
 @pytest.mark.parametrize("kind", kinds("configs"))
 def test_settings_of_the_broker_change_while_it_runs(
-    kind: ClientKind, broker: CompatBroker, shared: Callable[[ClientKind], DriverClient], name: str
+    kind: ClientKind, broker: CompatBroker, clients: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
-    client = shared(kind)
+    client = clients(kind)
     (number,) = client.ask("brokers")
     look = functools.partial(client.ask, "configs", kind="broker", name=number)
     settings = look()

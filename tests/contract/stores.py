@@ -1,4 +1,4 @@
-"""The stores that the ObjectStore contract runs on."""
+"""The kinds of stores on which the ObjectStore contract runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StoreCase:
-    """A kind of store, fresh and empty for each test. `rounds` is how many races it can run in a second or two."""
+    """A kind of store, new and empty for each test. `rounds` is how many races it runs in a second or two."""
 
     kind: str
     make: Callable[[], ObjectStore]
@@ -32,7 +32,7 @@ class StoreCase:
     on_loop: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
 
     def run(self, body: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
-        """Runs `body` with the store on a loop of its own."""
+        """Runs `body` with the store on an event loop of its own."""
 
         async def main() -> T:
             store = self.make()
@@ -49,7 +49,8 @@ KINDS = ["memory", "directory", "faulty", "simulated", "s3-fake", "s3-moto"]
 
 
 def store_case(kind: str, name: str, folder: Path) -> StoreCase:
-    """A fresh store of a kind for the test `name`, in `folder`, or below a prefix of its own on a server's bucket."""
+    """Returns a new store of a kind for the test `name`, in `folder`, or below a prefix of its own in a server's
+    bucket."""
     clock, rng = SystemClock(), SystemRng()
     if kind == "memory":
         return StoreCase(kind, lambda: open_store("memory://", clock, rng), 200)

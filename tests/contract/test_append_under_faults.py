@@ -1,6 +1,7 @@
-"""Rule M1 on the port alone: slots created with a nonce and read back hold each record once, whatever goes wrong.
+"""Tests of rule M1 on the port alone: slots that are created with a nonce and read back have each record once, after
+any fault.
 
-Four writers append to one log of slots while a quarter of all writes fails, is lost, comes late or conflicts.
+Four writers append to one log of slots. A quarter of all writes fails, is lost, comes late or conflicts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def slot_key(slot: int) -> str:
 
 
 async def took(store: ObjectStore, slot: int, record: bytes) -> bool:
-    """Whether this writer's record holds the slot. Stays on the slot until its content is known."""
+    """True if the slot has this writer's record. Retries until the content of the slot is known."""
     while True:
         try:
             if isinstance(await store.put(slot_key(slot), record, if_absent=True), Ok):
@@ -51,7 +52,7 @@ async def write(store: ObjectStore, writer: int, count: int) -> None:
 
 
 async def check(store: ObjectStore, count: int) -> None:
-    """Every record once, in its writer's order, no slot left out."""
+    """Checks that every record is there once, in its writer's order, and that no slot is empty."""
     total = WRITERS * count
     records = []
     for slot in range(total):
@@ -65,7 +66,7 @@ async def check(store: ObjectStore, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_in_virtual_time(seed: int) -> None:
+def test_each_record_is_in_one_slot_in_virtual_time(seed: int) -> None:
     loop = SimLoop(seed)
     clock, bucket = SimClock(loop), SimBucket(loop)
     rules = [
@@ -85,7 +86,7 @@ def test_in_virtual_time(seed: int) -> None:
     assert all(sum(store.hits[kind] for store in faulty) for kind in KINDS)
 
 
-def test_on_s3(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_record_is_in_one_slot_on_s3(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
     fake.faults += [HttpFault(kind, ("PUT",), probability=0.07, seconds=0.05) for kind in KINDS]

@@ -29,7 +29,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(SimClock(loop), SimRng(1), loop.run)
 
 
-def test_sleep_lasts_at_least_as_long_as_asked(case: Case) -> None:
+def test_sleep_lasts_at_least_as_long_as_requested(case: Case) -> None:
     async def body() -> None:
         before = case.clock.mono_ns()
         await case.clock.sleep(0.02)
@@ -38,7 +38,7 @@ def test_sleep_lasts_at_least_as_long_as_asked(case: Case) -> None:
     case.run(body())
 
 
-def test_both_clocks_count_on_together(case: Case) -> None:
+def test_monotonic_and_wall_clock_advance_together(case: Case) -> None:
     async def body() -> None:
         wall, mono = case.clock.wall_ms(), case.clock.mono_ns()
         await case.clock.sleep(0.05)
@@ -48,7 +48,7 @@ def test_both_clocks_count_on_together(case: Case) -> None:
     case.run(body())
 
 
-def test_wall_clock_is_a_time_of_our_days(case: Case) -> None:
+def test_wall_clock_has_a_present_day_time(case: Case) -> None:
     assert 1_600_000_000_000 < case.clock.wall_ms() < 4_000_000_000_000
 
 
@@ -57,19 +57,19 @@ def test_streams_give_different_numbers(case: Case) -> None:
     assert len(set(drawn)) == 4
 
 
-def test_real_streams_are_the_kernels_chance() -> None:
-    """Incarnations, and what brokers know each other by, are drawn from them: nobody may guess one."""
+def test_real_streams_come_from_the_kernel() -> None:
+    """Incarnations and the credential among brokers are drawn from them: nobody may guess one."""
     assert all(isinstance(SystemRng().stream(name), random.SystemRandom) for name in ("node", "metadata-log"))
 
 
-def test_a_simulated_stream_depends_on_seed_and_name_alone() -> None:
+def test_simulated_stream_depends_only_on_seed_and_name() -> None:
     first, second = SimRng(7), SimRng(7)
     second.stream("other").random()
     assert first.stream("name").random() == second.stream("name").random()
     assert first.stream("name").random() != SimRng(8).stream("name").random()
 
 
-def test_a_jump_of_the_wall_clock_leaves_monotonic_time_alone() -> None:
+def test_jump_of_the_wall_clock_leaves_monotonic_time() -> None:
     clock = SimClock(SimLoop(1))
     wall, mono = clock.wall_ms(), clock.mono_ns()
     clock.jump(-3_600_000)

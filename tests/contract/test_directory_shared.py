@@ -1,4 +1,4 @@
-"""The directory store as several processes share it, and what it does with leftovers and odd file systems."""
+"""Tests of a directory store that several processes share, of its leftovers, and of unusual file systems."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def new_store(folder: Path) -> DirectoryStore:
     return DirectoryStore(str(folder), SystemClock(), SystemRng())
 
 
-def test_processes_race_and_each_object_has_one_creator_and_no_step_is_lost(tmp_path: Path) -> None:
+def test_racing_processes_create_each_object_once_and_lose_no_step(tmp_path: Path) -> None:
     async def begin() -> None:
         await new_store(tmp_path).put("counter", b"0")
 
@@ -77,8 +77,8 @@ def test_processes_race_and_each_object_has_one_creator_and_no_step_is_lost(tmp_
     assert int(asyncio.run(read("counter"))) == PROCESSES * STEPS
 
 
-def test_a_folder_may_go_at_any_moment_because_another_process_has_emptied_it(tmp_path: Path) -> None:
-    """As with brokers that start together on a new bucket, where each puts its probes and takes them away."""
+def test_folder_that_another_process_removes_is_created_again(tmp_path: Path) -> None:
+    """Brokers that start together on a new bucket each write their probes and delete them."""
 
     async def come_and_go(store: DirectoryStore, name: str) -> None:
         for number in range(COMINGS):
@@ -94,7 +94,7 @@ def test_a_folder_may_go_at_any_moment_because_another_process_has_emptied_it(tm
     asyncio.run(body())
 
 
-def test_an_object_is_a_plain_file_under_its_key(tmp_path: Path) -> None:
+def test_object_is_a_plain_file_under_its_key(tmp_path: Path) -> None:
     async def body() -> None:
         await new_store(tmp_path).put("data/topic/0/1.seg", b"bytes")
 
@@ -102,7 +102,7 @@ def test_an_object_is_a_plain_file_under_its_key(tmp_path: Path) -> None:
     assert (tmp_path / "data/topic/0/1.seg").read_bytes() == b"bytes"
 
 
-def test_a_deleted_object_takes_its_empty_folders_along(tmp_path: Path) -> None:
+def test_delete_of_an_object_removes_its_empty_folders(tmp_path: Path) -> None:
     async def body() -> None:
         store = new_store(tmp_path)
         await store.put("data/topic/0/1.seg", b"x")
@@ -134,7 +134,7 @@ def test_versions_grow_even_when_the_clock_goes_back(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_what_a_dead_process_left_half_written_goes_after_a_day(tmp_path: Path) -> None:
+def test_partial_files_of_dead_processes_are_removed_after_a_day(tmp_path: Path) -> None:
     new_store(tmp_path)
     for name, age_ms in (("old", TEMPORARY_MS + 60_000), ("young", 60_000)):
         (tmp_path / ".tmp" / name).write_bytes(b"half")
@@ -145,13 +145,13 @@ def test_what_a_dead_process_left_half_written_goes_after_a_day(tmp_path: Path) 
     assert asyncio.run(store.list("")) == []
 
 
-def test_an_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
+def test_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Refused, match="file/store"):
         new_store(tmp_path / "file" / "store")
 
 
-def test_a_key_below_an_object_cannot_be_written(tmp_path: Path) -> None:
+def test_key_below_an_object_cannot_be_written(tmp_path: Path) -> None:
     async def body() -> None:
         store = new_store(tmp_path)
         await store.put("k", b"x")
@@ -160,7 +160,7 @@ def test_a_key_below_an_object_cannot_be_written(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_a_lock_held_too_long_leaves_the_outcome_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_held_too_long_leaves_the_outcome_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered.object_store.directory.LOCK_SECONDS", 0.05)
     store = new_store(tmp_path)
 
@@ -179,8 +179,8 @@ def test_a_lock_held_too_long_leaves_the_outcome_open(tmp_path: Path, monkeypatc
     assert os.listdir(tmp_path / ".tmp") == []
 
 
-def test_a_store_whose_directory_is_gone_is_unavailable_and_not_empty(tmp_path: Path) -> None:
-    """An unmounted disk leaves an empty folder: nobody may conclude from it that there are no objects."""
+def test_store_without_its_directory_is_unavailable_and_not_empty(tmp_path: Path) -> None:
+    """An unmounted disk leaves an empty folder: the store must not report that there are no objects."""
     root = tmp_path / "mounted"
 
     async def body() -> None:
@@ -205,7 +205,7 @@ def test_a_store_whose_directory_is_gone_is_unavailable_and_not_empty(tmp_path: 
     asyncio.run(body())
 
 
-def test_a_file_system_with_coarse_times_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_with_coarse_times_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fine = os.utime
 
     def coarse(path: int, ns: tuple[int, int]) -> None:
@@ -218,13 +218,13 @@ def test_a_file_system_with_coarse_times_is_refused(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("key", ["", "/k", "a//b", "../k", "a/../../k", "a/.", ".tmp/k", ".lock/k", "k\0"])
-def test_a_key_never_leaves_the_directory(tmp_path: Path, key: str) -> None:
+def test_key_never_leaves_the_directory(tmp_path: Path, key: str) -> None:
     with pytest.raises(AssertionError, match="bad key"):
         asyncio.run(new_store(tmp_path).put(key, b"x"))
 
 
-def test_whoever_syncs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that freezes in the midst of a change must not keep the lock: others have partitions to take over."""
+def test_sync_does_not_hold_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that freezes during a change must not keep the lock: others have partitions to take over."""
     synced: list[bool] = []
 
     def free() -> bool:
@@ -236,7 +236,7 @@ def test_whoever_syncs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.Monke
                     return False
         return True
 
-    def watched(sync: Callable[[int], None]) -> Callable[[int], None]:
+    def record_calls(sync: Callable[[int], None]) -> Callable[[int], None]:
         def call(descriptor: int) -> None:
             synced.append(free())
             sync(descriptor)
@@ -251,7 +251,7 @@ def test_whoever_syncs_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.Monke
         await store.delete(["folder/key"])
 
     for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+        monkeypatch.setattr(os, name, record_calls(getattr(os, name)))
     asyncio.run(change())
     assert len(synced) >= 5 and all(synced)
 
@@ -261,7 +261,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_what_a_store_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_files_of_a_store_are_private_for_any_umask(tmp_path: Path, umask: int) -> None:
     root = tmp_path / "srv" / "bucket"
 
     async def body() -> None:
@@ -284,8 +284,8 @@ def test_what_a_store_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: 
     assert {"FORMAT", "b"} < {path.name for path in made} and any(path.parent.name == ".lock" for path in made)
 
 
-def test_a_directory_that_was_there_keeps_its_mode_and_the_credential_is_closed(tmp_path: Path) -> None:
-    """As a store of an earlier version was left: readable by all."""
+def test_existing_directory_keeps_its_mode_and_the_credential_is_private(tmp_path: Path) -> None:
+    """A store of an earlier version was readable by all."""
     assert CREDENTIAL == FORMAT_KEY
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta" / "FORMAT").write_bytes(b"{}")

@@ -37,7 +37,7 @@ def disk(case: Case) -> Disk:
     return case.disk
 
 
-def filled(disk: Disk, path: str, data: bytes) -> File:
+def open_with(disk: Disk, path: str, data: bytes) -> File:
     file = disk.open(path, create=True)
     file.append([data])
     return file
@@ -50,7 +50,7 @@ def test_append_writes_all_parts_in_order_and_returns_the_size(disk: Disk) -> No
     assert (file.pread(0, 100), file.size()) == (b"onetwothree!", 12)
 
 
-def test_append_of_very_many_parts(disk: Disk) -> None:
+def test_append_of_many_parts_writes_all(disk: Disk) -> None:
     file = disk.open("f", create=True)
     parts = [b"%04d" % number for number in range(3000)]
     assert file.append(parts) == 12_000
@@ -58,38 +58,38 @@ def test_append_of_very_many_parts(disk: Disk) -> None:
 
 
 def test_append_of_nothing_changes_nothing(disk: Disk) -> None:
-    file = filled(disk, "f", b"abc")
+    file = open_with(disk, "f", b"abc")
     assert file.append([]) == 3
     assert file.append([b""]) == 3
 
 
-def test_an_opened_file_goes_on_at_its_end(disk: Disk) -> None:
-    filled(disk, "f", b"abc").close()
+def test_append_to_an_existing_file_continues_at_its_end(disk: Disk) -> None:
+    open_with(disk, "f", b"abc").close()
     file = disk.open("f")
     assert file.append([b"def"]) == 6
     assert file.pread(0, 10) == b"abcdef"
 
 
 def test_pread_is_shorter_only_at_the_end(disk: Disk) -> None:
-    file = filled(disk, "f", b"0123456789")
+    file = open_with(disk, "f", b"0123456789")
     assert [file.pread(at, 4) for at in (0, 4, 8, 10, 50)] == [b"0123", b"4567", b"89", b"", b""]
 
 
 def test_pwrite_replaces_bytes_and_may_extend(disk: Disk) -> None:
-    file = filled(disk, "f", b"0123456789")
+    file = open_with(disk, "f", b"0123456789")
     file.pwrite(2, b"xy")
     file.pwrite(12, memoryview(b"z"))
     assert file.pread(0, 20) == b"01xy456789\0\0z"
     assert file.append([b"end"]) == 16
 
 
-def test_truncate_cuts_and_appends_go_on_there(disk: Disk) -> None:
-    file = filled(disk, "f", b"0123456789")
+def test_truncate_cuts_and_appends_continue_there(disk: Disk) -> None:
+    file = open_with(disk, "f", b"0123456789")
     file.truncate(4)
     assert (file.size(), file.append([b"x"]), file.pread(0, 10)) == (4, 5, b"0123x")
 
 
-def test_a_second_handle_sees_what_the_first_wrote(disk: Disk) -> None:
+def test_second_handle_sees_writes_of_the_first(disk: Disk) -> None:
     writer = disk.open("f", create=True)
     reader = disk.open("f", write=False)
     writer.append([b"abc"])
@@ -97,12 +97,12 @@ def test_a_second_handle_sees_what_the_first_wrote(disk: Disk) -> None:
 
 
 def test_map_is_the_whole_file_read_only(disk: Disk) -> None:
-    view = filled(disk, "f", b"0123456789").map()
+    view = open_with(disk, "f", b"0123456789").map()
     assert (bytes(view[3:6]), len(view), view.readonly) == (b"345", 10, True)
 
 
 def test_fileno_reads_the_file_or_is_minus_one(disk: Disk) -> None:
-    file = filled(disk, "f", b"abc")
+    file = open_with(disk, "f", b"abc")
     if file.fileno() >= 0:
         with open(f"/dev/fd/{file.fileno()}", "rb") as again:
             assert again.read() == b"abc"
@@ -121,57 +121,57 @@ def test_open_with_create_needs_the_directory(disk: Disk) -> None:
         disk.open("nowhere/f", create=True)
 
 
-def test_list_is_sorted_and_empty_for_what_is_absent(disk: Disk) -> None:
+def test_list_is_sorted_and_empty_for_a_missing_directory(disk: Disk) -> None:
     disk.make_dirs("d/sub")
     for name in ("b", "a", "c"):
         disk.open(f"d/{name}", create=True).close()
     assert (disk.list("d"), disk.list("none"), disk.list("d/a")) == (["a", "b", "c", "sub"], [], [])
 
 
-def test_the_root_lists_as_a_dot(disk: Disk) -> None:
+def test_root_is_listed_as_a_dot(disk: Disk) -> None:
     disk.make_dirs("d")
     assert disk.list(".") == ["d"]
 
 
-def test_make_dirs_makes_all_and_may_be_repeated(disk: Disk) -> None:
+def test_make_dirs_creates_all_parents_and_may_be_repeated(disk: Disk) -> None:
     disk.make_dirs("a/b/c")
     disk.make_dirs("a/b/c")
     assert disk.exists("a/b/c") and disk.list("a/b") == ["c"]
 
 
 def test_rename_replaces_a_file(disk: Disk) -> None:
-    filled(disk, "new", b"new").close()
-    filled(disk, "old", b"old").close()
+    open_with(disk, "new", b"new").close()
+    open_with(disk, "old", b"old").close()
     disk.rename("new", "old")
     assert (disk.exists("new"), disk.open("old").pread(0, 9)) == (False, b"new")
 
 
-def test_rename_moves_a_directory_whole(disk: Disk) -> None:
+def test_rename_moves_a_whole_directory(disk: Disk) -> None:
     disk.make_dirs("from/sub")
-    filled(disk, "from/sub/f", b"x").close()
+    open_with(disk, "from/sub/f", b"x").close()
     disk.rename("from", "to")
     assert (disk.exists("from"), disk.open("to/sub/f").pread(0, 9)) == (False, b"x")
 
 
-def test_rename_of_what_is_absent_fails(disk: Disk) -> None:
+def test_rename_of_a_missing_file_fails(disk: Disk) -> None:
     with pytest.raises(Unavailable):
         disk.rename("none", "new")
 
 
-def test_remove_takes_files_and_whole_directories(disk: Disk) -> None:
+def test_remove_deletes_files_and_whole_directories(disk: Disk) -> None:
     disk.make_dirs("d/sub")
-    filled(disk, "d/sub/f", b"x").close()
-    filled(disk, "f", b"x").close()
+    open_with(disk, "d/sub/f", b"x").close()
+    open_with(disk, "f", b"x").close()
     for path in ("f", "d", "none"):
         disk.remove(path)
     assert disk.list(".") == []
 
 
-def test_discard_takes_files_and_whole_directories(case: Case) -> None:
+def test_discard_deletes_files_and_whole_directories(case: Case) -> None:
     async def body() -> None:
         case.disk.make_dirs("d/sub")
-        filled(case.disk, "d/sub/f", b"x").close()
-        held = filled(case.disk, "f", b"x")
+        open_with(case.disk, "d/sub/f", b"x").close()
+        held = open_with(case.disk, "f", b"x")
         for path in ("f", "d", "none"):
             await case.disk.discard(path)
         assert case.disk.list(".") == []
@@ -180,14 +180,14 @@ def test_discard_takes_files_and_whole_directories(case: Case) -> None:
     case.run(body())
 
 
-def test_an_open_file_outlives_its_name(disk: Disk) -> None:
-    file = filled(disk, "f", b"abc")
+def test_open_file_is_usable_without_its_name(disk: Disk) -> None:
+    file = open_with(disk, "f", b"abc")
     disk.remove("f")
     assert (disk.exists("f"), file.pread(0, 9)) == (False, b"abc")
 
 
-def test_a_closed_file_is_of_no_more_use(disk: Disk) -> None:
-    file = filled(disk, "f", b"abc")
+def test_closed_file_is_unusable(disk: Disk) -> None:
+    file = open_with(disk, "f", b"abc")
     file.close()
     file.close()
     with pytest.raises(Unavailable):
@@ -199,24 +199,24 @@ def test_space_is_positive_and_within_the_total(disk: Disk) -> None:
     assert 0 < space.free <= space.total
 
 
-def test_the_boot_mark_stays_the_same_while_the_machine_runs(disk: Disk) -> None:
+def test_boot_mark_is_the_same_while_the_machine_runs(disk: Disk) -> None:
     mark = disk.boot_mark()
     assert mark == disk.boot_mark() and "\n" not in mark and mark.startswith("boot=")
 
 
-def test_sync_of_files_and_directories(case: Case) -> None:
+def test_files_and_directories_are_synced(case: Case) -> None:
     async def body() -> None:
         case.disk.make_dirs("d")
-        file = filled(case.disk, "d/f", b"abc")
+        file = open_with(case.disk, "d/f", b"abc")
         await asyncio.gather(file.sync(), file.sync(), case.disk.sync_dir("d"), case.disk.sync_dir("."))
         assert file.append([b"def"]) == 6
 
     case.run(body())
 
 
-def test_a_file_may_be_closed_while_it_syncs(case: Case) -> None:
+def test_file_may_be_closed_during_its_sync(case: Case) -> None:
     async def body() -> None:
-        file = filled(case.disk, "f", b"abc")
+        file = open_with(case.disk, "f", b"abc")
         syncing = asyncio.ensure_future(file.sync())
         await asyncio.sleep(0)
         file.close()
@@ -226,7 +226,7 @@ def test_a_file_may_be_closed_while_it_syncs(case: Case) -> None:
     case.run(body())
 
 
-def test_sync_dir_of_what_is_absent_fails(case: Case) -> None:
+def test_sync_of_a_missing_directory_fails(case: Case) -> None:
     async def body() -> None:
         with pytest.raises(Unavailable):
             await case.disk.sync_dir("none")
@@ -235,6 +235,6 @@ def test_sync_dir_of_what_is_absent_fails(case: Case) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../f", "d/../../f", ""])
-def test_a_path_never_leaves_the_directory(disk: Disk, path: str) -> None:
+def test_path_never_leaves_the_directory(disk: Disk, path: str) -> None:
     with pytest.raises(AssertionError):
         disk.open(path, create=True)

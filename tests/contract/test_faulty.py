@@ -1,4 +1,4 @@
-"""Each fault does what it says, in virtual time."""
+"""Tests of the faulty store: each fault has its effect, in virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(faults: Faults, body: Callable[[SimStore, SimClock], Awaitable[None]]) -
     loop.run(main())
 
 
-def test_an_error_leaves_nothing() -> None:
+def test_error_leaves_no_object() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         assert isinstance(await store.put("k", b"x"), Unknown)
         assert clock.mono_ns() == 1_000_000_000
@@ -35,7 +35,7 @@ def test_an_error_leaves_nothing() -> None:
     run(Faults([FaultRule(FaultKind.ERROR, times=1)]), body)
 
 
-def test_a_lost_reply_leaves_the_object() -> None:
+def test_lost_reply_leaves_the_object() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         assert isinstance(await store.put("k", b"x"), Unknown)
         assert isinstance(await store.get("k"), GetResult)
@@ -43,7 +43,7 @@ def test_a_lost_reply_leaves_the_object() -> None:
     run(Faults([FaultRule(FaultKind.LOST_REPLY, times=1)]), body)
 
 
-def test_late_writes_land_when_they_fall_due_and_their_conditions_count_then() -> None:
+def test_late_write_lands_when_due_if_its_condition_holds_then() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         assert isinstance(await store.put("k", b"late", if_absent=True), Unknown)
         assert isinstance(await store.put("free", b"late", if_absent=True), Unknown)
@@ -56,7 +56,7 @@ def test_late_writes_land_when_they_fall_due_and_their_conditions_count_then() -
     run(Faults([FaultRule(FaultKind.LATE_APPLY, ("put",), seconds=20, times=2)]), body)
 
 
-def test_a_late_write_outlives_the_process_that_sent_it() -> None:
+def test_late_write_lands_after_the_death_of_its_sender() -> None:
     loop = SimLoop(1)
     clock, bucket = SimClock(loop), SimBucket(loop)
 
@@ -72,7 +72,7 @@ def test_a_late_write_outlives_the_process_that_sent_it() -> None:
     loop.run(main())
 
 
-def test_a_lost_reply_of_a_delete_is_unavailable_and_the_object_is_gone() -> None:
+def test_lost_reply_of_a_delete_is_unavailable_without_the_object() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         await store.put("k", b"x")
         with pytest.raises(Unavailable):
@@ -82,7 +82,7 @@ def test_a_lost_reply_of_a_delete_is_unavailable_and_the_object_is_gone() -> Non
     run(Faults([FaultRule(FaultKind.LOST_REPLY, ("delete",))]), body)
 
 
-def test_a_late_upload_holds_what_the_file_held_when_it_was_sent() -> None:
+def test_late_upload_has_the_bytes_of_its_request() -> None:
     file = SimDisk(random.Random(1)).open("f", create=True)
     file.append([b"segment"])
 
@@ -96,7 +96,7 @@ def test_a_late_upload_holds_what_the_file_held_when_it_was_sent() -> None:
     run(Faults([FaultRule(FaultKind.LATE_APPLY, ("upload",), seconds=5)]), body)
 
 
-def test_a_conflict_leaves_nothing() -> None:
+def test_conflict_leaves_no_object() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         assert await store.put("k", b"x", if_absent=True) == Conflict()
         assert await store.get("k") == NotFound()
@@ -104,7 +104,7 @@ def test_a_conflict_leaves_nothing() -> None:
     run(Faults([FaultRule(FaultKind.CONFLICT, ("put",))]), body)
 
 
-def test_reads_can_be_cut_short_or_rotten() -> None:
+def test_reads_can_be_cut_or_damaged() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         await store.put("k", b"01234567")
         cut, rotten, whole = [await store.get("k") for _ in range(3)]
@@ -119,7 +119,7 @@ def test_reads_can_be_cut_short_or_rotten() -> None:
     )
 
 
-def test_a_stale_list_misses_what_is_young() -> None:
+def test_stale_list_lacks_young_objects() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         await store.put("old", b"x")
         await clock.sleep(60)
@@ -131,8 +131,8 @@ def test_a_stale_list_misses_what_is_young() -> None:
     run(Faults([FaultRule(FaultKind.STALE_LIST, ("list",), seconds=30)]), body)
 
 
-def test_a_stale_list_gives_full_pages_of_what_is_old() -> None:
-    """It ends where the old ones do, not where a page has nothing but young ones."""
+def test_stale_list_has_full_pages_of_old_objects() -> None:
+    """The list ends at the last old object, and not at a page with only young ones."""
 
     async def body(store: SimStore, clock: SimClock) -> None:
         await store.put("z", b"x")
@@ -144,7 +144,7 @@ def test_a_stale_list_gives_full_pages_of_what_is_old() -> None:
     run(Faults([FaultRule(FaultKind.STALE_LIST, ("list",), seconds=30)], list_keys=2), body)
 
 
-def test_a_stale_list_hides_what_another_wrote() -> None:
+def test_stale_list_hides_objects_of_another_writer() -> None:
     loop = SimLoop(1)
     bucket, clock = SimBucket(loop), SimClock(loop)
 
@@ -171,8 +171,8 @@ def test_lists_come_in_pages() -> None:
     run(Faults(list_keys=2), body)
 
 
-def test_who_asks_too_much_is_refused_for_a_while() -> None:
-    """At once and by its name; nothing happens to what is refused."""
+def test_excess_requests_are_throttled_for_a_while() -> None:
+    """The refusal is immediate and named; a refused request has no effect."""
     throttle = RequestThrottle(rate=2.0, burst=3.0, seconds=1.0)
 
     async def body(store: SimStore, clock: SimClock) -> None:
@@ -190,7 +190,7 @@ def test_who_asks_too_much_is_refused_for_a_while() -> None:
     run(Faults(throttle=throttle), body)
 
 
-def test_rules_choose_by_verb_key_and_count() -> None:
+def test_rules_match_by_verb_key_and_count() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         await store.put("meta/1", b"x")
         answers = [type(await store.put("data/1", b"x")) for _ in range(4)]
@@ -200,7 +200,7 @@ def test_rules_choose_by_verb_key_and_count() -> None:
     run(Faults([FaultRule(FaultKind.ERROR, ("put",), key="data/", skip=1, times=2)]), body)
 
 
-def test_an_outage_fails_everything_until_it_ends() -> None:
+def test_outage_fails_all_requests_until_it_ends() -> None:
     faults = Faults(outage=True)
 
     async def body(store: SimStore, clock: SimClock) -> None:
@@ -214,7 +214,7 @@ def test_an_outage_fails_everything_until_it_ends() -> None:
     run(faults, body)
 
 
-def test_a_slow_link_takes_its_time() -> None:
+def test_slow_link_delays_by_size() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         await store.put("k", bytes(8_500_000))
         before = clock.mono_ns()
@@ -224,7 +224,7 @@ def test_a_slow_link_takes_its_time() -> None:
     run(Faults(first_byte_seconds=0.03, bytes_per_second=85_000_000), body)
 
 
-def test_chance_is_drawn_from_the_given_source() -> None:
+def test_chance_is_drawn_from_the_given_stream() -> None:
     def hits(seed: int) -> list[bool]:
         faults = Faults([FaultRule(FaultKind.ERROR, probability=0.5)], random.Random(seed))
         return [faults.find_fault("get", "k") is not None for _ in range(50)]

@@ -1,4 +1,4 @@
-"""What only the real disk can do wrong: full, failing, held by another process."""
+"""Tests of faults that only the real disk has: it is full, it fails, or another process holds it."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def disk(tmp_path: Path) -> Iterator[LocalDisk]:
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """Files of this process may not grow beyond a limit: a write across it is short, as on a full disk."""
+    """Limits the file size of this process: a write across the limit is short, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_an_append_that_does_not_fit_is_taken_back_whole(disk: LocalDisk, small_files: None) -> None:
+def test_append_that_does_not_fit_is_rolled_back(disk: LocalDisk, small_files: None) -> None:
     file = disk.open("f", create=True)
     file.append([b"x" * (LIMIT_BYTES - 100)])
     with pytest.raises(Unavailable, match="append failed path=f") as caught:
@@ -67,7 +67,7 @@ def test_an_append_that_does_not_fit_is_taken_back_whole(disk: LocalDisk, small_
     assert file.append([b"y" * 100]) == LIMIT_BYTES
 
 
-def test_a_failed_sync_ends_all_writing_and_leaves_reading(disk: LocalDisk) -> None:
+def test_failed_sync_ends_writes_and_not_reads(disk: LocalDisk) -> None:
     async def body() -> None:
         file = disk.open("f", create=True)
         file.append([b"abc"])
@@ -89,8 +89,8 @@ def test_a_failed_sync_ends_all_writing_and_leaves_reading(disk: LocalDisk) -> N
     asyncio.run(body())
 
 
-def test_a_sync_that_fails_after_its_caller_was_cancelled_ends_all_writing_too(disk: LocalDisk) -> None:
-    """The kernel tells of a lost write once: the next sync would succeed and prove nothing."""
+def test_failed_sync_of_a_cancelled_caller_ends_writes_too(disk: LocalDisk) -> None:
+    """The kernel reports a lost write once: the next sync would succeed and prove nothing."""
 
     async def body() -> None:
         file = disk.open("f", create=True)
@@ -118,15 +118,13 @@ def test_a_sync_that_fails_after_its_caller_was_cancelled_ends_all_writing_too(d
     ("number", "final"),
     [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EMFILE, False)],
 )
-def test_a_file_system_that_gave_up_is_final_and_one_that_is_full_is_not(
-    disk: LocalDisk, number: int, final: bool
-) -> None:
+def test_failed_file_system_is_final_and_a_full_one_is_not(disk: LocalDisk, number: int, final: bool) -> None:
     error = disk.make_error("append", "f", OSError(number, os.strerror(number)))
     assert error.final is final
     assert disk.make_error("pread", "f", OSError(number, os.strerror(number)), read_only=True).final is final
 
 
-def test_no_descriptor_left_for_a_sync_is_unavailable(disk: LocalDisk) -> None:
+def test_sync_without_a_free_descriptor_is_unavailable(disk: LocalDisk) -> None:
     async def body() -> None:
         file = disk.open("f", create=True)
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -143,7 +141,7 @@ def test_no_descriptor_left_for_a_sync_is_unavailable(disk: LocalDisk) -> None:
     asyncio.run(body())
 
 
-def test_a_file_that_takes_long_to_go_holds_nobody_up(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_delete_of_a_file_delays_nobody(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     unlink, may_go = os.unlink, threading.Event()
 
     def slowly(path: str) -> None:
@@ -163,7 +161,7 @@ def test_a_file_that_takes_long_to_go_holds_nobody_up(disk: LocalDisk, monkeypat
     asyncio.run(body())
 
 
-def test_a_failing_drive_is_noticed_by_what_discards_too(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discard_notices_a_failing_drive_too(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -179,17 +177,24 @@ def test_a_failing_drive_is_noticed_by_what_discards_too(disk: LocalDisk, monkey
     asyncio.run(body())
 
 
-def test_an_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
+def test_unusable_data_directory_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Refused, match="file/data"):
         LocalDisk(str(tmp_path / "file" / "data"))
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a file system that makes no directories")
+def test_directory_that_no_file_system_makes_is_refused_by_name() -> None:
+    for root in ("/proc/none", "/proc/none/deeper"):
+        with pytest.raises(Refused, match=root):
+            LocalDisk(root)
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
-def test_a_directory_that_the_system_keeps_closed_is_unavailable(
+def test_directory_that_the_system_denies_is_unavailable(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is wrong with the setting, and whoever starts brokers may try again: exit code 4, as with a bucket."""
+    """The setting is right, and a supervisor may try again: exit code 4, as for a bucket."""
 
     def no(path: str, *_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), path)
@@ -205,7 +210,7 @@ def test_a_directory_that_the_system_keeps_closed_is_unavailable(
         LockFile(str(tmp_path / ".lock")).acquire()
 
 
-def test_the_lock_has_one_holder_and_names_it(tmp_path: Path) -> None:
+def test_lock_has_one_holder_and_names_it(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     with LockFile(path), pytest.raises(Unavailable, match=f"{tmp_path} is in use by process {os.getpid()}"):
         LockFile(path).acquire()
@@ -213,7 +218,7 @@ def test_the_lock_has_one_holder_and_names_it(tmp_path: Path) -> None:
         assert Path(path).read_text() == f"{os.getpid()}\n"
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -224,12 +229,12 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     LockFile(path).acquire()
 
 
-def test_a_lock_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+def test_lock_that_cannot_be_created_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=f"cannot lock {tmp_path}/none/.lock: No such file or directory"):
         LockFile(str(tmp_path / "none" / ".lock")).acquire()
 
 
-def test_a_broker_may_open_as_many_files_as_its_user_may() -> None:
+def test_broker_raises_its_file_limit_to_that_of_the_user() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     try:
@@ -252,7 +257,7 @@ def test_many_logs_share_few_open_files(disk: LocalDisk) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_blocks_are_reserved_behind_the_end_of_a_large_file_and_its_size_stays(disk: LocalDisk) -> None:
+def test_blocks_are_reserved_behind_the_end_without_a_new_size(disk: LocalDisk) -> None:
     file = disk.open("f", create=True)
     if not reserve_blocks(file.fileno(), 0, 4096):
         return  # this file system cannot: then nothing is reserved, and nothing else changes
@@ -269,7 +274,7 @@ def test_blocks_are_reserved_behind_the_end_of_a_large_file_and_its_size_stays(d
     assert disk.open("f", write=False).pread(0, 10) == b"xxxxx"
 
 
-def test_a_closed_segment_keeps_no_blocks_that_were_reserved_for_it(disk: LocalDisk) -> None:
+def test_closed_segment_frees_its_reserved_blocks(disk: LocalDisk) -> None:
     async def scenario() -> None:
         log = await open_log(disk, config(segment_bytes=64 << 20))
         for number in range(6):
@@ -284,14 +289,14 @@ def test_a_closed_segment_keeps_no_blocks_that_were_reserved_for_it(disk: LocalD
     asyncio.run(scenario())
 
 
-def test_a_file_system_that_reserves_nothing_is_asked_once(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_reservation_is_tried_once(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, ...]] = []
 
-    def refuses(*arguments: int) -> int:
+    def refuse(*arguments: int) -> int:
         asked.append(arguments)
         return -1
 
-    monkeypatch.setattr("tiered.system.local_disk._fallocate", lambda: refuses)
+    monkeypatch.setattr("tiered.system.local_disk._fallocate", lambda: refuse)
     file = disk.open("f", create=True)
     for count in range(1, 11):
         assert file.append([b"x" * (1 << 20)]) == count << 20
@@ -309,7 +314,7 @@ def modes(root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): path.stat().st_mode & 0o7777 for path in [root, *root.rglob("*")]}
 
 
-def test_what_a_disk_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path, umask: None) -> None:
+def test_files_of_a_disk_are_private_for_any_umask(tmp_path: Path, umask: None) -> None:
     disk = LocalDisk(str(tmp_path / "srv" / "data"))
     disk.make_dirs("log")
     disk.make_dirs("log/t-0/deep")
@@ -322,7 +327,7 @@ def test_what_a_disk_makes_is_for_its_owner_alone_whatever_the_umask(tmp_path: P
     disk.close()
 
 
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
     (tmp_path / ".lock").symlink_to(precious)
@@ -335,10 +340,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage().partition(" path=")[0]) for record in caplog.records]
 
 
-def test_a_data_directory_that_is_open_to_others_is_closed_at_a_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One line says so, once."""
+def test_start_makes_an_open_data_directory_private(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log has one line about it, once."""
     caplog.set_level(logging.INFO, "tiered")
     data = tmp_path / "data"
     for name in ("log", "bucket", "broker-1"):
@@ -350,8 +353,8 @@ def test_a_data_directory_that_is_open_to_others_is_closed_at_a_start(
     assert lines(caplog) == [("INFO", "data directory was open to others")]
 
 
-def test_a_directory_that_holds_other_things_keeps_its_mode(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody's home, nor /tmp, is closed because a broker was started in it."""
+def test_directory_with_other_files_keeps_its_mode(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A start in a home directory or in /tmp must not make it private."""
     tmp_path.chmod(0o755)
     (tmp_path / "letters").mkdir()
     claim_data_directory(str(tmp_path))
@@ -359,7 +362,7 @@ def test_a_directory_that_holds_other_things_keeps_its_mode(tmp_path: Path, capl
     assert lines(caplog) == [("WARNING", "data directory is open to others and holds other files")]
 
 
-def test_a_directory_of_another_user_is_told_of_and_used(
+def test_directory_of_another_user_is_reported_and_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o777)

@@ -46,7 +46,7 @@ async def ready(register: Callable[[Callable[[], None] | None], None]) -> None:
 
 
 async def receive(stream: Stream, size: int) -> bytes:
-    """Exactly `size` bytes, or fewer at the end of the stream."""
+    """Returns exactly `size` bytes, or fewer at the end of the stream."""
     data = bytearray()
     buffer = memoryview(bytearray(64 * 1024))
     while len(data) < size:
@@ -102,7 +102,7 @@ def test_bytes_arrive_in_order_both_ways(case: Case) -> None:
     with_pair(case, body)
 
 
-def test_what_is_announced_as_the_beginning_of_more_arrives_all_the_same(case: Case) -> None:
+def test_bytes_sent_with_more_to_come_arrive_anyway(case: Case) -> None:
     async def body(near: Stream, far: Stream) -> None:
         assert near.sendmsg([b"he", b"ad"], more=True) == 4
         assert near.sendmsg([b"body"]) == 4
@@ -113,7 +113,7 @@ def test_what_is_announced_as_the_beginning_of_more_arrives_all_the_same(case: C
     with_pair(case, body)
 
 
-def test_nothing_to_read_is_none_and_the_end_is_zero(case: Case) -> None:
+def test_read_without_bytes_is_none_and_at_the_end_zero(case: Case) -> None:
     async def body(near: Stream, far: Stream) -> None:
         assert far.recv_into(memoryview(bytearray(10))) is None
         await send(near, b"x")
@@ -124,7 +124,7 @@ def test_nothing_to_read_is_none_and_the_end_is_zero(case: Case) -> None:
     with_pair(case, body)
 
 
-def test_a_writer_that_outruns_its_reader_has_to_wait(case: Case) -> None:
+def test_writer_that_outruns_its_reader_waits(case: Case) -> None:
     data = bytes(range(256)) * 40_000
 
     async def body(near: Stream, far: Stream) -> None:
@@ -140,7 +140,7 @@ def test_a_writer_that_outruns_its_reader_has_to_wait(case: Case) -> None:
     with_pair(case, body)
 
 
-def test_a_file_is_sent_in_bounded_slices(case: Case) -> None:
+def test_file_is_sent_in_bounded_slices(case: Case) -> None:
     data = random.Random(3).randbytes(3_000_000)
 
     async def body(near: Stream, far: Stream) -> None:
@@ -184,7 +184,7 @@ def test_readiness_repeats_until_all_is_read(case: Case) -> None:
     with_pair(case, body)
 
 
-def test_a_connection_to_nobody_is_refused(case: Case) -> None:
+def test_connection_without_a_listener_is_refused(case: Case) -> None:
     async def main() -> None:
         listener = await case.net.listen(HOST, 0, lambda stream: None)
         listener.close()
@@ -195,7 +195,7 @@ def test_a_connection_to_nobody_is_refused(case: Case) -> None:
     case.run(main())
 
 
-def test_a_connection_that_takes_too_long_is_not_refused(case: Case) -> None:
+def test_connection_that_times_out_is_not_refused(case: Case) -> None:
     async def main() -> None:
         listener = await case.net.listen(HOST, 0, lambda stream: None)
         with pytest.raises(Unavailable, match="timeout") as caught:
@@ -218,7 +218,7 @@ def test_one_port_has_one_listener(case: Case) -> None:
     case.run(main())
 
 
-def test_a_closed_stream_may_be_closed_again_and_unregistered(case: Case) -> None:
+def test_closed_stream_may_be_closed_again_and_unregistered(case: Case) -> None:
     async def body(near: Stream, far: Stream) -> None:
         near.close()
         near.close()
@@ -230,7 +230,7 @@ def test_a_closed_stream_may_be_closed_again_and_unregistered(case: Case) -> Non
     with_pair(case, body)
 
 
-def test_data_for_a_peer_that_is_gone_ends_in_a_reset(case: Case) -> None:
+def test_bytes_for_a_dead_peer_end_in_a_reset(case: Case) -> None:
     async def body(near: Stream, far: Stream) -> None:
         far.close()
         with pytest.raises(Unavailable) as caught:

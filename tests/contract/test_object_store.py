@@ -30,7 +30,7 @@ async def body_of(store: ObjectStore, key: str) -> bytes:
     return got.data
 
 
-def test_what_is_put_is_got_with_size_and_version(case: StoreCase) -> None:
+def test_get_returns_the_object_with_size_and_version(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         result = await store.put("a/b", b"hello")
         assert isinstance(result, Ok)
@@ -39,7 +39,7 @@ def test_what_is_put_is_got_with_size_and_version(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_any_buffer_may_be_put_even_an_empty_one(case: StoreCase) -> None:
+def test_any_buffer_may_be_put(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         await store.put("bytearray", bytearray(b"abc"))
         await store.put("memoryview", memoryview(b"xabcx")[1:4])
@@ -50,7 +50,7 @@ def test_any_buffer_may_be_put_even_an_empty_one(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_a_range_is_shorter_only_at_the_end(case: StoreCase) -> None:
+def test_range_is_shorter_only_at_the_end(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         await store.put("k", b"0123456789")
         ranges: list[tuple[int, int | None]] = [
@@ -71,7 +71,7 @@ def test_a_range_is_shorter_only_at_the_end(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_an_absent_object_is_not_found(case: StoreCase) -> None:
+def test_missing_object_is_not_found(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         await store.put("folder/key", b"x")
         answers = [await store.get("none"), await store.get("none", 3, 5), await store.get("none", 0, 0)]
@@ -80,7 +80,7 @@ def test_an_absent_object_is_not_found(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_create_needs_absence(case: StoreCase) -> None:
+def test_create_fails_if_the_object_exists(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         assert isinstance(await store.put("k", b"first", if_absent=True), Ok)
         assert await store.put("k", b"second", if_absent=True) == ConditionFailed()
@@ -91,7 +91,7 @@ def test_create_needs_absence(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_swap_needs_the_version(case: StoreCase) -> None:
+def test_swap_needs_the_present_version(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         first = await store.put("k", b"first")
         assert isinstance(first, Ok)
@@ -103,7 +103,7 @@ def test_swap_needs_the_version(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_swap_of_an_absent_object_fails(case: StoreCase) -> None:
+def test_swap_of_a_missing_object_fails(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         first = await store.put("k", b"first")
         assert isinstance(first, Ok)
@@ -114,7 +114,7 @@ def test_swap_of_an_absent_object_fails(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_a_put_without_condition_overwrites_and_ends_the_old_version(case: StoreCase) -> None:
+def test_put_without_condition_overwrites_and_ends_the_old_version(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         first = await store.put("k", b"first")
         assert isinstance(first, Ok)
@@ -124,7 +124,7 @@ def test_a_put_without_condition_overwrites_and_ends_the_old_version(case: Store
     case.run(body)
 
 
-def test_the_same_bytes_again_are_another_version_where_we_make_the_versions(case: StoreCase) -> None:
+def test_same_bytes_get_another_version_in_our_stores(case: StoreCase) -> None:
     """S3's ETag is the MD5 of the body: there a nonce inside the object has to do this."""
 
     async def body(store: ObjectStore) -> set[str]:
@@ -161,7 +161,7 @@ def test_upload_joins_buffers_and_file_slices(case: StoreCase, tmp_path: Path) -
     disk.close()
 
 
-def test_a_file_may_go_while_it_is_uploaded(case: StoreCase, tmp_path: Path) -> None:
+def test_file_may_be_removed_during_its_upload(case: StoreCase, tmp_path: Path) -> None:
     disk = LocalDisk(str(tmp_path / "disk"))
     file = disk.open("f", create=True)
     file.append([b"x" * 500_000])
@@ -193,7 +193,7 @@ def test_list_is_in_key_order_below_the_prefix(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_list_goes_on_after_a_key_and_stops_at_the_limit(case: StoreCase) -> None:
+def test_list_continues_after_a_key_and_stops_at_the_limit(case: StoreCase) -> None:
     keys = [f"log/{number:020d}" for number in range(25)]
 
     async def body(store: ObjectStore) -> None:
@@ -210,8 +210,8 @@ def test_list_goes_on_after_a_key_and_stops_at_the_limit(case: StoreCase) -> Non
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
-def test_list_is_empty_only_where_no_key_follows(case: StoreCase, limit: int) -> None:
-    """A caller that goes on behind the last key of each page, until one is empty, has seen all."""
+def test_list_is_empty_only_behind_the_last_key(case: StoreCase, limit: int) -> None:
+    """A caller that continues behind the last key of each page, until one is empty, has seen all keys."""
     keys = [f"log/{number:020d}" for number in range(7)]
 
     async def body(store: ObjectStore) -> None:
@@ -225,7 +225,7 @@ def test_list_is_empty_only_where_no_key_follows(case: StoreCase, limit: int) ->
     case.run(body)
 
 
-def test_list_tells_when_an_object_was_written(case: StoreCase) -> None:
+def test_list_has_the_time_of_each_write(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         await store.put("k", b"x")
         first = (await store.list("k"))[0].modified_ms
@@ -236,7 +236,7 @@ def test_list_tells_when_an_object_was_written(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_delete_of_some_and_of_what_is_absent(case: StoreCase) -> None:
+def test_delete_removes_objects_and_ignores_missing_ones(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         for key in ("d/1", "d/2", "d/3"):
             await store.put(key, b"x")
@@ -251,7 +251,8 @@ def test_delete_of_some_and_of_what_is_absent(case: StoreCase) -> None:
 
 
 async def race(store: ObjectStore, key: str, number: int, put: Callable[[bytes], Awaitable[PutResult]]) -> None:
-    """Exactly one of the racers wins, and it is its body that stays. No body is ever put twice: S3 could not tell."""
+    """Checks that exactly one of the racers wins, and that its body stays. All bodies differ: S3 could not tell equal
+    ones apart."""
     bodies = [b"round %d racer %d" % (number, racer) for racer in range(RACERS)]
     results = await asyncio.gather(*(put(body) for body in bodies))
     winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]
@@ -260,7 +261,7 @@ async def race(store: ObjectStore, key: str, number: int, put: Callable[[bytes],
     assert await body_of(store, key) == winners[0]
 
 
-def test_of_fifty_racers_one_creates(case: StoreCase) -> None:
+def test_one_of_fifty_racers_creates(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         for number in range(case.rounds):
             key = f"race/{number}"
@@ -269,7 +270,7 @@ def test_of_fifty_racers_one_creates(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_of_fifty_racers_one_swaps(case: StoreCase) -> None:
+def test_one_of_fifty_racers_swaps(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         await store.put("race", b"start")
         for number in range(case.rounds):
@@ -279,7 +280,7 @@ def test_of_fifty_racers_one_swaps(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_a_counter_swapped_by_many_loses_no_step(case: StoreCase) -> None:
+def test_counter_swapped_by_many_writers_loses_no_step(case: StoreCase) -> None:
     async def step(store: ObjectStore, nonce: int) -> None:
         while True:
             got = await store.get("counter")
@@ -296,7 +297,7 @@ def test_a_counter_swapped_by_many_loses_no_step(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_the_probe_accepts_it_and_leaves_nothing_behind(case: StoreCase) -> None:
+def test_probe_accepts_the_store_and_leaves_no_object(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         await probe(store, SystemRng())
         assert await store.list("") == []

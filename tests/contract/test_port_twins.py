@@ -1,4 +1,4 @@
-"""Random histories on two implementations of a port: whatever one shows, the other must show too."""
+"""Tests of random histories on two implementations of a port: both must show the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Seen = str | int | bool | bytes | Sequence[str]
 
 
 class DiskHistory:
-    """A random history on a disk, and what its caller sees; errors count as one word, their texts may differ."""
+    """A random history on a disk, and its results; errors count as one word, because their texts may differ."""
 
     def __init__(self, disk: Disk, seed: int) -> None:
         self.seen: list[Seen] = []
@@ -60,18 +60,18 @@ class DiskHistory:
 
     def append(self) -> Seen:
         parts = [self._rng.randbytes(self._rng.randrange(50)) for _ in range(self._rng.randrange(4))]
-        return self._written(True, lambda writer: writer.append(parts))
+        return self._open_writer(True, lambda writer: writer.append(parts))
 
     def patch(self) -> Seen:
         offset, data = self._rng.randrange(120), self._rng.randbytes(self._rng.randrange(1, 30))
-        return self._written(False, lambda writer: writer.pwrite(offset, data))
+        return self._open_writer(False, lambda writer: writer.pwrite(offset, data))
 
     def cut(self) -> Seen:
         size = self._rng.randrange(120)
-        return self._written(False, lambda writer: writer.truncate(size))
+        return self._open_writer(False, lambda writer: writer.truncate(size))
 
-    def _written(self, create: bool, write: Callable[[File], object]) -> Seen:
-        """Through a handle of its own: at most one writes at a time."""
+    def _open_writer(self, create: bool, write: Callable[[File], object]) -> Seen:
+        """Opens a handle of its own: at most one handle writes at a time."""
         writer = self._disk.open(self.path(), create=create)
         write(writer)
         size = writer.size()
@@ -96,7 +96,7 @@ class DiskHistory:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_the_simulated_disk_behaves_as_the_real_one(seed: int, tmp_path: Path) -> None:
+def test_simulated_disk_behaves_as_the_real_one(seed: int, tmp_path: Path) -> None:
     local = LocalDisk(str(tmp_path))
     real = DiskHistory(local, seed).seen
     local.close()
@@ -105,7 +105,7 @@ def test_the_simulated_disk_behaves_as_the_real_one(seed: int, tmp_path: Path) -
 
 
 async def store_history(store: ObjectStore, rng: random.Random) -> list[object]:
-    """What a caller sees, with versions named by the order in which they were first seen."""
+    """Returns the results of a caller, with versions named by the order of their first appearance."""
     keys = ("a/1", "a/2", "a/b/1", "a-/1", "b")
     names: dict[str, int] = {}
     versions = dict.fromkeys(keys, "never")
@@ -138,7 +138,7 @@ async def store_history(store: ObjectStore, rng: random.Random) -> list[object]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_directory_behaves_as_memory(seed: int, tmp_path: Path) -> None:
+def test_directory_store_behaves_as_the_memory_store(seed: int, tmp_path: Path) -> None:
     async def both() -> None:
         directory = DirectoryStore(str(tmp_path), SystemClock(), SystemRng())
         real = await store_history(directory, random.Random(seed))

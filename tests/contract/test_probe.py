@@ -1,4 +1,4 @@
-"""The probe refuses stores that do not keep their word, and only these."""
+"""Tests of the probe: it refuses stores that break their promises, and only these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tiered.system.clock import SystemClock, SystemRng
 
 
 class IgnoresMatch(MemoryStore):
-    """Knows If-None-Match, ignores If-Match on what exists, as some small servers do."""
+    """A store that knows If-None-Match and ignores If-Match on existing objects, as some small servers do."""
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         if if_match and isinstance(await self.get(key), NotFound):
@@ -32,7 +32,7 @@ class IgnoresMatch(MemoryStore):
 
 
 class LooksThenLeaps(MemoryStore):
-    """Checks the condition in one step and writes in another."""
+    """A store that checks the condition in one step and writes in another."""
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         found = await self.get(key)
@@ -45,21 +45,21 @@ class LooksThenLeaps(MemoryStore):
 
 
 class KnowsNoConditions(MemoryStore):
-    """Fails whatever has a condition."""
+    """A store that fails every request with a condition."""
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         return ConditionFailed() if if_absent or if_match else await super().put(key, data)
 
 
 class CreatesOnly(MemoryStore):
-    """Knows If-None-Match, fails every If-Match."""
+    """A store that knows If-None-Match and fails every If-Match."""
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         return ConditionFailed() if if_match else await super().put(key, data, if_absent=if_absent)
 
 
 class CreatesOnMatch(MemoryStore):
-    """Lets If-Match create what is absent."""
+    """A store whose If-Match creates a missing object."""
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         absent = isinstance(await self.get(key), NotFound)
@@ -67,7 +67,7 @@ class CreatesOnMatch(MemoryStore):
 
 
 class ReadsOldBytes(MemoryStore):
-    """Reads may come from a cache."""
+    """A store whose reads may come from a cache."""
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         got = await super().get(key, start, length)
@@ -75,21 +75,21 @@ class ReadsOldBytes(MemoryStore):
 
 
 class IgnoresRanges(MemoryStore):
-    """Gives the beginning of an object for any part of it."""
+    """A store that returns the beginning of an object for any range."""
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         return await super().get(key, 0, length)
 
 
 class ListsLate(MemoryStore):
-    """A listing shows yesterday."""
+    """A store whose listing is a day old."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         return []
 
 
 class NeverDeletes(MemoryStore):
-    """A delete is only a promise."""
+    """A store that acknowledges deletes and does nothing."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         return
@@ -109,12 +109,12 @@ class NeverDeletes(MemoryStore):
         (NeverDeletes, "can be read after it was deleted"),
     ],
 )
-def test_a_store_that_breaks_conditions_is_refused(kind: type[MemoryStore], reason: str) -> None:
+def test_store_that_breaks_conditions_is_refused(kind: type[MemoryStore], reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         asyncio.run(probe(kind(SystemClock()), SystemRng()))
 
 
-def test_a_server_that_ignores_conditions_is_refused(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_ignores_conditions_is_refused(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.rules.ignore_conditions = True
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
@@ -128,8 +128,8 @@ def test_a_server_that_ignores_conditions_is_refused(fake: FakeS3, monkeypatch: 
     asyncio.run(body())
 
 
-def test_probe_waits_with_the_words_of_a_ranged_get_that_fails(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that went on would tier nothing: each upload is proved by a ranged get."""
+def test_probe_waits_with_the_error_of_a_failed_range_read(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that continued would tier nothing: each upload is checked by a range read."""
     fake.faults.append(HttpFault(FaultKind.TRUNCATED, ("GET",), skip=1))  # the first get is of FORMAT
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
@@ -147,8 +147,8 @@ def test_probe_waits_with_the_words_of_a_ranged_get_that_fails(fake: FakeS3, mon
     asyncio.run(body())
 
 
-def simulated(faults: Faults, seed: int) -> None:
-    """One probe of an honest store with faults, in virtual time."""
+def probe_with_faults(faults: Faults, seed: int) -> None:
+    """Runs one probe of an honest store with faults, in virtual time."""
     loop = SimLoop(seed)
     clock = SimClock(loop)
     store: ObjectStore = SimBucket(loop).store(faults, clock)
@@ -156,7 +156,7 @@ def simulated(faults: Faults, seed: int) -> None:
 
 
 class Overwrites(MemoryStore):
-    """Ignores every condition."""
+    """A store that ignores every condition."""
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         return await super().put(key, data)
@@ -170,9 +170,7 @@ class Overwrites(MemoryStore):
         (IgnoresRanges, "a ranged get does not return"),
     ],
 )
-def test_a_store_in_use_that_breaks_conditions_is_refused_and_keeps_what_it_holds(
-    kind: type[MemoryStore], reason: str
-) -> None:
+def test_used_store_that_breaks_conditions_is_refused_and_unchanged(kind: type[MemoryStore], reason: str) -> None:
     async def body() -> None:
         store = kind(SystemClock())
         await store.put("k", b"held")
@@ -184,7 +182,7 @@ def test_a_store_in_use_that_breaks_conditions_is_refused_and_keeps_what_it_hold
     asyncio.run(body())
 
 
-def test_the_second_look_takes_five_requests_and_changes_nothing() -> None:
+def test_probe_of_a_used_store_takes_five_requests_without_a_change() -> None:
     loop = SimLoop(1)
     bucket = SimBucket(loop)
     store = bucket.store(Faults(), SimClock(loop))
@@ -199,7 +197,7 @@ def test_the_second_look_takes_five_requests_and_changes_nothing() -> None:
     loop.run(body())
 
 
-def test_who_may_only_read_a_store_in_use_is_refused() -> None:
+def test_read_only_access_to_a_used_store_is_refused() -> None:
     class ReadOnly(MemoryStore):
         async def put(
             self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
@@ -217,7 +215,7 @@ def test_who_may_only_read_a_store_in_use_is_refused() -> None:
     asyncio.run(body())
 
 
-def test_a_second_look_that_gets_no_clear_answer_is_made_again_later() -> None:
+def test_probe_of_a_used_store_without_a_clear_result_is_repeated() -> None:
     loop = SimLoop(1)
     store = SimBucket(loop).store(Faults([FaultRule(FaultKind.CONFLICT, ("put",))]), SimClock(loop))
     with pytest.raises(Unavailable, match="no definite reply"):
@@ -225,15 +223,15 @@ def test_a_second_look_that_gets_no_clear_answer_is_made_again_later() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lost_replies_and_conflicts_alone_do_not_make_a_liar(seed: int) -> None:
+def test_lost_replies_and_conflicts_alone_are_accepted(seed: int) -> None:
     kinds = (FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.CONFLICT)
     rules = [FaultRule(kind, ("put",), probability=0.05) for kind in kinds]
     try:
-        simulated(Faults(rules, random.Random(seed)), seed)
+        probe_with_faults(Faults(rules, random.Random(seed)), seed)
     except Unavailable as error:
         assert "no definite reply" in str(error)
 
 
-def test_a_store_that_does_not_answer_is_unavailable_not_refused() -> None:
+def test_silent_store_is_unavailable_and_not_refused() -> None:
     with pytest.raises(Unavailable):
-        simulated(Faults(outage=True), 1)
+        probe_with_faults(Faults(outage=True), 1)

@@ -1,4 +1,4 @@
-"""Contract of readiness, by the loop and by an epoll of our own."""
+"""Contract of readiness, by the event loop and by an epoll of our own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kind(request: pytest.FixtureRequest) -> type[LoopReadiness | EpollReadiness]
 def run(
     kind: type[LoopReadiness | EpollReadiness], scenario: Callable[[Readiness, Pair, Pair], Awaitable[None]]
 ) -> None:
-    """Tells `scenario` with two connected pairs, of which the first of each is under watch."""
+    """Runs `scenario` with two connected pairs, of which the first of each is watched."""
 
     async def whole() -> None:
         ready = kind(asyncio.get_running_loop())
@@ -46,7 +46,7 @@ def run(
     asyncio.run(whole())
 
 
-def test_a_call_comes_in_every_turn_until_it_is_taken_back(kind: type[LoopReadiness | EpollReadiness]) -> None:
+def test_callback_runs_in_every_turn_until_it_is_removed(kind: type[LoopReadiness | EpollReadiness]) -> None:
     async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
         calls: list[str] = []
         third = asyncio.Event()
@@ -66,7 +66,7 @@ def test_a_call_comes_in_every_turn_until_it_is_taken_back(kind: type[LoopReadin
     run(kind, scenario)
 
 
-def test_a_peer_that_is_gone_is_heard_by_reader_and_writer(kind: type[LoopReadiness | EpollReadiness]) -> None:
+def test_dead_peer_wakes_reader_and_writer(kind: type[LoopReadiness | EpollReadiness]) -> None:
     async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
         read, written = asyncio.Event(), asyncio.Event()
         one[1].close()
@@ -78,7 +78,7 @@ def test_a_peer_that_is_gone_is_heard_by_reader_and_writer(kind: type[LoopReadin
     run(kind, scenario)
 
 
-def test_a_call_that_fails_is_reported_and_stops_no_other(kind: type[LoopReadiness | EpollReadiness]) -> None:
+def test_failed_callback_is_reported_and_stops_no_other(kind: type[LoopReadiness | EpollReadiness]) -> None:
     async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
         reported: list[Any] = []
         ready.loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
@@ -98,10 +98,11 @@ def test_a_call_that_fails_is_reported_and_stops_no_other(kind: type[LoopReadine
     run(kind, scenario)
 
 
-def test_events_of_a_closed_descriptor_do_not_reach_the_next_of_its_number(
+def test_events_of_a_closed_descriptor_do_not_reach_its_successor(
     kind: type[LoopReadiness | EpollReadiness],
 ) -> None:
-    """Both are readable in one turn; whoever is called first puts a silent connection under the other's number."""
+    """Both pairs are readable in one turn. The first callback opens a silent connection under the number of the other
+    one."""
 
     async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
         done = asyncio.Event()
@@ -134,7 +135,7 @@ def test_events_of_a_closed_descriptor_do_not_reach_the_next_of_its_number(
 
 
 async def turn(ready: Readiness, pair: Pair) -> None:
-    """One whole turn in which a pair that is writable was called."""
+    """Waits for one whole turn in which a writable pair was called."""
     called = asyncio.Event()
     ready.on_writable(pair[0].fileno(), called.set)
     await called.wait()

@@ -1,4 +1,5 @@
-"""What the S3 store says when the answer is lost, late, broken or no: against the fake, one fault at a time."""
+"""Tests of the S3 store's results when the reply is lost, late, broken or a refusal: against the fake server, one fault
+at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Run = Callable[[Callable[[S3Store], Coroutine[Any, Any, None]]], None]
 
 @pytest.fixture
 def run(fake: FakeS3, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Run:
-    """Runs a body with a store of small parts on the fake, below a prefix of its own."""
+    """Runs a body with a store of small parts on the fake server, below a prefix of its own."""
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
 
@@ -42,7 +43,7 @@ def run(fake: FakeS3, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
     return run_body
 
 
-def test_a_conditional_put_is_sent_once_and_a_503_decides_nothing(fake: FakeS3, run: Run) -> None:
+def test_conditional_put_is_sent_once_and_unknown_after_a_503(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.ERROR, ("PUT",), times=1))
         assert isinstance(await store.put("k", b"x", if_absent=True), Unknown)
@@ -52,7 +53,7 @@ def test_a_conditional_put_is_sent_once_and_a_503_decides_nothing(fake: FakeS3, 
     run(body)
 
 
-def test_a_lost_reply_is_unknown_and_the_object_is_there(fake: FakeS3, run: Run) -> None:
+def test_lost_reply_is_unknown_and_the_object_exists(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("PUT",), times=1))
         assert isinstance(await store.put("k", b"mine", if_absent=True), Unknown)
@@ -63,7 +64,7 @@ def test_a_lost_reply_is_unknown_and_the_object_is_there(fake: FakeS3, run: Run)
     run(body)
 
 
-def test_a_lost_reply_of_a_swap_is_unknown_and_the_object_is_the_new_one(fake: FakeS3, run: Run) -> None:
+def test_lost_reply_of_a_swap_is_unknown_and_the_object_is_new(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         first = await store.put("k", b"first")
         assert isinstance(first, Ok)
@@ -75,7 +76,7 @@ def test_a_lost_reply_of_a_swap_is_unknown_and_the_object_is_the_new_one(fake: F
     run(body)
 
 
-def test_a_put_may_land_after_its_caller_gave_up(fake: FakeS3, run: Run) -> None:
+def test_put_may_land_after_its_timeout(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.LATE_APPLY, ("PUT",), times=1, seconds=0.3))
         assert isinstance(await store.put("k", b"late", if_absent=True), Unknown)
@@ -87,7 +88,7 @@ def test_a_put_may_land_after_its_caller_gave_up(fake: FakeS3, run: Run) -> None
     run(body)
 
 
-def test_a_409_is_a_conflict_and_nothing_landed(fake: FakeS3, run: Run) -> None:
+def test_409_is_a_conflict_without_a_write(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.CONFLICT, ("PUT",), times=1))
         assert await store.put("k", b"x", if_absent=True) == Conflict()
@@ -96,7 +97,7 @@ def test_a_409_is_a_conflict_and_nothing_landed(fake: FakeS3, run: Run) -> None:
     run(body)
 
 
-def test_a_put_without_condition_is_tried_again(fake: FakeS3, run: Run) -> None:
+def test_put_without_condition_is_retried(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("PUT",), times=1))
         assert isinstance(await store.put("k", b"x"), Ok)
@@ -106,9 +107,7 @@ def test_a_put_without_condition_is_tried_again(fake: FakeS3, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("status", "final"), [(403, False), (501, True)])
-def test_a_refusal_is_unavailable_and_final_only_when_the_store_cannot(
-    fake: FakeS3, run: Run, status: int, final: bool
-) -> None:
+def test_refusal_is_final_only_if_the_store_lacks_the_feature(fake: FakeS3, run: Run, status: int, final: bool) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.ERROR, status=status))
         for call in (store.put("k", b"x", if_absent=True), store.get("k"), store.list(""), store.delete(["k"])):
@@ -120,7 +119,7 @@ def test_a_refusal_is_unavailable_and_final_only_when_the_store_cannot(
     run(body)
 
 
-def test_a_missing_bucket_is_unavailable(fake: FakeS3, run: Run) -> None:
+def test_missing_bucket_is_unavailable(fake: FakeS3, run: Run) -> None:
     async def body(_: S3Store) -> None:
         store = S3Store("no-such-bucket", "", SystemClock(), SystemRng())
         with pytest.raises(Unavailable, match="NoSuchBucket"):
@@ -133,7 +132,7 @@ def test_a_missing_bucket_is_unavailable(fake: FakeS3, run: Run) -> None:
 
 
 @pytest.mark.parametrize("length", [None, 400_000])
-def test_a_body_that_breaks_off_is_read_again(fake: FakeS3, run: Run, length: int | None) -> None:
+def test_body_that_breaks_off_is_read_again(fake: FakeS3, run: Run, length: int | None) -> None:
     data = bytes(range(200)) * 2500
 
     async def body(store: S3Store) -> None:
@@ -146,7 +145,7 @@ def test_a_body_that_breaks_off_is_read_again(fake: FakeS3, run: Run, length: in
     run(body)
 
 
-def test_a_body_that_breaks_off_every_time_is_unavailable(
+def test_body_that_breaks_off_every_time_is_unavailable(
     fake: FakeS3, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tiered.object_store.s3.BACKOFF_SECONDS", 0.001)
@@ -161,9 +160,7 @@ def test_a_body_that_breaks_off_every_time_is_unavailable(
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, None), (2, 6)])
-def test_rotten_bytes_pass_so_their_reader_must_check_them(
-    fake: FakeS3, run: Run, start: int, length: int | None
-) -> None:
+def test_damaged_bytes_are_returned_unchecked(fake: FakeS3, run: Run, start: int, length: int | None) -> None:
     async def body(store: S3Store) -> None:
         await store.put("k", b"0123456789")
         fake.faults.append(HttpFault(FaultKind.FLIPPED, ("GET",), times=1))
@@ -173,7 +170,7 @@ def test_rotten_bytes_pass_so_their_reader_must_check_them(
     run(body)
 
 
-def test_range_is_read_from_store_that_sends_checksum_of_whole_object(fake: FakeS3, run: Run) -> None:
+def test_range_is_read_despite_a_checksum_of_the_whole_object(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         fake.rules.whole_checksums = True
         await store.upload("k", [b"0123456789"])
@@ -184,7 +181,7 @@ def test_range_is_read_from_store_that_sends_checksum_of_whole_object(fake: Fake
 
 
 @pytest.mark.parametrize("size", [10, 9 * PART_BYTES])
-def test_store_refuses_upload_that_changed_on_the_way(fake: FakeS3, run: Run, size: int) -> None:
+def test_upload_damaged_in_transfer_is_refused(fake: FakeS3, run: Run, size: int) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.FLIPPED, ("PUT",)))
         with pytest.raises(Unavailable, match="XAmzContentSHA256Mismatch"):
@@ -196,7 +193,7 @@ def test_store_refuses_upload_that_changed_on_the_way(fake: FakeS3, run: Run, si
     run(body)
 
 
-def test_a_listing_may_be_stale(fake: FakeS3, run: Run) -> None:
+def test_listing_may_be_stale(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         await store.put("k", b"x")
         fake.faults.append(HttpFault(FaultKind.STALE_LIST, ("LIST",), times=1, seconds=60))
@@ -206,10 +203,8 @@ def test_a_listing_may_be_stale(fake: FakeS3, run: Run) -> None:
     run(body)
 
 
-def test_listing_that_goes_on_without_a_key_for_too_long_is_no_answer(
-    fake: FakeS3, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An empty list would say that nothing is there."""
+def test_listing_of_endless_empty_pages_is_unavailable(fake: FakeS3, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty list would mean that there are no objects."""
     monkeypatch.setattr(s3, "EMPTY_PAGES_MAX", 1)
 
     async def body(store: S3Store) -> None:
@@ -224,7 +219,7 @@ def test_listing_that_goes_on_without_a_key_for_too_long_is_no_answer(
 BIG = bytes(range(256)) * (9 * PART_BYTES // 256)
 
 
-def test_a_big_upload_goes_in_parts(fake: FakeS3, run: Run) -> None:
+def test_large_upload_is_sent_in_parts(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         assert isinstance(await store.upload("k", [BIG[:1000], BIG[1000:]]), Ok)
         assert (fake.requests["PUT"], fake.rules.uploads) == (9, {})
@@ -234,7 +229,7 @@ def test_a_big_upload_goes_in_parts(fake: FakeS3, run: Run) -> None:
     run(body)
 
 
-def test_a_lost_reply_to_the_last_step_of_an_upload_is_found_out(fake: FakeS3, run: Run) -> None:
+def test_lost_reply_to_the_end_of_an_upload_is_resolved(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("POST",), skip=1, times=1))
         result = await store.upload("k", [BIG])
@@ -244,7 +239,7 @@ def test_a_lost_reply_to_the_last_step_of_an_upload_is_found_out(fake: FakeS3, r
     run(body)
 
 
-def test_an_upload_that_fails_is_taken_back(fake: FakeS3, run: Run) -> None:
+def test_failed_upload_is_aborted(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         fake.faults.append(HttpFault(FaultKind.ERROR, ("PUT",), skip=3, status=403))
         with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""Who answers at the endpoint need not be a store: a login page, a proxy, an empty 200. None of it ends a broker."""
+"""Test of endpoints that are no store: a login page, a proxy, an empty 200. None of their replies ends a broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("answer", "verb"), ASKED)
-def test_an_answer_that_is_no_stores_is_no_answer(answer: str, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reply_of_another_server_is_unavailable(answer: str, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     status, kind, body = ANSWERS[answer]
 
     async def handle(_: web.Request) -> web.Response:

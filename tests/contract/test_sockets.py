@@ -1,4 +1,4 @@
-"""What only real sockets meet: no descriptors left, files that shrink, names that do not resolve."""
+"""Tests of conditions that only real sockets have: no free descriptor, files that shrink, names that do not resolve."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tiered.system.network import SocketNet
 
 HOST = "127.0.0.1"
 LONG_OPEN = 5
-"""With this limit nobody gets a descriptor, whatever other threads close: those below are open since the process began.
-They are enough for `poll` of another thread, which refuses to watch more than the limit."""
+"""A limit at which no thread gets a descriptor, even if others close theirs: the ones below are open since the start of
+the process. They are enough for `poll` of another thread, which refuses to watch more than the limit."""
 
 
-def test_a_listener_without_descriptors_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listener_without_free_descriptors_waits_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered.system.network.ACCEPT_PAUSE_SECONDS", 0.05)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -48,8 +48,8 @@ def test_a_listener_without_descriptors_waits_and_goes_on(monkeypatch: pytest.Mo
     asyncio.run(body())
 
 
-def test_the_first_connection_needs_no_descriptor_but_its_own() -> None:
-    """What watches connections took the last descriptor, and the connection was gone."""
+def test_first_connection_needs_one_descriptor_only() -> None:
+    """Once, the readiness watcher took the last descriptor, and the connection was lost."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def body() -> None:
@@ -71,7 +71,7 @@ def test_the_first_connection_needs_no_descriptor_but_its_own() -> None:
     asyncio.run(body())
 
 
-def test_a_listener_may_close_while_it_waits_for_descriptors() -> None:
+def test_listener_may_close_while_it_waits_for_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def body() -> None:
@@ -99,7 +99,7 @@ async def pair() -> tuple[Stream, Stream]:
     return near, far
 
 
-def test_a_file_without_a_descriptor_is_sent_too() -> None:
+def test_file_without_a_descriptor_is_sent_too() -> None:
     file = SimDisk(random.Random(1)).open("f", create=True)
     file.append([b"0123456789"])
 
@@ -113,7 +113,7 @@ def test_a_file_without_a_descriptor_is_sent_too() -> None:
     asyncio.run(body())
 
 
-def test_a_file_shorter_than_its_slice_is_an_error_not_silence(tmp_path: Path) -> None:
+def test_file_shorter_than_its_slice_is_an_error(tmp_path: Path) -> None:
     file = LocalDisk(str(tmp_path)).open("f", create=True)
     file.append([b"0123"])
 
@@ -128,6 +128,6 @@ def test_a_file_shorter_than_its_slice_is_an_error_not_silence(tmp_path: Path) -
     asyncio.run(body())
 
 
-def test_a_name_that_does_not_resolve_is_unavailable() -> None:
+def test_unknown_host_name_is_unavailable() -> None:
     with pytest.raises(Unavailable, match=r"cannot resolve no-such-host\.invalid"):
         asyncio.run(SocketNet().connect("no-such-host.invalid", 1, 5))

@@ -1,4 +1,4 @@
-"""Memory does not grow with the size of an upload."""
+"""Tests that memory does not grow with the size of an upload."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ asyncio.run(main(sys.argv[1], sys.argv[2]))
 
 
 def growth(url: str, folder: Path, environment: dict[str, str]) -> int:
-    """Bytes by which a process grew at most while it uploaded."""
+    """Returns the largest growth of a process during its upload, in bytes."""
     command = [sys.executable, "-c", UPLOAD, url, str(folder / "disk")]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=True)
     return int(done.stdout)
 
 
-def test_on_a_directory(tmp_path: Path) -> None:
+def test_memory_of_an_upload_is_bounded_on_a_directory(tmp_path: Path) -> None:
     assert growth(f"file://{tmp_path}/store", tmp_path, {}) < GROWTH_MAX
     assert (tmp_path / "store" / "big").stat().st_size == SIZE + 6
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="ru_maxrss counts other units there")
-def test_on_s3(tmp_path: Path, fake: FakeS3) -> None:
+def test_memory_of_an_upload_is_bounded_on_s3(tmp_path: Path, fake: FakeS3) -> None:
     assert growth(f"s3://{BUCKET}/memory", tmp_path, fake.environment) < GROWTH_MAX
     assert len(fake.rules.buckets[BUCKET].pop("memory/big").body) == SIZE + 6

@@ -1,4 +1,4 @@
-"""From URL to store, and what starting costs."""
+"""Tests of store URLs: the store that each opens, and the cost of opening it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ assert not heavy, heavy
 """
 
 
-def test_each_kind_opens_under_its_own_url(tmp_path: Path, fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_url_scheme_opens_its_store(tmp_path: Path, fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
     urls = {
@@ -52,7 +52,7 @@ def test_each_kind_opens_under_its_own_url(tmp_path: Path, fake: FakeS3, monkeyp
         ("s3://bucket/p#x", "fragment"),
     ],
 )
-def test_a_bad_url_is_refused_with_what_is_allowed(url: str, why: str) -> None:
+def test_invalid_url_is_refused_with_the_allowed_forms(url: str, why: str) -> None:
     with pytest.raises(Refused, match=why) as caught:
         open_store(url, SystemClock(), SystemRng())
     assert "s3://bucket" in caught.value.why or "file:///dir" in caught.value.why
@@ -65,7 +65,7 @@ def test_a_bad_url_is_refused_with_what_is_allowed(url: str, why: str) -> None:
         ("AWS_PROFILE", "nobody", "nobody.* not be found"),
     ],
 )
-def test_an_environment_that_s3_cannot_use_is_refused(
+def test_environment_that_s3_cannot_use_is_refused(
     name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -73,10 +73,10 @@ def test_an_environment_that_s3_cannot_use_is_refused(
         open_store("s3://bucket", SystemClock(), SystemRng())
 
 
-def test_a_directory_that_the_system_keeps_closed_is_away_as_a_bucket_is(
+def test_directory_that_the_system_denies_is_an_unreachable_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is there and no directory is a wrong URL; what may not be written is a store that refuses, as S3 can."""
+    """A file under the URL is a wrong URL. A directory that may not be written is a store that refuses, as S3 can."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Refused, match="Not a directory"):
         open_store(f"file://{tmp_path}/file/bucket", SystemClock(), SystemRng())
@@ -90,5 +90,5 @@ def test_a_directory_that_the_system_keeps_closed_is_away_as_a_bucket_is(
     assert told.value.refused
 
 
-def test_a_broker_without_s3_does_not_pay_for_it() -> None:
+def test_broker_without_s3_does_not_load_it() -> None:
     subprocess.run([sys.executable, "-c", LIGHT], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The real world, put together from settings."""
+"""Tests of the real ports, built from settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiered.config.settings import Settings
 from tiered.ports import GetResult, Ok
 
 
-def test_a_broker_gets_its_disk_and_its_store(tmp_path: Path) -> None:
+def test_broker_gets_its_disk_and_its_store(tmp_path: Path) -> None:
     settings = replace(Settings(), data_dir=str(tmp_path / "data"), store=f"file://{tmp_path}/store")
     world = real_world(settings)
 
@@ -27,6 +27,6 @@ def test_a_broker_gets_its_disk_and_its_store(tmp_path: Path) -> None:
     assert (tmp_path / "data" / "f").read_bytes() == (tmp_path / "store" / "k").read_bytes() == b"x"
 
 
-def test_without_a_store_the_bucket_stands_beside_the_log(tmp_path: Path) -> None:
+def test_default_bucket_is_a_directory_beside_the_log(tmp_path: Path) -> None:
     world = real_world(replace(Settings(), data_dir=str(tmp_path / "with space")))
     assert world.store.url == f"file://{tmp_path}/with space/bucket"

@@ -22,7 +22,7 @@ KINDS = ("ours", pytest.param("peer", marks=[pytest.mark.java, pytest.mark.also]
 
 
 class CliCluster:
-    """A cluster by its address, and commands that ask it."""
+    """A cluster at an address, and the commands that run against it."""
 
     def __init__(self, kind: str, address: str) -> None:
         self.kind = kind
@@ -31,11 +31,11 @@ class CliCluster:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def new_name(self, prefix: str = "t") -> str:
-        """A name that no other test has."""
+        """Returns a name that no other test uses."""
         return f"{prefix}-{next(self._names)}"
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A command that runs beside the test, with pipes."""
+        """Starts a command beside the test, with pipes."""
         environment = {**os.environ, "TIERED_BROKERS": self.address, "PYTHONUNBUFFERED": "1"}
         pipe = subprocess.PIPE
         # Without a buffer: what a test has not read by itself is left to `end`. Ctrl-C works as in a terminal, also
@@ -48,7 +48,8 @@ class CliCluster:
         return process
 
     def run(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> str:
-        """What a command prints, when it ends with that exit code; its errors when that is not 0 and nothing is."""
+        """Returns the output of a command that must end with this exit code; its errors if the code is not 0 and there
+        is no output."""
         process = self.start(*arguments)
         out, err = self.end(process, stdin)
         assert process.returncode == code, (arguments, process.returncode, out, err)
@@ -56,7 +57,7 @@ class CliCluster:
         return out.decode() if out or not code else err.decode()
 
     def end(self, process: subprocess.Popen[bytes], stdin: bytes = b"") -> tuple[bytes, bytes]:
-        """What a command prints until it ends, and its errors."""
+        """Waits for a command; returns its output and its errors."""
         try:
             return process.communicate(stdin, SECONDS)
         except subprocess.TimeoutExpired:
@@ -64,7 +65,7 @@ class CliCluster:
             raise AssertionError((process.args, *process.communicate())) from None
 
     def close(self) -> None:
-        """Ends what a failed test left behind."""
+        """Ends the commands that a failed test left."""
         for process in self._started:
             process.kill()
             for pipe in (process.stdin, process.stdout, process.stderr):
@@ -73,12 +74,12 @@ class CliCluster:
             process.wait()
 
     def rows(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> list[dict[str, Any]]:
-        """The same as rows of JSON."""
+        """Returns the output as rows of JSON."""
         lines = self.run(*arguments, "--format", "json", stdin=stdin, code=code).splitlines()
         return [json.loads(line) for line in lines]
 
     def create_topic(self, partitions: int = 1, **configs: str) -> str:
-        """A new topic. It keeps old records: those of tests are of 2023."""
+        """Creates a topic that keeps old records: those of tests are of 2023."""
         name = self.new_name()
         configs.setdefault("retention_ms", "-1")
         given = [f"-c={key.replace('_', '.')}={value}" for key, value in configs.items()]
@@ -86,18 +87,18 @@ class CliCluster:
         return name
 
     def produce(self, topic: str, data: str, *arguments: str) -> list[str]:
-        """The lines that are printed for records that are written."""
+        """Returns the lines that the command prints for written records."""
         return self.run("topic", "produce", topic, *arguments, stdin=data.encode()).splitlines()
 
     def consume(self, topic: str, *arguments: str, form: str = "%v\\n") -> list[str]:
-        """What is printed of a topic up to its end now, unless the arguments say where to stop."""
+        """Returns the records of a topic up to its present end, unless the arguments say where to stop."""
         where = () if any(each in ("-o", "-n") for each in arguments) else ("-o", ":end")
         return self.run("topic", "consume", topic, "-f", form, *where, *arguments).splitlines()
 
 
 @contextmanager
-def running(kind: str, directory: Path) -> Iterator[CliCluster]:
-    """A fresh cluster of a kind."""
+def start_cluster(kind: str, directory: Path) -> Iterator[CliCluster]:
+    """Starts a cluster of this kind."""
     if kind == "peer":
         with Peer() as peer, closing(CliCluster(kind, peer.address)) as cluster:
             yield cluster

@@ -1,4 +1,4 @@
-"""What tests of groups say to a broker, request by request."""
+"""Requests of group members to a broker, one by one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def versions(key: int) -> range:
 async def join(
     client: RawClient, group: str, version: int = 9, member_id: str = "", **fields: object
 ) -> JoinGroupResponse:
-    """Joins, and joins again when told which id to use."""
+    """Joins a group, and joins again with the member id from the first reply."""
     request = JoinGroupRequest(
         group_id=group, session_timeout_ms=10_000, rebalance_timeout_ms=10_000, member_id=member_id,
         protocol_type="consumer", protocols=[JoinGroupRequestProtocol("range", b"subscription")],

@@ -1,4 +1,4 @@
-"""Three brokers on one bucket with all their faces, in this process and over real sockets."""
+"""Three brokers on one bucket with HTTP and Kafka listeners, in this process and over real sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiered.broker.real_world import real_world
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.server.server import serve_http
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
@@ -27,7 +27,7 @@ PLAINTEXT = "PLAINTEXT"
 
 
 class ClusterBroker(HttpBroker):
-    """One of the three, as a client sees it."""
+    """One of the three brokers, as a client sees it."""
 
     kafka: KafkaServer
 
@@ -36,7 +36,7 @@ class ClusterBroker(HttpBroker):
         return self.broker.settings.node_id
 
     async def end(self, *, clean: bool) -> None:
-        """Stopped in order, or gone: then others hear no word of it."""
+        """Stops the broker cleanly, or ends it without a message to the others."""
         if clean:
             await self.broker.hand_over()
         await self.kafka.close()
@@ -45,7 +45,7 @@ class ClusterBroker(HttpBroker):
 
 
 class HttpCluster:
-    """Brokers by their numbers."""
+    """The brokers by their numbers."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, ClusterBroker] = {}
@@ -55,19 +55,19 @@ class HttpCluster:
 
     @property
     def url(self) -> str:
-        """Below which REST v3 is, at any broker."""
+        """Returns the base URL of REST v3 at any broker."""
         return self.brokers[1].cluster
 
     async def end(self, number: int, *, clean: bool = False) -> None:
         await self.brokers.pop(number).end(clean=clean)
 
     async def create(self, topic: str, *assignments: Sequence[int], **configs: str) -> None:
-        """A topic whose partitions are on these brokers, the first of each leads."""
+        """Creates a topic with its partitions on these brokers; the first of each list leads."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         await self.brokers[1].broker.submit(CreateTopic(topic, assignments=assignments, configs=named))
 
     async def get_from_all(self, path: str, accept: str = "") -> HttpReply:
-        """What every broker answers, which is the same, but for its own address in links."""
+        """Returns the reply that all brokers give; it may differ in their own address in links only."""
         answers = {}
         for number, broker in self.brokers.items():
             got = await broker.get(path, accept)
@@ -79,7 +79,7 @@ class HttpCluster:
         return first
 
     def is_known_by_all(self, condition: Callable[[Broker], bool]) -> bool:
-        """Whether it holds at every broker."""
+        """True if the condition holds at every broker."""
         return all(condition(each.broker) for each in self.brokers.values())
 
 
@@ -87,7 +87,7 @@ class HttpCluster:
 async def http_cluster(
     directory: Path, numbers: Sequence[int] = (1, 2, 3), **settings: Any
 ) -> AsyncIterator[HttpCluster]:
-    """Ready, and all know each other. Those that are still there are stopped at the end."""
+    """Yields three ready brokers that know each other. Stops the remaining ones at the end."""
     (directory / "bucket").mkdir(parents=True)
     made = HttpCluster()
     async with AsyncExitStack() as stack:
@@ -128,7 +128,7 @@ async def _broker(
 
 
 def run(directory: Path, scenario: Callable[[HttpCluster], Awaitable[None]], **settings: Any) -> None:
-    """Tells `story` to a fresh cluster."""
+    """Runs a scenario on a new cluster."""
 
     async def run_all() -> None:
         async with asyncio.timeout(2 * TEST_SECONDS), http_cluster(directory, **settings) as running:

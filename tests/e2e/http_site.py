@@ -1,4 +1,4 @@
-"""A broker with its HTTP face, whole and in this process, and clients that speak to it over real sockets."""
+"""A whole broker with its HTTP listener in this process, and clients over real sockets."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.ports import World
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.server.server import HttpServer, serve_http
 
 JSON = "application/json"
 RAW = "application/octet-stream"
 TEST_SECONDS = 120.0
-"""A test ends with an event. This only ends one that hangs, on a busy machine too."""
+"""Deadline of a test. A test waits for events, so that the deadline only ends one that hangs, also on a busy
+machine."""
 
 
 class HttpReply(NamedTuple):
-    """What came back."""
+    """Status, headers and body of a reply."""
 
     status: int
     headers: dict[str, str]
@@ -52,7 +53,8 @@ class HttpBroker:
     async def ask(
         self, method: str, path: str, body: Any = None, *, kind: str = JSON, accept: str = "", **headers: str
     ) -> HttpReply:
-        """One request; `body` is sent as it is (bytes) or as JSON. Only a POST has a type without a body, too."""
+        """Sends one request. `body` is bytes or a value for JSON. Only a POST has a content type without a body,
+        too."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if accept:
             sent["Accept"] = accept
@@ -67,12 +69,12 @@ class HttpBroker:
         return await self.ask("GET", path, accept=accept)
 
     async def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
-        """A topic, past HTTP."""
+        """Creates a topic, without HTTP."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         await self.broker.submit(CreateTopic(topic, partitions, configs=named))
 
     async def produce(self, topic: str, *values: str, partition: int = 0) -> None:
-        """Text records, one batch."""
+        """Produces text records in one batch."""
         entries = [
             {"id": str(n), "partition_id": partition, "value": {"type": "STRING", "data": value}}
             for n, value in enumerate(values)
@@ -81,7 +83,7 @@ class HttpBroker:
         assert answer.status == 207 and not answer.json["failures"], answer
 
     async def raw(self, data: bytes) -> bytes:
-        """Bytes as they are on a connection of their own; everything that comes until the broker closes it."""
+        """Sends bytes on a connection of their own; returns all bytes until the broker closes it."""
         host, port = self.url.removeprefix("http://").rsplit(":", 1)
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
@@ -97,7 +99,7 @@ class HttpBroker:
 async def http_broker(
     directory: Path, limits: HttpLimits | None = None, ports: Callable[[World], World] | None = None, **settings: Any
 ) -> AsyncIterator[HttpBroker]:
-    """A broker on `directory`, stopped cleanly at the end. `ports` may put other ones in place of the real ones."""
+    """Yields a broker on `directory`, and stops it cleanly at the end. `ports` may replace the real ports."""
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), http="127.0.0.1:0", **settings)
     world = real_world(chosen)
@@ -115,7 +117,7 @@ async def http_broker(
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Returns once something that the broker does by itself has happened; the test's own deadline ends the wait."""
+    """Waits until the condition holds; the test's own deadline ends the wait."""
     while not condition():
         await asyncio.sleep(0.002)
 
@@ -123,7 +125,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 def run(
     directory: Path, scenario: Callable[[HttpBroker], Awaitable[None]], limits: HttpLimits | None = None, **given: Any
 ) -> None:
-    """Tells `story` to a fresh broker."""
+    """Runs a scenario on a new broker."""
 
     async def run_all() -> None:
         async with asyncio.timeout(TEST_SECONDS), http_broker(directory, limits, **given) as running:

@@ -1,4 +1,4 @@
-"""A broker that speaks the Kafka protocol, whole and in this process; and a raw client that writes its own frames."""
+"""A whole broker with its Kafka listener in this process, and a raw client that writes its own frames."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LISTENER = "PLAINTEXT"
 
 
 class RawClient:
-    """One raw connection. `ask` is one request and its answer; `send` and `receive` are its halves."""
+    """One raw connection. `ask` sends a request and reads its reply; `send` and `receive` are its halves."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -53,7 +53,7 @@ class RawClient:
         self._correlation_id = 0
 
     def frame(self, message: Message, version: int) -> bytes:
-        """A whole request; its correlation id is the number of frames made before."""
+        """Returns a whole request; its correlation id is the number of frames before it."""
         api = _api(message)
         head = encode_request_header(api, version, self._correlation_id, "test")
         self._correlation_id += 1
@@ -65,13 +65,13 @@ class RawClient:
         await self.writer.drain()
 
     async def read_reply(self) -> bytes:
-        """The next answer without its length."""
+        """Returns the next reply without its length."""
         async with asyncio.timeout(TEST_SECONDS):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             return await self.reader.readexactly(size)
 
     async def receive(self, table: type[T], version: int, correlation_id: int | None = None) -> T:
-        """The next answer, which is of that kind."""
+        """Returns the next reply, which must be of this type."""
         frame = await self.read_reply()
         key = table.spec.key
         found, position = decode_response_header(APIS[key], version, frame)
@@ -83,7 +83,7 @@ class RawClient:
         return await self.receive(table, version, self._correlation_id - 1)
 
     async def read_to_end(self) -> bytes:
-        """What still comes until the broker ends the connection."""
+        """Returns all remaining bytes until the broker closes the connection."""
         async with asyncio.timeout(TEST_SECONDS):
             try:
                 return await self.reader.read()
@@ -108,7 +108,7 @@ class KafkaBroker:
         self._clients: list[RawClient] = []
 
     async def client(self, address: str = "127.0.0.1") -> RawClient:
-        """A connection of its own, from one of this machine's addresses."""
+        """Opens a connection from one of this machine's addresses."""
         host, port = self.address.rsplit(":", 1)
         own = (address, 0) if host == "127.0.0.1" else None
         client = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=own))
@@ -116,13 +116,13 @@ class KafkaBroker:
         return client
 
     async def create(self, topic: str, partitions: int = 1, **configs: str) -> LeaderReplica:
-        """A topic, past the protocol; its first partition."""
+        """Creates a topic without the protocol; returns its first partition."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         await self.node.submit(CreateTopic(topic, partitions, configs=named))
         return self.node.leader_replica(topic, 0)
 
     def count_refusals(self, reason: str) -> int:
-        """How many connections were ended for that reason."""
+        """Returns how many connections were closed for that reason."""
         return self.server.context.refusals.count(reason)
 
     def close_clients(self) -> None:
@@ -134,7 +134,7 @@ class KafkaBroker:
 async def kafka_broker(
     directory: Path, ports: Callable[[World], World] | None = None, **settings: Any
 ) -> AsyncIterator[KafkaBroker]:
-    """A broker on `directory`, stopped cleanly at the end. `ports` may put other ones in place of the real ones."""
+    """Yields a broker on `directory`, and stops it cleanly at the end. `ports` may replace the real ports."""
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), kafka="127.0.0.1:0", **settings)
     world = real_world(chosen)
@@ -154,7 +154,7 @@ async def kafka_broker(
 
 
 def run(directory: Path, scenario: Callable[[KafkaBroker], Awaitable[None]], **settings: Any) -> None:
-    """Tells `story` to a fresh broker; `settings` as for `kafka_site`."""
+    """Runs a scenario on a new broker with the `settings` of `kafka_broker`."""
 
     async def run_all() -> None:
         async with asyncio.timeout(TEST_SECONDS), kafka_broker(directory, **settings) as site:
@@ -164,7 +164,7 @@ def run(directory: Path, scenario: Callable[[KafkaBroker], Awaitable[None]], **s
 
 
 def produce(replica: LeaderReplica, *values: bytes, acks: int = -1, raw: Any = None) -> ProduceRequest:
-    """A request with one batch for one partition."""
+    """Returns a produce request with one batch for one partition."""
     data = raw if raw is not None else batch(list(values))
     part = PartitionProduceData(index=replica.partition, records=data)
     topic = TopicProduceData(name=replica.topic, topic_id=replica.topic_id, partition_data=[part])
@@ -178,7 +178,7 @@ def fetch(
     each_bytes: int = 1 << 20,
     max_bytes: int = 1 << 24,
 ) -> FetchRequest:
-    """A request for partitions from an offset each."""
+    """Returns a fetch request for partitions, each from an offset on."""
     topics: dict[str, FetchTopic] = {}
     for replica, offset in wanted:
         topic = topics.setdefault(replica.topic, FetchTopic(topic=replica.topic, topic_id=replica.topic_id))
@@ -189,7 +189,7 @@ def fetch(
 
 
 def values_of(data: Buffer) -> list[bytes]:
-    """The values of all records of an answer, whose batches are whole."""
+    """Returns the values of all records of a reply with whole batches."""
     walked = walk(data)
     assert walked.why == "", walked
     return [record.value or b"" for each in walked.batches for record in decode_records(data, each.position)]

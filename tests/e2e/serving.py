@@ -1,4 +1,4 @@
-"""A broker as its users start it, for tests: `tiered serve` in a process of its own on a free port."""
+"""A broker as users start it: `tiered serve` in a process of its own on a free port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess
 
 
 class ServeProcess:
-    """A broker on a directory, ready when this returns. A context manager that stops it."""
+    """A broker on a directory, ready after construction. A context manager that stops it."""
 
     def __init__(self, directory: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
         self.log = directory.with_name(directory.name + ".log")
@@ -41,7 +41,7 @@ class ServeProcess:
         self.kafka = self.line.partition(" kafka=")[2].split()[0]
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
-        """Status and JSON (or text) of one request."""
+        """Sends one request; returns status and JSON (or text)."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=SECONDS)
         try:
             data = None if body is None else json.dumps(body).encode()
@@ -54,7 +54,7 @@ class ServeProcess:
             connection.close()
 
     def create_topic(self, name: str, **configs: str) -> None:
-        """A topic with one partition."""
+        """Creates a topic with one partition."""
         cluster = self.ask("GET", "/tiered/v1/node")[1]["cluster_id"]
         settings = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
         body = {"topic_name": name, "partitions_count": 1, "configs": settings}
@@ -62,20 +62,20 @@ class ServeProcess:
         assert status == 201, answer
 
     def produce(self, topic: str, *values: Any) -> list[int]:
-        """The offsets that the values got."""
+        """Produces values; returns their offsets."""
         body = {"records": [{"value": value} for value in values]}
         status, answer = self.ask("POST", f"/topics/{topic}", body, "application/vnd.kafka.json.v2+json")
         assert status == 200, answer
         return [each["offset"] for each in answer["offsets"]]
 
     def values(self, topic: str, offset: int = 0) -> list[Any]:
-        """The values from an offset on."""
+        """Returns the values from an offset on."""
         status, answer = self.ask("GET", f"/topics/{topic}/partitions/0/records?offset={offset}&format=json")
         assert status == 200, answer
         return [record["value"] for record in answer["records"]]
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ends it and gives its exit code."""
+        """Stops the process; returns its exit code."""
         self.process.send_signal(how)
         code = self.process.wait(SECONDS)
         assert self.process.stdout is not None

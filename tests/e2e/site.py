@@ -1,4 +1,4 @@
-"""A bucket, a machine and the broker that runs there, in virtual time; and records to send through it."""
+"""Rig of a bucket, a machine and its broker, in virtual time, with records to send through it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SimBrokerRig:
         await self.node.stop()
 
     async def crash(self, how: Callable[[], None]) -> None:
-        """`how` is a method of the machine: its ports are gone before the broker's tasks are."""
+        """Crashes the broker by a method `how` of the machine: its ports are revoked before its tasks end."""
         how()
         await self.node.stop(clean=False)
 
@@ -63,7 +63,7 @@ class SimBrokerRig:
         return self.node.leader_replica(name, 0)
 
     async def wait_until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
-        """Lets virtual time pass until it holds."""
+        """Lets virtual time pass until the condition holds."""
         deadline = self.loop.now_ns + int(seconds * 1e9)
         while not condition():
             assert self.loop.now_ns < deadline, f"not within {seconds} s: {self.node.health()}"
@@ -84,13 +84,13 @@ def batch(values: list[bytes], timestamp: int = 1_700_000_000_000) -> bytearray:
 
 
 async def fill(replica: LeaderReplica, count: int, start: int = 0) -> None:
-    """`count` records of about 1 KiB, one batch each; the value begins with the record's number."""
+    """Appends `count` records of about 1 KiB in one batch each; the value begins with the number of the record."""
     for number in range(start, start + count):
         await replica.append(batch([b"%06d" % number + b"x" * 1000]))
 
 
 async def read_values(replica: LeaderReplica, start: int, *, max_bytes: int = 3000) -> list[bytes]:
-    """The first bytes of every record from `start` to the end, read as a consumer does."""
+    """Returns the first bytes of every record from `start` to the end, read as a consumer does."""
     found: list[bytes] = []
     offset = start
     while offset < replica.high_watermark:

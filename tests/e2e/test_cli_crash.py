@@ -1,4 +1,4 @@
-"""Commands that run while the broker dies and comes back: nothing is lost, nothing is there twice."""
+"""Test of commands that run while the broker dies and comes back: no record is lost or written twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.e2e.cli_cluster import CliCluster
 from tests.e2e.serving import ServeProcess
 
 
-def test_produce_and_consume_go_on_when_the_broker_is_back(tmp_path: Path) -> None:
+def test_produce_and_consume_continue_when_the_broker_is_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ServeProcess(data) as first:
         address = first.kafka

@@ -1,4 +1,4 @@
-"""The examples of docs/CLI.md, run in order: they end well and print what the page says."""
+"""Test of the examples of docs/CLI.md, run in order: they succeed and print the output on the page."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.cli_cluster import running
+from tests.e2e.cli_cluster import start_cluster
 from tests.e2e.serving import SECONDS
 from tests.sources import ROOT
 
 PAGE = ROOT / "docs" / "CLI.md"
 
 
-def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
+def test_examples_print_the_output_on_the_page(tmp_path: Path) -> None:
     command = tmp_path / "bin" / "tiered"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tiered_api.cli.main "$@"\n')
     command.chmod(0o755)
     examples = re.findall(r"```sh\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(examples) == PAGE.read_text().count("```sh"), "an example without its output"
-    with running("ours", tmp_path) as cluster:
+    with start_cluster("ours", tmp_path) as cluster:
         path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "TIERED_BROKERS": cluster.address}
         for script, printed in examples:

@@ -1,4 +1,4 @@
-"""`tiered group` and `tiered topic consume -g`: members, offsets and lag, against ours and Kafka."""
+"""Tests of `tiered group` and `tiered topic consume -g`: members, offsets and lag, against ours and Kafka."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cli_cluster import KINDS, CliCluster, running
+from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
-    with running(request.param, tmp_path_factory.mktemp("groups")) as made:
+    with start_cluster(request.param, tmp_path_factory.mktemp("groups")) as made:
         yield made
 
 
 def create_filled_topic(cluster: CliCluster, partitions: int, each: int) -> str:
-    """A topic with records in every partition."""
+    """Creates a topic with records in every partition."""
     topic = cluster.create_topic(partitions)
     for partition in range(partitions):
         lines = "".join(f"{1_700_000_000_000 + 1000 * number} v{number}\n" for number in range(each))
@@ -33,11 +33,11 @@ def describe(cluster: CliCluster, group: str) -> dict[str, Any]:
 
 
 def offsets(cluster: CliCluster, group: str) -> list[tuple[int, int | None, int]]:
-    """Partition, committed offset and lag."""
+    """Returns partition, committed offset and lag."""
     return [(row["partition"], row["current_offset"], row["lag"]) for row in describe(cluster, group)["partitions"]]
 
 
-def test_what_is_printed_is_committed_and_the_next_member_goes_on(cluster: CliCluster) -> None:
+def test_printed_records_are_committed_and_the_next_member_continues(cluster: CliCluster) -> None:
     topic, group = create_filled_topic(cluster, 1, 10), cluster.new_name("goes-on")
     assert cluster.consume(topic, "-g", group, "-n", "4", form=r"%o\n") == ["0", "1", "2", "3"]
     assert offsets(cluster, group) == [(0, 4, 6)]
@@ -46,7 +46,7 @@ def test_what_is_printed_is_committed_and_the_next_member_goes_on(cluster: CliCl
     assert (shown["state"], shown["members"], shown["total_lag"], shown["coordinator"]) == ("Empty", 0, 0, 1)
 
 
-def test_two_members_share_and_one_that_is_interrupted_leaves(cluster: CliCluster) -> None:
+def test_two_members_share_partitions_and_an_interrupted_one_leaves(cluster: CliCluster) -> None:
     topic, group = create_filled_topic(cluster, 2, 1), cluster.new_name("shared")
     readers = [cluster.start("topic", "consume", topic, "-g", group, "-f", r"%p\n") for _ in range(2)]
     while True:
@@ -115,7 +115,7 @@ def test_groups_and_offsets_are_deleted(cluster: CliCluster) -> None:
     assert f"no group {group}" in cluster.run("group", "describe", group, code=1)
 
 
-def test_lists_filter_by_state_and_names_by_expression(cluster: CliCluster) -> None:
+def test_lists_are_filtered_by_state_and_by_name_expression(cluster: CliCluster) -> None:
     topic, group = create_filled_topic(cluster, 1, 1), cluster.new_name("listed")
     cluster.run("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")
     rows = cluster.rows("group", "list", "-s", "Empty,Stable")

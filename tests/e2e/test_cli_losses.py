@@ -1,4 +1,5 @@
-"""`tiered cluster losses` and `health` after a broker has lost its disk, with records that were not in the bucket."""
+"""Tests of `tiered cluster losses` and `health` after a broker has lost its disk with records that were not in the
+bucket."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.e2e.serving import ServeProcess
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[CliCluster]:
-    """Records of `hot` went with the disk."""
+    """Starts a cluster that has lost the records of `hot` with its disk."""
     store = ("--store", f"file://{tmp_path}/bucket")
     with ServeProcess(tmp_path / "data", *store) as broker:
         broker.create_topic("hot")
@@ -29,7 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[CliCluster]:
         yield found
 
 
-def test_losses_are_listed_and_a_problem_until_they_are_acknowledged(cluster: CliCluster) -> None:
+def test_losses_are_a_problem_until_they_are_acknowledged(cluster: CliCluster) -> None:
     hot, other = cluster.rows("cluster", "losses")
     assert (hot["topic"], hot["partition"], hot["from_offset"]) == ("hot", 0, 0)
     assert other["topic"] == "other", "it was empty, but not for long enough to be known to be"
@@ -48,7 +49,7 @@ def test_losses_are_listed_and_a_problem_until_they_are_acknowledged(cluster: Cl
     assert "Healthy:" in cluster.run("cluster", "health")
 
 
-def test_what_is_not_there_cannot_be_acknowledged(cluster: CliCluster) -> None:
+def test_unknown_loss_cannot_be_acknowledged(cluster: CliCluster) -> None:
     said = cluster.run("cluster", "losses", "acknowledge", "--topic", "nope", code=2)
     assert "there is no topic 'nope'" in said
     said = cluster.run("cluster", "losses", "acknowledge", "--topic", "hot", "-p", "7", code=2)

@@ -1,4 +1,4 @@
-"""`tiered cluster reassign|rebalance|decommission|unthrottle` against three real brokers."""
+"""Tests of `tiered cluster reassign|rebalance|decommission|unthrottle` against three real brokers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.ra
 NOTHING = " 0 replicas would be copied\n"
 COUNT, SIZE = 120, 50_000
 RATE = COUNT * SIZE // 3
-"""One partition is copied in three seconds."""
+"""A rate at which one partition is copied in three seconds."""
 
 
 def start_broker(stack: ExitStack, directory: Path, node: int) -> ServeProcess:
-    """One of the cluster whose bucket is in `directory`."""
+    """Starts one broker of the cluster whose bucket is in `directory`."""
     store = f"file://{directory / 'bucket'}"
     return stack.enter_context(ServeProcess(directory / f"b{node}", "--store", store, "--node-id", str(node)))
 
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The option that names one of three brokers; topic `t` has two partitions, each on two of them."""
+    """Returns the options that name one of the brokers. Topic `t` has two partitions, each on two brokers."""
     with ExitStack() as stack:
         served = [start_broker(stack, tmp_path, node) for node in (1, 2, 3)]
         option = ("--brokers", served[0].kafka)
@@ -55,7 +55,7 @@ def wait_until(condition: Any) -> None:
 
 
 class AdminView:
-    """The cluster through a client of its own: a process for every look costs more."""
+    """The cluster through one client: a process for each check costs more."""
 
     def __init__(self, address: str) -> None:
         self._admin = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
@@ -65,17 +65,17 @@ class AdminView:
         return {number: list(each.replicas) for number, each in found.partitions.items()}
 
     def leader(self, topic: str) -> int:
-        """Who leads its only partition, -1 when nobody does."""
+        """Returns the leader of the topic's only partition, -1 if it has none."""
         return int(self._admin.list_topics(topic, timeout=SECONDS).topics[topic].partitions[0].leader)
 
     def rates(self) -> set[str]:
-        """What the brokers hold copies to."""
+        """Returns the rates to which the brokers throttle replicas."""
         named = [admin.ConfigResource(admin.ConfigResource.Type.BROKER, node) for node in ("1", "2", "3")]
         told = [each.result(SECONDS) for one in named for each in self._admin.describe_configs([one]).values()]
         return {each[name].value for each in told for name in RATES}
 
 
-def test_moves_wait_at_their_rate_and_who_is_emptied_gets_nothing_new(at: tuple[str, str]) -> None:
+def test_reassignment_keeps_its_rate_and_a_cordoned_broker_gets_nothing(at: tuple[str, str]) -> None:
     seen = AdminView(at[1])
     unlimited = seen.rates()
     began, before = time.monotonic(), seen.replicas_of()
@@ -108,7 +108,7 @@ def test_moves_wait_at_their_rate_and_who_is_emptied_gets_nothing_new(at: tuple[
 
     done = run_tiered("cluster", "decommission", "2", *at)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "broker 2 holds nothing any more, gets nothing new, and may be stopped"
+    assert done.stdout.splitlines()[-1] == "broker 2 has no replicas any more, gets no new ones, and may be stopped"
     assert run_tiered("topic", "create", "more", "-p", "6", *at).returncode == 0
     assert not any(2 in each for each in (*seen.replicas_of().values(), *seen.replicas_of("more").values()))
     said = run_tiered("cluster", "rebalance", *at).stdout
@@ -120,8 +120,9 @@ def test_moves_wait_at_their_rate_and_who_is_emptied_gets_nothing_new(at: tuple[
     assert "cordoned" not in said and not said.endswith(NOTHING), "nor is 1: it was refused"
 
 
-def test_nobody_leaves_with_the_only_copy_where_it_cannot_be_copied(tmp_path: Path) -> None:
-    """Neither when nobody else takes it, nor when who has it is down. It goes once it can, with all that it holds."""
+def test_broker_with_the_only_copy_cannot_be_decommissioned(tmp_path: Path) -> None:
+    """The command refuses while no other broker takes the copy, and while the broker with the copy is down. It succeeds
+    once the copy can move."""
     with ExitStack() as stack:
         served = [start_broker(stack, tmp_path, node) for node in (1, 2, 3)]
         at = ("--brokers", served[0].kafka)
@@ -134,7 +135,7 @@ def test_nobody_leaves_with_the_only_copy_where_it_cannot_be_copied(tmp_path: Pa
         seen = AdminView(at[1])
 
         def refusal() -> str:
-            """Nothing moves; and who stays is not kept from new replicas."""
+            """Returns the refusal. Nothing moves, and the broker may still get new replicas."""
             refused = run_tiered("cluster", "decommission", str(leaving), *at)
             assert refused.returncode != 0 and refused.stdout == ""
             assert seen.replicas_of("only") == before and run_tiered("cluster", "reassign", *at).stdout == ""

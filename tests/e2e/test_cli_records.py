@@ -1,4 +1,4 @@
-"""`tiered topic produce` and `consume`: records in and out as they are, in every format, against ours and Kafka."""
+"""Tests of `tiered topic produce` and `consume`: records in every format, against ours and Kafka."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cli_cluster import KINDS, CliCluster, running
+from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
 from tests.e2e.serving import COMMAND, SECONDS
 from tiered.records.partitioner import partition_of
 
@@ -20,11 +20,11 @@ EVERYTHING = r"%t %p %o %d %k %v %h{%k=%v;}\n"
 
 @pytest.fixture(scope="module", params=KINDS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
-    with running(request.param, tmp_path_factory.mktemp("records")) as made:
+    with start_cluster(request.param, tmp_path_factory.mktemp("records")) as made:
         yield made
 
 
-def test_lines_become_records_and_are_told_of(cluster: CliCluster) -> None:
+def test_lines_become_records_and_are_reported(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     told = cluster.produce(topic, "one\n\nthree")
     assert [line.rsplit(" ", 1)[0] for line in told] == [
@@ -34,7 +34,7 @@ def test_lines_become_records_and_are_told_of(cluster: CliCluster) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_comes_back(cluster: CliCluster, codec: str) -> None:
+def test_records_of_every_codec_are_consumed(cluster: CliCluster, codec: str) -> None:
     topic = cluster.create_topic()
     values = [f"{number} " + "x" * number for number in range(300)]
     cluster.produce(topic, "\n".join(values), "-z", codec)
@@ -42,7 +42,7 @@ def test_every_codec_comes_back(cluster: CliCluster, codec: str) -> None:
     assert cluster.consume(topic, "-n", "1", form="%a{compression}\\n") == [codec]
 
 
-def test_keys_headers_timestamps_and_partitions_go_through_the_formats(cluster: CliCluster) -> None:
+def test_formats_keep_keys_headers_timestamps_and_partitions(cluster: CliCluster) -> None:
     topic = cluster.create_topic(3)
     line = "1700000000123 1 key:value h1=a,h2=b,\n"
     cluster.produce(topic, line, "-f", r"%d %p %k:%v %H{2}%h{%k=%v,}\n", "-H", "all:x")
@@ -53,7 +53,7 @@ def test_keys_headers_timestamps_and_partitions_go_through_the_formats(cluster: 
     )
 
 
-def test_a_key_goes_where_every_client_puts_it(cluster: CliCluster) -> None:
+def test_key_goes_to_the_partition_that_every_client_chooses(cluster: CliCluster) -> None:
     topic = cluster.create_topic(5)
     keys = [f"key-{number}" for number in range(40)]
     cluster.produce(topic, "".join(f"{key} v\n" for key in keys), "-f", r"%k %v\n")
@@ -61,7 +61,7 @@ def test_a_key_goes_where_every_client_puts_it(cluster: CliCluster) -> None:
     assert placed == {key: str(partition_of(key.encode(), 5)) for key in keys}
 
 
-def test_binary_records_of_sizes_come_back(cluster: CliCluster) -> None:
+def test_binary_records_of_any_size_are_consumed(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     records = [(b"k\n\x00", bytes(range(256))), (b"", b"\xff" * 5)]
     data = b"".join(len(k).to_bytes(2, "big") + k + len(v).to_bytes(4, "little") + v for k, v in records)
@@ -70,7 +70,7 @@ def test_binary_records_of_sizes_come_back(cluster: CliCluster) -> None:
     assert [tuple(base64.b64decode(part) for part in line.split(" ")) for line in lines] == records
 
 
-def test_tombstones_and_a_fixed_key(cluster: CliCluster) -> None:
+def test_tombstones_and_a_fixed_key_are_produced(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     cluster.produce(topic, "\n", "-Z", "-k", "gone")
     cluster.produce(topic, "\n", "-k", "empty")
@@ -81,7 +81,7 @@ def test_tombstones_and_a_fixed_key(cluster: CliCluster) -> None:
     assert [("key" in each and each["key"], each.get("value")) for each in shown] == [("gone", None), ("empty", "")]
 
 
-def test_json_is_pretty_by_default_and_says_what_is_no_text(cluster: CliCluster) -> None:
+def test_json_is_pretty_by_default_and_marks_what_is_no_text(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     cluster.run("topic", "produce", topic, "-H", "a:b", stdin=b"\xff\xfe\n")
     whole = cluster.run("topic", "consume", topic, "-n", "1")
@@ -114,7 +114,7 @@ def test_json_is_pretty_by_default_and_says_what_is_no_text(cluster: CliCluster)
         ("@2030-01-01:end", range(0)),
     ],
 )
-def test_ranges_of_offsets_and_time(
+def test_consume_reads_ranges_of_offsets_and_time(
     cluster: CliCluster, where: str, expected: range, request: pytest.FixtureRequest
 ) -> None:
     topic = _topic_of_ten(cluster)
@@ -126,7 +126,7 @@ _ten_of: dict[str, str] = {}
 
 
 def _topic_of_ten(cluster: CliCluster) -> str:
-    """A topic with ten records, a second apart."""
+    """Creates a topic with ten records, a second apart."""
     if cluster.address not in _ten_of:
         topic = _ten_of[cluster.address] = cluster.create_topic()
         lines = "".join(f"{1_700_000_000_000 + 1000 * number} v\n" for number in range(10))
@@ -134,7 +134,7 @@ def _topic_of_ten(cluster: CliCluster) -> str:
     return _ten_of[cluster.address]
 
 
-def test_end_means_what_comes_after(cluster: CliCluster) -> None:
+def test_consume_from_the_end_reads_later_records(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     cluster.produce(topic, "before\n")
     reader = cluster.start("topic", "consume", topic, "-o", "end", "-n", "1", "-f", "%v")
@@ -145,7 +145,7 @@ def test_end_means_what_comes_after(cluster: CliCluster) -> None:
     assert (reader.returncode, out, err) == (0, b"after", b"")
 
 
-def test_several_topics_and_partitions_each_in_order(cluster: CliCluster) -> None:
+def test_several_topics_and_partitions_are_each_read_in_order(cluster: CliCluster) -> None:
     topics = [cluster.create_topic(2), cluster.create_topic(2)]
     for topic in topics:
         for partition in ("0", "1"):
@@ -158,7 +158,7 @@ def test_several_topics_and_partitions_each_in_order(cluster: CliCluster) -> Non
     assert cluster.consume(topics[0], "-p", "1", form=r"%p%v\n") == ["1a", "1b", "1c"]
 
 
-def test_acks_0_and_1(cluster: CliCluster) -> None:
+def test_produce_with_acks_0_and_1(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     cluster.produce(topic, "one\n", "--acks", "1")
     assert cluster.produce(topic, "none\n", "--acks", "0", "-o", "%o") == ["-1"]
@@ -166,14 +166,14 @@ def test_acks_0_and_1(cluster: CliCluster) -> None:
     assert cluster.consume(topic, "-n", "2") == ["one", "none"]
 
 
-def test_more_than_a_batch_holds_is_split(cluster: CliCluster) -> None:
+def test_input_larger_than_a_batch_is_split(cluster: CliCluster) -> None:
     topic = cluster.create_topic(max_message_bytes="3000")
     values = [f"{number:04}" + "y" * 200 for number in range(100)]
     cluster.produce(topic, "\n".join(values), "-z", "none")
     assert cluster.consume(topic) == values
 
 
-def test_what_cannot_be_written_ends_with_an_error_that_says_how_much(cluster: CliCluster) -> None:
+def test_error_of_produce_says_how_many_records_are_written(cluster: CliCluster) -> None:
     topic = cluster.create_topic(max_message_bytes="2000")
     process = cluster.start("topic", "produce", topic, "-z", "none", "-o", "")
     out, err = cluster.end(process, b"small\n" + b"z" * 5000 + b"\nlast\n")
@@ -183,7 +183,7 @@ def test_what_cannot_be_written_ends_with_an_error_that_says_how_much(cluster: C
     assert f"{len(written)} of 3 records" in err.decode() or not written
 
 
-def test_a_missing_topic_or_partition_is_an_error(cluster: CliCluster) -> None:
+def test_missing_topic_or_partition_is_an_error(cluster: CliCluster) -> None:
     missing = cluster.new_name("missing")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in cluster.run("topic", "produce", missing, stdin=b"x\n", code=2)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in cluster.run("topic", "consume", missing, "-o", ":end", code=2)
@@ -193,7 +193,7 @@ def test_a_missing_topic_or_partition_is_an_error(cluster: CliCluster) -> None:
     assert "it ends at 0" in cluster.run("topic", "consume", topic, "-o", "5", code=2)
 
 
-def test_offsets_that_were_deleted_are_passed_over_and_said(cluster: CliCluster) -> None:
+def test_deleted_offsets_are_skipped_and_reported(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     cluster.produce(topic, "a\nb\nc\n")
     cluster.run("topic", "trim", topic, "-o", "2", "-p", "0")
@@ -201,7 +201,7 @@ def test_offsets_that_were_deleted_are_passed_over_and_said(cluster: CliCluster)
     assert cluster.end(process) == (b"c", b"tiered: 2 offsets were deleted before they were read\n")
 
 
-def test_a_missing_topic_is_created_when_that_is_asked_for(cluster: CliCluster) -> None:
+def test_missing_topic_is_created_on_request(cluster: CliCluster) -> None:
     topic = cluster.new_name("auto")
     cluster.produce(topic, "x\n", "--allow-auto-topic-creation")
     assert cluster.consume(topic) == ["x"]
@@ -239,7 +239,7 @@ def test_ctrl_c_and_a_closed_pipe_are_quiet(cluster: CliCluster) -> None:
     assert (writer.returncode, err) == (130, b"")
 
 
-def test_a_producer_whose_output_is_no_longer_read_says_what_is_written(cluster: CliCluster) -> None:
+def test_produce_with_a_closed_output_reports_the_written_records(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     writer = cluster.start("topic", "produce", topic)
     assert writer.stdin is not None and writer.stdout is not None and writer.stderr is not None
@@ -250,12 +250,12 @@ def test_a_producer_whose_output_is_no_longer_read_says_what_is_written(cluster:
     words = writer.stderr.read().decode()
     assert writer.wait(SECONDS) == 1
     assert words.startswith(
-        "tiered: 2 of 2 records that were read are written\ntiered: nobody reads the output any more"
+        "tiered: 2 of 2 records that were read are written\ntiered: the reader of the output is gone"
     )
     assert words.count("\n") == 2 and cluster.consume(topic) == ["first", "second"]
 
 
-def test_an_output_that_takes_no_more_is_one_line(cluster: CliCluster) -> None:
+def test_full_output_is_a_one_line_error(cluster: CliCluster) -> None:
     with open("/dev/full", "wb") as full:
         command = [*COMMAND, "topic", "describe", cluster.create_topic(), "--brokers", cluster.address]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=SECONDS, check=False)

@@ -1,4 +1,4 @@
-"""`tiered cold`: the bucket read without a broker, and what it says of a bucket that is none."""
+"""Tests of `tiered cold`, which reads the bucket without a broker, and its errors for a directory that is no bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOON = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A bucket with the topics `letters` (cold) and `empty`, and no broker."""
+    """Returns a bucket with the topics `letters` (cold) and `empty`, and no broker."""
     root = tmp_path_factory.mktemp("cold")
     url = f"file://{root}/bucket"
     with ServeProcess(root / "data", "--store", url, *SOON) as broker:
@@ -46,7 +46,7 @@ def test_cat_prints_records_from_an_offset_on(store: str) -> None:
     assert (record["partition"], record["offset"], record["key"], record["value"]) == (0, 0, None, '"a"')
 
 
-def test_an_empty_topic_has_nothing_to_print(store: str) -> None:
+def test_empty_topic_prints_nothing(store: str) -> None:
     assert run_tiered("cold", "cat", "--store", store, "--topic", "empty").stdout == ""
     assert run_tiered("cold", "ls", "--store", store, "--topic", "empty").stdout == ""
 
@@ -60,19 +60,19 @@ def test_an_empty_topic_has_nothing_to_print(store: str) -> None:
         (("--topic", "letters", "--offset", "7"), "offset 7 of letters-0 is not in the bucket, which holds 0 to 6"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(store: str, arguments: tuple[str, ...], words: str) -> None:
+def test_missing_topic_or_bucket_is_a_one_line_error(store: str, arguments: tuple[str, ...], words: str) -> None:
     refused = run_tiered("cold", "cat", "--store", store, *arguments)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert len(refused.stderr.splitlines()) == 1 and words in refused.stderr
 
 
-def test_a_reader_makes_no_directory(tmp_path: Path) -> None:
+def test_reader_creates_no_directory(tmp_path: Path) -> None:
     refused = run_tiered("cold", "ls", "--store", f"file://{tmp_path}/typo")
     assert refused.returncode == 2 and "no such directory" in refused.stderr
     assert not (tmp_path / "typo").exists()
 
 
-def test_a_damaged_object_fails_loudly_and_names_itself(store: str, tmp_path: Path) -> None:
+def test_damaged_object_is_an_error_that_names_it(store: str, tmp_path: Path) -> None:
     listed = run_tiered("cold", "ls", "--store", store, "--topic", "letters", "--format", "json")
     key = json.loads(listed.stdout)["key"]
     segment = Path(store.removeprefix("file://")) / key

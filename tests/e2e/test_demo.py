@@ -1,4 +1,5 @@
-"""`tiered demo`, which `make demo` runs, with fewer flights: on a directory, on S3, without Java, with a difference."""
+"""Tests of `tiered demo`, which `make demo` runs, with fewer flights: on a directory, on S3, without Java, and with a
+difference."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def demo(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Compl
 @pytest.mark.java
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_everything_holds_on_a_directory(tmp_path: Path) -> None:
+def test_demo_succeeds_on_a_directory(tmp_path: Path) -> None:
     done = demo("--dir", str(tmp_path / "demo"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.findall(r"^\[(\d)/7\]", done.stdout, re.MULTILINE) == list("1234567")
@@ -48,14 +49,14 @@ def test_everything_holds_on_a_directory(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.also
 @pytest.mark.timeout(300)
-def test_everything_holds_on_s3(tmp_path: Path) -> None:
+def test_demo_succeeds_on_s3(tmp_path: Path) -> None:
     with s3_moto() as server:
         done = demo("--dir", str(tmp_path / "demo"), "--store", f"s3://{BUCKET}/trial", env=server.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"cold ls --store s3://{BUCKET}/trial/demo/log --topic flights" in done.stdout
 
 
-def test_without_java_it_goes_as_far_as_the_replay_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_demo_without_java_ends_after_the_replay_with_a_reason(tmp_path: Path) -> None:
     done = demo("--dir", str(tmp_path / "demo"), env={"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)})
     assert done.returncode == 3, done.stderr
     assert re.findall(r"^\[(\d)/7\]", done.stdout, re.MULTILINE) == list("1234")
@@ -64,7 +65,7 @@ def test_without_java_it_goes_as_far_as_the_replay_and_says_what_is_missing(tmp_
     assert "Traceback" not in done.stderr
 
 
-def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
+def test_demo_refuses_a_directory_with_content(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     done = demo("--dir", str(tmp_path))
     assert (done.returncode, done.stderr) == (2, f"tiered: --dir {tmp_path}: it must be empty or absent\n")
@@ -75,7 +76,7 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
     [Departure(b"ZZ", 0, b"{}"), Departure(b"UA", 1_357_034_400_000, b"{}")],
     ids=["another record", "another value"],
 )
-def test_the_replay_finds_the_one_record_that_differs(tmp_path: Path, altered: Departure) -> None:
+def test_replay_finds_the_one_record_that_differs(tmp_path: Path, altered: Departure) -> None:
     async def differing() -> None:
         sent = departures(500)
         async with demo_broker(tmp_path / "data", f"file://{tmp_path}/bucket", tmp_path / "log") as broker:
@@ -95,7 +96,7 @@ def test_the_replay_finds_the_one_record_that_differs(tmp_path: Path, altered: D
     asyncio.run(differing())
 
 
-def test_a_flight_is_a_record_keyed_by_its_carrier_at_its_scheduled_hour() -> None:
+def test_flight_has_its_carrier_as_key_and_its_scheduled_hour() -> None:
     first = departures(1)[0]
     assert (first.key, first.timestamp) == (b"UA", 1_357_034_400_000)
     assert first.flight["time_hour"] == "2013-01-01T10:00:00Z" and first.flight["dest"] == "IAH"
@@ -103,7 +104,7 @@ def test_a_flight_is_a_record_keyed_by_its_carrier_at_its_scheduled_hour() -> No
     assert sent["value"]["data"] == first.flight and sent["key"]["data"] == "UA"
 
 
-def test_what_the_input_says_of_the_questions() -> None:
+def test_answers_follow_from_the_input() -> None:
     records = [
         _flight("UA", "EWR", 1, None, None),
         _flight("UA", "EWR", 1, 5, 61),

@@ -1,4 +1,4 @@
-"""How far groups are behind, in the metrics of the broker that coordinates them: whoever leads what they read."""
+"""Tests of the lag of groups in the metrics of their coordinator, for partitions of any leader."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def read_samples(site: HttpBroker, name: str) -> Found:
     return samples(answer.body.decode(), name)
 
 
-def test_lag_is_the_sum_over_partitions_and_as_old_as_the_oldest(tmp_path: Path) -> None:
+def test_lag_is_the_sum_over_partitions_and_the_age_of_the_oldest(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", partitions=2)
         await site.produce("t", *"abcde")
@@ -84,7 +84,7 @@ def test_groups_above_the_limit_share_a_label(tmp_path: Path) -> None:
     run(tmp_path, scenario, tiered_metrics_max_group_topics=3)
 
 
-def test_the_ends_of_what_others_lead_are_asked_for(tmp_path: Path) -> None:
+def test_lag_includes_partitions_that_other_brokers_lead(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1], [2], [3])
         for p in range(3):

@@ -1,4 +1,4 @@
-"""HTTP on three brokers: each answers for every partition and every group, whoever leads them."""
+"""Tests of HTTP on three brokers: each serves every partition and every group, whichever broker leads them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENTS = "text/event-stream"
 
 
 async def write(broker: ClusterBroker, topic: str, partition: int, *values: Any) -> list[int]:
-    """Through REST v2; the offsets."""
+    """Writes through REST v2; returns the offsets."""
     body = {"records": [{"value": value} for value in values]}
     answer = await broker.ask("POST", f"/topics/{topic}/partitions/{partition}", body, kind=V2_JSON)
     assert answer.status == 200, answer
@@ -39,7 +39,7 @@ async def values(broker: ClusterBroker, topic: str, partition: int) -> list[Any]
     return [each["value"] for each in answer.json["records"]]
 
 
-def test_whoever_is_asked_reads_what_the_leader_reads(tmp_path: Path) -> None:
+def test_any_broker_reads_what_the_leader_reads(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [2, 3], [3, 1])
         for partition in range(3):
@@ -65,7 +65,7 @@ def test_whoever_is_asked_reads_what_the_leader_reads(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_whoever_is_asked_writes_to_the_leader(tmp_path: Path) -> None:
+def test_any_broker_writes_to_the_leader(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [2, 3], [3, 1])
         for n, broker in three.brokers.items():
@@ -90,7 +90,7 @@ def test_whoever_is_asked_writes_to_the_leader(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_the_leader_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
+def test_refusal_of_the_leader_is_passed_on(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2], max_message_bytes="2000")
         large = {"value": {"type": "STRING", "data": "x" * 3000}}
@@ -100,7 +100,7 @@ def test_what_the_leader_refuses_is_refused_in_its_words(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
-def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> None:
+def test_request_that_only_one_broker_can_serve_is_redirected(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2])
         data = bytes(batch([b"whole"]))
@@ -121,8 +121,8 @@ def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_clients_are_sent_where_a_broker_says_that_it_is(tmp_path: Path) -> None:
-    """As behind a port mapping: `localhost` is another name here, and no broker listens there by it."""
+def test_redirect_goes_to_the_advertised_address(tmp_path: Path) -> None:
+    """The set-up is like a port mapping: `localhost` is another name here, and no broker listens there by it."""
 
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2])
@@ -147,7 +147,7 @@ def test_clients_are_sent_where_a_broker_says_that_it_is(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
-def test_a_read_that_waits_is_answered_when_there_is_a_record(tmp_path: Path) -> None:
+def test_waiting_read_returns_when_a_record_arrives(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2])
         waiting = asyncio.create_task(three[1].get("/topics/t/partitions/0/records?offset=0&timeout=20000&format=json"))
@@ -162,7 +162,7 @@ def test_a_read_that_waits_is_answered_when_there_is_a_record(tmp_path: Path) ->
 
 
 async def events(broker: ClusterBroker, path: str, *, after: str = "") -> AsyncGenerator[tuple[int, Any], None]:
-    """(offset, value) of each event."""
+    """Returns (offset, value) of each event."""
     headers = {"Accept": EVENTS, **({"Last-Event-ID": after} if after else {})}
     number = -1
     async with broker.session.get(broker.url + path, headers=headers) as response:
@@ -175,7 +175,7 @@ async def events(broker: ClusterBroker, path: str, *, after: str = "") -> AsyncG
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_events_go_on_when_the_leader_changes(tmp_path: Path, clean: bool) -> None:
+def test_event_stream_continues_when_the_leader_changes(tmp_path: Path, clean: bool) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2, 3])
         await wait_until(lambda: set(three[1].broker.image.topics["t"].partitions[0].isr) == {2, 3})
@@ -197,25 +197,25 @@ def test_events_go_on_when_the_leader_changes(tmp_path: Path, clean: bool) -> No
     run(tmp_path, scenario)
 
 
-def test_events_go_on_where_the_leader_comes_to(tmp_path: Path) -> None:
+def test_event_stream_continues_on_the_broker_that_becomes_leader(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2, 3])
         await wait_until(lambda: set(three[1].broker.image.topics["t"].partitions[0].isr) == {2, 3})
         path = "/topics/t/partitions/0/records?format=json"
-        heir, other = events(three[3], path), events(three[1], path)
+        next_leader, other = events(three[3], path), events(three[1], path)
         await write(three[3], "t", 0, "a")
-        assert await anext(heir) == await anext(other) == (0, "a")
+        assert await anext(next_leader) == await anext(other) == (0, "a")
         await three.end(2)
         await write(three[3], "t", 0, "b")
-        assert await anext(heir) == await anext(other) == (1, "b")
-        await heir.aclose()
+        assert await anext(next_leader) == await anext(other) == (1, "b")
+        await next_leader.aclose()
         await other.aclose()
 
     run(tmp_path, scenario)
 
 
 async def consumer(three: HttpCluster, group: str) -> tuple[ClusterBroker, str]:
-    """The broker that coordinates a group, and the path of a consumer there; all others redirect to it."""
+    """Returns the broker that coordinates a group, and the path of a consumer there; all others redirect to it."""
     body = {"name": "c", "format": "json", "auto.offset.reset": "earliest", "auto.commit.enable": "false"}
     found: dict[str, ClusterBroker] = {}
     for broker in three.brokers.values():
@@ -242,7 +242,7 @@ async def read_all(home: ClusterBroker, path: str, count: int) -> list[Any]:
     return rows
 
 
-def test_a_consumer_reads_partitions_of_all_brokers_and_every_broker_tells_its_lag(tmp_path: Path) -> None:
+def test_consumer_reads_all_brokers_and_every_broker_reports_its_lag(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1], [2], [3])
         for partition in range(3):
@@ -273,7 +273,7 @@ def test_a_consumer_reads_partitions_of_all_brokers_and_every_broker_tells_its_l
     run(tmp_path, scenario)
 
 
-def test_a_consumer_waits_for_records_of_other_brokers_and_seeks_there(tmp_path: Path) -> None:
+def test_consumer_waits_and_seeks_in_partitions_of_other_brokers(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1], [2], [3])
         home, path = await consumer(three, "g")
@@ -294,7 +294,7 @@ def test_a_consumer_waits_for_records_of_other_brokers_and_seeks_there(tmp_path:
     run(tmp_path, scenario)
 
 
-def test_a_consumer_is_there_again_at_the_next_coordinator(tmp_path: Path) -> None:
+def test_consumer_continues_at_the_next_coordinator(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2, 3])
         await write(three[2], "t", 0, "a", "b")
@@ -316,7 +316,7 @@ def test_a_consumer_is_there_again_at_the_next_coordinator(tmp_path: Path) -> No
     run(tmp_path, scenario, offsets_topic_replication_factor=3)
 
 
-def test_a_broker_lets_go_of_consumers_that_live_elsewhere_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_frees_consumers_that_moved_to_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "SWEEP_SECONDS", 0.1)
 
     async def scenario(three: HttpCluster) -> None:
@@ -336,12 +336,12 @@ def test_a_broker_lets_go_of_consumers_that_live_elsewhere_now(tmp_path: Path, m
 
 
 def consumers(broker: ClusterBroker) -> int:
-    """How many live at a broker, as its metrics tell."""
+    """Returns how many consumers a broker has, from its metrics."""
     [line] = [each for each in broker.broker.metrics.render().splitlines() if each.startswith("tiered_http_consumers ")]
     return int(float(line.split()[1]))
 
 
-def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_partition_without_a_leader_is_reported_and_others_are_served(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1], [2])
         for partition in range(2):
@@ -361,7 +361,7 @@ def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: 
     run(tmp_path, scenario)
 
 
-def test_partitions_that_move_are_listed_by_every_broker(tmp_path: Path) -> None:
+def test_every_broker_lists_moving_partitions(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [1, 2])
         await three.end(2)
@@ -381,7 +381,7 @@ def test_partitions_that_move_are_listed_by_every_broker(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_brokers_that_are_processes_answer_for_each_other_also_when_one_is_killed(tmp_path: Path) -> None:
+def test_broker_processes_serve_for_each_other_after_a_kill(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     quick = ("-c", "broker.session.timeout.ms=1500", "-c", "broker.heartbeat.interval.ms=300")

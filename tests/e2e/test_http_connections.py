@@ -1,4 +1,4 @@
-"""Connections are bounded, by address too; health and metrics are answered when there are no more."""
+"""Tests of bounded connections, also by address: health and metrics are served when all connections are taken."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.test_http_hostile import body_of, status_of
 from tiered_api.http.consumers import instances
-from tiered_api.http.server import media_types
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.limits import HttpLimits
 
 TOPICS = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OTHER_ADDRESS = "127.0.0.2"
@@ -28,7 +28,7 @@ class RawConnection:
         self.writer = writer
 
     async def get(self, path: str, *headers: str) -> tuple[int, bytes]:
-        """Status and head of an answer; its body is read where it has a length."""
+        """Returns status and head of a reply; reads its body if it has a length."""
         lines = (f"GET {path} HTTP/1.1", "Host: localhost", *headers, "", "")
         self.writer.write("\r\n".join(lines).encode())
         head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), SECONDS)
@@ -46,7 +46,7 @@ class RawConnection:
 
 @contextlib.asynccontextmanager
 async def open_clients(site: HttpBroker, count: int, address: str = "127.0.0.1") -> AsyncIterator[list[RawConnection]]:
-    """Connections from an address, which the broker has taken."""
+    """Opens connections from an address; returns once the broker has accepted them."""
     host, port = site.url.removeprefix("http://").split(":")
     opened = [await asyncio.open_connection(host, int(port), local_addr=(address, 0)) for _ in range(count)]
     try:
@@ -61,7 +61,7 @@ def count_refused(site: HttpBroker) -> float:
 
 
 @pytest.mark.parametrize("limits", [HttpLimits(connections=3), HttpLimits(connections=9, connections_per_peer=3)])
-def test_health_and_metrics_are_answered_when_all_connections_are_taken(tmp_path: Path, limits: HttpLimits) -> None:
+def test_health_and_metrics_are_served_when_all_connections_are_taken(tmp_path: Path, limits: HttpLimits) -> None:
     async def scenario(site: HttpBroker) -> None:
         async with open_clients(site, 3) as held:
             for path in ("/healthz", "/metrics"):
@@ -95,8 +95,8 @@ def test_one_address_may_have_half_of_all_connections_by_default() -> None:
     assert limits.connections_per_peer * 2 == limits.connections
 
 
-def test_idle_connections_above_the_limit_do_not_keep_health_from_being_answered(tmp_path: Path) -> None:
-    """The oldest one gives way: who asks for health asks at once."""
+def test_health_is_served_despite_idle_connections_above_the_limit(tmp_path: Path) -> None:
+    """The oldest idle connection is closed for it."""
 
     async def scenario(site: HttpBroker) -> None:
         async with open_clients(site, 60) as held:
@@ -111,7 +111,7 @@ def test_idle_connections_above_the_limit_do_not_keep_health_from_being_answered
     run(tmp_path, scenario, HttpLimits(connections=1))
 
 
-def test_connection_without_a_request_is_closed_soon_and_one_that_had_one_later(tmp_path: Path) -> None:
+def test_connection_without_a_request_is_closed_sooner_than_a_used_one(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         async with open_clients(site, 3) as (idle, slow, used):
             assert (await used.get("/topics"))[0] == 200
@@ -122,7 +122,7 @@ def test_connection_without_a_request_is_closed_soon_and_one_that_had_one_later(
     run(tmp_path, scenario, HttpLimits(first_request_seconds=0.3))
 
 
-def test_event_streams_of_one_address_are_bounded_and_others_have_theirs(tmp_path: Path) -> None:
+def test_event_streams_are_bounded_per_address(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         path, events = "/topics/t/partitions/0/records", f"Accept: {media_types.EVENTS}"
@@ -157,7 +157,7 @@ def test_connections_above_the_limit_leave_one_line_in_the_log(
     assert not [each for each in caplog.records if each.exc_info or "never retrieved" in each.getMessage()]
 
 
-def test_one_address_cannot_have_all_rest_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_cannot_create_all_rest_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "INSTANCES_PER_PEER", 2)
 
     async def scenario(site: HttpBroker) -> None:

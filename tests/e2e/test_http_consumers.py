@@ -1,4 +1,4 @@
-"""REST v2 consumers: what the clients of the REST Proxy send, and what they rely on."""
+"""Tests of REST v2 consumers: the requests of clients of the REST Proxy, and the replies that they rely on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BINARY = "application/vnd.kafka.binary.v2+json"
 
 
 class HttpConsumer:
-    """One instance, as its client sees it."""
+    """One consumer instance, as its client sees it."""
 
     def __init__(self, where: HttpBroker, path: str) -> None:
         self.site = where
@@ -42,7 +42,7 @@ class HttpConsumer:
         assert (answer.status, answer.body) == (204, b""), answer
 
     async def read(self, count: int) -> list[Any]:
-        """Rows until there are so many; a read may be empty while the group settles."""
+        """Reads until there are so many rows; a read may be empty during a rebalance."""
         rows: list[Any] = []
         async with asyncio.timeout(TEST_SECONDS):
             while len(rows) < count:
@@ -60,7 +60,7 @@ def values(rows: list[Any]) -> list[Any]:
     return [row["value"] for row in rows]
 
 
-def test_a_consumer_subscribes_reads_commits_and_goes(tmp_path: Path) -> None:
+def test_consumer_subscribes_reads_commits_and_leaves(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", '"a"', '"b"')
@@ -112,7 +112,7 @@ def test_named_offsets_of_a_deleted_topic_are_not_those_of_the_topic_with_its_na
     run(tmp_path, scenario)
 
 
-def test_a_read_waits_for_a_record_and_answers_at_once_when_it_comes(tmp_path: Path) -> None:
+def test_waiting_read_returns_at_once_when_a_record_arrives(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
@@ -128,8 +128,8 @@ def test_a_read_waits_for_a_record_and_answers_at_once_when_it_comes(tmp_path: P
 
 
 def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
-    async def settled(*consumers: HttpConsumer) -> list[list[TopicPartition]]:
-        """What each has, once all partitions are somebody's."""
+    async def wait_assignment(*consumers: HttpConsumer) -> list[list[TopicPartition]]:
+        """Returns the partitions of each consumer, once all partitions have an owner."""
         while True:
             for each in consumers:
                 await each.ask("GET", "/records?timeout=0", accept=JSON)
@@ -146,12 +146,12 @@ def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
         for each in (one, two):
             await each.ask_without_reply("POST", "/subscription", {"topic_pattern": "t|u"})
         async with asyncio.timeout(TEST_SECONDS):
-            assert [len(share) for share in await settled(one, two)] == [2, 2]
+            assert [len(share) for share in await wait_assignment(one, two)] == [2, 2]
             for number in range(4):
                 await where.produce("t", str(number), partition=number)
             assert sorted([*values(await one.read(2)), *values(await two.read(2))]) == [0, 1, 2, 3]
             await two.ask_without_reply("DELETE", "")
-            await settled(one)
+            await wait_assignment(one)
             await where.create("u")
             await where.produce("u", "4")
             assert values(await one.read(1)) == [4], "a topic that comes later and matches"
@@ -159,7 +159,7 @@ def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
-def test_partitions_by_hand_and_positions(tmp_path: Path) -> None:
+def test_assigned_partitions_and_positions(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         await where.produce("t", *map(str, range(5)))
@@ -185,7 +185,7 @@ def test_partitions_by_hand_and_positions(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_subscribed_consumer_is_there_again_after_a_restart(tmp_path: Path) -> None:
+def test_subscribed_consumer_continues_after_a_restart(tmp_path: Path) -> None:
     async def first(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", "0", "1")
@@ -222,7 +222,7 @@ def test_a_subscribed_consumer_is_there_again_after_a_restart(tmp_path: Path) ->
         ("POST", "/subscription", [], 422),
     ],
 )
-def test_what_cannot_be_is_said(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
+def test_invalid_consumer_request_has_a_reason(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
@@ -231,7 +231,7 @@ def test_what_cannot_be_is_said(tmp_path: Path, method: str, below: str, body: A
     run(tmp_path, scenario)
 
 
-def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) -> None:
+def test_name_format_and_subscription_of_a_consumer_are_exclusive(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         one = await HttpConsumer.create(where, "g", "one")
@@ -241,7 +241,10 @@ def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) 
             ({"format": "avro"}, "format='avro': it must be binary or json"),
             ({"auto.offset.reset": "x"}, "auto.offset.reset='x': it must be earliest or latest or none"),
             ({"fetch.min.bytes": "-2"}, "fetch.min.bytes='-2': it must be an integer from -1 on"),
-            ({"isolation": "x"}, "isolation is not a setting of a consumer; there are format, auto.offset.reset, "),
+            (
+                {"isolation": "x"},
+                "isolation is not a consumer setting; the settings are format, auto.offset.reset, ",
+            ),
         ):
             refused = await where.ask("POST", "/consumers/g", wrong, kind=V2)
             assert (refused.status, refused.json["error_code"]) == (422, 42204), wrong
@@ -254,13 +257,13 @@ def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) 
     run(tmp_path, scenario)
 
 
-def test_the_state_of_a_member_is_kept_in_a_form_that_other_clients_read_past() -> None:
+def test_stored_state_of_a_member_is_ignored_by_other_clients() -> None:
     kept = b'{"of":"x"}'
     assert user_data_of(encode_metadata(["a", "b"], kept)) == kept
     assert user_data_of(b"\0\0garbage") == b"" and user_data_of(b"") == b""
 
 
-def test_a_consumer_that_nobody_uses_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_consumer_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered_api.http.consumers.instances.IDLE_SECONDS", 0.0)
     monkeypatch.setattr("tiered_api.http.consumers.instances.SWEEP_SECONDS", 0.01)
 

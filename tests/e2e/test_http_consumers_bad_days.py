@@ -1,4 +1,5 @@
-"""REST v2 consumers when topics go, records cannot be shown, requests meet and users ask for what they should not."""
+"""Tests of REST v2 consumers under trouble: deleted topics, records that cannot be rendered, concurrent and invalid
+requests."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tiered.controller.requests import CreatePartitions, DeleteTopic
 from tiered.groups.requests import DescribeGroup, JoinGroup
 from tiered_api.http.consumers.instance import ConsumerConfig
-from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, Subscription, encode_metadata
+from tiered_api.http.consumers.instances import ConsumerInstances
+from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, encode_metadata
+from tiered_api.http.consumers.subscriptions import Subscription
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 
 
@@ -28,7 +31,7 @@ async def members(where: HttpBroker, group: str = "g") -> list[str | None]:
     return [member.instance_id for member in found.members]
 
 
-def test_a_topic_that_is_deleted_takes_no_records_of_others_along(tmp_path: Path) -> None:
+def test_deleted_topic_costs_no_records_of_others(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("a")
         await where.create("b")
@@ -43,7 +46,7 @@ def test_a_topic_that_is_deleted_takes_no_records_of_others_along(tmp_path: Path
     run(tmp_path, scenario)
 
 
-def test_positions_in_a_deleted_topic_mean_nothing_in_the_next_of_its_name(tmp_path: Path) -> None:
+def test_positions_in_a_deleted_topic_do_not_apply_to_the_next_one(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", "0", "1", "2")
@@ -58,7 +61,7 @@ def test_positions_in_a_deleted_topic_mean_nothing_in_the_next_of_its_name(tmp_p
     run(tmp_path, scenario)
 
 
-def test_a_record_that_cannot_be_shown_holds_up_its_partition_only(tmp_path: Path) -> None:
+def test_record_that_cannot_be_rendered_stops_its_partition_only(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         await where.produce("t", "1", partition=0)
@@ -77,7 +80,7 @@ def test_a_record_that_cannot_be_shown_holds_up_its_partition_only(tmp_path: Pat
     run(tmp_path, scenario)
 
 
-def test_a_partition_that_always_has_more_does_not_keep_a_reader_to_itself(tmp_path: Path) -> None:
+def test_partition_with_a_backlog_does_not_starve_the_others(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         for number in range(3):
@@ -91,8 +94,8 @@ def test_a_partition_that_always_has_more_does_not_keep_a_reader_to_itself(tmp_p
     run(tmp_path, scenario)
 
 
-def test_a_commit_that_the_group_does_not_take_stops_no_reading(tmp_path: Path) -> None:
-    """Its partitions are chosen by hand, and the group has members: they alone may commit."""
+def test_refused_commit_does_not_stop_reads(tmp_path: Path) -> None:
+    """The consumer was assigned its partitions, and the group has members: only these may commit."""
 
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
@@ -109,7 +112,7 @@ def test_a_commit_that_the_group_does_not_take_stops_no_reading(tmp_path: Path) 
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
-def test_a_subscription_is_replaced_by_the_next(tmp_path: Path) -> None:
+def test_new_subscription_replaces_the_old_one(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("a")
         await where.create("b")
@@ -126,7 +129,7 @@ def test_a_subscription_is_replaced_by_the_next(tmp_path: Path) -> None:
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
-def test_who_leaves_while_it_joins_leaves_nobody_behind(tmp_path: Path) -> None:
+def test_consumer_deleted_during_its_join_leaves_no_member(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")
         await one.ask_without_reply("POST", "/subscription", {"topics": ["a"]})
@@ -138,10 +141,10 @@ def test_who_leaves_while_it_joins_leaves_nobody_behind(tmp_path: Path) -> None:
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=3_000)
 
 
-def test_a_request_that_waited_for_its_turn_does_not_bring_a_deleted_consumer_back(tmp_path: Path) -> None:
+def test_queued_request_does_not_restore_a_deleted_consumer(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")
-        (instance,) = where.http._listener.context.instances._instances.values()
+        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
         async with instance.lock:
             deleting = asyncio.create_task(one.ask("DELETE", ""))
             await wait_until(lambda: len(instance.lock._waiters or ()) == 1)
@@ -154,14 +157,14 @@ def test_a_request_that_waited_for_its_turn_does_not_bring_a_deleted_consumer_ba
     run(tmp_path, scenario)
 
 
-def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_path: Path) -> None:
+def test_records_read_for_an_earlier_generation_are_dropped(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         one = await HttpConsumer.create(
             where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000"
         )
         await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        (instance,) = where.http._listener.context.instances._instances.values()
+        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
         await instance.assigned_partitions(30)
         await where.produce("t", "1")
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
@@ -181,7 +184,7 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
     "pattern",
     ["orders", "orders.*", "(orders|payments)-.*", r"[a-z]+\.v[0-9]", "^a.*z$", "(ab){2}", ".*-orders-.*", "(a+)+b"],
 )
-def test_patterns_that_people_use_are_taken(pattern: str) -> None:
+def test_usual_patterns_are_accepted(pattern: str) -> None:
     TopicPattern(pattern)
 
 
@@ -195,7 +198,9 @@ def test_patterns_that_people_use_are_taken(pattern: str) -> None:
         ("POST", "/offsets", {"offsets": [{"topic": "t", "partition": 0, "offset": (1 << 63) - 1}]}, 422),
     ],
 )
-def test_what_is_asked_too_much_is_said(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
+def test_excessive_request_is_refused_with_a_reason(
+    tmp_path: Path, method: str, below: str, body: Any, code: int
+) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
@@ -215,7 +220,7 @@ def test_what_is_asked_too_much_is_said(tmp_path: Path, method: str, below: str,
         {"of": "tiered-rest", "topics": [], "pattern": "", "min_bytes": "x"},
     ],
 )
-def test_what_another_client_put_into_the_group_is_no_consumer_of_ours(tmp_path: Path, kept: dict[str, Any]) -> None:
+def test_member_of_another_client_is_no_rest_consumer(tmp_path: Path, kept: dict[str, Any]) -> None:
     async def scenario(where: HttpBroker) -> None:
         metadata = encode_metadata([], orjson.dumps(kept))
         join = JoinGroup(
@@ -228,7 +233,7 @@ def test_what_another_client_put_into_the_group_is_no_consumer_of_ours(tmp_path:
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
-def test_groups_that_are_being_loaded_are_waited_for(tmp_path: Path) -> None:
+def test_request_waits_while_groups_are_loaded(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")
         await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
@@ -247,8 +252,8 @@ def test_groups_that_are_being_loaded_are_waited_for(tmp_path: Path) -> None:
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
-def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -> None:
-    """The member that leads the group came back to its place without sharing anything out."""
+def test_topic_that_grows_after_a_restart_is_assigned_again(tmp_path: Path) -> None:
+    """The group leader rejoined without an assignment of its own."""
 
     async def first(where: HttpBroker) -> None:
         await where.create("t")
@@ -268,13 +273,13 @@ def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -
     run(tmp_path, second, group_initial_rebalance_delay_ms=0)
 
 
-def test_choices_are_found_as_they_were_kept() -> None:
+def test_stored_assignment_of_a_consumer_is_restored() -> None:
     wish, choices = Subscription(("a", "b")), ConsumerConfig(format="json", min_bytes=7, auto_commit=False)
     assert ConsumerConfig.from_user_data(choices.to_user_data(wish)) == (choices, wish)
 
 
 async def start_slow_read(where: HttpBroker, one: HttpConsumer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A read is under way on a connection that takes little at once."""
+    """Starts a read on a connection that takes few bytes at once."""
     host, port = where.url.removeprefix("http://").rsplit(":", 1)
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -285,13 +290,13 @@ async def start_slow_read(where: HttpBroker, one: HttpConsumer) -> tuple[asyncio
     return reader, writer
 
 
-def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> None:
+def test_client_that_leaves_a_waiting_read_loses_no_record(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
         await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
         _, writer = await start_slow_read(where, one)
-        (instance,) = where.http._listener.context.instances._instances.values()
+        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
         await wait_until(instance.lock.locked)
         writer.transport.abort()
         await wait_until(lambda: where.http._listener.open_connections() == 1)
@@ -301,7 +306,7 @@ def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
-def test_read_whose_client_goes_in_the_middle_of_the_answer_loses_nothing(tmp_path: Path) -> None:
+def test_client_that_leaves_in_the_middle_of_a_reply_loses_no_record(tmp_path: Path) -> None:
     large = orjson.dumps("x" * 500_000).decode()
 
     async def scenario(where: HttpBroker) -> None:
@@ -318,7 +323,7 @@ def test_read_whose_client_goes_in_the_middle_of_the_answer_loses_nothing(tmp_pa
     run(tmp_path, scenario)
 
 
-def test_read_that_was_answered_is_not_given_again(tmp_path: Path) -> None:
+def test_answered_read_is_not_returned_again(tmp_path: Path) -> None:
     large = orjson.dumps("x" * 500_000).decode()
 
     async def scenario(where: HttpBroker) -> None:

@@ -1,4 +1,4 @@
-"""A web page of another site, in a browser that reaches the broker, can neither change nor read anything."""
+"""Tests of web pages of other sites in a browser that reaches the broker: they can neither change nor read anything."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, run
 from tests.e2e.test_http_hostile import body_of, status_of
-from tiered_api.http.server import media_types
+from tiered_api.http.exchange import media_types
 
 V2 = media_types.V2
 CONSUMERS = "/consumers/billing"
 
 
 def request_bytes(method: str, path: str, *headers: str, body: bytes = b"", host: str = "127.0.0.1") -> bytes:
-    """One request on a connection of its own."""
+    """Sends one request on a connection of its own."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close", *headers]
     if body:
         lines.append(f"Content-Length: {len(body)}")
@@ -28,7 +28,7 @@ def request_bytes(method: str, path: str, *headers: str, body: bytes = b"", host
 def test_consumer_request_of_a_type_that_needs_no_preflight_is_refused_415(
     tmp_path: Path, kind: str, body: bytes
 ) -> None:
-    """These are the types that a page may send to any site without asking first."""
+    """A page may send these content types to any site without a preflight request."""
 
     async def scenario(site: HttpBroker) -> None:
         headers = [f"Content-Type: {kind}"] if kind else []
@@ -61,11 +61,11 @@ def test_every_post_put_and_patch_without_a_content_type_is_refused_415(tmp_path
 
 
 def path_arguments(site: HttpBroker) -> dict[str, str]:
-    """The arguments of paths, as there is something at them."""
+    """Returns arguments of paths for which there is an object."""
     return {"cluster": site.broker.cluster_id, "topic": "t", "partition": "0", "broker": "1"}
 
 
-def test_delete_needs_a_content_type_only_where_it_has_a_body(tmp_path: Path) -> None:
+def test_delete_needs_a_content_type_only_with_a_body(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         for topic in ("a", "b"):
             await site.create(topic)
@@ -112,7 +112,7 @@ def test_request_of_a_page_of_another_site_is_refused_403(tmp_path: Path, header
     run(tmp_path, scenario)
 
 
-def test_request_of_a_page_of_the_broker_itself_or_of_a_person_is_served(tmp_path: Path) -> None:
+def test_request_of_the_brokers_own_page_or_of_a_person_is_served(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         port = site.url.rpartition(":")[2]
         for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
@@ -127,8 +127,8 @@ def test_request_of_a_page_of_the_broker_itself_or_of_a_person_is_served(tmp_pat
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8082", "localhost.evil.example", "127.0.0.1.nip.io"])
-def test_request_by_a_name_that_is_not_the_brokers_is_refused_403(tmp_path: Path, host: str) -> None:
-    """A page whose name points to 127.0.0.1 (DNS rebinding) has the origin of the broker, for the browser."""
+def test_request_by_another_host_name_is_refused_403(tmp_path: Path, host: str) -> None:
+    """For the browser, a page whose name points to 127.0.0.1 (DNS rebinding) has the origin of the broker."""
 
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
@@ -155,7 +155,7 @@ def test_request_by_an_address_or_by_a_name_of_the_broker_is_served(tmp_path: Pa
     run(tmp_path, scenario, advertised_listeners=advertised, tiered_http_allowed_hosts=("kafka.example.org",))
 
 
-def test_page_of_an_allowed_host_is_served_where_a_proxy_changes_the_host(tmp_path: Path) -> None:
+def test_page_of_an_allowed_host_is_served_behind_a_proxy(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         for headers in (
             ("Origin: https://kafka.example.org", "Sec-Fetch-Site: same-origin"),
@@ -166,7 +166,7 @@ def test_page_of_an_allowed_host_is_served_where_a_proxy_changes_the_host(tmp_pa
     run(tmp_path, scenario, tiered_http_allowed_hosts=("kafka.example.org",))
 
 
-def test_any_host_is_served_where_the_setting_says_so_and_pages_of_other_sites_still_are_not(tmp_path: Path) -> None:
+def test_setting_allows_any_host_and_no_page_of_another_site(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         assert status_of(await site.raw(request_bytes("GET", "/v3/clusters", host="any.example"))) == 200
         page = request_bytes("GET", "/v3/clusters", "Origin: http://evil.example", host="any.example")
@@ -175,7 +175,7 @@ def test_any_host_is_served_where_the_setting_says_so_and_pages_of_other_sites_s
     run(tmp_path, scenario, tiered_http_allowed_hosts=("*",))
 
 
-def test_short_way_of_known_requests_serves_no_page_of_another_site(tmp_path: Path) -> None:
+def test_fast_path_serves_no_page_of_another_site(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         path, record = f"{site.cluster}/topics/t/records", {"value": {"type": "JSON", "data": 1}}

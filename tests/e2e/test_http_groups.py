@@ -1,4 +1,4 @@
-"""Consumer groups over REST v3, beside a member that the coordinator knows."""
+"""Tests of consumer groups over REST v3, beside a member that the coordinator knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "readers"
 
 
 async def join_and_commit(site: HttpBroker, *mine: TopicPartition) -> str:
-    """A group of one member that has these partitions; its id."""
+    """Joins a group of one member with these partitions; returns its id."""
     ask = site.broker.group_coordinators.ask
     join = JoinGroup(GROUP, "", None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
     first: JoinGroupReply = await ask(GROUP, join)
@@ -30,13 +30,13 @@ async def join_and_commit(site: HttpBroker, *mine: TopicPartition) -> str:
 
 
 async def fill(site: HttpBroker) -> None:
-    """A topic of two partitions with five records each."""
+    """Creates a topic of two partitions with five records each."""
     await site.create("t", partitions=2)
     for partition in (0, 1):
         await site.produce("t", *map(str, range(5)), partition=partition)
 
 
-def test_groups_members_assignments_and_lags(tmp_path: Path) -> None:
+def test_groups_members_assignments_and_lags_are_shown(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await fill(site)
         member = await join_and_commit(site, TopicPartition("t", 0), TopicPartition("t", 1))
@@ -71,7 +71,7 @@ def test_groups_members_assignments_and_lags(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_group_or_member_is_404(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         groups = f"{site.cluster}/consumer-groups"
         assert (await site.get(groups)).json["data"] == []

@@ -1,4 +1,4 @@
-"""Bytes that no honest client sends: each gets an error in the one form or a closed connection, and harms no other."""
+"""Tests of hostile requests: each gets an error in the usual form or a closed connection, and harms no other client."""
 
 import asyncio
 import base64
@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tiered.records.batch import Codec, encode_batch
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 
 HOST = b"Host: localhost\r\n"
 
@@ -51,9 +51,7 @@ def body_of(answer: bytes) -> dict[str, object]:
     ],
     ids=lambda data: repr(data[:40]),
 )
-def test_a_request_that_is_not_http_is_answered_400_and_the_connection_ends(
-    tmp_path: Path, request_bytes: bytes
-) -> None:
+def test_request_that_is_not_http_gets_400_and_the_connection_ends(tmp_path: Path, request_bytes: bytes) -> None:
     async def scenario(site: HttpBroker) -> None:
         answer = await site.raw(request_bytes)
         assert status_of(answer) in (400, 414, 431), answer
@@ -87,7 +85,7 @@ def test_wrong_methods_media_types_and_addresses_are_named(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_too_large_body_is_refused_before_it_is_read(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         head = b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: " + RAW.encode() + b"\r\n"
@@ -99,7 +97,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
     run(tmp_path, scenario, HttpLimits(body_bytes=1 << 20))
 
 
-def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
+def test_client_with_expect_continue_gets_100(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
@@ -117,7 +115,7 @@ def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_path: Path) -> None:
+def test_stream_with_expect_continue_gets_100_before_its_reply(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
@@ -138,7 +136,7 @@ def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_
 
 
 @pytest.mark.parametrize("verb", ["records", "records:batch"])
-def test_a_body_whose_chunks_break_off_is_refused_at_once_and_what_came_before_stays(tmp_path: Path, verb: str) -> None:
+def test_broken_chunked_body_is_refused_and_earlier_records_stay(tmp_path: Path, verb: str) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
@@ -160,7 +158,7 @@ def test_a_body_whose_chunks_break_off_is_refused_at_once_and_what_came_before_s
     run(tmp_path, scenario)
 
 
-def test_json_that_is_nested_too_deeply_for_an_answer_is_given_as_base64(tmp_path: Path) -> None:
+def test_too_deeply_nested_json_is_returned_as_base64(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         deep = "[" * 600 + "]" * 600
@@ -189,7 +187,7 @@ def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) 
     run(tmp_path, scenario, HttpLimits(idle_seconds=0.3, body_seconds=0.3, stream_idle_seconds=0.3))
 
 
-def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path: Path) -> None:
+def test_client_that_never_reads_is_disconnected_and_its_memory_freed(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, max_message_bytes="20000000")
         now = site.broker.world.clock.wall_ms()
@@ -212,7 +210,7 @@ def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path
     run(tmp_path, scenario, HttpLimits(write_seconds=0.3))
 
 
-def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget(tmp_path: Path) -> None:
+def test_replies_of_expanding_batches_stay_within_the_memory_budget(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         value = random.Random(1).randbytes(220_000) + bytes(20 << 20)  # not more than a hundred times its size
@@ -241,7 +239,7 @@ def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget
     run(tmp_path, scenario, HttpLimits(memory_bytes=64 << 20, body_seconds=0.5))
 
 
-def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(tmp_path: Path) -> None:
+def test_concurrent_compressed_bodies_do_not_deadlock_on_memory(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
@@ -262,7 +260,7 @@ def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(
     run(tmp_path, scenario, HttpLimits(memory_bytes=(2 << 20) + 4096, body_bytes=1 << 20, body_seconds=0.5))
 
 
-def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: Path) -> None:
+def test_unexpected_error_is_500_without_details(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         broken = site.broker.leader_replica("t", 0).unified_log
@@ -275,7 +273,7 @@ def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: P
     run(tmp_path, scenario)
 
 
-def test_pipelined_and_split_requests_keep_their_order_beside_the_short_way(tmp_path: Path) -> None:
+def test_pipelined_and_split_requests_keep_their_order_with_the_fast_path(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         body = b'{"value":{"type":"JSON","data":1}}'
@@ -286,8 +284,8 @@ def test_pipelined_and_split_requests_keep_their_order_beside_the_short_way(tmp_
         other = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
         host, port = site.url.removeprefix("http://").split(":")
 
-        async def told(*pieces: bytes, answers: int) -> list[int]:
-            """The offsets (-1 for other answers) that come back for pieces sent one after the other."""
+        async def send_pieces(*pieces: bytes, answers: int) -> list[int]:
+            """Sends pieces one after the other; returns the offsets (-1 for other replies)."""
             reader, writer = await asyncio.open_connection(host, int(port))
             for piece in pieces:
                 writer.write(piece)
@@ -302,12 +300,12 @@ def test_pipelined_and_split_requests_keep_their_order_beside_the_short_way(tmp_
             writer.close()
             return found
 
-        assert await told(head + body, answers=1) == [0]
-        assert await told(head + body, head + body, answers=2) == [1, 2]
-        assert await told(head + body + head + body, head + body, answers=3) == [3, 4, 5]
-        assert await told(head + body + head, body, head + body, answers=3) == [6, 7, 8]
-        assert await told(head, body, other, head + body, answers=3) == [9, -1, 10]
-        assert await told(other + head + body, head + body + other, answers=4) == [-1, 11, 12, -1]
-        assert await told(*[bytes([byte]) for byte in head + body], head + body, answers=2) == [13, 14]
+        assert await send_pieces(head + body, answers=1) == [0]
+        assert await send_pieces(head + body, head + body, answers=2) == [1, 2]
+        assert await send_pieces(head + body + head + body, head + body, answers=3) == [3, 4, 5]
+        assert await send_pieces(head + body + head, body, head + body, answers=3) == [6, 7, 8]
+        assert await send_pieces(head, body, other, head + body, answers=3) == [9, -1, 10]
+        assert await send_pieces(other + head + body, head + body + other, answers=4) == [-1, 11, 12, -1]
+        assert await send_pieces(*[bytes([byte]) for byte in head + body], head + body, answers=2) == [13, 14]
 
     run(tmp_path, scenario)

@@ -1,5 +1,5 @@
-"""Whatever is asked in the words of /openapi.json, and in words close to them: no answer is a fault of the broker, and
-each has the form that the document promises."""
+"""Test of requests drawn from /openapi.json, and of requests close to them: no reply is an internal error, and each has
+the form that the document states."""
 
 import json
 import random
@@ -42,7 +42,7 @@ class RequestGenerator:
         return self.rng.random() < share
 
     def draw_value(self, schema: dict[str, Any], depth: int = 0) -> Any:
-        """Something like what a schema describes."""
+        """Draws a value close to a schema."""
         if "$ref" in schema:
             schema = self._schemas[schema["$ref"].rpartition("/")[2]]
         kind = schema.get("type")
@@ -59,7 +59,7 @@ class RequestGenerator:
         return self.rng.choice((0, 1, 2, 5, -1, 10**9) if kind == "integer" else (True, False))
 
     def draw_target(self, path: str, operation: dict[str, Any]) -> str:
-        """An address of an operation, mostly of something that is there."""
+        """Draws an address of an operation, mostly of an existing object."""
         there = {"cluster": self._cluster_id, "topic": self.rng.choice(TOPICS), "partition": "0", "broker": "1"}
         query = []
         for parameter in operation.get("parameters", ()):
@@ -72,7 +72,7 @@ class RequestGenerator:
         return quote(path + ("?" + "&".join(query) if query else ""), safe="/?=&%:;+,'-")
 
     def draw_body(self, kind: str, schema: dict[str, Any]) -> bytes:
-        """A body of a media type, now and then with a byte changed or an end that is missing."""
+        """Draws a body of a media type, sometimes with a changed byte or a missing end."""
         if kind == RAW:
             data = bytearray(encode_batch([(0, b"k", b"v" * 50, ())] * 3, codec=self.rng.choice(list(Codec))))
         else:
@@ -83,7 +83,7 @@ class RequestGenerator:
 
 
 def find_fault(answer: HttpReply, method: str, operation: dict[str, Any]) -> str:
-    """What is wrong with an answer; empty when nothing is."""
+    """Returns a description of the fault in a reply; empty if there is none."""
     if answer.status >= 500:
         return "a fault of the broker"
     if answer.status == 204 or method == "HEAD":
@@ -102,7 +102,7 @@ def find_fault(answer: HttpReply, method: str, operation: dict[str, Any]) -> str
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_request_is_answered_with_a_fault_of_the_broker(tmp_path: Path, seed: int) -> None:
+def test_no_generated_request_gets_an_internal_error(tmp_path: Path, seed: int) -> None:
     async def scenario(site: HttpBroker) -> None:
         document = (await site.get("/openapi.json")).json
         asker = RequestGenerator(seed, document, site.broker.cluster_id)

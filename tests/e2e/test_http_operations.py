@@ -1,4 +1,4 @@
-"""What operators and tools ask of a broker over HTTP."""
+"""Tests of the HTTP requests of operators and tools."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from tiered.ids import incarnation_digest
 from tiered_api.http.server.routes import table
 
 
-def test_health_metrics_and_identity_are_there(tmp_path: Path) -> None:
+def test_health_metrics_and_identity_are_served(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "a", "b")
@@ -27,7 +27,7 @@ def test_health_metrics_and_identity_are_there(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_partition_says_where_its_records_are(tmp_path: Path) -> None:
+def test_partition_shows_its_hot_and_cold_offsets(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "a", "b", "c")
@@ -45,7 +45,7 @@ def test_a_partition_says_where_its_records_are(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_document_describes_the_interface_that_answers(tmp_path: Path) -> None:
+def test_openapi_document_describes_the_served_routes(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         document = (await site.get("/openapi.json")).json
@@ -64,7 +64,7 @@ def test_the_document_describes_the_interface_that_answers(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_labels_of_metrics_do_not_grow_with_what_clients_ask_for(tmp_path: Path) -> None:
+def test_labels_of_metrics_do_not_grow_with_requests(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         for n in range(50):
             await site.get(f"/nothing/{n}")

@@ -1,4 +1,5 @@
-"""One partition read from any offset: JSON, REST v2, raw batches, events; the same records in every form."""
+"""Tests of reads of one partition from any offset, as JSON, REST v2, raw batches and events: the same records in every
+form."""
 
 import asyncio
 import json
@@ -20,7 +21,7 @@ KEEP = {"retention_ms": "-1", "message_timestamp_after_max_ms": str(NOW)}
 
 
 def batch(first: int, count: int, codec: Codec = Codec.NONE) -> bytes:
-    """Records n = first, first + 1, ...: key "kn", value {"n":n}, a second apart."""
+    """Returns records n = first, first + 1, ...: key "kn", value {"n":n}, a second apart."""
     return encode_batch(
         [(NOW + n * 1000, b"k%d" % n, b'{"n":%d}' % n, (("h", b"x"),)) for n in range(first, first + count)],
         codec=codec,
@@ -28,7 +29,7 @@ def batch(first: int, count: int, codec: Codec = Codec.NONE) -> bytes:
 
 
 async def fill(site: HttpBroker) -> None:
-    """Offsets 0 to 99 in ten batches, two of them compressed."""
+    """Appends offsets 0 to 99 in ten batches, two of them compressed."""
     await site.create("t", 1, **KEEP)
     for first in range(0, 100, 10):
         codec = {20: Codec.ZSTD, 30: Codec.GZIP}.get(first, Codec.NONE)
@@ -36,7 +37,7 @@ async def fill(site: HttpBroker) -> None:
         assert (answer.status, answer.json["base_offset"], answer.json["last_offset"]) == (200, first, first + 9)
 
 
-def test_a_read_begins_at_its_offset_and_says_where_to_go_on(tmp_path: Path) -> None:
+def test_read_begins_at_its_offset_and_returns_the_next_one(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await fill(site)
         for offset in (0, 9, 10, 25, 99):
@@ -61,7 +62,7 @@ def test_a_read_begins_at_its_offset_and_says_where_to_go_on(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
-def test_a_read_may_begin_at_a_moment(tmp_path: Path) -> None:
+def test_read_may_begin_at_a_timestamp(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await fill(site)
         for moment, first in ((NOW, 0), (NOW - 1, 0), (NOW + 24_001, 25), (NOW + 35_000, 35), (NOW + 99_000, 99)):
@@ -110,7 +111,7 @@ def test_raw_reads_give_the_stored_batches_byte_for_byte(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
-def test_raw_reads_of_many_megabytes_arrive_whole_however_slowly_they_are_taken(tmp_path: Path) -> None:
+def test_large_raw_read_arrives_whole_at_a_slow_client(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, **KEEP)
         big = encode_batch([(NOW, None, bytes([n % 251]) * 900_000, ()) for n in range(1)])
@@ -132,7 +133,7 @@ def test_raw_reads_of_many_megabytes_arrive_whole_however_slowly_they_are_taken(
     run(tmp_path, scenario)
 
 
-def test_a_long_poll_is_answered_by_the_next_record_or_by_its_deadline(tmp_path: Path) -> None:
+def test_long_poll_ends_with_the_next_record_or_at_its_deadline(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await fill(site)
         clock = asyncio.get_running_loop().time
@@ -149,7 +150,7 @@ def test_a_long_poll_is_answered_by_the_next_record_or_by_its_deadline(tmp_path:
     run(tmp_path, scenario)
 
 
-def test_closing_the_broker_answers_those_who_wait(tmp_path: Path) -> None:
+def test_stopping_broker_replies_to_waiting_reads(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asyncio.timeout(20), aiohttp.ClientSession() as session:
             async with http_broker(tmp_path) as running:
@@ -178,7 +179,7 @@ def test_closing_the_broker_answers_those_who_wait(tmp_path: Path) -> None:
         ("offset=%00", 400, 400),
     ],
 )
-def test_a_read_that_cannot_be_is_refused(tmp_path: Path, query: str, status: int, code: int) -> None:
+def test_invalid_read_is_refused(tmp_path: Path, query: str, status: int, code: int) -> None:
     async def scenario(site: HttpBroker) -> None:
         await fill(site)
         answer = await site.get(f"{PATH}?{query}")
@@ -188,7 +189,7 @@ def test_a_read_that_cannot_be_is_refused(tmp_path: Path, query: str, status: in
     run(tmp_path, scenario)
 
 
-def test_what_is_not_there_or_not_acceptable_is_said_so(tmp_path: Path) -> None:
+def test_missing_partition_or_media_type_is_an_error(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         for path, code in (
@@ -205,7 +206,7 @@ def test_what_is_not_there_or_not_acceptable_is_said_so(tmp_path: Path) -> None:
 
 
 async def events(response: Any, count: int) -> list[dict[str, Any]]:
-    """The next `count` events, each with its id."""
+    """Returns the next `count` events, each with its id."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
         lines = (await response.content.readuntil(b"\n\n")).decode().splitlines()
@@ -234,20 +235,20 @@ def test_events_follow_the_log_and_resume_after_the_last_one_seen(tmp_path: Path
     run(tmp_path, scenario)
 
 
-def test_raw_batches_are_proved_before_they_are_taken(tmp_path: Path) -> None:
+def test_raw_batches_are_validated_before_the_append(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await fill(site)
         good = batch(0, 3)
 
-        def broken(at: int, byte: int) -> bytes:
+        def corrupt(at: int, byte: int) -> bytes:
             data = bytearray(good)
             data[at] = byte
             return bytes(data)
 
         wrong = {
-            "crc": broken(-1, 0x77),
-            "magic": broken(16, 1),
-            "length": broken(11, 0),
+            "crc": corrupt(-1, 0x77),
+            "magic": corrupt(16, 1),
+            "length": corrupt(11, 0),
             "truncated": good[:-5],
             "trailing": good + b"x",
             "empty": b"",
@@ -267,7 +268,7 @@ def test_raw_batches_are_proved_before_they_are_taken(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_an_idempotent_producer_that_sends_again_gets_its_first_offset(tmp_path: Path) -> None:
+def test_idempotent_retry_gets_the_first_offset(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, **KEEP)
         await site.produce("t", "before")
@@ -281,7 +282,7 @@ def test_an_idempotent_producer_that_sends_again_gets_its_first_offset(tmp_path:
     run(tmp_path, scenario)
 
 
-def test_hot_and_cold_give_the_same_bytes(tmp_path: Path) -> None:
+def test_hot_and_cold_reads_return_the_same_bytes(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1", **KEEP)
         expected = b""

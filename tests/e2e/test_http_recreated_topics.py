@@ -1,5 +1,5 @@
-"""A topic is deleted and made again under its name, and the broker, which has heard of both, has acted on neither: what
-HTTP answers until then, and who read or wrote the first topic after that."""
+"""Tests of HTTP with a topic that is deleted and recreated, while the broker knows of both and has acted on neither:
+replies until then, and clients of the first topic afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.e2e.test_http_consumers import HttpConsumer, values
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_reads import EVENTS, events
 from tiered.controller.requests import CreateTopic, DeleteTopic
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 
 JSON_V2 = "application/vnd.kafka.json.v2+json"
 PATH = "/topics/t/partitions/0/records"
@@ -23,7 +23,7 @@ LIMITS = HttpLimits(append_ms=500, leader_lookup_seconds=0.5)
 
 
 class RecreatedHttpTopic:
-    """The topic `t` with three records, and how it is made again."""
+    """The topic `t` with three records, and the steps that recreate it."""
 
     def __init__(self, where: HttpBroker) -> None:
         self.where = where
@@ -37,7 +37,7 @@ class RecreatedHttpTopic:
         await self.where.broker.submit(DeleteTopic("t"))
 
     async def recreate(self) -> None:
-        """Until the broker has heard of it. Requests are answered once it has acted."""
+        """Recreates the topic; returns once the broker knows of it. Requests get replies once it has acted."""
         node = self.where.broker
         old = node.leader_replica("t", 0)
         await node.hosted_replicas._role_change_lock.acquire()
@@ -63,14 +63,14 @@ def run_recreated(directory: Path, scenario: Callable[[RecreatedHttpTopic], Awai
     run(directory, run_all, LIMITS)
 
 
-def test_what_is_written_over_http_is_in_the_second_topic_or_refused(tmp_path: Path) -> None:
+def test_http_write_is_in_the_second_topic_or_refused(tmp_path: Path) -> None:
     async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         record = {"value": {"type": "JSON", "data": "x"}}
         one = f"{where.cluster}/topics/t/records"
 
         async def all_ways() -> list[int | None]:
-            """The offset that each way of writing tells."""
+            """Returns the offset that each kind of write reports."""
             found: list[int | None] = []
             for _ in range(3):  # the head of the first is remembered
                 found.append((await where.ask("POST", one, record)).json.get("offset"))
@@ -92,8 +92,8 @@ def test_what_is_written_over_http_is_in_the_second_topic_or_refused(tmp_path: P
     run_recreated(tmp_path, scenario)
 
 
-def test_a_stream_of_records_ends_with_its_topic(tmp_path: Path) -> None:
-    """It named the topic once, at its beginning."""
+def test_record_stream_ends_with_its_topic(tmp_path: Path) -> None:
+    """The stream named its topic once, at its beginning."""
 
     async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
@@ -118,7 +118,7 @@ def test_a_stream_of_records_ends_with_its_topic(tmp_path: Path) -> None:
     run_recreated(tmp_path, scenario)
 
 
-def test_what_is_read_over_http_is_of_the_second_topic_or_refused(tmp_path: Path) -> None:
+def test_http_read_is_of_the_second_topic_or_refused(tmp_path: Path) -> None:
     async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         offsets = "/topics/t/partitions/0/offsets"
@@ -136,7 +136,7 @@ def test_what_is_read_over_http_is_of_the_second_topic_or_refused(tmp_path: Path
     run_recreated(tmp_path, scenario)
 
 
-def test_an_event_stream_ends_with_its_topic(tmp_path: Path) -> None:
+def test_event_stream_ends_with_its_topic(tmp_path: Path) -> None:
     async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         async with where.session.get(f"{where.url}{PATH}?offset=1", headers={"Accept": EVENTS}) as response:
@@ -149,8 +149,8 @@ def test_an_event_stream_ends_with_its_topic(tmp_path: Path) -> None:
     run_recreated(tmp_path, scenario)
 
 
-def test_a_consumer_that_gathers_records_reads_the_second_topic_from_its_beginning(tmp_path: Path) -> None:
-    """One read goes on until there is enough: it has records of the first topic when the second one comes."""
+def test_waiting_consumer_reads_the_second_topic_from_its_beginning(tmp_path: Path) -> None:
+    """One read continues until it has enough records. It has records of the first topic when the second one appears."""
 
     async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where

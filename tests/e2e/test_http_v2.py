@@ -1,4 +1,4 @@
-"""REST v2 against a real broker: what its clients send, and what they get."""
+"""Tests of REST v2 against a real broker: the requests of its clients, and their replies."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ BINARY = "application/vnd.kafka.binary.v2+json"
 JSON = "application/vnd.kafka.json.v2+json"
 
 
-def test_topics_partitions_and_brokers_look_as_v2_shows_them(tmp_path: Path) -> None:
+def test_topics_partitions_and_brokers_have_the_form_of_v2(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("b")
         await site.create("a", 2, retention_ms="60000")
@@ -54,7 +54,7 @@ def test_records_are_produced_in_both_embedded_formats(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_record_that_its_partition_refuses_is_named_and_the_others_are_in(tmp_path: Path) -> None:
+def test_refused_record_is_named_and_the_others_are_written(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, max_message_bytes="1000")
         records = [{"value": "a"}, {"value": "x" * 5000}, {"value": "b", "partition": 7}, {"value": "c"}]
@@ -69,7 +69,7 @@ def test_a_record_that_its_partition_refuses_is_named_and_the_others_are_in(tmp_
     run(tmp_path, scenario)
 
 
-def test_records_that_together_exceed_a_segment_go_into_several(tmp_path: Path) -> None:
+def test_records_larger_than_a_segment_go_into_several_batches(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, segment_bytes="4096")
         records = [{"value": "x" * 900} for _ in range(30)]
@@ -79,7 +79,7 @@ def test_records_that_together_exceed_a_segment_go_into_several(tmp_path: Path) 
     run(tmp_path, scenario)
 
 
-def test_an_answer_that_cannot_be_given_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_unacceptable_reply_type_is_refused_before_the_write(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         for path in ("/topics/t", "/topics/t/partitions/0"):
@@ -90,7 +90,7 @@ def test_an_answer_that_cannot_be_given_is_refused_before_anything_is_written(tm
     run(tmp_path, scenario)
 
 
-def test_a_body_with_a_record_that_cannot_be_read_is_refused_whole(tmp_path: Path) -> None:
+def test_body_with_an_invalid_record_is_refused_whole(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         for body, kind, status in (
@@ -115,7 +115,7 @@ def test_a_body_with_a_record_that_cannot_be_read_is_refused_whole(tmp_path: Pat
     run(tmp_path, scenario)
 
 
-def test_a_request_of_very_many_records_keeps_their_order_in_one_partition(tmp_path: Path) -> None:
+def test_request_with_many_records_keeps_their_order(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 3)
         records = [{"value": n} for n in range(12_000)]
@@ -127,7 +127,7 @@ def test_a_request_of_very_many_records_keeps_their_order_in_one_partition(tmp_p
     run(tmp_path, scenario)
 
 
-def test_batches_that_the_broker_builds_are_compressed_as_the_topic_says(tmp_path: Path) -> None:
+def test_batches_of_http_have_the_compression_of_the_topic(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         kinds = {"producer": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
         for name, codec in kinds.items():

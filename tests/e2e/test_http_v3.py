@@ -1,4 +1,4 @@
-"""REST v3 against a real broker: topics, settings, partitions, records."""
+"""Tests of REST v3 against a real broker: topics, settings, partitions, records."""
 
 import gzip
 import json
@@ -9,14 +9,14 @@ import zstandard
 
 from tests.e2e.http_site import HttpBroker, run
 from tiered.controller.requests import CreateTopic, CreateTopics
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 
 
 def value(data: Any, kind: str = "JSON") -> dict[str, Any]:
     return {"value": {"type": kind, "data": data}}
 
 
-def test_a_topic_lives_from_creation_to_deletion(tmp_path: Path) -> None:
+def test_topic_is_created_shown_and_deleted(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         wanted = {"topic_name": "t", "partitions_count": 2, "configs": [{"name": "segment.bytes", "value": 4096}]}
@@ -40,7 +40,7 @@ def test_a_topic_lives_from_creation_to_deletion(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_invalid_topic_is_refused_with_a_reason(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         await site.create("there")
@@ -74,41 +74,41 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_settings_show_where_they_come_from_and_change_together_or_not_at_all(tmp_path: Path) -> None:
+def test_settings_show_their_source_and_change_all_or_none(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", segment_bytes="4096")
         configs = f"{site.cluster}/topics/t/configs"
 
-        async def shown(name: str) -> tuple[str, str, bool]:
+        async def read_setting(name: str) -> tuple[str, str, bool]:
             one = (await site.get(f"{configs}/{name}")).json
             return one["value"], one["source"], one["is_default"]
 
-        assert await shown("segment.bytes") == ("4096", "DYNAMIC_TOPIC_CONFIG", False)
-        assert await shown("flush") == ("none", "DEFAULT_CONFIG", True)
+        assert await read_setting("segment.bytes") == ("4096", "DYNAMIC_TOPIC_CONFIG", False)
+        assert await read_setting("flush") == ("none", "DEFAULT_CONFIG", True)
         assert (await site.ask("PUT", f"{configs}/retention.ms", {"value": "60000"})).status == 204
-        assert await shown("retention.ms") == ("60000", "DYNAMIC_TOPIC_CONFIG", False)
+        assert await read_setting("retention.ms") == ("60000", "DYNAMIC_TOPIC_CONFIG", False)
         both = [{"name": "flush", "value": "ack"}, {"name": "segment.bytes", "operation": "DELETE"}]
         assert (await site.ask("POST", f"{configs}:alter", {"data": both, "validate_only": True})).status == 204
-        assert await shown("flush") == ("none", "DEFAULT_CONFIG", True)
+        assert await read_setting("flush") == ("none", "DEFAULT_CONFIG", True)
         assert (await site.ask("POST", f"{configs}:alter", {"data": both})).status == 204
-        assert await shown("flush") == ("ack", "DYNAMIC_TOPIC_CONFIG", False)
-        assert (await shown("segment.bytes"))[0] == str(1 << 30)
+        assert await read_setting("flush") == ("ack", "DYNAMIC_TOPIC_CONFIG", False)
+        assert (await read_setting("segment.bytes"))[0] == str(1 << 30)
         wrong = [{"name": "flush", "value": "none"}, {"name": "retention.ms", "value": "soon"}]
         refused = await site.ask("POST", f"{configs}:alter", {"data": wrong})
         assert (refused.status, refused.json["error_code"]) == (400, 40002)
-        assert (await shown("flush"))[0] == "ack"
+        assert (await read_setting("flush"))[0] == "ack"
         for body in ({"name": "no.such", "operation": "DELETE"}, {"name": "no.such", "value": None}):
             refused = await site.ask("POST", f"{configs}:alter", {"data": [body]})
             assert (refused.status, refused.json["error_code"]) == (400, 40002) and "no.such" in refused.json["message"]
         assert (await site.ask("PUT", f"{configs}/no.such", {"value": None})).status == 400
         assert (await site.ask("DELETE", f"{configs}/flush")).status == 204
-        assert await shown("flush") == ("none", "DEFAULT_CONFIG", True)
+        assert await read_setting("flush") == ("none", "DEFAULT_CONFIG", True)
         assert (await site.get(f"{configs}/no.such")).status == 404
 
         everywhere = f"{site.cluster}/broker-configs"
         assert (await site.get(everywhere)).json["data"] == []
         assert (await site.ask("PUT", f"{everywhere}/log.flush", {"value": "ack"})).status == 204
-        assert await shown("flush") == ("ack", "DYNAMIC_DEFAULT_BROKER_CONFIG", False)
+        assert await read_setting("flush") == ("ack", "DYNAMIC_DEFAULT_BROKER_CONFIG", False)
         own = f"{site.cluster}/brokers/1/configs"
         assert (await site.ask("PUT", f"{own}/log.flush", {"value": "none"})).status == 204
         one = (await site.get(f"{own}/log.flush")).json
@@ -158,7 +158,7 @@ def test_cluster_brokers_partitions_and_replicas_are_linked(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
-def test_no_link_leads_nowhere(tmp_path: Path) -> None:
+def test_every_link_is_served(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 2)
         await site.create("-")
@@ -192,7 +192,7 @@ def test_no_link_leads_nowhere(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_topic_named_like_the_wildcard_can_be_used_and_deleted(tmp_path: Path) -> None:
+def test_topic_with_the_name_of_the_wildcard_can_be_used_and_deleted(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         assert (await site.ask("POST", topics, {"topic_name": "-"})).status == 201
@@ -204,7 +204,7 @@ def test_a_topic_named_like_the_wildcard_can_be_used_and_deleted(tmp_path: Path)
     run(tmp_path, scenario)
 
 
-def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
+def test_record_is_reported_with_partition_and_offset(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 6)
         path = f"{site.cluster}/topics/t/records"
@@ -260,7 +260,7 @@ def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_same_request_again_and_again_takes_the_short_way_to_the_same_answers(tmp_path: Path) -> None:
+def test_repeated_request_takes_the_fast_path_to_the_same_replies(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 3)
         path = f"{site.cluster}/topics/t/records"
@@ -286,7 +286,7 @@ def test_the_same_request_again_and_again_takes_the_short_way_to_the_same_answer
     run(tmp_path, scenario)
 
 
-def test_a_stream_reports_every_record_in_order_and_ends_at_garbage(tmp_path: Path) -> None:
+def test_stream_reports_every_record_in_order_and_ends_at_garbage(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 3)
         path = f"{site.url}{site.cluster}/topics/t/records"
@@ -316,7 +316,7 @@ def test_a_stream_reports_every_record_in_order_and_ends_at_garbage(tmp_path: Pa
     run(tmp_path, scenario)
 
 
-def test_a_connection_outlives_a_whole_body_that_ends_in_garbage(tmp_path: Path) -> None:
+def test_connection_stays_open_after_a_body_that_ends_in_garbage(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         body = json.dumps(value(1)).encode() + b" ]"
@@ -342,7 +342,7 @@ def test_records_of_a_chunk_share_a_batch(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_bodies_may_be_compressed_and_bombs_are_refused(tmp_path: Path) -> None:
+def test_compressed_body_is_accepted_and_a_bomb_refused(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         path = f"{site.cluster}/topics/t/records"
@@ -358,19 +358,19 @@ def test_bodies_may_be_compressed_and_bombs_are_refused(tmp_path: Path) -> None:
             assert bomb.status == 413, bomb
         assert (await site.ask("POST", path, record, Content_Encoding="br")).status == 415
 
-        async def compressed() -> Any:
+        async def send_compressed() -> Any:
             data = zstandard.compress(record * 10)
             yield data[:7]
             yield data[7:]
 
         headers = {"Content-Type": "application/json", "Content-Encoding": "zstd"}
-        async with site.session.post(site.url + path, data=compressed(), headers=headers) as response:
+        async with site.session.post(site.url + path, data=send_compressed(), headers=headers) as response:
             assert len((await response.read()).splitlines()) == 10
 
     run(tmp_path, scenario, HttpLimits(body_bytes=1 << 20))
 
 
-def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
+def test_batch_request_has_a_result_per_entry(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         path = f"{site.cluster}/topics/t/records:batch"
@@ -394,8 +394,8 @@ def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_long_lists_count_against_the_memory_budget_and_short_ones_do_not_wait_for_it(tmp_path: Path) -> None:
-    """51,000 groups were one answer of 38 MB that nothing counted."""
+def test_only_long_lists_count_against_the_memory_budget(tmp_path: Path) -> None:
+    """Once, 51,000 groups were one uncounted reply of 38 MB."""
 
     async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"

@@ -1,4 +1,5 @@
-"""Work in threads (bodies decompressed and parsed, answers rendered): bounded, and no obstacle to a stop."""
+"""Tests of work in threads (bodies decompressed and parsed, replies rendered): it is bounded, and does not delay a
+stop."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, http_broker, run
 from tests.e2e.serving import SECONDS, ServeProcess
-from tiered_api.http.server import media_types
-from tiered_api.http.server.context import CLOSING_SECONDS, INLINE_BYTES, WORKERS
-from tiered_api.http.server.context import HttpContext as Surroundings
-from tiered_api.http.server.limits import Exhausted, HttpLimits
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.context import CLOSING_SECONDS, INLINE_BYTES, WORKERS
+from tiered_api.http.exchange.context import HttpContext as Surroundings
+from tiered_api.http.exchange.limits import Exhausted, HttpLimits
 
 MUCH = INLINE_BYTES + 1
 
@@ -28,7 +29,7 @@ def surroundings(of: HttpBroker) -> Surroundings:
     return of.http._listener.context
 
 
-def test_work_beyond_the_limit_is_refused_503_and_taken_again_later(tmp_path: Path) -> None:
+def test_work_above_the_limit_is_refused_503_and_accepted_later(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         go = threading.Event()
@@ -46,7 +47,7 @@ def test_work_beyond_the_limit_is_refused_503_and_taken_again_later(tmp_path: Pa
     run(tmp_path, scenario, HttpLimits(jobs=WORKERS + 1))
 
 
-def test_work_that_takes_too_long_is_given_up_and_what_waits_behind_it_is_never_begun(tmp_path: Path) -> None:
+def test_work_over_its_deadline_is_abandoned_and_queued_work_never_runs(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         go, begun = threading.Event(), threading.Event()
         work = surroundings(site).run_job
@@ -62,7 +63,7 @@ def test_work_that_takes_too_long_is_given_up_and_what_waits_behind_it_is_never_
     run(tmp_path, scenario, HttpLimits(job_seconds=0.2))
 
 
-def test_server_that_closes_waits_only_a_moment_for_work(tmp_path: Path) -> None:
+def test_closing_server_waits_a_bounded_time_for_work(tmp_path: Path) -> None:
     async def whole() -> None:
         go = threading.Event()
         async with http_broker(tmp_path) as running:
@@ -81,7 +82,7 @@ def test_server_that_closes_waits_only_a_moment_for_work(tmp_path: Path) -> None
 
 
 def test_process_ends_soon_after_sigterm_while_a_body_is_parsed(tmp_path: Path) -> None:
-    """So many records take 20 seconds of CPU and more, also where nobody else wants it."""
+    """The records take at least 20 seconds of CPU."""
     body = b'{"records":[' + b",".join([b'{"value":1}'] * 2_000_000) + b"]}"
     with ServeProcess(tmp_path / "data") as broker:
         broker.create_topic("t")
@@ -98,7 +99,7 @@ def test_process_ends_soon_after_sigterm_while_a_body_is_parsed(tmp_path: Path) 
 
 
 def cpu_seconds(pid: int) -> float:
-    """User time of a process."""
+    """Returns the user time of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) / 100
 
 

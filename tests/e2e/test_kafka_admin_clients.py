@@ -1,4 +1,4 @@
-"""Admin clients that people use: Kafka's own tools, confluent-kafka and kafka-python."""
+"""Tests with real admin clients: Kafka's own tools, confluent-kafka and kafka-python."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.peer.kafka import tool
 
 T = TypeVar("T")
 admin: Any = confluent_kafka.admin
-"""It names what it exports nowhere."""
+"""The module; it has no list of its exports."""
 TEST_SECONDS = 120.0
 SECONDS = 10
 
 
 def run(directory: Path, scenario: Callable[[str, Callable[[str, int], int]], None], **settings: Any) -> None:
-    """Tells `scenario` to the address of a broker, in a thread; its second argument appends records past the
+    """Runs `scenario` in a thread with the address of a broker; its second argument appends records without the
     protocol."""
 
     async def append_records(site: KafkaBroker, topic: str, count: int) -> int:
@@ -46,7 +46,7 @@ def run(directory: Path, scenario: Callable[[str, Callable[[str, int], int]], No
 
 @pytest.mark.also
 @pytest.mark.java
-def test_kafkas_own_tools_create_change_and_delete_topics(tmp_path: Path) -> None:
+def test_kafkas_tools_create_change_and_delete_topics(tmp_path: Path) -> None:
     def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         def topics(*words: str) -> str:
             return tool("topics", "--bootstrap-server", address, *words)
@@ -83,7 +83,7 @@ def test_kafkas_own_tools_create_change_and_delete_topics(tmp_path: Path) -> Non
 
 @pytest.mark.also
 @pytest.mark.java
-def test_kafkas_own_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> None:
+def test_kafkas_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> None:
     def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         def configs(*words: str) -> str:
             return tool("configs", "--bootstrap-server", address, *words)
@@ -120,12 +120,12 @@ def test_kafkas_own_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> 
 
 
 def only_result(futures: dict[Any, Any]) -> Any:
-    """The result of the only future."""
+    """Returns the result of the only future."""
     (future,) = futures.values()
     return future.result(SECONDS)
 
 
-def test_confluents_admin_client_does_what_it_can(tmp_path: Path) -> None:
+def test_admin_client_of_confluent_works(tmp_path: Path) -> None:
     def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         client = admin.AdminClient({"bootstrap.servers": address})
         new = admin.NewTopic("t", 2, 1, config={"max.compaction.lag.ms": "7", "segment.ms": "9000"})
@@ -161,7 +161,7 @@ def test_confluents_admin_client_does_what_it_can(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_kafka_pythons_admin_client_does_what_it_can(tmp_path: Path) -> None:
+def test_admin_client_of_kafka_python_works(tmp_path: Path) -> None:
     def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         client = kafka.admin.KafkaAdminClient(bootstrap_servers=address)
         try:

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources over real sockets."""
+"""Tests of DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources over real sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiered_api.kafka.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tiered_api.kafka.server.config_resources import ConfigResourceType
+from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
@@ -52,14 +52,14 @@ async def describe_one(client: RawClient, kind: int, name: str, key: str) -> Des
 
 
 def synonyms_of(shown: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
-    """Its synonyms, the strongest first."""
+    """Returns the synonyms, the strongest first."""
     return [(each.name, each.value, each.source) for each in shown.synonyms]
 
 
 async def change_configs(
     client: RawClient, kind: int, name: str, *edits: tuple[str, int, str | None], only: bool = False
 ) -> tuple[int, str | None]:
-    """IncrementalAlterConfigs of one resource: its code and its words."""
+    """Sends IncrementalAlterConfigs for one resource; returns its code and its text."""
     configs = [incremental_alter_configs.AlterableConfig(*edit) for edit in edits]
     resource = incremental_alter_configs.AlterConfigsResource(kind, name, configs)
     request = IncrementalAlterConfigsRequest([resource], only)
@@ -68,7 +68,7 @@ async def change_configs(
     return result.error_code, result.error_message
 
 
-def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
+def test_every_setting_is_shown_with_its_source(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", segment_bytes="4096")
         client = await site.client()
@@ -91,7 +91,7 @@ def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
-def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> None:
+def test_broker_shows_its_settings_under_kafkas_names(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         result = await describe_configs(client, BROKER, "1")
@@ -118,8 +118,8 @@ def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> Non
     run(tmp_path, scenario, num_partitions=7)
 
 
-def test_a_resource_is_described_once(tmp_path: Path) -> None:
-    """Else a small request could ask for an answer of any size."""
+def test_repeated_resource_is_described_once(tmp_path: Path) -> None:
+    """Otherwise a small request could get a reply of any size."""
 
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", retention_ms="5")
@@ -155,7 +155,7 @@ def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_single_settings_of_a_topic_change_and_the_rest_stays(tmp_path: Path) -> None:
+def test_incremental_change_keeps_other_settings(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", segment_bytes="4096")
         client, throttled = await site.client(), "leader.replication.throttled.replicas"
@@ -215,7 +215,7 @@ def test_each_resource_has_its_own_error(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_older_request_replaces_all(tmp_path: Path) -> None:
+def test_alter_configs_replaces_all_settings(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", segment_bytes="4096", retention_ms="5")
         client = await site.client()
@@ -246,13 +246,13 @@ def test_resources_that_have_settings_are_listed(tmp_path: Path) -> None:
         await site.create("t")
         client = await site.client()
 
-        async def listed(version: int, *kinds: int) -> list[tuple[int, str]]:
+        async def list_resources(version: int, *kinds: int) -> list[tuple[int, str]]:
             answer = await client.ask(ListConfigResourcesRequest(list(kinds)), version, ListConfigResourcesResponse)
             assert answer.error_code == (35 if 99 in kinds else 0)
             return [(each.resource_type, each.resource_name) for each in answer.config_resources]
 
-        assert await listed(1) == [(8, "1"), (4, "1"), (2, "t")]
-        assert await listed(1, TOPIC, TOPIC) == [(2, "t")]
-        assert await listed(1, 16, 32) == await listed(1, 99) == await listed(0) == []
+        assert await list_resources(1) == [(8, "1"), (4, "1"), (2, "t")]
+        assert await list_resources(1, TOPIC, TOPIC) == [(2, "t")]
+        assert await list_resources(1, 16, 32) == await list_resources(1, 99) == await list_resources(0) == []
 
     run(tmp_path, scenario)

@@ -1,4 +1,5 @@
-"""ListOffsets, OffsetForLeaderEpoch, InitProducerId, DescribeProducers and DescribeLogDirs over real sockets."""
+"""Tests of ListOffsets, OffsetForLeaderEpoch, InitProducerId, DescribeProducers and DescribeLogDirs over real
+sockets."""
 
 from __future__ import annotations
 
@@ -56,13 +57,13 @@ async def list_offset(
 
 
 async def move_to_bucket(site: KafkaBroker, replica: LeaderReplica) -> None:
-    """All that is there goes to the bucket, and its local copy goes."""
+    """Uploads all records and deletes their local copies."""
     replica.roll()
     await wait_until(lambda: replica.cold_end_offset == replica.log.end_offset)
     await replica.log.drop_local_below(replica.cold_end_offset)
 
 
-def test_an_empty_log_begins_and_ends_at_zero(tmp_path: Path) -> None:
+def test_empty_log_begins_and_ends_at_zero(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
@@ -99,7 +100,7 @@ def test_offsets_are_found_by_name_and_by_time_hot_and_cold(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
-def test_the_newest_record_may_be_cold(tmp_path: Path) -> None:
+def test_newest_record_may_be_cold(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", retention_ms="-1")
         await replica.append(batch([b"a"] * 3, 9_000))
@@ -110,7 +111,7 @@ def test_the_newest_record_may_be_cold(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_versions_know_the_names_of_their_time(tmp_path: Path) -> None:
+def test_each_version_has_its_special_timestamps(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
@@ -127,7 +128,7 @@ def test_versions_know_the_names_of_their_time(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_look_ups_are_fenced_and_refused_one_by_one(tmp_path: Path) -> None:
+def test_lookups_are_fenced_and_refused_per_partition(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
         client = await site.client()
@@ -147,7 +148,7 @@ def test_look_ups_are_fenced_and_refused_one_by_one(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_look_up_in_a_bucket_that_does_not_answer_ends_in_time_and_holds_up_no_other(tmp_path: Path) -> None:
+def test_lookup_in_a_silent_bucket_times_out_and_delays_no_other(tmp_path: Path) -> None:
     faults = Faults()
 
     def ports(world: World) -> World:
@@ -155,9 +156,9 @@ def test_a_look_up_in_a_bucket_that_does_not_answer_ends_in_time_and_holds_up_no
 
     async def scenario() -> None:
         async with kafka_broker(tmp_path, ports=ports) as site:
-            await asked_while_slow(site)
+            await list_while_slow(site)
 
-    async def asked_while_slow(site: KafkaBroker) -> None:
+    async def list_while_slow(site: KafkaBroker) -> None:
         replica = await site.create("t", retention_ms="-1")
         await replica.append(batch([b"a"] * 5, 1_000))
         await move_to_bucket(site, replica)
@@ -176,17 +177,17 @@ def test_a_look_up_in_a_bucket_that_does_not_answer_ends_in_time_and_holds_up_no
 
 
 async def epoch_end_offsets(client: RawClient, *epochs: int, current: int = -1) -> list[tuple[int, int, int]]:
-    """(error code, epoch, end offset) of each epoch of partition t-0."""
+    """Returns (error code, epoch, end offset) of each epoch of partition t-0."""
     asked = [OffsetForLeaderPartition(0, current, epoch) for epoch in epochs]
     request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("t", asked)])
     answer = await client.ask(request, 4, OffsetForLeaderEpochResponse)
     return [(each.error_code, each.leader_epoch, each.end_offset) for each in answer.topics[0].partitions]
 
 
-def test_epochs_end_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
+def test_epoch_ends_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
     """Each start of the broker is a leader epoch; local copies of the first ones are gone."""
 
-    async def lives() -> None:
+    async def run_broker() -> None:
         async with kafka_broker(tmp_path) as site:  # epoch 0: [0, 3)
             await (await site.create("t", retention_ms="-1")).append(batch([b"a"] * 3))
             assert await epoch_end_offsets(await site.client(), 0, 1, -1) == [(0, 0, 3), (0, -1, -1), (0, -1, -1)]
@@ -210,11 +211,11 @@ def test_epochs_end_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
             assert (await epoch_end_offsets(client, 0, current=now - 1))[0][0] == Code.FENCED_LEADER_EPOCH.number
             assert (await epoch_end_offsets(client, 0, current=now + 1))[0][0] == Code.UNKNOWN_LEADER_EPOCH.number
 
-    asyncio.run(lives())
+    asyncio.run(run_broker())
 
 
-def test_every_producer_gets_an_id_of_its_own(tmp_path: Path) -> None:
-    async def lives() -> None:
+def test_every_producer_gets_its_own_id(tmp_path: Path) -> None:
+    async def run_broker() -> None:
         seen: list[int] = []
         for _ in range(2):
             async with kafka_broker(tmp_path) as site:
@@ -236,10 +237,10 @@ def test_every_producer_gets_an_id_of_its_own(tmp_path: Path) -> None:
                     assert (refused.error_code, refused.producer_id) == (code.number, -1)
         assert len(set(seen)) == len(seen) and min(seen) >= 0
 
-    asyncio.run(lives())
+    asyncio.run(run_broker())
 
 
-def test_producers_and_sizes_are_told(tmp_path: Path) -> None:
+def test_producers_and_log_sizes_are_described(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         for sequence in (0, 3):

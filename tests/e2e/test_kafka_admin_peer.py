@@ -1,7 +1,7 @@
-"""The same questions to Kafka 4.2.0 and to ours: the answers are held against each other, field by field.
+"""Test of the same requests to Kafka 4.2.0 and to ours: the replies are compared field by field.
 
-What has to differ is masked (ids, ports, words of errors, sizes of disks); what differs on purpose says why, and fails
-when it does not differ any more.
+Fields that must differ are masked (ids, ports, error texts, sizes on disk). A field that differs on purpose has a
+reason, and fails once it no longer differs.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ pytestmark = pytest.mark.java
 
 NO_TOPIC = "A" * 21 + "Q"
 MASKED = {"port", "cluster_id", "producer_id", "total_bytes", "usable_bytes", "log_dir", "documentation", "remote_size"}
-"""Fields that no two clusters share."""
+"""Fields that differ between any two clusters."""
 READS = {2, 3, 23, 32, 35, 43, 60, 61, 74, 75}
-"""API keys of questions that change nothing."""
+"""API keys of requests that change nothing."""
 
 
 class PeerRequest(NamedTuple):
-    """A request and the versions in which it is asked; all of them when none is named."""
+    """A request and its versions; all versions if none is named."""
 
     request: Message
     versions: tuple[int, ...] = ()
     difference: str = ""
-    """Why ours answers otherwise; empty where it must not."""
+    """Reason for which our reply differs; empty if it must not."""
 
 
 def new_topic(name: str, partitions: int = 1, copies: int = 1, *configs: tuple[str, str | None]) -> CreatableTopic:
@@ -118,7 +118,7 @@ def describe_partitions(limit: int, cursor: Cursor | None, *names: str) -> Messa
 
 
 def topic_requests() -> Iterator[PeerRequest]:
-    """Creating, growing and naming topics."""
+    """Returns requests that create, grow and name topics."""
     first = [
         new_topic("a", 2, 1, ("retention.ms", "1000")),
         new_topic("b", 2, 3),
@@ -183,7 +183,7 @@ def topic_requests() -> Iterator[PeerRequest]:
 
 
 def log_requests() -> Iterator[PeerRequest]:
-    """Offsets, producers and sizes; then the topics go."""
+    """Returns requests for offsets, producers and sizes; then the topics are deleted."""
     for name in range(-7, 1):
         yield PeerRequest(list_offsets((0, -1, name), (9, -1, name)), tuple(range(1, 11 if name == -6 else 12)))
     yield PeerRequest(list_offsets((0, -1, -6)), (11,), "topics are tiered unless they say otherwise")
@@ -219,7 +219,7 @@ def log_requests() -> Iterator[PeerRequest]:
 
 
 def setting_requests() -> Iterator[PeerRequest]:
-    """Settings of topics and brokers."""
+    """Returns requests for settings of topics and brokers."""
     topic, broker = 2, 4
     yield PeerRequest(CreateTopicsRequest([new_topic("s", 1, 1, ("segment.bytes", "2097152"))], 5_000), (7,))
     for key in ("segment.bytes", "max.message.bytes", "cleanup.policy", "preallocate", "min.cleanable.dirty.ratio",
@@ -275,7 +275,7 @@ def setting_requests() -> Iterator[PeerRequest]:
 
 
 def to_plain(value: Any, field: str = "") -> Any:
-    """An answer as plain values: masked, and in an order of its own where Kafka has none."""
+    """Returns a reply as plain values: masked, and sorted where Kafka has no order."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_plain(getattr(value, each.name), each.name) for each in dataclasses.fields(value)}
     if isinstance(value, list):
@@ -288,7 +288,7 @@ def to_plain(value: Any, field: str = "") -> Any:
 
 
 def normalize(answer: Any) -> Any:
-    """Leaves out what stands beside the question: settings of a new topic, words where only one side has some."""
+    """Removes fields beside the question: settings of a new topic, and texts that only one side has."""
     for topic in getattr(answer, "topics", None) or ():
         if getattr(topic, "configs", None):
             topic.configs = []
@@ -307,7 +307,7 @@ async def ask(client: RawClient, question: PeerRequest, version: int) -> Any:
 
 
 async def compare(peer: Peer, directory: Path, questions: list[PeerRequest]) -> list[str]:
-    """Every difference, in words."""
+    """Returns a description of every difference."""
     found = []
     host, port = peer.address.split(":")
     async with kafka_broker(directory) as site:
@@ -325,7 +325,7 @@ async def compare(peer: Peer, directory: Path, questions: list[PeerRequest]) -> 
 
 
 async def ask_until_equal(client: RawClient, question: PeerRequest, version: int, expected: Any) -> Any:
-    """Kafka's answer, asked for again for a while where it only reads: what it has just created it tells a moment
+    """Returns Kafka's reply. Repeats requests that only read for a while, because Kafka shows new objects a moment
     later."""
     answer = await ask(client, question, version)
     for _ in range(20):
@@ -337,13 +337,13 @@ async def ask_until_equal(client: RawClient, question: PeerRequest, version: int
 
 
 async def wait_ready(client: RawClient) -> None:
-    """Kafka hands out no producer ids for a moment after its start."""
+    """Waits until Kafka allocates producer ids, a moment after its start."""
     question = PeerRequest(InitProducerIdRequest(None, 60_000))
     while (await ask(client, question, 5))["error_code"]:
         await asyncio.sleep(0.1)
 
 
-def test_ours_answers_as_kafka_does(tmp_path: Path) -> None:
+def test_replies_equal_those_of_kafka(tmp_path: Path) -> None:
     asked = [*topic_requests(), *log_requests(), *setting_requests()]
     with Peer() as peer:
         found = asyncio.run(compare(peer, tmp_path, asked))

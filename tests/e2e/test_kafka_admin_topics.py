@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords and their like over real sockets."""
+"""Tests of CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords and their like over real sockets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def create(client: RawClient, version: int, *topics: CreatableTopic, only:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version: int) -> None:
+def test_topic_is_usable_when_its_creation_is_acknowledged(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         defaults = new_topic("d") if version >= 4 else new_topic("d", 3, 1)
@@ -82,7 +82,7 @@ def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version
     run(tmp_path, scenario, num_partitions=3)
 
 
-def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> None:
+def test_each_topic_has_its_own_error_and_the_others_are_created(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("old")
@@ -120,7 +120,7 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
+def test_validated_topic_is_not_created(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         answer = await create(await site.client(), 7, new_topic("t", 2, 1), new_topic("b/d"), only=True)
         assert [(each.error_code, each.num_partitions) for each in answer.topics] == [(0, 2), (17, -1)]
@@ -129,7 +129,7 @@ def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
+def test_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         before = site.node.image.slot
         answer = await create(await site.client(), 7, *(new_topic(f"t.{number}_x") for number in range(300)))
@@ -139,7 +139,7 @@ def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Pat
     run(tmp_path, scenario)
 
 
-def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> None:
+def test_other_requests_are_served_while_many_partitions_open(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         opened = [0]
 
@@ -157,7 +157,7 @@ def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None:
+def test_other_requests_are_served_while_many_partitions_are_deleted(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await create(client, 7, new_topic("t", 400), new_topic("u", 200))
@@ -205,7 +205,7 @@ def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> N
     run(tmp_path, scenario)
 
 
-def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
+def test_broker_may_forbid_topic_deletion(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=5_000)
@@ -216,7 +216,7 @@ def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
     run(tmp_path, scenario, delete_topic_enable=False)
 
 
-def test_topics_grow(tmp_path: Path) -> None:
+def test_partitions_are_added_to_a_topic(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name, 2)
@@ -245,7 +245,7 @@ def test_topics_grow(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> None:
+def test_partitions_of_a_create_request_are_bounded(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
@@ -259,7 +259,7 @@ def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> Non
     run(tmp_path, scenario, tiered_partitions_max_per_broker=20_000)
 
 
-def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_them(tmp_path: Path) -> None:
+def test_every_request_that_creates_topics_has_their_limits(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 3)
         client, denied = await site.client(), Code.POLICY_VIOLATION.number
@@ -279,7 +279,7 @@ def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_th
     run(tmp_path, scenario, tiered_partitions_max_per_broker=4)
 
 
-def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
+def test_request_without_time_changes_nothing(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         await replica.append(batch([b"v"]))
@@ -300,7 +300,7 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
+def test_log_starts_at_the_deleted_offset(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
         for number in range(2):
@@ -327,7 +327,7 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_no_election_is_needed_and_nothing_moves(tmp_path: Path) -> None:
+def test_election_and_reassignment_of_one_broker_change_nothing(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()

@@ -1,7 +1,8 @@
-"""Requests that are well formed and mean anything are answered; others end their own connection and nothing else.
+"""Tests of well-formed requests with any values: each gets a reply. Other requests end their own connection and nothing
+else.
 
-Every API in every version, values at their bounds. A handler that fails ends its connection for the reason `fault`:
-none may.
+The tests cover every API in every version, with values at their bounds. A handler that fails ends its connection for
+the reason `fault`: none may.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, 
 from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message
 
 REQUESTS = 5
-"""Of each version."""
+"""Requests of each version."""
 
 BROKERS = 4
-"""Among which the APIs are dealt."""
+"""Number of brokers that share the APIs."""
 
 SOUND_VALUES = {
     "acks": (-1, 0, 1, 7),
@@ -43,15 +44,15 @@ SOUND_VALUES = {
     "session_timeout_ms": (6000, 5999, -1, 2**31 - 1),
     "timeout_ms": (0, 50, -1),
 }
-"""Values that matter more often than any others do, and such that no test waits for what may rightly take long."""
+"""Values that are frequent because they matter, and because no valid wait takes long with them."""
 
 ODD_CHANCE = 0.1
-"""How often a value is not one of them."""
+"""Chance of any other value."""
 ALWAYS_SOUND = ("count", "max_wait_ms", "num_partitions", "rebalance_timeout_ms", "timeout_ms")
 
 
 class PlausibleRequests(Drawn):
-    """Requests about a topic and a group that are there, more often than about others."""
+    """Requests that mostly name an existing topic and an existing group."""
 
     def __init__(self, seed: int, replica: LeaderReplica) -> None:
         super().__init__(seed)
@@ -68,7 +69,7 @@ class PlausibleRequests(Drawn):
 
 
 async def is_answered(client: RawClient, api: apis.Api, version: int, message: Message) -> bool:
-    """Sends a request and reads its answer; False when the connection ends instead."""
+    """Sends a request and reads its reply; False if the connection ends instead."""
     if api.key == 0 and getattr(message, "acks", 1) == 0:
         await client.send(client.frame(message, version))
         return True
@@ -80,7 +81,7 @@ async def is_answered(client: RawClient, api: apis.Api, version: int, message: M
 
 
 @pytest.mark.parametrize("start", range(BROKERS))
-def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
+def test_well_formed_request_gets_a_reply(tmp_path: Path, start: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         for api in list(apis.APIS.values())[start::BROKERS]:
             replica = await site.create(f"orders-{api.key}", 2)
@@ -95,8 +96,8 @@ def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> None:
-    """Whatever is read of it may be answered late or never; what is asked on the next connection is answered."""
+def test_mutated_request_harms_only_its_own_connection(tmp_path: Path) -> None:
+    """The mutated request may get a late reply or none; a request on the next connection gets one."""
 
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("orders", 2)

@@ -1,4 +1,4 @@
-"""A metadata log that is away: what needs it is answered soon, with an error that clients repeat."""
+"""Tests of an unreachable metadata log: requests that need it fail soon, with an error that clients retry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OutageScenario = Callable[[KafkaBroker, Faults], Awaitable[None]]
 
 
 def run(directory: Path, monkeypatch: pytest.MonkeyPatch, scenario: OutageScenario) -> None:
-    """Tells `scenario` to a broker whose patience is short."""
+    """Runs `scenario` on a broker with short deadlines."""
     monkeypatch.setattr(internal_topic, "CREATE_SECONDS", SECONDS)
     monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", SECONDS)
     monkeypatch.setattr(metadata, "CREATE_SECONDS", SECONDS)
@@ -47,7 +47,7 @@ def run(directory: Path, monkeypatch: pytest.MonkeyPatch, scenario: OutageScenar
     asyncio.run(run_all())
 
 
-def test_all_who_want_a_producer_id_are_told_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_producer_id_requests_fail_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(site: KafkaBroker, faults: Faults) -> None:
         faults.outage = True
         clients = [await site.client() for _ in range(CALLERS)]
@@ -65,9 +65,7 @@ def test_all_who_want_a_producer_id_are_told_at_the_same_time(tmp_path: Path, mo
     run(tmp_path, monkeypatch, scenario)
 
 
-def test_all_who_look_for_their_first_coordinator_are_told_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_coordinator_requests_fail_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(site: KafkaBroker, faults: Faults) -> None:
         faults.outage = True
         clients = [await site.client() for _ in range(CALLERS)]
@@ -81,7 +79,7 @@ def test_all_who_look_for_their_first_coordinator_are_told_at_the_same_time(
     run(tmp_path, monkeypatch, scenario)
 
 
-def test_a_topic_that_cannot_be_created_now_is_unknown_and_holds_up_nothing(
+def test_topic_that_cannot_be_created_is_unknown_and_delays_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(site: KafkaBroker, faults: Faults) -> None:

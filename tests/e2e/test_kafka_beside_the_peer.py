@@ -1,7 +1,7 @@
-"""The same well-formed requests to Kafka and to us: the same errors in the same places, in every version.
+"""Test of the same well-formed requests to Kafka and to us: the same errors at the same positions, in every version.
 
-Requests are sound (no place is named twice, waits are short) and ask for things that are there and things that are not.
-Unsound ones may be refused for another of several reasons.
+Requests are valid (no partition is named twice, waits are short) and name existing and missing objects. An invalid
+request could be refused for one of several reasons.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANSWER_SECONDS = 10.0
 WAKE_SECONDS = 60.0
 
 NOT_YET = (": 6", ": 14", ": 15", ": 75")
-"""Errors of a topic or coordinator that is about to be there: leaders, their epochs, coordinators."""
+"""Errors of a topic or coordinator that starts: leaders, their epochs, coordinators."""
 
 VALID_VALUES: dict[str, tuple[Any, ...]] = {
     "acks": (-1, 1),
@@ -67,7 +67,7 @@ PLACES = ("partition", "partition_index", "index", *NAMES)
 
 
 class ValidRequests(PlausibleRequests):
-    """Requests that a sound client might send."""
+    """Requests that a correct client might send."""
 
     def __init__(self, seed: int, topic: str, topic_id: str) -> None:
         Drawn.__init__(self, seed)
@@ -95,13 +95,13 @@ class ValidRequests(PlausibleRequests):
 
 
 def _place(element: Any) -> Any:
-    """What one element of an array is about."""
+    """Returns the object that one element of an array is about."""
     named = [(name, getattr(element, name)) for name in PLACES if hasattr(element, name)]
     return repr(named or element)
 
 
 def find_errors(table: type[Any], answer: Any, version: int, path: str = "") -> Iterator[str]:
-    """Every error of an answer, with where it is."""
+    """Returns every error of a reply, with its position."""
     here = path + "/" + table.__name__
     for row in field_specs(table):
         value = getattr(answer, row.name)
@@ -117,7 +117,7 @@ def find_errors(table: type[Any], answer: Any, version: int, path: str = "") -> 
 
 
 async def ask_broker(address: str, api: apis.Api, version: int, message: Message) -> Any:
-    """A broker's answer, or in a word what comes instead."""
+    """Returns a broker's reply, or a word for what comes instead."""
     host, port = address.rsplit(":", 1)
     client = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 27))
     try:
@@ -132,7 +132,8 @@ async def ask_broker(address: str, api: apis.Api, version: int, message: Message
 
 
 async def fetch_errors(address: str, api: apis.Api, version: int, message: Message) -> set[str]:
-    """The errors of a broker's answer. Kafka denies leaders that its own metadata names for a moment: asked again."""
+    """Returns the errors of a broker's reply. Repeats the request while Kafka denies leaders that its own metadata
+    names."""
     while True:
         answer = await ask_broker(address, api, version, message)
         found = {answer} if isinstance(answer, str) else set(find_errors(api.response_type, answer, version))
@@ -142,7 +143,7 @@ async def fetch_errors(address: str, api: apis.Api, version: int, message: Messa
 
 
 async def create_topic(address: str, topic: str) -> str:
-    """Creates a topic of two partitions; its id, once it has leaders."""
+    """Creates a topic of two partitions; returns its id once it has leaders."""
     wanted = CreateTopicsRequest(topics=[CreatableTopic(topic, 2, 1)], timeout_ms=10_000)
     await ask_broker(address, apis.APIS[19], 7, wanted)
     look = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
@@ -154,7 +155,7 @@ async def create_topic(address: str, topic: str) -> str:
 
 
 async def wait_ready(address: str) -> None:
-    """Waits until coordinators are loaded and producer ids are given out."""
+    """Waits until coordinators are loaded and producer ids are allocated."""
     while True:
         found = await ask_broker(address, apis.APIS[10], 4, FindCoordinatorRequest(coordinator_keys=["g"]))
         ids = await ask_broker(address, apis.APIS[22], 4, InitProducerIdRequest(None, 1000))
@@ -166,7 +167,7 @@ async def wait_ready(address: str) -> None:
 
 
 async def compare(ours: str, theirs: str) -> list[str]:
-    """What differs."""
+    """Returns the differences."""
     found = []
     for api in apis.APIS.values():
         if api.key == apis.API_VERSIONS:
@@ -187,7 +188,7 @@ async def compare(ours: str, theirs: str) -> list[str]:
 
 
 @pytest.mark.also
-def test_the_same_requests_get_the_same_errors(tmp_path: Path) -> None:
+def test_requests_get_the_same_errors_as_from_kafka(tmp_path: Path) -> None:
     async def scenario(theirs: str) -> list[str]:
         async with kafka_broker(
             tmp_path,

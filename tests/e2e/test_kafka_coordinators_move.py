@@ -1,4 +1,5 @@
-"""A consumer group of confluent-kafka whose coordinator is killed, and whose offsets then move to another broker."""
+"""Test of a consumer group of confluent-kafka whose coordinator is killed, and whose offsets then move to another
+broker."""
 
 from __future__ import annotations
 
@@ -43,18 +44,18 @@ NOT_YET = {
 }
 RECORDS_PER_SECOND = 200
 AT_ONCE = 20
-"""Records that a member asks for; it commits behind them."""
+"""Records per request of a member; it commits behind them."""
 
 
 class RecordsRead:
-    """What the members of the group were given, checked as it comes: no record is passed over, and what comes again was
-    not committed."""
+    """The records that the members of the group got, checked at arrival: no record is skipped, and a repeated record
+    was not committed."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.next_offsets = dict.fromkeys(range(PARTITIONS), 0)
         self.committed = dict.fromkeys(range(PARTITIONS), 0)
-        """Of each partition, as answered."""
+        """Committed offset of each partition, from replies."""
         self.values: dict[tuple[int, int], bytes] = {}
         self.repeated = 0
         self.wrong: list[str] = []
@@ -72,19 +73,19 @@ class RecordsRead:
 
 
 class ConsumerThread:
-    """A consumer in a thread of its own. It commits what it read while `commits` is set."""
+    """A consumer in a thread of its own. It commits its records while `commits` is set."""
 
     def __init__(self, address: str, read: RecordsRead, commits: threading.Event) -> None:
         self._read = read
         self._commits = commits
         self._ending = threading.Event()
         self.commit_lock = threading.Lock()
-        """Held while it commits."""
+        """A lock that the thread holds during a commit."""
         self.assigned: list[int] = []
         self.refused: list[str] = []
-        """Commits that were not answered well."""
+        """Commits that failed."""
         self._uncommitted: dict[int, int] = {}
-        """Read, and not committed yet."""
+        """Records that are read and not committed yet."""
         group = {"group.id": GROUP, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
         group |= {"heartbeat.interval.ms": 500, "session.timeout.ms": 6000}
         self._consumer = confluent_kafka.Consumer({"bootstrap.servers": address, **group})
@@ -109,7 +110,7 @@ class ConsumerThread:
                     self._commit()
 
     def _commit(self) -> None:
-        """Where no coordinator answers, nothing is committed: the next one is asked."""
+        """Commits; if no coordinator answers, the next commit tries again."""
         ends = [confluent_kafka.TopicPartition(TOPIC, *each) for each in self._uncommitted.items()]
         try:
             found = self._consumer.commit(offsets=ends, asynchronous=False)
@@ -125,14 +126,14 @@ class ConsumerThread:
         }
 
     def close(self) -> None:
-        """It leaves the group, and commits nothing more."""
+        """Leaves the group without another commit."""
         self._ending.set()
         self._thread.join(SECONDS)
         self._consumer.close()
 
 
 class BackgroundProducer:
-    """A producer that writes all the time; what was acknowledged, by place."""
+    """A producer that writes continuously; it keeps the acknowledged values by partition and offset."""
 
     def __init__(self, address: str) -> None:
         self.acked: dict[tuple[int, int], bytes] = {}
@@ -161,13 +162,13 @@ class BackgroundProducer:
             self.acked[message.partition(), message.offset()] = message.value()
 
     def close(self) -> None:
-        """Waits for all answers."""
+        """Waits for all replies."""
         self._ending.set()
         self._thread.join(SECONDS)
 
 
 class ProcessCluster:
-    """Three brokers, of which one may be killed and started again."""
+    """Three brokers, one of which may be killed and started again."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._directory = directory
@@ -184,17 +185,17 @@ class ProcessCluster:
         return self._stack.enter_context(ServeProcess(self._directory / f"b{node}", *options))
 
     def create(self) -> None:
-        """The topic, on all three."""
+        """Creates the topic on all three brokers."""
         (made,) = self._client.create_topics([admin.NewTopic(TOPIC, PARTITIONS, 3)]).values()
         made.result(SECONDS)
 
     def find_coordinator(self) -> int:
-        """As every broker that runs tells a client; -1 while they do not agree."""
+        """Returns the coordinator that every running broker names; -1 while they disagree."""
         told = {asyncio.run(_coordinator(each.kafka)) for each in self.served.values() if each.process.poll() is None}
         return told.pop() if len(told) == 1 else -1
 
     def fetch_committed(self) -> dict[int, int]:
-        """As the coordinator tells a client that is no member, once there is one that has loaded the group."""
+        """Returns the committed offsets for a client that is no member, once a coordinator has loaded the group."""
         found: list[dict[int, int]] = []
 
         def is_fetched() -> bool:
@@ -207,7 +208,7 @@ class ProcessCluster:
         return found[0]
 
     def offsets_partition(self) -> Any:
-        """The one partition of `__consumer_offsets`."""
+        """Returns the one partition of `__consumer_offsets`."""
         name = "__consumer_offsets"
         return self._client.list_topics(name, timeout=SECONDS).topics[name].partitions[0]
 
@@ -228,7 +229,7 @@ async def _coordinator(address: str) -> int:
 
 
 async def _committed(address: str) -> list[dict[int, int]]:
-    """Nothing while it does not say."""
+    """Returns the committed offsets; none while the coordinator does not reply."""
     found = await _ask(address, OffsetFetchRequest(GROUP, None), OffsetFetchResponse, 5)
     if found.error_code in NOT_YET:
         return []
@@ -244,7 +245,7 @@ def wait_until(condition: Callable[[], bool], describe: Callable[[], Any]) -> No
 
 
 class CoordinatorScenario:
-    """The cluster, its clients, and what they saw."""
+    """The cluster, its clients, and their observations."""
 
     def __init__(self, cluster: ProcessCluster, stack: ExitStack) -> None:
         self.cluster = cluster
@@ -258,7 +259,7 @@ class CoordinatorScenario:
             stack.callback(each.close)
 
     def wait_progress(self) -> None:
-        """Every partition is read, and committed, beyond where it is now."""
+        """Waits until every partition is read and committed beyond its present offset."""
         before = dict(self.read.committed)
         wait_until(
             lambda: all(end > before[partition] for partition, end in self.read.committed.items()),
@@ -267,7 +268,7 @@ class CoordinatorScenario:
 
     @contextmanager
     def pause_commits(self) -> Iterator[dict[int, int]]:
-        """What is committed, by the members and by the coordinator, until the end."""
+        """Stops commits to the end of the context; yields the offsets of the members and of the coordinator."""
         self.commits.clear()
         for each in self.members:
             with each.commit_lock:  # one that is under way is over
@@ -277,46 +278,46 @@ class CoordinatorScenario:
         self.commits.set()
 
 
-def test_a_group_goes_on_where_it_was_when_its_coordinator_dies_and_when_its_offsets_move(tmp_path: Path) -> None:
+def test_group_keeps_its_offsets_when_its_coordinator_dies_or_moves(tmp_path: Path) -> None:
     with ExitStack() as stack:
         cluster = ProcessCluster(tmp_path, stack)
         cluster.create()
-        story = CoordinatorScenario(cluster, stack)
-        wait_until(lambda: all(each.assigned for each in story.members), lambda: "not shared out")
-        story.wait_progress()
+        scenario = CoordinatorScenario(cluster, stack)
+        wait_until(lambda: all(each.assigned for each in scenario.members), lambda: "not shared out")
+        scenario.wait_progress()
 
         first = cluster.find_coordinator()
         held = set(cluster.offsets_partition().replicas)
         assert first in held and len(held) == 2
-        with story.pause_commits() as committed:
+        with scenario.pause_commits() as committed:
             cluster.served[first].stop(signal.SIGKILL)
             assert cluster.fetch_committed() == committed
         second = cluster.find_coordinator()
         assert held == {first, second}
-        story.wait_progress()
+        scenario.wait_progress()
 
         cluster.served[first] = cluster.start(first)
         (third,) = {1, 2, 3} - held
-        with story.pause_commits() as committed:
+        with scenario.pause_commits() as committed:
             asked = ("cluster", "reassign", f"__consumer_offsets/0={third},{first}", "--brokers", cluster.address)
             moved = run_tiered(*asked)
             assert moved.returncode == 0, moved.stderr
             wait_until(lambda: cluster.find_coordinator() in (third, first), lambda: "the coordinator stays")
             assert cluster.fetch_committed() == committed
         assert set(cluster.offsets_partition().replicas) == {third, first}
-        story.wait_progress()
+        scenario.wait_progress()
 
-        for each in story.members:
+        for each in scenario.members:
             each.close()
-        begun, committed = story.read.next_offsets, dict(story.read.committed)
+        begun, committed = scenario.read.next_offsets, dict(scenario.read.committed)
         assert cluster.fetch_committed() == committed
-        story.writing.close()
-        story.members = [ConsumerThread(cluster.address, story.read, story.commits)]
-        stack.callback(story.members[0].close)
-        ends = {place: max(offset for at, offset in story.writing.acked if at == place) + 1 for place in begun}
+        scenario.writing.close()
+        scenario.members = [ConsumerThread(cluster.address, scenario.read, scenario.commits)]
+        stack.callback(scenario.members[0].close)
+        ends = {place: max(offset for at, offset in scenario.writing.acked if at == place) + 1 for place in begun}
         wait_until(
-            lambda: story.read.committed == ends,
-            lambda: (story.read.committed, ends, story.members[0].assigned, story.members[0].refused),
+            lambda: scenario.read.committed == ends,
+            lambda: (scenario.read.committed, ends, scenario.members[0].assigned, scenario.members[0].refused),
         )
-    assert story.read.values == story.writing.acked
-    assert not story.read.wrong and not story.writing.failures, (story.read.wrong, story.writing.failures)
+    assert scenario.read.values == scenario.writing.acked
+    assert not scenario.read.wrong and not scenario.writing.failures, (scenario.read.wrong, scenario.writing.failures)

@@ -1,5 +1,5 @@
-"""Our log directories and Kafka's are the same: its dump tool reads ours without complaint, we open its, and the same
-batches become the same bytes in every file."""
+"""Tests of log directories against Kafka's: its dump tool reads ours without an error, our log opens its files, and the
+same batches become the same bytes in every file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def open_log(
 
 
 def dump_log(directory: Path, suffix: str, *options: str) -> str:
-    """What Kafka's dump tool says of all files of one kind."""
+    """Returns the output of Kafka's dump tool for all files of one kind."""
     names = sorted(str(path) for path in directory.glob("*" + suffix))
     assert names, f"no {suffix} in {directory}"
     text = tool("dump-log", "--files", ",".join(names), *options)
@@ -63,7 +63,7 @@ def dump_log(directory: Path, suffix: str, *options: str) -> str:
     return text
 
 
-def test_open_files_are_bounded_and_a_slice_outlives_its_place(disk: LocalDisk) -> None:
+def test_open_files_are_bounded_and_slices_stay_readable(disk: LocalDisk) -> None:
     async def run() -> None:
         files = OpenFiles(disk, 6)
         logs = [await open_log(disk, directory=f"t-{number}", files=files) for number in range(20)]
@@ -106,7 +106,7 @@ def test_kafkas_dump_tool_reads_our_files(disk: LocalDisk, tmp_path: Path) -> No
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_the_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path) -> None:
+def test_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path) -> None:
     with Peer() as peer:
         address = ("--bootstrap-server", peer.address)
         tool("topics", *address, "--create", "--topic", "t", "--config", f"segment.bytes={SEGMENT_BYTES}")

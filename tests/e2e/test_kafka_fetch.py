@@ -1,4 +1,4 @@
-"""Fetch in every version: what is given, how much of it, when, and from where."""
+"""Tests of Fetch in every version: which records, how many of them, when, and from where."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LONG_MS = 20_000
 
 
 def parts(answer: FetchResponse) -> list[PartitionData]:
-    """All partitions of an answer, in order."""
+    """Returns all partitions of a reply, in order."""
     return [part for topic in answer.responses for part in topic.partitions]
 
 
 async def read(client: RawClient, request: FetchRequest, version: int = 12) -> list[list[bytes]]:
-    """The values that each partition gives."""
+    """Returns the values of each partition."""
     return [values_of(part.records) for part in parts(await client.ask(request, version, FetchResponse))]
 
 
@@ -38,7 +38,7 @@ async def fill(replica: LeaderReplica, *values: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
+def test_every_version_returns_records(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         empty = site.node.leader_replica("t", 1)
@@ -60,7 +60,7 @@ def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
     run(tmp_path, scenario)
 
 
-def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
+def test_error_of_a_partition_is_returned_at_once(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         other = site.node.leader_replica("t", 1)
@@ -93,7 +93,7 @@ def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: Path) -> None:
+def test_reply_has_at_least_one_batch_and_at_most_the_limit(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         first = await site.create("t", 3)
         second, third = site.node.leader_replica("t", 1), site.node.leader_replica("t", 2)
@@ -112,7 +112,7 @@ def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: 
     run(tmp_path, scenario)
 
 
-def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
+def test_fetch_waits_for_enough_bytes_or_its_deadline(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         client, other = await site.client(), await site.client()
@@ -129,7 +129,7 @@ def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) -> None:
+def test_produce_to_many_partitions_ends_a_fetch_with_all_of_them(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 10)
         replicas = [site.node.leader_replica("t", n) for n in range(10)]
@@ -148,7 +148,7 @@ def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) 
     run(tmp_path, scenario)
 
 
-def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
+def test_waiting_fetch_fails_when_its_topic_is_gone(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -162,7 +162,7 @@ def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
+def test_closed_connection_ends_its_waiting_fetch(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -180,14 +180,14 @@ QUICK = {"log_retention_check_interval_ms": 50, "remote_log_manager_task_interva
 
 
 async def create_cold_topic(site: KafkaBroker, name: str, count: int = 20) -> LeaderReplica:
-    """A topic whose first records are in the bucket only."""
+    """Creates a topic whose first records are in the bucket only."""
     replica = await site.create(name, 1, **SMALL)
     await fill(replica, *(b"%03d" % n * 300 for n in range(count)))
     await wait_until(lambda: replica.local_start_offset >= count - 8)
     return replica
 
 
-def test_a_reader_goes_from_the_bucket_to_the_disk_without_noticing(tmp_path: Path) -> None:
+def test_reader_continues_from_the_bucket_to_the_disk(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await create_cold_topic(site, "t")
         client = await site.client()
@@ -202,7 +202,7 @@ def test_a_reader_goes_from_the_bucket_to_the_disk_without_noticing(tmp_path: Pa
 
 
 class SlowBucket:
-    """A bucket whose reads wait until they are let through."""
+    """A bucket whose reads wait until the test releases them."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -223,7 +223,7 @@ class SlowBucket:
         return world
 
 
-def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch(tmp_path: Path) -> None:
+def test_hot_partitions_do_not_wait_for_cold_ones(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await create_cold_topic(site, "cold")
         hot = await site.create("hot")
@@ -242,7 +242,7 @@ def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch
     run(tmp_path, scenario, ports=bucket.ports, **QUICK)
 
 
-def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Path) -> None:
+def test_fetch_of_cold_records_waits_for_the_first_of_them(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await create_cold_topic(site, "t")
         client = await site.client()
@@ -259,7 +259,7 @@ def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Pat
     run(tmp_path, scenario, ports=bucket.ports, **QUICK)
 
 
-def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_path_returns_what_the_slow_path_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)
         replicas = [site.node.leader_replica("t", n) for n in range(4)]
@@ -269,15 +269,15 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
         usual, short = fetches.fetches.sources.find_cached, fetches._try_fast_response
         taken: list[bool] = []
 
-        def counted(*arguments: Any) -> Any:
+        def count_fast(*arguments: Any) -> Any:
             answer = short(*arguments)
             taken.append(answer is not None)
             return answer
 
-        def no_way(*_: Any) -> Any:
+        def fail(*_: Any) -> Any:
             return None
 
-        monkeypatch.setattr(fetches, "_try_fast_response", counted)
+        monkeypatch.setattr(fetches, "_try_fast_response", count_fast)
         client = await site.client()
         for version in VERSIONS:
             limits = (1, 20_000, 1 << 20), (1, 100_000, 1 << 24)
@@ -285,7 +285,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
                 wanted = [(replica, start if n < 3 else 0) for n, replica in enumerate(replicas[:count])]
                 request = fetch(*wanted, each_bytes=each_bytes, max_bytes=max_bytes)
                 answers = []
-                for way in (no_way, usual, usual):
+                for way in (fail, usual, usual):
                     monkeypatch.setattr(fetches.fetches.sources, "find_cached", way)
                     for connection in site.server.connections:
                         connection.fetch_rotation = 0
@@ -298,7 +298,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
     run(tmp_path, scenario)
 
 
-def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
+def test_fast_path_hides_open_transactions_too(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 1)
         await fill(replica, b"a")
@@ -320,7 +320,7 @@ def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_path: Path) -> None:
+def test_appends_in_a_row_make_one_reply_for_all_waiting_fetches(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 6)
         replicas = [site.node.leader_replica("t", n) for n in range(6)]

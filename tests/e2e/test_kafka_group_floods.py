@@ -1,4 +1,4 @@
-"""Questions about groups whose answers would be thousands of times as long as they are."""
+"""Tests of requests about groups whose replies could be thousands of times as large."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
 TIMES = 20_000
 
 
-def test_offsets_are_told_once_however_often_they_are_asked_for(tmp_path: Path) -> None:
+def test_repeated_partition_of_an_offset_fetch_is_returned_once(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
@@ -45,7 +45,7 @@ def test_offsets_are_told_once_however_often_they_are_asked_for(tmp_path: Path) 
     run(tmp_path, scenario, **QUICK)
 
 
-def test_a_group_is_described_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+def test_repeated_group_is_described_once(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await sync(client, "g", await join(client, "g"))
@@ -56,7 +56,7 @@ def test_a_group_is_described_once_however_often_it_is_asked_for(tmp_path: Path)
     run(tmp_path, scenario, **QUICK)
 
 
-def test_a_commit_larger_than_a_segment_goes_to_the_log_in_parts(tmp_path: Path) -> None:
+def test_commit_larger_than_a_segment_is_appended_in_parts(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()

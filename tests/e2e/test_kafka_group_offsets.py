@@ -1,4 +1,4 @@
-"""Committed offsets, frame by frame, in every version that is offered."""
+"""Tests of committed offsets, frame by frame, in every offered version."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
 
 
 @pytest.mark.parametrize("version", versions(8))
-def test_commits_in_every_version(tmp_path: Path, version: int) -> None:
+def test_offsets_are_committed_in_every_version(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         replica = await site.create("t")
@@ -44,8 +44,8 @@ def test_commits_in_every_version(tmp_path: Path, version: int) -> None:
         unknown = await client.ask(make_commit("g", 7, topic="nowhere", topic_id=NOBODY), version, OffsetCommitResponse)
         wanted = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
         assert {each.error_code for each in unknown.topics[0].partitions} == {wanted.number}
-        stranger = make_commit("other", 7, topic_id=replica.topic_id, generation=3, member="m")
-        answer = await client.ask(stranger, version, OffsetCommitResponse)
+        outsider = make_commit("other", 7, topic_id=replica.topic_id, generation=3, member="m")
+        answer = await client.ask(outsider, version, OffsetCommitResponse)
         wanted = Code.GROUP_ID_NOT_FOUND if version >= 9 else Code.ILLEGAL_GENERATION
         assert answer.topics[0].partitions[0].error_code == wanted.number
 
@@ -53,7 +53,7 @@ def test_commits_in_every_version(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(9))
-def test_fetches_in_every_version(tmp_path: Path, version: int) -> None:
+def test_offsets_are_fetched_in_every_version(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         replica = await site.create("t")
@@ -85,7 +85,7 @@ def test_fetches_in_every_version(tmp_path: Path, version: int) -> None:
     run(tmp_path, scenario, **QUICK)
 
 
-def test_offsets_of_a_deleted_topic_are_gone_also_for_the_next_of_its_name(tmp_path: Path) -> None:
+def test_offsets_of_a_deleted_topic_are_gone_for_a_recreated_one(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
@@ -115,7 +115,7 @@ def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
     run(tmp_path, scenario, **QUICK)
 
 
-def test_who_leaves_while_the_offsets_topic_is_made_costs_the_next_one_a_retry_at_most(tmp_path: Path) -> None:
+def test_client_that_leaves_during_the_offsets_topic_creation_harms_none(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         leaving = asyncio.ensure_future(site.node.group_coordinators.partition_for("g"))
         await asyncio.sleep(0)  # one turn: it has asked for the topic now

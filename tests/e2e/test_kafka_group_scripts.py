@@ -1,4 +1,4 @@
-"""Scripts that Kafka answers as our coordinator in memory does: so does a whole broker over its wire."""
+"""Test of the scripts that Kafka answers like our coordinator in memory: a whole broker does too, over its wire."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, run
-from tests.peer.group_scripts import STORIES
-from tests.peer.group_worlds import InMemory, OverWire, Recorded, Story
+from tests.peer.group_scripts import SCRIPTS
+from tests.peer.group_worlds import InMemory, OverWire, Recorded, Script
 from tests.unit.groups.rig import Rig
 from tiered.groups.limits import GroupSettings
 
 
-def play_scenario(scenario: Story, address: str) -> list[str]:
-    """What a broker answers, in a thread beside the one it runs in."""
+def play_scenario(scenario: Script, address: str) -> list[str]:
+    """Returns the replies of a broker to a script, in a thread beside the broker's."""
     over = OverWire(address)
     recorded = Recorded(over)
     try:
@@ -25,15 +25,15 @@ def play_scenario(scenario: Story, address: str) -> list[str]:
     return recorded.lines
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_a_broker_answers_a_script_as_its_coordinator_does(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_broker_replies_to_a_script_as_its_coordinator(tmp_path: Path, name: str) -> None:
     ours = Recorded(InMemory(Rig(GroupSettings(initial_rebalance_delay_ms=300, size_max=3))))
-    STORIES[name](ours)
+    SCRIPTS[name](ours)
 
     async def scenario(site: KafkaBroker) -> None:
         for topic in "tuv":
             await site.create(topic, 8)
-        found = await asyncio.to_thread(play_scenario, STORIES[name], site.address)
+        found = await asyncio.to_thread(play_scenario, SCRIPTS[name], site.address)
         assert len(found) == len(ours.lines)
         for line, expected in zip(found, ours.lines, strict=True):
             assert line == expected

@@ -1,4 +1,5 @@
-"""Groups of real clients: they share partitions, come and go, and outlive the broker's deaths without noticing."""
+"""Tests of groups of real clients: they share partitions, join and leave, and survive deaths of the broker
+unnoticed."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ TEST_SECONDS = 120.0
 
 
 class LibrdkafkaMember:
-    """A consumer of librdkafka that tells what it was given and what it read."""
+    """A consumer of librdkafka that records its assignments and its records."""
 
     def __init__(self, address: str, group: str, topic: str, **settings: str) -> None:
         self.partitions: set[int] = set()
@@ -61,7 +62,7 @@ class LibrdkafkaMember:
 
 
 def poll_until(members: Sequence[LibrdkafkaMember], condition: Callable[[], bool]) -> None:
-    """All of them poll until it holds."""
+    """Polls all members until the condition holds."""
     deadline = time.monotonic() + TEST_SECONDS
     while not condition():
         assert time.monotonic() < deadline, [(member.partitions, member.read) for member in members]
@@ -70,7 +71,7 @@ def poll_until(members: Sequence[LibrdkafkaMember], condition: Callable[[], bool
 
 
 def is_shared_out(members: Sequence[LibrdkafkaMember], count: int) -> bool:
-    """Whether every partition has one owner, and everybody has some."""
+    """True if every partition has one owner and every member has a partition."""
     owned = sorted(p for member in members for p in member.partitions)
     return owned == list(range(count)) and all(member.partitions for member in members)
 
@@ -83,7 +84,7 @@ def produce(address: str, topic: str, values: Sequence[str], partitions: int) ->
 
 
 class RestartableBroker:
-    """`tiered serve` at one address, however often it dies; its bucket lies apart from its disk."""
+    """`tiered serve` at one address through any number of deaths; its bucket is apart from its disk."""
 
     def __init__(self, directory: Path) -> None:
         self.data, self.bucket = directory / "data", directory / "bucket"
@@ -104,8 +105,8 @@ class RestartableBroker:
             self.served.stop()
 
 
-def test_members_outlive_a_broker_that_is_killed(tmp_path: Path) -> None:
-    """Nothing that was committed is lost, and nobody has to join again."""
+def test_members_survive_a_killed_broker(tmp_path: Path) -> None:
+    """No commit is lost, and no member has to join again."""
     with RestartableBroker(tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
         admin.create_topics([NewTopic("t", 6)])["t"].result(TEST_SECONDS)
@@ -134,7 +135,7 @@ def test_members_outlive_a_broker_that_is_killed(tmp_path: Path) -> None:
             member.consumer.close()
 
 
-def test_a_group_comes_back_from_the_bucket_when_the_disk_is_gone(tmp_path: Path) -> None:
+def test_group_is_restored_from_the_bucket_without_the_disk(tmp_path: Path) -> None:
     with RestartableBroker(tmp_path) as broker:
         produce(broker.address, "t", [f"{n}" for n in range(12)], 6)
         member = LibrdkafkaMember(broker.address, "g", "t")
@@ -153,7 +154,7 @@ def test_a_group_comes_back_from_the_bucket_when_the_disk_is_gone(tmp_path: Path
         again.consumer.close()
 
 
-def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance(tmp_path: Path) -> None:
+def test_restarted_static_member_causes_no_rebalance(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)
 
@@ -175,15 +176,15 @@ def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance(tmp_p
 
 
 @pytest.mark.timeout(90)
-def test_members_come_and_go(tmp_path: Path) -> None:
-    """Up to five share ten partitions; each that leaves, or is gone without a word, leaves its share to the others."""
+def test_partitions_are_shared_while_members_come_and_go(tmp_path: Path) -> None:
+    """Up to five members share ten partitions. A member that leaves or disappears leaves its share to the others."""
 
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 10)
         members: list[AIOKafkaConsumer] = []
 
         async def even() -> None:
-            """Everybody has a share, every partition one owner."""
+            """True if every member has a share and every partition one owner."""
             while True:
                 owned = sorted(place.partition for member in members for place in member.assignment())
                 if owned == list(range(10)) and all(member.assignment() for member in members):
@@ -215,7 +216,7 @@ def test_members_come_and_go(tmp_path: Path) -> None:
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
-def test_who_comes_later_goes_on_where_the_group_stopped(tmp_path: Path) -> None:
+def test_later_member_continues_at_the_committed_offset(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
 

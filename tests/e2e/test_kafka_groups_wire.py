@@ -1,4 +1,4 @@
-"""Finding a coordinator, membership and administration of groups, frame by frame, in every version that is offered."""
+"""Tests of coordinators, membership and administration of groups, frame by frame, in every offered version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, Sync
 
 
 @pytest.mark.parametrize("version", versions(10))
-def test_the_first_question_finds_a_coordinator_that_serves(tmp_path: Path, version: int) -> None:
+def test_first_request_finds_a_ready_coordinator(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         assert OFFSETS_TOPIC not in site.node.image.topics
@@ -44,7 +44,7 @@ def test_the_first_question_finds_a_coordinator_that_serves(tmp_path: Path, vers
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_transactions_and_share_groups_get_an_error_that_ends_the_attempt(tmp_path: Path, version: int) -> None:
+def test_transactions_and_share_groups_get_a_final_error(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         for key_type, code in ((1, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, Code.INVALID_REQUEST)):
@@ -58,7 +58,7 @@ def test_transactions_and_share_groups_get_an_error_that_ends_the_attempt(tmp_pa
     run(tmp_path, scenario, **QUICK)
 
 
-def test_many_first_questions_make_the_topic_once(tmp_path: Path) -> None:
+def test_concurrent_first_requests_create_the_topic_once(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(20)]
         request = FindCoordinatorRequest(coordinator_keys=["g"])
@@ -72,7 +72,7 @@ def test_many_first_questions_make_the_topic_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", versions(11))
-def test_a_member_joins_in_every_version(tmp_path: Path, version: int) -> None:
+def test_member_joins_in_every_version(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         first = await client.ask(
@@ -97,7 +97,7 @@ def test_a_member_joins_in_every_version(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(14))
-def test_assignments_and_heartbeats_in_every_version(tmp_path: Path, version: int) -> None:
+def test_member_syncs_and_heartbeats_in_every_version(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         joined = await join(client, "g")
@@ -119,7 +119,7 @@ def test_assignments_and_heartbeats_in_every_version(tmp_path: Path, version: in
 
 
 @pytest.mark.parametrize("version", versions(13))
-def test_leaving_in_every_version(tmp_path: Path, version: int) -> None:
+def test_member_leaves_in_every_version(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         joined = await join(client, "g")
@@ -135,8 +135,8 @@ def test_leaving_in_every_version(tmp_path: Path, version: int) -> None:
     run(tmp_path, scenario, **QUICK)
 
 
-def test_who_hangs_up_while_it_waits_holds_up_nobody(tmp_path: Path) -> None:
-    """A member in a rebalance that never learnt its id goes with its connection."""
+def test_closed_connection_of_a_joining_member_delays_nobody(tmp_path: Path) -> None:
+    """A member in a rebalance that never learnt its id leaves with its connection."""
 
     async def scenario(site: KafkaBroker) -> None:
         first, second = await site.client(), await site.client()
@@ -173,7 +173,7 @@ def test_who_hangs_up_while_it_waits_holds_up_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", versions(15))
-def test_descriptions_in_every_version(tmp_path: Path, version: int) -> None:
+def test_groups_are_described_in_every_version(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         joined = await join(client, "g")
@@ -196,7 +196,7 @@ def test_descriptions_in_every_version(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(16))
-def test_lists_in_every_version(tmp_path: Path, version: int) -> None:
+def test_groups_are_listed_in_every_version(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         nothing = await client.ask(ListGroupsRequest(), version, ListGroupsResponse)
@@ -218,7 +218,7 @@ def test_lists_in_every_version(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(42))
-def test_deletions_in_every_version(tmp_path: Path, version: int) -> None:
+def test_groups_are_deleted_in_every_version(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
@@ -234,7 +234,7 @@ def test_deletions_in_every_version(tmp_path: Path, version: int) -> None:
     run(tmp_path, scenario, **QUICK)
 
 
-def test_figures_say_what_groups_do(tmp_path: Path) -> None:
+def test_metrics_count_group_activity(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")

@@ -1,4 +1,4 @@
-"""`__consumer_offsets` is the broker's own: clients may read it, and do nothing else to it."""
+"""Tests of `__consumer_offsets`, the broker's own topic: clients may read it, and do nothing else to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tiered_api.kafka.protocol.messages.produce import (
 OTHER = {"retention.ms": "1000", "remote.storage.enable": "true", "message.timestamp.type": "LogAppendTime"}
 
 
-def test_nobody_writes_cuts_grows_or_deletes_it(tmp_path: Path) -> None:
+def test_clients_cannot_write_cut_grow_or_delete_it(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
@@ -76,7 +76,7 @@ def test_it_keeps_the_settings_that_groups_depend_on(tmp_path: Path, key: str) -
     run(tmp_path, scenario, **QUICK)
 
 
-def test_whoever_creates_it_it_is_what_groups_need(tmp_path: Path) -> None:
+def test_topic_created_by_a_client_has_the_form_that_groups_need(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.node.submit(CreateTopic(OFFSETS_TOPIC, 5, configs={"retention.ms": "1000"}))
         topic = site.node.image.topics[OFFSETS_TOPIC]
@@ -89,7 +89,7 @@ def test_whoever_creates_it_it_is_what_groups_need(tmp_path: Path) -> None:
     run(tmp_path, scenario, **QUICK)
 
 
-def test_http_does_not_write_to_it_either(tmp_path: Path) -> None:
+def test_http_cannot_write_it(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.broker.group_coordinators.ensure_topic()
         end = [replica.log.end_offset for replica in site.broker.leader_replicas()]

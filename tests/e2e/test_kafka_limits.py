@@ -1,4 +1,4 @@
-"""What one client, and all of them together, may ask of a broker over the Kafka protocol; and frames that mean harm."""
+"""Tests of the limits of one client, and of all clients together, over the Kafka protocol; and of hostile frames."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def hello(client: RawClient) -> int:
     [({"max_connections": 3}, "too_many"), ({"max_connections_per_ip": 3}, "too_many_of_one")],
     ids=["in all", "of one address"],
 )
-def test_connections_have_a_bound_and_places_are_given_back(
+def test_connections_are_bounded_and_closed_ones_make_room(
     tmp_path: Path, settings: dict[str, int], reason: str
 ) -> None:
     async def scenario(site: KafkaBroker) -> None:
@@ -48,10 +48,8 @@ def test_connections_have_a_bound_and_places_are_given_back(
     run(tmp_path, scenario, ports=None, **settings)
 
 
-def test_who_has_fewer_connections_is_let_in_for_one_that_idles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Idle connections of a few addresses shut out clients, brokers and operators."""
+def test_address_with_few_connections_replaces_an_idle_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise idle connections of a few addresses would shut out clients, brokers and operators."""
 
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
@@ -76,7 +74,7 @@ def test_who_has_fewer_connections_is_let_in_for_one_that_idles(
     run(tmp_path, scenario, max_connections=6)
 
 
-def test_a_connection_that_sends_nothing_is_closed_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_without_a_request_is_closed_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.2)
     monkeypatch.setattr(server, "SWEEP_SECONDS", 0.05)
 
@@ -90,8 +88,8 @@ def test_a_connection_that_sends_nothing_is_closed_soon(tmp_path: Path, monkeypa
     run(tmp_path, scenario)
 
 
-def test_frames_that_do_not_go_on_make_room_for_those_that_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that announce much and send little held all memory of frames for half a minute."""
+def test_stalled_frames_make_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, clients that announced much and sent little held all memory of frames for half a minute."""
 
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
@@ -107,7 +105,7 @@ def test_frames_that_do_not_go_on_make_room_for_those_that_do(tmp_path: Path, mo
     run(tmp_path, scenario, queued_max_request_bytes=4 * MIB)
 
 
-def test_connections_that_come_too_fast_are_served_later(tmp_path: Path) -> None:
+def test_too_fast_connections_are_served_later(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(6)]
         assert [await hello(client) for client in clients] == [0] * 6
@@ -116,9 +114,7 @@ def test_connections_that_come_too_fast_are_served_later(tmp_path: Path) -> None
     run(tmp_path, scenario, max_connection_creation_rate=2, tiered_frame_timeout_ms=400)
 
 
-def test_an_idle_connection_is_closed_and_one_that_waits_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         idle, waiting = await site.client(), await site.client()
@@ -132,7 +128,7 @@ def test_an_idle_connection_is_closed_and_one_that_waits_is_not(
 
 
 @pytest.mark.parametrize("sent", [1, 3, 4, 9, 20, 40_000, 400_000])
-def test_a_frame_has_to_end_some_time(tmp_path: Path, sent: int) -> None:
+def test_unfinished_frame_times_out(tmp_path: Path, sent: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client, other = await site.client(), await site.client()
@@ -146,7 +142,7 @@ def test_a_frame_has_to_end_some_time(tmp_path: Path, sent: int) -> None:
     run(tmp_path, scenario, tiered_frame_timeout_ms=200)
 
 
-def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
+def test_client_that_reads_nothing_is_disconnected(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -160,7 +156,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
     run(tmp_path, scenario, tiered_frame_timeout_ms=300)
 
 
-def test_answers_that_nobody_takes_have_a_bound_over_all_connections(tmp_path: Path) -> None:
+def test_unread_replies_are_bounded_over_all_connections(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         # Long names make a long answer: 100 KB of 400 partitions, which are made soon on a busy machine too.
         await site.node.submit(CreateTopics(tuple(CreateTopic("a" * 240 + str(n), 1) for n in range(400))))
@@ -177,7 +173,7 @@ def test_answers_that_nobody_takes_have_a_bound_over_all_connections(tmp_path: P
     run(tmp_path, scenario, queued_max_request_bytes=100_000)
 
 
-def test_half_a_frame_behind_a_fetch_that_waits_is_not_waited_for(tmp_path: Path) -> None:
+def test_half_a_frame_behind_a_waiting_fetch_times_out(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -190,7 +186,7 @@ def test_half_a_frame_behind_a_fetch_that_waits_is_not_waited_for(tmp_path: Path
     run(tmp_path, scenario, tiered_frame_timeout_ms=200)
 
 
-def test_large_frames_share_a_budget_and_all_get_through(tmp_path: Path) -> None:
+def test_large_frames_share_a_budget_and_all_complete(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         clients = [await site.client() for _ in range(8)]
@@ -207,7 +203,7 @@ def test_large_frames_share_a_budget_and_all_get_through(tmp_path: Path) -> None
     run(tmp_path, scenario, queued_max_request_bytes=2 * MIB)
 
 
-def test_what_is_announced_takes_no_memory_until_it_comes(tmp_path: Path) -> None:
+def test_announced_frame_takes_no_memory_before_its_bytes(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(100)]
         before = resident()
@@ -219,7 +215,7 @@ def test_what_is_announced_takes_no_memory_until_it_comes(tmp_path: Path) -> Non
     run(tmp_path, scenario)
 
 
-def test_a_large_request_of_another_api_is_not_taken(tmp_path: Path) -> None:
+def test_large_request_of_another_api_is_refused(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         topics = MetadataRequest(topics=None)
@@ -232,13 +228,13 @@ def test_a_large_request_of_another_api_is_not_taken(tmp_path: Path) -> None:
 
 
 def resident() -> int:
-    """Bytes of memory of this process, all that was let go given back first."""
+    """Returns the resident bytes of this process, after freed memory went back to the system."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def test_two_thousand_idle_connections_cost_little(tmp_path: Path) -> None:
-    """Measured: 1.3 KiB each beside the client's socket. The bound leaves room for an allocator's mood."""
+    """A measured connection takes 1.3 KiB besides the client's socket. The bound leaves room for the allocator."""
 
     async def scenario(site: KafkaBroker) -> None:
         host, port = site.address.rsplit(":", 1)
@@ -262,7 +258,7 @@ def test_two_thousand_idle_connections_cost_little(tmp_path: Path) -> None:
 
 
 def mutate_frame(frame: bytes, rng: random.Random) -> bytes:
-    """A frame with some of its bytes other than they were, its length mostly right."""
+    """Returns a frame with some bytes changed, and mostly a right length."""
     body = bytearray(frame[4:])
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(body))
@@ -281,7 +277,8 @@ def mutate_frame(frame: bytes, rng: random.Random) -> bytes:
 
 
 async def outcome(client: RawClient, frames: Sequence[bytes]) -> None:
-    """The broker answers or ends the connection; it may also wait for the rest of a frame that lies about its size."""
+    """Returns the outcome: the broker replies, ends the connection, or waits for the rest of a frame with a wrong
+    length."""
     try:
         await client.send(*frames)
         client.writer.write_eof()
@@ -293,7 +290,7 @@ async def outcome(client: RawClient, frames: Sequence[bytes]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_hostile_frames_end_in_an_answer_or_an_end(tmp_path: Path, seed: int) -> None:
+def test_hostile_frame_gets_a_reply_or_a_closed_connection(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
 
     async def scenario(site: KafkaBroker) -> None:
@@ -335,10 +332,10 @@ def test_hostile_frames_end_in_an_answer_or_an_end(tmp_path: Path, seed: int) ->
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "it speaks TLS"),
     ],
 )
-def test_who_speaks_something_else_is_cut_off_at_once_and_named(
+def test_client_of_another_protocol_is_disconnected_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes, words: str
 ) -> None:
-    """Nothing more has to come than the four bytes of a length."""
+    """The four bytes of the length are enough."""
     caplog.set_level("INFO")
 
     async def scenario(site: KafkaBroker) -> None:

@@ -1,4 +1,5 @@
-"""Fetches of so many partitions that they are dealt with in pieces: the same answers, and others between the pieces."""
+"""Tests of fetches of so many partitions that they are handled in pieces: the same replies, and other requests in
+between."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ async def create_replicas(site: KafkaBroker, topic: str = "t") -> list[LeaderRep
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 17])
-def test_a_long_fetch_answers_what_a_short_one_does(
+def test_long_fetch_returns_what_short_ones_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     async def scenario(site: KafkaBroker) -> None:
@@ -52,7 +53,7 @@ def test_a_long_fetch_answers_what_a_short_one_does(
     run(tmp_path, scenario)
 
 
-def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_path: Path) -> None:
+def test_record_appended_between_or_after_the_pieces_is_returned(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client, fetches = await site.client(), site.server.dispatch.fetch_handler.fetches
@@ -74,7 +75,7 @@ def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_pa
     run(tmp_path, scenario)
 
 
-def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path) -> None:
+def test_long_fetch_ends_with_its_deadline_its_client_or_its_topic(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         fetches = site.server.dispatch.fetch_handler.fetches
@@ -98,7 +99,7 @@ def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path)
     run(tmp_path, scenario)
 
 
-def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
+def test_other_requests_are_served_between_the_pieces_of_a_fetch(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         long, small = await site.client(), await site.client()
@@ -107,7 +108,7 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
         ended = asyncio.Event()
 
         def lasts() -> None:
-            """Work of others that leaves no time for more than one piece in a turn."""
+            """Keeps the event loop so busy that a turn has time for one piece only."""
             if not ended.is_set():
                 until_then = asyncio.get_running_loop().time() + 0.011
                 while asyncio.get_running_loop().time() < until_then:

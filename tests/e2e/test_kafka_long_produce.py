@@ -1,4 +1,5 @@
-"""Produce requests for so many partitions that they are dealt with in pieces: the same answers, and others between."""
+"""Tests of produce requests for so many partitions that they are handled in pieces: the same replies, and other
+requests in between."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ async def create_replicas(site: KafkaBroker, topic: str = "t", **configs: str) -
 
 
 def request(held: Sequence[LeaderReplica], value: bytes = b"v", acks: int = -1) -> ProduceRequest:
-    """One batch for each of the partitions, which are of one topic."""
+    """Returns a request with one batch for each of the partitions, all of one topic."""
     parts = [PartitionProduceData(index=each.partition, records=batch([value])) for each in held]
     topic = TopicProduceData(name=held[0].topic, topic_id=held[0].topic_id, partition_data=parts)
     return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[topic])
@@ -50,7 +51,7 @@ def codes(answer: ProduceResponse) -> list[int]:
 
 
 def keep_loop_busy(site: KafkaBroker) -> asyncio.Event:
-    """Work of others that leaves no time for more than one piece in a turn, until the event is set."""
+    """Keeps the event loop so busy that a turn has time for one piece only, until the event is set."""
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def spin() -> None:
@@ -66,7 +67,7 @@ def keep_loop_busy(site: KafkaBroker) -> asyncio.Event:
 
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
-def test_a_long_request_is_answered_as_a_short_one_is(
+def test_long_produce_has_the_replies_of_short_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, acks: int
 ) -> None:
     async def scenario(site: KafkaBroker) -> None:
@@ -100,7 +101,7 @@ def test_a_long_request_is_answered_as_a_short_one_is(
     run(tmp_path, scenario)
 
 
-def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
+def test_other_requests_are_served_between_the_pieces_of_a_produce(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         long, small = await site.client(), await site.client()
@@ -116,7 +117,7 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
-def test_frames_that_come_between_the_pieces_change_no_records(tmp_path: Path, size: int) -> None:
+def test_frames_received_between_the_pieces_change_no_records(tmp_path: Path, size: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held, others = await create_replicas(site), await create_replicas(site, "others")
         long, other = await site.client(), await site.client()
@@ -185,7 +186,7 @@ def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frame", "large frame"])
-def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: int) -> None:
+def test_long_produce_ends_with_its_client(tmp_path: Path, size: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         gone, other = await site.client(), await site.client()
@@ -207,7 +208,7 @@ def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: in
     run(tmp_path, scenario)
 
 
-def test_with_acks_0_one_that_fails_ends_the_connection_after_the_rest(tmp_path: Path) -> None:
+def test_failed_part_of_an_acks_0_request_ends_the_connection_last(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client = await site.client()
@@ -221,7 +222,7 @@ def test_with_acks_0_one_that_fails_ends_the_connection_after_the_rest(tmp_path:
     run(tmp_path, scenario)
 
 
-def test_a_topic_that_is_deleted_between_the_pieces_takes_no_more(tmp_path: Path) -> None:
+def test_topic_deleted_between_the_pieces_takes_no_more_records(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client = await site.client()
@@ -236,7 +237,7 @@ def test_a_topic_that_is_deleted_between_the_pieces_takes_no_more(tmp_path: Path
     run(tmp_path, scenario)
 
 
-def test_a_broker_that_stops_answers_a_long_request_first(tmp_path: Path) -> None:
+def test_stopping_broker_completes_a_long_produce(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client: RawClient = await site.client()

@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster and DescribeTopicPartitions over real sockets."""
+"""Tests of Metadata, DescribeCluster and DescribeTopicPartitions over real sockets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_ASKED = -(1 << 31)
 async def ask(
     client: RawClient, version: int, *names: str | None, create: bool = False, **more: bool
 ) -> MetadataResponse:
-    """Metadata of these topics; None alone asks for all of them."""
+    """Requests Metadata of these topics; None alone requests all of them."""
     topics = None if names == (None,) else [MetadataRequestTopic(name=name) for name in names]
     if version == 0 and topics is None:
         topics = []
@@ -41,7 +41,7 @@ async def ask(
 
 
 @pytest.mark.parametrize("version", ANY_VERSION)
-def test_every_version_tells_brokers_and_topics(tmp_path: Path, version: int) -> None:
+def test_every_version_has_brokers_and_topics(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 3)
         client = await site.client()
@@ -63,7 +63,7 @@ def test_every_version_tells_brokers_and_topics(tmp_path: Path, version: int) ->
     run(tmp_path, scenario)
 
 
-def test_an_empty_list_is_all_topics_in_v0_and_none_later(tmp_path: Path) -> None:
+def test_empty_list_means_all_topics_in_v0_and_none_later(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
@@ -75,7 +75,7 @@ def test_an_empty_list_is_all_topics_in_v0_and_none_later(tmp_path: Path) -> Non
     run(tmp_path, scenario)
 
 
-def test_a_topic_that_is_not_there_is_created_and_told_with_its_leaders(tmp_path: Path) -> None:
+def test_missing_topic_is_created_and_returned_with_its_leaders(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         asked = await ask(client, 9, "no")
@@ -90,7 +90,7 @@ def test_a_topic_that_is_not_there_is_created_and_told_with_its_leaders(tmp_path
     run(tmp_path, scenario, num_partitions=2)
 
 
-def test_many_who_ask_for_the_same_new_topic_all_get_it(tmp_path: Path) -> None:
+def test_concurrent_requests_for_a_new_topic_all_get_it(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(8)]
         answers = await asyncio.gather(*(ask(client, 12, "new", "other", create=True) for client in clients))
@@ -101,7 +101,7 @@ def test_many_who_ask_for_the_same_new_topic_all_get_it(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_nothing_is_created_where_the_broker_forbids_it(tmp_path: Path) -> None:
+def test_no_topic_is_created_if_the_broker_forbids_it(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         answer = await ask(await site.client(), 12, "new", "__consumer_offsets", create=True)
         assert [(topic.error_code, topic.is_internal) for topic in answer.topics] == [(3, False), (3, True)]
@@ -110,7 +110,7 @@ def test_nothing_is_created_where_the_broker_forbids_it(tmp_path: Path) -> None:
     run(tmp_path, scenario, auto_create_topics_enable=False)
 
 
-def test_topics_are_named_by_their_ids(tmp_path: Path) -> None:
+def test_topics_are_found_by_id(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         known, unknown = site.node.image.topics["t"].topic_id, "A" * 21 + "Q"
@@ -128,7 +128,7 @@ def test_topics_are_named_by_their_ids(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_changes_is_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_changed_topic_is_returned_at_once_and_others_stay_cached(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("a")
         await site.create("b")
@@ -150,7 +150,7 @@ def test_what_changes_is_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_a_cluster_is_described(tmp_path: Path) -> None:
+def test_cluster_is_described(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         for version in range(3):

@@ -1,4 +1,4 @@
-"""Produce in every version: what is appended, what is refused and in which words, and when it is answered."""
+"""Tests of Produce in every version: appended records, refusals and their texts, and the time of replies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERSIONS = range(3, 14)
 
 
 def only(answer: ProduceResponse) -> PartitionProduceResponse:
-    """The one partition of an answer."""
+    """Returns the one partition of a reply."""
     ((part,),) = [each.partition_responses for each in answer.responses]
     return part
 
@@ -39,14 +39,14 @@ def code(answer: ProduceResponse) -> Code:
 
 
 def change_field(data: bytearray, at: int, form: str, value: int) -> bytearray:
-    """A field of a batch set to another value, under a right CRC."""
+    """Returns a batch with one field set to another value, and a right CRC."""
     struct.pack_into(form, data, at, value)
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
     return data
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_path: Path, version: int) -> None:
+def test_records_get_their_offsets_on_the_slow_and_the_fast_path(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         await site.create("other")
@@ -68,7 +68,7 @@ def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_pat
 
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 13])
-def test_partitions_of_one_request_fare_each_for_itself(tmp_path: Path, version: int) -> None:
+def test_each_partition_of_a_request_has_its_own_result(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 4)
         client = await site.client()
@@ -93,7 +93,7 @@ def test_partitions_of_one_request_fare_each_for_itself(tmp_path: Path, version:
     run(tmp_path, scenario)
 
 
-def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing(tmp_path: Path) -> None:
+def test_refused_batch_has_the_code_that_clients_handle(tmp_path: Path) -> None:
     two = [(NOW, None, b"v", ())] * 2
     zstd = bytearray(encode_batch(two, codec=Codec.ZSTD))
     transactional = bytearray(encode_batch(two, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
@@ -129,7 +129,7 @@ def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing
     run(tmp_path, scenario)
 
 
-def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> None:
+def test_invalid_records_are_named_from_version_8_on(tmp_path: Path) -> None:
     stamps = [NOW, NOW - 100_000, NOW, NOW - 200_000]
     for codec in (Codec.NONE, Codec.LZ4):
 
@@ -148,7 +148,8 @@ def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> Non
 
 
 def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) -> None:
-    """A batch of some hundred bytes that becomes 8 MiB, or twenty of 100 KB: no more than `OPENED_BYTES` are opened."""
+    """One batch of some hundred bytes that expands to 8 MiB, or twenty of 100 KB: at most `OPENED_BYTES` are
+    decompressed."""
 
     async def scenario(site: KafkaBroker) -> None:
         for partitions, size, named in ((1, 8 << 20, 0), (20, 100_000, 2)):
@@ -168,7 +169,7 @@ def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_a_partition_that_stands_twice_in_a_request_is_refused_the_second_time(tmp_path: Path, version: int) -> None:
+def test_repeated_partition_of_a_request_is_refused(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", partitions=2)
         client = await site.client()
@@ -187,7 +188,7 @@ def test_a_partition_that_stands_twice_in_a_request_is_refused_the_second_time(t
     run(tmp_path, scenario)
 
 
-def test_a_wrong_record_is_named_too(tmp_path: Path) -> None:
+def test_invalid_record_is_named(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -202,7 +203,7 @@ def test_a_wrong_record_is_named_too(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_brokers_time_is_told_where_the_topic_has_it(tmp_path: Path) -> None:
+def test_log_append_time_is_in_the_reply(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", message_timestamp_type="LogAppendTime")
         client = await site.client()
@@ -214,7 +215,7 @@ def test_the_brokers_time_is_told_where_the_topic_has_it(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
-def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(tmp_path: Path) -> None:
+def test_acks_0_gets_no_reply_and_an_error_ends_the_connection(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -231,7 +232,7 @@ def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(tmp_p
     run(tmp_path, scenario)
 
 
-def test_acks_that_wait_for_an_fsync_hold_up_no_other_connection(tmp_path: Path) -> None:
+def test_produce_that_waits_for_an_fsync_delays_no_other_connection(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         synced = await site.create("synced", flush="ack")
         plain = await site.create("plain")
@@ -250,7 +251,7 @@ def test_acks_that_wait_for_an_fsync_hold_up_no_other_connection(tmp_path: Path)
     run(tmp_path, scenario)
 
 
-def test_a_topic_made_anew_gets_its_records_and_the_old_one_none(tmp_path: Path) -> None:
+def test_recreated_topic_gets_its_records_and_the_old_one_none(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         old = await site.create("t")
         client = await site.client()
@@ -269,7 +270,7 @@ def test_a_topic_made_anew_gets_its_records_and_the_old_one_none(tmp_path: Path)
     run(tmp_path, scenario)
 
 
-def test_appends_that_wait_are_cancelled_with_their_connection(tmp_path: Path) -> None:
+def test_waiting_appends_are_cancelled_with_their_connection(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", flush="ack")
         client = await site.client()
@@ -283,10 +284,10 @@ def test_appends_that_wait_are_cancelled_with_their_connection(tmp_path: Path) -
     run(tmp_path, scenario)
 
 
-def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_retry_is_forgotten(
+def test_producer_state_of_a_partition_is_bounded_and_keeps_retries(
     tmp_path: Path,
 ) -> None:
-    """100,000 invented ids took 49 MB in three seconds."""
+    """Once, 100,000 invented producer ids took 49 MB in three seconds."""
 
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
@@ -300,7 +301,7 @@ def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_r
 
         assert [await send(producer) for producer in (1, 2, 3, 2)] == [(0, 0), (0, 1), (89, -1), (0, 1)]
         assert await send(1, 1) == (0, 2)
-        assert site.node.hosted_replicas.producer_limits.producer_count == 2
+        assert site.node.hosted_replicas.log_store.producer_limits.producer_count == 2
         other = await site.create("u")
         replica = other
         assert await send(3) == (0, 0)

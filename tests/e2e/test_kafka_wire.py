@@ -1,4 +1,4 @@
-"""Connections of the Kafka protocol: order, corking, frames in pieces, back-pressure, and how they end."""
+"""Tests of Kafka connections: order, corked replies, frames in pieces, back-pressure, and their end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_MS = 20_000
 
 
 class CountingNet:
-    """Real sockets that note how often they are written to."""
+    """Real sockets that count writes."""
 
     def __init__(self) -> None:
         self._net = SocketNet()
@@ -50,7 +50,7 @@ class _Counted(SocketStream):
         return super().sendmsg(parts, more=more)
 
 
-def test_answers_come_in_the_order_of_requests_though_the_first_takes_longest(tmp_path: Path) -> None:
+def test_replies_have_the_order_of_requests_even_if_the_first_is_slow(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client, other = await site.client(), await site.client()
@@ -70,7 +70,7 @@ def test_answers_come_in_the_order_of_requests_though_the_first_takes_longest(tm
     run(tmp_path, scenario)
 
 
-def test_answers_to_requests_that_came_together_leave_together(tmp_path: Path) -> None:
+def test_replies_to_requests_of_one_read_are_one_write(tmp_path: Path) -> None:
     net = CountingNet()
 
     def ports(world: World) -> World:
@@ -90,7 +90,7 @@ def test_answers_to_requests_that_came_together_leave_together(tmp_path: Path) -
     run(tmp_path, scenario, ports=ports)
 
 
-def test_hundreds_of_requests_at_once_are_all_answered(tmp_path: Path) -> None:
+def test_hundreds_of_pipelined_requests_all_get_replies(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -105,7 +105,7 @@ def test_hundreds_of_requests_at_once_are_all_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 20_000, 40_000, 300_000, 3_000_000])
-def test_a_frame_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
+def test_frame_may_arrive_in_any_pieces(tmp_path: Path, size: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", max_message_bytes="10000000")
         client = await site.client()
@@ -126,7 +126,7 @@ def test_a_frame_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
     run(tmp_path, scenario)
 
 
-def test_five_requests_wait_then_no_more_are_read(tmp_path: Path) -> None:
+def test_no_request_is_read_behind_five_waiting_ones(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client, other = await site.client(), await site.client()
@@ -143,7 +143,7 @@ def test_five_requests_wait_then_no_more_are_read(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_when_the_broker_has_enough_to_do_each_connection_waits_for_one_answer(tmp_path: Path) -> None:
+def test_connection_of_a_busy_broker_waits_for_each_reply(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         clients = [await site.client() for _ in range(3)]
@@ -160,7 +160,7 @@ def test_when_the_broker_has_enough_to_do_each_connection_waits_for_one_answer(t
     run(tmp_path, scenario, queued_max_requests=2)
 
 
-def test_who_does_not_read_is_not_served_further_and_gets_all_when_he_reads(tmp_path: Path) -> None:
+def test_client_that_does_not_read_is_served_when_it_reads_again(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -187,7 +187,7 @@ def test_who_does_not_read_is_not_served_further_and_gets_all_when_he_reads(tmp_
     [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", struct.pack(">i", 0), struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)],
     ids=["http", "zero", "negative", "huge"],
 )
-def test_what_is_no_frame_ends_the_connection_at_once(tmp_path: Path, start: bytes) -> None:
+def test_invalid_frame_ends_the_connection_at_once(tmp_path: Path, start: bytes) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await client.send(start + b"x")
@@ -216,9 +216,7 @@ def test_what_is_no_frame_ends_the_connection_at_once(tmp_path: Path, start: byt
         (18, 3, b"\0\x05a", "malformed"),
     ],
 )
-def test_a_request_that_cannot_be_one_ends_its_connection(
-    tmp_path: Path, key: int, version: int, body: bytes, reason: str
-) -> None:
+def test_invalid_request_ends_its_connection(tmp_path: Path, key: int, version: int, body: bytes, reason: str) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         frame = struct.pack(">hhih", key, version, 7, -1) + body
@@ -229,12 +227,12 @@ def test_a_request_that_cannot_be_one_ends_its_connection(
     run(tmp_path, scenario)
 
 
-def test_a_handler_that_fails_ends_its_connection_and_nothing_else(tmp_path: Path) -> None:
-    async def broken(site: Any, call: Any) -> Any:
+def test_failed_handler_ends_only_its_connection(tmp_path: Path) -> None:
+    async def fail(site: Any, call: Any) -> Any:
         raise RuntimeError("a fault of the broker's own")
 
     async def scenario(site: KafkaBroker) -> None:
-        site.server.dispatch.handlers[3] = broken
+        site.server.dispatch.handlers[3] = fail
         client, other = await site.client(), await site.client()
         await client.send(client.frame(MetadataRequest(topics=None), 9))
         assert await client.read_to_end() == b""
@@ -244,7 +242,7 @@ def test_a_handler_that_fails_ends_its_connection_and_nothing_else(tmp_path: Pat
     run(tmp_path, scenario)
 
 
-def test_versions_are_told_to_clients_of_any_age(tmp_path: Path) -> None:
+def test_clients_of_any_age_get_the_versions(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         for version in range(5):
@@ -263,7 +261,7 @@ def test_versions_are_told_to_clients_of_any_age(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_broker_that_stops_answers_what_waits(tmp_path: Path) -> None:
+def test_stopping_broker_replies_to_waiting_requests(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client, idle = await site.client(), await site.client()
@@ -281,8 +279,9 @@ def test_a_broker_that_stops_answers_what_waits(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_many_clients_that_ask_at_once_are_all_answered_and_who_left_stops_nobody(tmp_path: Path) -> None:
-    """More than leave together, so that some wait for the end of the turn; some are gone by then."""
+def test_concurrent_clients_all_get_replies_after_some_left(tmp_path: Path) -> None:
+    """There are more replies than fit into one write, so that some wait for the end of the turn; some clients are gone
+    by then."""
 
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")

@@ -1,4 +1,4 @@
-"""`tiered load`, `verify` and `sql` as commands: what they print and their exit codes."""
+"""Tests of `tiered load`, `verify` and `sql` as commands: their output and their exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Exit code and output of commands that share one Spark, in a process (and a JVM) of their own."""
+    """Returns exit codes and output of commands that share one Spark, in a process (and a JVM) of its own."""
     program = [sys.executable, "-c", ONE_PROCESS, json.dumps(commands)]
     settings = " ".join(f"--conf {key}={value}" for key, value in INTERPRETED.items())
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{settings} pyspark-shell"}
@@ -45,7 +45,7 @@ def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
 @pytest.mark.java
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_load_verify_and_ask(tmp_path: Path) -> None:
+def test_load_verify_and_sql(tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/bucket", str(tmp_path / "warehouse")
     with ServeProcess(tmp_path / "data", "--store", store, *SOON) as broker:
         broker.create_topic("letters")
@@ -87,7 +87,7 @@ def test_load_verify_and_ask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["load", "repair", "verify"])
-def test_of_an_unknown_topic_it_is_said_before_spark_starts(
+def test_unknown_topic_is_an_error_before_spark_starts(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ServeProcess(tmp_path / "data", "--store", (store := f"file://{tmp_path}/bucket")):
@@ -107,7 +107,7 @@ def test_of_an_unknown_topic_it_is_said_before_spark_starts(
     ],
     ids=lambda arguments: str(arguments[0]),
 )
-def test_without_java_one_sentence_says_what_to_do(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_missing_java_is_a_one_line_error_with_advice(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     lacking = run_tiered(*arguments, env={"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)})
     assert (lacking.returncode, lacking.stdout) == (3, "")
     assert lacking.stderr.startswith("tiered: Spark needs Java") and len(lacking.stderr.splitlines()) == 1

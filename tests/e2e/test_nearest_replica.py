@@ -1,4 +1,4 @@
-"""Two real brokers in two racks, and a consumer of librdkafka that names its own."""
+"""Test of two real brokers in two racks, and a consumer of librdkafka that names its rack."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 
 
 def fetched_bytes(broker: ServeProcess) -> int:
-    """Bytes of records that a broker gave to consumers."""
+    """Returns the bytes of records that a broker sent to consumers."""
     _, text = broker.ask("GET", "/metrics")
     found = re.search(r"^tiered_kafka_fetched_bytes_total (\S+)", text, re.MULTILINE)
     return int(float(found.group(1))) if found else 0
 
 
-def test_a_consumer_reads_in_its_rack(tmp_path: Path) -> None:
+def test_consumer_reads_in_its_rack(tmp_path: Path) -> None:
     store = f"file://{tmp_path / 'bucket'}"
     with ExitStack() as stack:
         brokers = {}

@@ -1,4 +1,4 @@
-"""One broker on simulated ports: starts and stops, deaths, and what comes back; one broker per store."""
+"""Tests of one broker on simulated ports: starts, stops, deaths, the recovered records, and one broker per store."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from tiered.metadata.log_reader import load_image
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, Stream
 from tiered.records.batch import encode_batch
+from tiered.replication.partition_report import explain
 
 # -- the main path ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_appended_is_read_hot_and_cold_and_across() -> None:
+def test_records_are_read_hot_cold_and_across() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -42,7 +43,7 @@ def test_what_is_appended_is_read_hot_and_cold_and_across() -> None:
     run(scenario)
 
 
-def test_a_clean_restart_keeps_everything_under_a_new_epoch() -> None:
+def test_clean_restart_keeps_everything_under_a_new_epoch() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
@@ -53,7 +54,7 @@ def test_a_clean_restart_keeps_everything_under_a_new_epoch() -> None:
         again = node.leader_replica("t", 0)
         assert (again.leader_epoch, again.high_watermark, again.cold_end_offset) == (1, 10, 9)
         assert await read_values(again, 0) == numbers(0, 10)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
         await fill(again, 5, start=10)
         await site.wait_until(lambda: again.cold_end_offset >= 12)
         assert await read_values(again, 0) == numbers(0, 15)
@@ -62,7 +63,7 @@ def test_a_clean_restart_keeps_everything_under_a_new_epoch() -> None:
     run(scenario)
 
 
-def test_a_killed_process_loses_nothing() -> None:
+def test_killed_process_loses_nothing() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -70,14 +71,14 @@ def test_a_killed_process_loses_nothing() -> None:
         await site.crash(site.machine.kill)
         again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
         await site.stop()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_after_power_loss_what_was_fsynced_is_there_and_the_rest_is_reported(seed: int) -> None:
+def test_power_cut_keeps_fsynced_records_and_reports_the_rest(seed: int) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
@@ -88,14 +89,14 @@ def test_after_power_loss_what_was_fsynced_is_there_and_the_rest_is_reported(see
         again = (await site.start()).leader_replica("t", 0)
         assert 5 <= again.high_watermark <= 10
         assert await read_values(again, 0) == numbers(0, again.high_watermark)
-        loss = again.explain()["possible_loss"]
+        loss = explain(again)["possible_loss"]
         assert (loss["from_offset"], loss["leader_epoch"]) == (again.high_watermark, again.leader_epoch)
         await site.stop()
 
     run(scenario, seed)
 
 
-def test_acks_of_a_topic_with_flush_ack_survive_power_loss() -> None:
+def test_acknowledged_records_with_flush_ack_survive_a_power_cut() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="ack", retention_ms="-1")
@@ -104,13 +105,13 @@ def test_acks_of_a_topic_with_flush_ack_survive_power_loss() -> None:
         await site.crash(site.machine.power_cut)
         again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
         await site.stop()
 
     run(scenario)
 
 
-def test_a_lost_disk_comes_back_from_the_bucket(caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_disk_is_restored_from_the_bucket(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         first = await site.create("a", 2)
@@ -140,9 +141,9 @@ def test_a_lost_disk_comes_back_from_the_bucket(caplog: pytest.LogCaptureFixture
     run(scenario)
 
 
-def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
-    """Each of its last five batches, whose answers may have been lost too, is told the offset that it has in the
-    bucket; what it writes next follows on."""
+def test_idempotent_producer_continues_after_a_lost_disk() -> None:
+    """Each of its last five batches gets its offset in the bucket, because their replies may have been lost too. The
+    next batch continues the sequence."""
 
     def sent(sequence: int) -> bytearray:
         records = [(1, None, b"%06d" % sequence + b"x" * 1000, ())]
@@ -171,7 +172,7 @@ def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
 
 
 def test_offsets_named_by_a_manifest_never_change_their_bytes() -> None:
-    """A log longer than what is cold is lost, and other records take its offsets: only above the cold end."""
+    """A log above the cold end is lost, and other records get its offsets. No offset below the cold end changes."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -192,9 +193,9 @@ def test_offsets_named_by_a_manifest_never_change_their_bytes() -> None:
 
 
 async def serve_identity(site: SimBrokerRig, machine: SimMachine, incarnation: Callable[[], str]) -> str:
-    """An HTTP interface that says who it is; returns its address."""
+    """Starts an HTTP server that returns an identity; returns its address."""
 
-    def accepted(stream: Stream) -> None:
+    def on_connection(stream: Stream) -> None:
         def reply() -> None:
             stream.on_readable(None)
             stream.recv_into(memoryview(bytearray(4096)))
@@ -205,11 +206,11 @@ async def serve_identity(site: SimBrokerRig, machine: SimMachine, incarnation: C
 
         stream.on_readable(reply)
 
-    listener = await machine.process().net.listen(machine.name, 8082, accepted)
+    listener = await machine.process().net.listen(machine.name, 8082, on_connection)
     return f"{machine.name}:{listener.port}"
 
 
-def test_a_second_process_of_a_node_id_is_refused_while_the_first_answers() -> None:
+def test_second_process_of_a_node_id_is_refused_while_the_first_answers() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         await first.announce(await serve_identity(site, site.machine, lambda: first.incarnation), {})
@@ -225,7 +226,7 @@ def test_a_second_process_of_a_node_id_is_refused_while_the_first_answers() -> N
     run(scenario)
 
 
-def test_who_answers_at_the_old_address_may_be_somebody_else() -> None:
+def test_another_process_at_the_old_address_does_not_block_a_start() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         await first.announce(await serve_identity(site, site.machine, lambda: "somebody"), {})
@@ -244,7 +245,7 @@ def test_who_answers_at_the_old_address_may_be_somebody_else() -> None:
     run(scenario)
 
 
-def test_a_data_directory_of_another_cluster_is_refused() -> None:
+def test_data_directory_of_another_cluster_is_refused() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.stop()
@@ -259,7 +260,7 @@ def test_a_data_directory_of_another_cluster_is_refused() -> None:
     run(scenario)
 
 
-def test_the_cluster_is_told_by_the_bucket_without_a_broker() -> None:
+def test_cluster_is_described_from_the_bucket_without_a_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("a", 2)
@@ -273,9 +274,9 @@ def test_the_cluster_is_told_by_the_bucket_without_a_broker() -> None:
     run(scenario)
 
 
-def test_what_a_clean_stop_said_counts_for_the_next_start_only() -> None:
-    """Small logs are not opened after a clean stop; a record that comes later is there after a kill, and a third start
-    asks for the manifest of what has gone to the bucket meanwhile."""
+def test_entries_of_a_clean_stop_count_for_the_next_start_only() -> None:
+    """Small logs are not opened after a clean stop. A later record is there after a kill, and a third start reads the
+    manifest for records that were uploaded meanwhile."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()

@@ -1,4 +1,4 @@
-"""A broker on a bad day: bucket away, disk full or dead, faults everywhere."""
+"""Tests of a broker under faults: an unreachable bucket, a full or failed disk, faults everywhere."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.object_store.metered import Outage
+from tiered.replication.partition_report import explain
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
+def test_unreachable_bucket_costs_no_ack_and_is_reported() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -47,7 +48,7 @@ def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
     run(scenario)
 
 
-def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
+def test_full_disk_refuses_appends_serves_reads_and_recovers() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -70,7 +71,7 @@ def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
 
 
 @pytest.mark.parametrize("verb", ["append", "sync"])
-def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
+def test_failed_disk_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="ack", retention_ms="-1")
@@ -87,13 +88,13 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
         site.machine.kill()
         again = (await site.start()).leader_replica("t", 0)
         assert (await read_values(again, 0))[:5] == numbers(0, 5)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
 
 
-def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> None:
+def test_directory_with_a_closed_log_is_not_trusted() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(flush="ack", retention_ms="-1"), 5)
@@ -101,18 +102,18 @@ def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> No
         await site.crash(site.machine.power_cut)
         site.machine.disk.faults.append(DiskFault("open", "log/t-0/0000", "EMFILE", times=-1))
         await site.start()
-        assert not site.node.hosted_replicas.suspect_partitions, "what was synced is noted"
+        assert not site.node.losses.suspect_partitions, "what was synced is noted"
         await asyncio.sleep(10)
-        assert not site.node.leader_replicas() and not site.node.registration.directory_trusted
+        assert not site.node.leader_replicas() and not site.node.loss_reporter.directory_trusted
         site.machine.disk.faults.clear()
-        await site.wait_until(lambda: site.node.registration.directory_trusted)
+        await site.wait_until(lambda: site.node.loss_reporter.directory_trusted)
         assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 5)
         await site.stop()
 
     run(scenario)
 
 
-def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
+def test_stop_that_could_not_close_all_logs_is_not_clean() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="none", retention_ms="-1")
@@ -121,13 +122,13 @@ def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
         await site.stop()
         site.machine.power_cut()
         again = (await site.start()).leader_replica("t", 0)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
 
 
-def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
+def test_disk_that_fails_during_a_checkpoint_ends_the_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         await fill(await site.create(), 3)
@@ -154,8 +155,45 @@ def test_disk_that_fails_under_a_roll_by_age_ends_the_broker(tiered: str) -> Non
     run(scenario)
 
 
-def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
-    """A partition that is not served yet has told nothing of what a power cut took: a clean stop must not hide it."""
+def test_failure_counters_have_a_sample_before_the_first_failure() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        shown = set(site.node.metrics.render().splitlines())
+        for why in ("unavailable", "corrupt"):
+            assert {
+                f'tiered_cold_read_failures_total{{why="{why}"}} 0',
+                f'tiered_tiering_failures_total{{why="{why}"}} 0',
+            } <= shown
+        await site.stop()
+
+    run(scenario)
+
+
+def test_broker_of_a_cluster_makes_no_other_one_in_an_empty_store() -> None:
+    """The store may be a directory that is not mounted, or a name with a typing error."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill(await site.create(), 3)
+        await site.stop()
+        there = dict(site.bucket.objects), list(site.bucket.memory._keys)
+        site.bucket.memory._objects.clear()
+        site.bucket.memory._keys.clear()
+        starting = asyncio.create_task(site.start())
+        await asyncio.sleep(60)
+        assert not starting.done() and site.node.startup_retry.waiting_since_ns >= 0
+        assert not site.bucket.objects
+        site.bucket.memory._objects.update(there[0])
+        site.bucket.memory._keys.extend(there[1])
+        node = await starting
+        assert node.leader_replica("t", 0).log.end_offset == 3
+        await site.stop()
+
+    run(scenario)
+
+
+def test_loss_not_reported_before_a_stop_is_reported_by_the_next_start() -> None:
+    """A partition that is not served yet has not reported the loss of a power cut: a clean stop must not hide it."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -168,13 +206,13 @@ def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
         site.machine.kill()
         site.machine.faults.rules = []
         again = (await site.start()).leader_replica("t", 0)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
 
 
-def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> None:
+def test_partition_whose_manifest_was_unreadable_is_served_later() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -188,7 +226,7 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
         assert any("t-0 is not served" in each for each in node.health().problems)
         await site.wait_until(lambda: not node.hosted_replicas.unopened_leaders)
         assert await read_values(node.leader_replica("t", 0), 0) == numbers(0, 9)
-        await site.wait_until(lambda: node.leader_replica("t", 0).explain()["possible_loss"] is not None)
+        await site.wait_until(lambda: explain(node.leader_replica("t", 0))["possible_loss"] is not None)
         (problem,) = node.health().problems
         assert "t-0 may be gone from offset 9 on" in problem
         await site.stop()
@@ -196,7 +234,7 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
     run(scenario)
 
 
-def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_that_are_stock() -> None:
+def test_partition_that_could_not_be_led_is_led_soon_by_default_settings() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(Settings())
         replica = await site.create()
@@ -215,13 +253,13 @@ def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_t
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away: bool) -> None:
+def test_pending_loss_is_reported_by_a_stop_or_by_the_next_start(away: bool) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         node = await site.start(Settings())
         replica = await site.create()
         await fill(replica, 3)
-        assert node.registration.directory_trusted
-        node.hosted_replicas.unreported_losses.append(replica)  # as for a log that the bucket made begin anew
+        assert node.loss_reporter.directory_trusted
+        node.losses.unreported.append(replica)  # as for a log that the bucket made begin anew
         site.machine.faults.outage = away
         await site.stop()
         site.machine.faults.outage = False
@@ -233,8 +271,8 @@ def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away
 
 
 @pytest.mark.parametrize("bucket_seconds", [0.0, 0.2])
-def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_seconds: float) -> None:
-    """However long the bucket lets the registration wait."""
+def test_old_tail_is_fsynced_after_a_kill(bucket_seconds: float) -> None:
+    """The broker fsyncs it even while the bucket delays the registration."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -252,7 +290,7 @@ def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_se
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
+def test_faulty_bucket_delays_and_loses_nothing(seed: int) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.rules = [
             FaultRule(FaultKind.ERROR, probability=0.1),
@@ -278,7 +316,7 @@ def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
     run(scenario, seed)
 
 
-def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_the_broker() -> None:
+def test_manifest_of_a_later_epoch_stops_its_partition_and_not_the_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -294,7 +332,7 @@ def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_
     run(scenario)
 
 
-def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> None:
+def test_idle_broker_sends_one_request_a_minute_during_an_outage() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         site.machine.faults.outage = True
@@ -311,7 +349,7 @@ def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> No
     run(scenario)
 
 
-def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
+def test_records_of_a_damaged_local_file_are_read_from_the_bucket() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -328,7 +366,7 @@ def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
     run(scenario)
 
 
-def test_a_bucket_that_refuses_is_not_called_unreachable() -> None:
+def test_refusing_bucket_is_not_reported_as_unreachable() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         node.store.outage = Outage(0, "AccessDenied", refused=True)
@@ -338,8 +376,8 @@ def test_a_bucket_that_refuses_is_not_called_unreachable() -> None:
     run(scenario)
 
 
-def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() -> None:
-    """Neither new segments nor the clock hurry a partition whose uploads fail."""
+def test_uploads_are_retried_at_intervals_during_an_outage_of_an_hour() -> None:
+    """New segments and the clock do not speed up a partition whose uploads fail. All is uploaded afterwards."""
 
     async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
@@ -360,7 +398,7 @@ def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() 
     run(scenario)
 
 
-def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored() -> None:
+def test_garbled_boundary_stops_changes_and_is_reported_until_restored() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         replica = await site.create()
@@ -382,8 +420,9 @@ def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored()
     run(scenario)
 
 
-def test_a_rotten_file_of_epochs_costs_no_record() -> None:
-    """Records above the cold end are here only: a lineage that the batches themselves disprove must not drop them."""
+def test_damaged_epoch_file_costs_no_record() -> None:
+    """Records above the cold end are on this disk only: a lineage that the batches themselves disprove must not drop
+    them."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -408,7 +447,7 @@ def test_a_rotten_file_of_epochs_costs_no_record() -> None:
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["the slot is there", "the slot is collected"])
-def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(collected: bool) -> None:
+def test_broker_replaced_while_frozen_stops_within_minutes(collected: bool) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         frozen = await site.start()
         replica = await site.create()

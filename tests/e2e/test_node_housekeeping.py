@@ -1,4 +1,4 @@
-"""What a broker does by the clock, holding nobody up: rolls, fsyncs, checkpoints, forgetting silent producers."""
+"""Tests of the periodic work of a broker, which delays no request: rolls, fsyncs, checkpoints, expiry of producers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tiered.replication.leader_replica import LeaderReplica
 
 
 async def create_hot_topic(site: SimBrokerRig, partitions: int = 1, **more: str) -> LeaderReplica:
-    """A topic that is not tiered: whatever closes, goes or is fsynced does so by the clock alone."""
+    """Creates a topic that is not tiered: only the clock rolls, deletes or fsyncs its segments."""
     return await site.create("t", partitions, remote_storage_enable="false", retention_ms="-1", **more)
 
 
-def test_an_fsync_by_time_that_finds_the_disk_full_ends_no_broker() -> None:
+def test_periodic_fsync_on_a_full_disk_does_not_end_the_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_hot_topic(site, flush_ms="1")
@@ -38,7 +38,7 @@ def test_an_fsync_by_time_that_finds_the_disk_full_ends_no_broker() -> None:
     run(scenario)
 
 
-def test_what_a_start_after_power_loss_must_check_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_to_check_after_a_power_cut_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "UNFLUSHED_BYTES_MAX", 10_000)
 
     async def scenario(site: SimBrokerRig) -> None:
@@ -59,8 +59,9 @@ def test_what_a_start_after_power_loss_must_check_is_bounded(monkeypatch: pytest
     run(scenario)
 
 
-def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the_broker() -> None:
-    """Not by the timestamps of their records: who replays old ones must not be forgotten between two tries."""
+def test_idle_producers_expire_by_the_clock_of_the_broker() -> None:
+    """The timestamps of their records do not count: a producer that replays old records must not expire between two
+    tries."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, producer_id_expiration_ms=60_000))
@@ -85,12 +86,12 @@ def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the
 
 
 def make_producer_batch(producer: int, sequence: int) -> bytearray:
-    """One record of ten years ago."""
+    """Returns a batch with one record of ten years ago."""
     record = (1_400_000_000_000, b"k", b"v", ())
     return bytearray(encode_batch([record], producer_id=producer, producer_epoch=0, base_sequence=sequence))
 
 
-def test_others_have_their_turn_between_two_rolls() -> None:
+def test_other_tasks_run_between_two_rolls() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, log_retention_check_interval_ms=10**9))
         await create_hot_topic(site, 30, segment_ms="5000")
@@ -104,7 +105,7 @@ def test_others_have_their_turn_between_two_rolls() -> None:
                 seen.append(turns)
 
         site.machine.disk.on_op = note
-        looking = asyncio.ensure_future(housekeeping.Housekeeping(site.node).maintain_logs())
+        looking = asyncio.ensure_future(site.node.housekeeping.maintain_logs())
         while not looking.done():
             turns += 1
             await asyncio.sleep(0)
@@ -114,8 +115,8 @@ def test_others_have_their_turn_between_two_rolls() -> None:
     run(scenario)
 
 
-def test_transactions_that_ended_below_the_high_watermark_hold_no_reader_back() -> None:
-    """Such logs come from Kafka: here nobody can begin a transaction yet."""
+def test_finished_transactions_do_not_hold_readers_back() -> None:
+    """Such logs come from Kafka: no client of ours can begin a transaction yet."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -132,7 +133,7 @@ def test_transactions_that_ended_below_the_high_watermark_hold_no_reader_back() 
     run(scenario)
 
 
-def test_a_broker_starts_on_a_full_disk_serves_reads_and_heals() -> None:
+def test_broker_starts_on_a_full_disk_serves_reads_and_recovers() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_hot_topic(site)

@@ -1,4 +1,5 @@
-"""A loss of acknowledged records is loud: named with its offsets where something can be missing, until it is seen."""
+"""Tests of reported losses: a loss of acknowledged records is named with the offsets that may be missing, until an
+operator acknowledges it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from tiered.controller.requests import AcknowledgeLosses
 from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import UNKNOWN_END
 from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.replication.partition_report import explain
 
 LAGGING = replace(QUICK, tiered_upload_max_lag_ms=10_000)
 
@@ -23,13 +25,13 @@ def stored_end(site: SimBrokerRig, name: str) -> int:
 
 
 def loss_offsets(site: SimBrokerRig) -> dict[str, int]:
-    """The offsets from which on records may be gone, by partition."""
+    """Returns the offsets from which on records may be gone, by partition."""
     found = site.node.health().details["possible_loss"]
     return {at: loss["from_offset"] for at, loss in found.items()}
 
 
 async def three_topics(site: SimBrokerRig) -> None:
-    """Nothing, all and not all of them is in the bucket."""
+    """Creates three topics: none, all and some of their records are in the bucket."""
     await site.start(LAGGING)
     await site.create("empty")
     await fill(await site.create("whole"), 10)
@@ -40,7 +42,7 @@ async def three_topics(site: SimBrokerRig) -> None:
     await site.wait_until(lambda: stored_end(site, "hot") == UNKNOWN_END, 1)
 
 
-def test_only_what_can_be_missing_is_named_after_all_disks_are_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_possibly_missing_records_are_reported_after_lost_disks(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await three_topics(site)
         await site.crash(site.machine.lose_disk)
@@ -55,14 +57,14 @@ def test_only_what_can_be_missing_is_named_after_all_disks_are_lost(caplog: pyte
         assert "tiered_possible_loss_partitions 1" in rendered
         assert 'tiered_topic_possible_loss_partitions{topic="hot"} 1' in rendered
         assert site.node.leader_replica("whole", 0).high_watermark == 10
-        assert site.node.leader_replica("whole", 0).explain()["possible_loss"] is None
-        assert site.node.leader_replica("hot", 0).explain()["possible_loss"]["from_offset"] == 5
+        assert explain(site.node.leader_replica("whole", 0))["possible_loss"] is None
+        assert explain(site.node.leader_replica("hot", 0))["possible_loss"]["from_offset"] == 5
         await site.stop()
 
     run(scenario)
 
 
-def test_a_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None:
+def test_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await three_topics(site)
         await site.crash(site.machine.lose_disk)
@@ -74,7 +76,7 @@ def test_a_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None
         topic, loss = site.node.image.topics["hot"], site.node.health().details["possible_loss"]["hot-0"]
         await site.node.submit(AcknowledgeLosses(((topic.topic_id, 0, loss["leader_epoch"]),)))
         assert loss_offsets(site) == {} and site.node.health().problems == []
-        await site.wait_until(lambda: site.node.leader_replica("hot", 0).explain()["possible_loss"] is None)
+        await site.wait_until(lambda: explain(site.node.leader_replica("hot", 0))["possible_loss"] is None)
         await site.stop()
         await site.start(LAGGING)
         assert loss_offsets(site) == {} and site.node.health().problems == []
@@ -83,7 +85,7 @@ def test_a_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None
     run(scenario)
 
 
-def test_a_record_after_a_rest_is_noted_without_waiting_for_it() -> None:
+def test_append_to_an_idle_partition_does_not_wait_for_its_note() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         replica = await site.create()
@@ -100,8 +102,8 @@ def test_a_record_after_a_rest_is_noted_without_waiting_for_it() -> None:
     run(scenario)
 
 
-def test_what_was_noted_late_is_taken_back_with_the_next_look() -> None:
-    """The answer to a note was lost, and a record came before it was written after all."""
+def test_late_note_of_a_stored_end_is_removed_by_the_next_check() -> None:
+    """The reply to the note was lost, and a record arrived before the note took effect after all."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
@@ -115,7 +117,7 @@ def test_what_was_noted_late_is_taken_back_with_the_next_look() -> None:
     run(scenario)
 
 
-def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
+def test_commits_in_an_image_are_not_reported_as_lost() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         await site.create()
@@ -124,12 +126,12 @@ def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
             each for each in site.node.leader_replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark
         ]
 
-        def noted() -> set[int]:
+        def has_stored_end() -> set[int]:
             return {each.stored_end for each in site.node.image.topics[OFFSETS_TOPIC].partitions}
 
-        await site.wait_until(lambda: noted() == {0, written.log.end_offset}, 300)
+        await site.wait_until(lambda: has_stored_end() == {0, written.log.end_offset}, 300)
         await site.node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
-        await site.wait_until(lambda: UNKNOWN_END in noted(), 1)
+        await site.wait_until(lambda: UNKNOWN_END in has_stored_end(), 1)
         end = written.log.start_offset
         await site.crash(site.machine.lose_disk)
         await site.start(LAGGING)
@@ -139,7 +141,7 @@ def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
     run(scenario)
 
 
-def test_a_log_that_rests_and_is_on_disk_alone_is_named() -> None:
+def test_idle_log_that_is_only_on_disk_is_reported() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         await fill(await site.create("local", remote_storage_enable="false"), 5)

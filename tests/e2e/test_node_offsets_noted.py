@@ -1,4 +1,4 @@
-"""Where logs start and how far they are durable is noted beside them, by name: what that may and may not decide."""
+"""Tests of the offset checkpoints of a data directory, which name logs by topic: their use and its limits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tiered.replication.leader_replica import LeaderReplica
 
 
 async def create_local_topic(site: SimBrokerRig) -> LeaderReplica:
-    """A topic of which nothing goes into the bucket."""
+    """Creates a topic whose records never go into the bucket."""
     return await site.create(remote_storage_enable="false", retention_ms="-1")
 
 
 @pytest.mark.parametrize("between", ["nothing", "a clean stop"])
-def test_what_was_noted_of_a_deleted_topic_is_nothing_to_the_next_of_its_name(between: str) -> None:
+def test_checkpoints_of_a_deleted_topic_do_not_apply_to_the_next_one(between: str) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_local_topic(site)
@@ -38,7 +38,7 @@ def test_what_was_noted_of_a_deleted_topic_is_nothing_to_the_next_of_its_name(be
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_log_that_lost_more_than_was_deleted_of_it_goes_on_where_it_starts(seed: int) -> None:
+def test_log_that_lost_all_records_continues_at_its_start(seed: int) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_local_topic(site)

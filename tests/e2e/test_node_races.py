@@ -1,4 +1,4 @@
-"""What happens at once: passes, deletions and openings that cross, and very many partitions at a start."""
+"""Tests of events that cross: passes, deletions and openings, and very many partitions at a start."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTop
 from tiered.errors import Fenced
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.replication.partition_report import explain
 
 
-def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> None:
+def test_topic_deleted_while_its_upload_is_queued_ends_no_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, remote_log_manager_copier_thread_pool_size=1))
         first, second = await site.create("a"), await site.create("b")
@@ -35,7 +36,7 @@ def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> 
     run(scenario)
 
 
-def test_a_topic_deleted_while_its_partition_is_being_opened_stays_deleted() -> None:
+def test_topic_deleted_while_its_log_opens_stays_deleted() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -62,7 +63,7 @@ def test_a_topic_deleted_while_its_partition_is_being_opened_stays_deleted() -> 
     run(scenario)
 
 
-def test_more_losses_than_requests_may_wait_are_all_told() -> None:
+def test_more_losses_than_pending_requests_are_all_reported() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("t", 1200)
@@ -75,8 +76,8 @@ def test_more_losses_than_requests_may_wait_are_all_told() -> None:
     run(scenario)
 
 
-def test_a_slow_bucket_delays_a_start_with_many_partitions_and_does_not_fail_it() -> None:
-    """After a kill every manifest is taken over before anything is served: here that lasts a minute and a half."""
+def test_slow_bucket_delays_a_start_with_many_partitions() -> None:
+    """After a kill the broker takes over every manifest before it serves: here that takes a minute and a half."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -90,7 +91,7 @@ def test_a_slow_bucket_delays_a_start_with_many_partitions_and_does_not_fail_it(
     run(scenario)
 
 
-def test_a_start_waits_for_a_bucket_that_takes_no_writes() -> None:
+def test_start_waits_for_a_bucket_without_writes() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.crash(site.machine.kill)
@@ -107,8 +108,9 @@ def test_a_start_waits_for_a_bucket_that_takes_no_writes() -> None:
 
 
 @pytest.mark.parametrize("seconds", [2.8, 3.0, 3.1, 3.2, 3.3])
-def test_an_outage_in_the_middle_of_a_start_makes_no_clock_fast(seconds: float) -> None:
-    """The controller keeps when it was first asked for the registration; it is asked again once the bucket is back."""
+def test_outage_during_a_start_does_not_mark_the_clock_as_fast(seconds: float) -> None:
+    """The controller keeps the time of the first registration request. The broker sends the request again once the
+    bucket is back."""
 
     async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.first_byte_seconds = 0.1
@@ -124,7 +126,7 @@ def test_an_outage_in_the_middle_of_a_start_makes_no_clock_fast(seconds: float) 
     run(scenario)
 
 
-def test_local_copies_of_what_is_cold_go_in_time_although_uploads_fail() -> None:
+def test_local_copies_of_cold_segments_are_deleted_while_uploads_fail() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="-1")
@@ -139,7 +141,7 @@ def test_local_copies_of_what_is_cold_go_in_time_although_uploads_fail() -> None
     run(scenario)
 
 
-def test_a_segment_whose_manifest_change_is_undecided_is_not_sent_again_and_again() -> None:
+def test_segment_of_an_undecided_change_is_not_uploaded_repeatedly() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -154,8 +156,8 @@ def test_a_segment_whose_manifest_change_is_undecided_is_not_sent_again_and_agai
     run(scenario)
 
 
-def test_a_topic_that_was_never_opened_leaves_no_file_for_the_next_of_its_name() -> None:
-    """What is written to a file that has lost its name is gone with the process."""
+def test_topic_that_was_never_opened_leaves_no_file_for_the_next_one() -> None:
+    """Bytes in a file that has lost its name are gone with the process."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -173,7 +175,7 @@ def test_a_topic_that_was_never_opened_leaves_no_file_for_the_next_of_its_name()
     run(scenario)
 
 
-def test_an_upload_that_fails_after_its_topic_was_deleted_ends_no_broker() -> None:
+def test_failed_upload_of_a_deleted_topic_ends_no_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -191,7 +193,7 @@ def test_an_upload_that_fails_after_its_topic_was_deleted_ends_no_broker() -> No
     run(scenario)
 
 
-def test_an_upload_that_lands_late_leaves_nothing_of_a_deleted_topic() -> None:
+def test_late_upload_leaves_no_object_of_a_deleted_topic() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, tiered_topic_delete_delay_ms=1000))
         replica = await site.create()
@@ -208,7 +210,7 @@ def test_an_upload_that_lands_late_leaves_nothing_of_a_deleted_topic() -> None:
     run(scenario)
 
 
-def test_a_name_taken_again_means_another_topic_although_the_old_log_could_not_be_put_aside() -> None:
+def test_recreated_topic_is_new_even_if_the_old_log_could_not_be_moved() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 2)
@@ -227,7 +229,7 @@ def test_a_name_taken_again_means_another_topic_although_the_old_log_could_not_b
     run(scenario)
 
 
-def test_a_topic_deleted_on_a_full_disk_makes_way_for_the_next_of_its_name() -> None:
+def test_topic_deleted_on_a_full_disk_can_be_recreated() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="65536", index_interval_bytes="100", retention_ms="-1")
@@ -243,8 +245,8 @@ def test_a_topic_deleted_on_a_full_disk_makes_way_for_the_next_of_its_name() -> 
 
 
 @pytest.mark.parametrize("torn", [b"", bytes(44), b"version: 0\ntopic_id: AB"])
-def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> None:
-    """Nothing of it was ever durable, and it may be of an earlier topic of that name."""
+def test_log_without_a_durable_topic_id_belongs_to_no_topic(torn: bytes) -> None:
+    """No record of the log was ever durable, and it may be of an earlier topic of that name."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -257,14 +259,15 @@ def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> Non
         name.append([torn])
         again = (await site.start()).leader_replica("t", 0)
         assert again.high_watermark == 0
-        assert again.explain()["possible_loss"]["from_offset"] == 0
+        assert explain(again)["possible_loss"]["from_offset"] == 0
         await site.stop()
 
     run(scenario)
 
 
-def test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_topic_of_its_name() -> None:
-    """The log of the earlier topic goes at a start. The disk is full: what is noted of that log cannot go with it."""
+def test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name() -> None:
+    """A start deletes the log of the earlier topic. The disk is full, so that its checkpoints cannot be deleted with
+    it."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
@@ -288,7 +291,7 @@ def test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_to
     run(scenario)
 
 
-def test_a_fence_that_comes_late_for_a_deleted_topic_spares_the_one_that_has_its_name_now() -> None:
+def test_late_takeover_of_a_deleted_topic_spares_the_recreated_one() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         old = await site.create()
@@ -303,8 +306,8 @@ def test_a_fence_that_comes_late_for_a_deleted_topic_spares_the_one_that_has_its
     run(scenario)
 
 
-def test_who_was_killed_and_said_to_be_gone_by_another_did_not_stop_cleanly() -> None:
-    """A write of its last life may be under way still: it takes each manifest over."""
+def test_killed_broker_did_not_stop_cleanly_even_if_reported_as_gone() -> None:
+    """A write of its last process may still be in flight: it takes each manifest over."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()

@@ -1,4 +1,4 @@
-"""What users of a broker rely on: topics, settings, retention, reading."""
+"""Tests of topics, settings, retention and reads of one broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_value
 from tests.sim.harness.disk import DiskFault, Op
 from tiered.broker import broker as node_module
 from tiered.cold import manifest_store
-from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreatePartitions, DeleteTopic
+from tiered.controller.requests import (
+    AlterBrokerConfigs,
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+)
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
 from tiered.object_store.faulty import FaultKind, FaultRule
@@ -19,7 +25,7 @@ from tiered.object_store.faulty import FaultKind, FaultRule
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay() -> None:
+def test_deleted_topic_is_gone_at_once_and_its_objects_after_the_delay() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -46,7 +52,7 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
 
 
 @pytest.mark.parametrize("pauses", [(45,), (100,), (100, 90)], ids=["early", "late", "one after the other"])
-def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(pauses: tuple[int, ...]) -> None:
+def test_late_objects_of_a_deleted_topic_go_even_with_a_wrong_clock(pauses: tuple[int, ...]) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         topic_id = (await site.create()).topic_id
@@ -63,7 +69,7 @@ def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(pau
     run(scenario)
 
 
-def test_the_files_of_a_deleted_topic_go_when_their_delay_is_over_not_minutes_later() -> None:
+def test_files_of_a_deleted_topic_go_at_the_end_of_their_delay() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, log_retention_check_interval_ms=3_600_000))
         for name in ("t", "u"):
@@ -77,7 +83,7 @@ def test_the_files_of_a_deleted_topic_go_when_their_delay_is_over_not_minutes_la
     run(scenario)
 
 
-def test_a_deleted_topic_that_the_bucket_does_not_let_go_holds_up_no_other() -> None:
+def test_topic_that_the_bucket_cannot_delete_delays_no_other() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         first, second = await site.create("a"), await site.create("b")
@@ -96,7 +102,7 @@ def test_a_deleted_topic_that_the_bucket_does_not_let_go_holds_up_no_other() -> 
     run(scenario)
 
 
-def test_a_name_can_be_taken_again_and_means_another_topic() -> None:
+def test_recreated_topic_is_another_topic() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -114,7 +120,7 @@ def test_a_name_can_be_taken_again_and_means_another_topic() -> None:
     run(scenario)
 
 
-def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> None:
+def test_recreated_topic_is_empty_even_if_the_old_log_could_not_go() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -135,7 +141,7 @@ def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> No
     run(scenario)
 
 
-def test_a_topic_deleted_while_its_log_was_away_leaves_nothing_behind() -> None:
+def test_topic_deleted_while_its_log_was_missing_leaves_nothing() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -184,7 +190,7 @@ def test_settings_take_effect_while_it_runs() -> None:
     run(scenario)
 
 
-def test_names_that_are_not_there_are_said_so() -> None:
+def test_unknown_names_are_errors() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create()
@@ -200,7 +206,7 @@ def test_names_that_are_not_there_are_said_so() -> None:
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_quiet_topic_goes_up_too() -> None:
+def test_quiet_topic_is_uploaded_too() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -233,7 +239,7 @@ def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
     run(scenario)
 
 
-def test_a_topic_that_is_not_tiered_keeps_to_its_disk() -> None:
+def test_untiered_topic_stays_on_its_disk() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(
@@ -249,7 +255,7 @@ def test_a_topic_that_is_not_tiered_keeps_to_its_disk() -> None:
     run(scenario)
 
 
-def test_a_broker_with_nothing_to_do_leaves_the_bucket_alone() -> None:
+def test_idle_broker_sends_no_requests_to_the_bucket() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create("t", 5)
@@ -264,8 +270,8 @@ def test_a_broker_with_nothing_to_do_leaves_the_bucket_alone() -> None:
     run(scenario)
 
 
-def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More sub-manifests than are kept in memory: the oldest segment is looked up once, not at every pass."""
+def test_many_cold_segments_cost_no_request_while_none_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are more sub-manifests than memory keeps: the oldest segment is looked up once, and not at every pass."""
     monkeypatch.setattr(manifest_store, "OPENED_MAX", 1)
 
     async def scenario(site: SimBrokerRig) -> None:
@@ -293,7 +299,7 @@ def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_poll_ends_with_the_first_record_or_with_its_time() -> None:
+def test_long_poll_ends_with_the_first_record_or_at_its_deadline() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
@@ -357,9 +363,9 @@ def test_deleted_records_stay_deleted() -> None:
     run(scenario)
 
 
-def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """60,000 partitions took more than a minute to stop: six syncs each, of nothing. They are given up in shares: one
-    decision on all of them stopped the loop for seconds."""
+def test_clean_stop_syncs_only_written_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, 60,000 empty partitions took more than a minute to stop, with six syncs each. The stop resigns them in
+    shares: one decision on all of them blocked the event loop for seconds."""
     monkeypatch.setattr(node_module, "LEAVE_BATCH_MAX", 70)
 
     async def scenario(site: SimBrokerRig) -> None:
@@ -384,5 +390,21 @@ def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypat
         ]
         assert site.node.health().ok
         await fill(site.node.leader_replica("t", 8), 1)
+
+    run(scenario)
+
+
+def test_topic_without_settings_goes_by_those_that_the_broker_was_started_with() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        own = replace(QUICK, log_segment_bytes=2_000, log_retention_ms=12_345, message_max_bytes=777, log_flush="ack")
+        node = await site.start(own)
+        await node.submit(CreateTopic("t"))
+        config = node.leader_replica("t", 0).log.config
+        assert config == own.topic_defaults()
+        assert (config.segment_bytes, config.retention_ms, config.max_message_bytes) == (2_000, 12_345, 777)
+        await site.stop()
+        again = await site.start(own)
+        assert again.leader_replica("t", 0).log.config == config
+        await site.stop()
 
     run(scenario)

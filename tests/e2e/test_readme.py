@@ -1,4 +1,4 @@
-"""The README's first commands, run by a shell as they stand there."""
+"""Test of the README's first commands, run by a shell unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sources import ROOT
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_produce_and_read_a_record_as_the_readme_says(tmp_path: Path) -> None:
+def test_commands_of_the_readme_produce_and_read_a_record(tmp_path: Path) -> None:
     blocks = re.findall(
         r"<!-- run: .*? -->\n```sh\n(.*?)```\n\n```json\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""`tiered serve` as a process: ready line, clean stop, kill, refusals, and what it does not load."""
+"""Tests of `tiered serve` as a process: ready line, clean stop, kill, refusals, and packages that it does not load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "numpy", "tqdm", "uuid6", "flask")
 
 
-def test_it_says_where_it_listens_serves_and_stops_cleanly(tmp_path: Path) -> None:
+def test_serve_prints_its_addresses_serves_and_stops_cleanly(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data") as broker:
         assert broker.line.startswith("tiered is ready: http://127.0.0.1:") and broker.line.endswith("/data/bucket\n")
         status, health = broker.ask("GET", "/healthz")
@@ -41,7 +41,7 @@ def test_log_level_is_changed_while_it_runs(tmp_path: Path) -> None:
     assert "topic created name=loud" in log and "name=quiet" not in log
 
 
-def test_ctrl_c_stops_it_as_cleanly(tmp_path: Path) -> None:
+def test_ctrl_c_stops_serve_cleanly(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data") as broker:
         assert broker.stop(signal.SIGINT) == 0
         assert "clean=True" in broker.log.read_text()
@@ -59,7 +59,7 @@ def test_records_survive_a_kill_and_a_stop(tmp_path: Path) -> None:
         assert broker.values("kept") == [1, 2, 3]
 
 
-def test_a_lost_directory_comes_back_from_the_bucket(tmp_path: Path) -> None:
+def test_lost_directory_is_restored_from_the_bucket(tmp_path: Path) -> None:
     store = ("--store", f"file://{tmp_path}/bucket")
     soon = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
     with ServeProcess(tmp_path / "old", *store, *soon) as broker:
@@ -75,7 +75,7 @@ def test_a_lost_directory_comes_back_from_the_bucket(tmp_path: Path) -> None:
         assert broker.produce("kept", "more") == [50]
 
 
-def test_a_second_process_on_the_directory_is_refused_and_told_by_whom(tmp_path: Path) -> None:
+def test_second_process_on_a_directory_is_refused_with_the_owner(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data") as broker:
         second = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0")
         assert (second.returncode, second.stdout) == (4, "")
@@ -83,7 +83,7 @@ def test_a_second_process_on_the_directory_is_refused_and_told_by_whom(tmp_path:
         assert broker.ask("GET", "/healthz")[0] == 200
 
 
-def test_a_second_broker_on_the_store_is_refused_while_the_first_answers(tmp_path: Path) -> None:
+def test_second_broker_on_a_store_is_refused_while_the_first_answers(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/bucket"
     with ServeProcess(tmp_path / "one", "--store", store) as broker:
         second = run_tiered("serve", "--data-dir", str(tmp_path / "two"), "--store", store, "--http", "127.0.0.1:0")
@@ -91,7 +91,7 @@ def test_a_second_broker_on_the_store_is_refused_while_the_first_answers(tmp_pat
         assert broker.url.removeprefix("http://") in second.stderr.splitlines()[-1]
 
 
-def test_an_address_in_use_is_said_in_one_line(tmp_path: Path) -> None:
+def test_http_address_in_use_is_a_one_line_error(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "one") as broker:
         taken = broker.url.removeprefix("http://")
         second = run_tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", taken)
@@ -100,7 +100,7 @@ def test_an_address_in_use_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listeners", ["A://{taken}", "A://127.0.0.1:0,B://{taken}"])
-def test_an_address_in_use_is_said_of_kafkas_listeners_too(tmp_path: Path, listeners: str) -> None:
+def test_kafka_address_in_use_is_a_one_line_error(tmp_path: Path, listeners: str) -> None:
     with ServeProcess(tmp_path / "one") as broker:
         chosen = f"listeners={listeners.format(taken=broker.kafka)}"
         second = run_tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", "127.0.0.1:0", "-c", chosen)
@@ -110,8 +110,8 @@ def test_an_address_in_use_is_said_of_kafkas_listeners_too(tmp_path: Path, liste
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_start_that_takes_long_is_given_up_when_told_to_stop(tmp_path: Path, how: signal.Signals) -> None:
-    """Where the last life of the broker answered, somebody takes the question now and says nothing."""
+def test_long_start_ends_on_a_stop(tmp_path: Path, how: signal.Signals) -> None:
+    """Another process accepts the request at the address of the broker's last process, and does not reply."""
     with ServeProcess(tmp_path / "data") as broker:
         broker.stop(signal.SIGKILL)
     address = urlsplit(broker.url)
@@ -124,12 +124,12 @@ def test_a_start_that_takes_long_is_given_up_when_told_to_stop(tmp_path: Path, h
             starting.send_signal(how)
             out, err = starting.communicate(timeout=30)
     assert (starting.returncode, out) == (0, ""), err
-    assert err.splitlines()[-1].endswith("told to stop before it served")
+    assert err.splitlines()[-1].endswith("stopped before it served")
     with ServeProcess(tmp_path / "data") as broker:
         assert broker.ask("GET", "/healthz")[0] == 200
 
 
-def test_a_host_that_cannot_be_found_is_said_in_the_words_of_the_resolver(tmp_path: Path) -> None:
+def test_unknown_host_is_an_error_with_the_text_of_the_resolver(tmp_path: Path) -> None:
     refused = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "no-such-host.invalid:0")
     assert refused.returncode == 2
     line = refused.stderr.splitlines()[-1]
@@ -151,26 +151,26 @@ def test_a_host_that_cannot_be_found_is_said_in_the_words_of_the_resolver(tmp_pa
         (["--data-dir", "/dev/null/x"], "/dev/null/x"),
     ],
 )
-def test_a_bad_setting_refuses_the_start_in_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_invalid_setting_is_a_one_line_error(tmp_path: Path, arguments: list[str], words: str) -> None:
     refused = run_tiered("serve", "--data-dir", str(tmp_path / "data"), *arguments)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert len(refused.stderr.splitlines()) == 1 and refused.stderr.startswith("tiered: ")
     assert words in refused.stderr
 
 
-def test_settings_come_from_the_environment_too(tmp_path: Path) -> None:
+def test_settings_are_read_from_the_environment(tmp_path: Path) -> None:
     refused = run_tiered("serve", "--data-dir", str(tmp_path), env={"TIERED_NODE_ID": "one"})
     assert refused.stderr == "tiered: node.id=one: it must be an integer from 0 to 2147483647 (TIERED_NODE_ID)\n"
 
 
-def test_listening_beyond_loopback_warns_that_there_is_no_login(tmp_path: Path) -> None:
+def test_listener_beyond_loopback_warns_about_missing_authentication(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data", "--http", "0.0.0.0:0", "--kafka", "0.0.0.0:0") as broker:
         broker.stop()
-        assert broker.log.read_text().count("no login") == 2
+        assert broker.log.read_text().count("without a login") == 2
 
 
-def test_a_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
-    """boto3 alone would cost half of the time to the ready line; each of these is for somebody else."""
+def test_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
+    """boto3 alone would take half of the time to the ready line. Other commands need each of these packages."""
     with ServeProcess(tmp_path / "data", env={"PYTHONPROFILEIMPORTTIME": "1"}) as broker:
         broker.create_topic("t")
         broker.produce("t", 1)

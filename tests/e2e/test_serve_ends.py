@@ -1,4 +1,4 @@
-"""A broker that ends by itself says why in one line, as a start that is refused does."""
+"""Test of a broker that ends by itself: it prints a reason in one line, like a refused start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiered.system.clock import SystemClock, SystemRng
 
 
 @pytest.mark.slow
-def test_another_cluster_in_its_log_ends_a_broker_with_one_line(tmp_path: Path) -> None:
+def test_entry_of_another_cluster_ends_the_broker_with_one_line(tmp_path: Path) -> None:
     async def write_as_another(slot: int) -> None:
         store = DirectoryStore(str(tmp_path / "bucket"), SystemClock(), SystemRng())
         entry = layout.Entry(slot, 1, "n", (), "another-cluster")

@@ -1,4 +1,5 @@
-"""`tiered serve` and `tiered up` while the bucket is away, as processes: they wait, say so, and go on or end."""
+"""Tests of `tiered serve` and `tiered up` as processes while the bucket is unreachable: they wait, report it, and
+continue or end."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def fake() -> Iterator[FakeS3]:
 
 
 class WaitingProcess:
-    """A command whose bucket is away, and the address where its first broker says so."""
+    """A command whose bucket is unreachable, and the address where its first broker reports it."""
 
     def __init__(self, directory: Path, http: int, env: dict[str, str], *words: str) -> None:
         self.http = f"http://127.0.0.1:{http}"
@@ -46,7 +47,7 @@ class WaitingProcess:
             )
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """As soon as somebody answers."""
+        """Returns the health as soon as a broker replies."""
         deadline = time.monotonic() + SECONDS
         while True:
             try:
@@ -91,7 +92,7 @@ def start_waiting(directory: Path, env: dict[str, str], *words: str) -> Iterator
             started.process.stdout.close()
 
 
-def test_a_start_waits_for_a_bucket_that_errs_and_goes_on(fake: FakeS3, tmp_path: Path) -> None:
+def test_start_waits_for_a_failing_bucket_and_continues(fake: FakeS3, tmp_path: Path) -> None:
     fake.faults.append(HttpFault(FaultKind.ERROR, status=429))
     with start_waiting(tmp_path, fake.environment, "serve") as broker:
         health = broker.wait_until_waiting()
@@ -106,22 +107,20 @@ def test_a_start_waits_for_a_bucket_that_errs_and_goes_on(fake: FakeS3, tmp_path
         assert broker.ready().startswith("tiered is ready: ")
         assert broker.health()[0] == 200
         assert broker.stop(signal.SIGTERM) == 0
-    assert broker.log.read_text().count("the start waits for the bucket") == 1
+    assert broker.log.read_text().count("start waits for the bucket") == 1
 
 
 @pytest.mark.parametrize(("how", "kind"), [(signal.SIGTERM, FaultKind.ERROR), (signal.SIGINT, FaultKind.DELAY)])
-def test_a_start_that_waits_ends_when_it_is_told_to(
-    fake: FakeS3, tmp_path: Path, how: signal.Signals, kind: FaultKind
-) -> None:
-    """Also where the bucket takes the question and says nothing."""
+def test_waiting_start_ends_on_a_stop(fake: FakeS3, tmp_path: Path, how: signal.Signals, kind: FaultKind) -> None:
+    """It ends even if the bucket accepts the request and does not reply."""
     fake.faults.append(HttpFault(kind, seconds=600.0))
     with start_waiting(tmp_path, fake.environment, "serve") as broker:
         broker.wait_until_waiting() if kind is FaultKind.ERROR else broker.health()
         assert broker.stop(how) == 0
-    assert broker.log.read_text().splitlines()[-1].endswith("told to stop before it served")
+    assert broker.log.read_text().splitlines()[-1].endswith("stopped before it served")
 
 
-def test_nobody_at_the_bucket_is_waited_for_and_a_cluster_on_one_machine_waits_whole(tmp_path: Path) -> None:
+def test_cluster_on_one_machine_waits_as_a_whole_for_the_bucket(tmp_path: Path) -> None:
     with s3_fake() as gone:
         env = gone.environment
     with start_waiting(tmp_path, env, "up", "--brokers", "3") as cluster:
@@ -131,7 +130,7 @@ def test_nobody_at_the_bucket_is_waited_for_and_a_cluster_on_one_machine_waits_w
         assert cluster.ready() == ""
 
 
-def test_a_cluster_on_one_machine_is_ready_once_its_bucket_is(fake: FakeS3, tmp_path: Path) -> None:
+def test_cluster_on_one_machine_is_ready_once_its_bucket_is(fake: FakeS3, tmp_path: Path) -> None:
     fake.faults.append(HttpFault(FaultKind.ERROR, status=500))
     with start_waiting(tmp_path, fake.environment, "up", "--brokers", "3") as cluster:
         cluster.wait_until_waiting()
@@ -148,7 +147,7 @@ def test_a_cluster_on_one_machine_is_ready_once_its_bucket_is(fake: FakeS3, tmp_
         (STORE, {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 0, "credentials"),
     ],
 )
-def test_what_waiting_would_not_mend_ends_the_start(
+def test_error_that_no_wait_can_fix_ends_the_start(
     fake: FakeS3, tmp_path: Path, store: str, keys: dict[str, str], status: int, words: str
 ) -> None:
     if status:
@@ -159,8 +158,8 @@ def test_what_waiting_would_not_mend_ends_the_start(
     assert words in done.stderr.splitlines()[-1]
 
 
-def test_a_bucket_that_begins_to_ignore_conditions_is_refused_by_the_next_start(fake: FakeS3, tmp_path: Path) -> None:
-    """The cluster may have been made through another endpoint, or on the store that the bucket was copied from."""
+def test_bucket_that_ignores_conditions_is_refused_by_the_next_start(fake: FakeS3, tmp_path: Path) -> None:
+    """The cluster may have been created through another endpoint, or on the store from which the bucket was copied."""
     with ServeProcess(tmp_path / "data", "--store", STORE, env=fake.environment) as broker:
         assert broker.stop() == 0
     before = {key: held.body for key, held in fake.rules.buckets["bucket"].items()}

@@ -1,4 +1,5 @@
-"""Metrics by topic say what clients wrote and read, and how large topics are: of as many as the setting says."""
+"""Tests of metrics by topic: records that clients wrote and read, and sizes of topics, for as many topics as the
+setting allows."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def total(site: SimBrokerRig | KafkaBroker, name: str) -> dict[tuple[str, ...], 
     return samples(site.node.metrics.render(), TOTAL.format(name))
 
 
-def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
+def test_kafka_clients_are_counted_in_metrics_of_their_topics(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         first, other = await site.create("t", 2), await site.create("u")
         second = site.node.leader_replica("t", 1)
@@ -58,7 +59,7 @@ def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
     kafka_site.run(tmp_path, scenario)
 
 
-def test_sizes_on_disk_and_in_the_bucket_show_by_topic() -> None:
+def test_sizes_on_disk_and_in_the_bucket_are_metrics_by_topic() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create("t", 2, segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
@@ -98,7 +99,7 @@ def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
     run(scenario)
 
 
-def test_how_long_requests_take_shows_by_api(tmp_path: Path) -> None:
+def test_request_times_are_metrics_by_api(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
@@ -116,7 +117,7 @@ def test_how_long_requests_take_shows_by_api(tmp_path: Path) -> None:
     kafka_site.run(tmp_path, scenario)
 
 
-def test_a_broker_says_what_runs_and_what_it_takes(tmp_path: Path) -> None:
+def test_broker_metrics_have_version_and_resources(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data") as broker:
         status, text = broker.ask("GET", "/metrics")
         assert status == 200
@@ -136,7 +137,7 @@ def test_a_broker_says_what_runs_and_what_it_takes(tmp_path: Path) -> None:
         assert samples(broker.ask("GET", "/metrics")[1], "tiered_http_request_seconds_count")["metrics",] == 1
 
 
-def test_the_topics_that_lag_most_are_named() -> None:
+def test_topics_with_the_most_lag_are_named() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, tiered_metrics_max_topics=2))
         for name in ("a", "b", "c", "d"):

@@ -1,4 +1,4 @@
-"""`tiered up` as a process: brokers that start together, are started again, and end with it."""
+"""Tests of `tiered up` as a process: brokers that start together, are started again, and end with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANYWHERE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
 class UpProcess:
-    """A cluster on a directory, ready when this returns."""
+    """A cluster on a directory, ready after construction."""
 
     def __init__(self, directory: Path, brokers: int, *settings: str) -> None:
         self.log = directory.with_name(directory.name + ".log")
@@ -39,7 +39,7 @@ class UpProcess:
         self.kafka = self.line.partition(" kafka=")[2].split()[0].split(",")
 
     def pids(self) -> list[int]:
-        """The brokers' processes, in order."""
+        """Returns the brokers' processes, in order."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         found = {}
         for pid in children:
@@ -55,7 +55,7 @@ class UpProcess:
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ends it and gives its exit code."""
+        """Stops the cluster; returns its exit code."""
         self.process.send_signal(how)
         code = self.process.wait(SECONDS)
         assert self.process.stdout is not None
@@ -64,7 +64,7 @@ class UpProcess:
 
 
 @contextmanager
-def running(directory: Path, brokers: int = 1, *settings: str) -> Iterator[UpProcess]:
+def start_up(directory: Path, brokers: int = 1, *settings: str) -> Iterator[UpProcess]:
     cluster = UpProcess(directory, brokers, *settings)
     try:
         yield cluster
@@ -74,7 +74,7 @@ def running(directory: Path, brokers: int = 1, *settings: str) -> Iterator[UpPro
 
 
 def rows(verb: str, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    """What `tiered cluster` prints as JSON, with that exit code."""
+    """Returns the JSON output of `tiered cluster`, which must end with that exit code."""
     done = run_tiered("cluster", verb, *arguments, "--format", "json")
     assert done.returncode == code, (done.stdout, done.stderr)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -85,8 +85,8 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="looks for child
 
 @needs_proc
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_killed_broker_comes_back_where_it_was_and_all_end_cleanly(tmp_path: Path, how: signal.Signals) -> None:
-    with running(tmp_path / "data") as cluster:
+def test_killed_broker_restarts_at_its_address_and_all_end_cleanly(tmp_path: Path, how: signal.Signals) -> None:
+    with start_up(tmp_path / "data") as cluster:
         assert run_tiered("topic", "create", "kept", "--brokers", cluster.kafka[0]).returncode == 0
         [first] = cluster.pids()
         os.kill(first, signal.SIGKILL)
@@ -101,9 +101,9 @@ def test_a_killed_broker_comes_back_where_it_was_and_all_end_cleanly(tmp_path: P
 
 @needs_proc
 @pytest.mark.slow
-def test_three_brokers_are_one_cluster_that_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+def test_three_brokers_are_one_cluster_that_reports_its_problems(tmp_path: Path) -> None:
     quick = ("-c", "broker.session.timeout.ms=1500", "-c", "broker.heartbeat.interval.ms=300")
-    with running(tmp_path / "data", 3, *quick) as cluster:
+    with start_up(tmp_path / "data", 3, *quick) as cluster:
         [one, two, three] = cluster.kafka
         brokers = rows("brokers", "--brokers", three)
         assert [(each["id"], each["address"], each["state"]) for each in brokers] == [
@@ -140,7 +140,7 @@ def test_three_brokers_are_one_cluster_that_says_what_is_wrong_with_it(tmp_path:
 
 @needs_proc
 def test_brokers_end_with_a_cluster_that_is_killed(tmp_path: Path) -> None:
-    with running(tmp_path / "data") as cluster:
+    with start_up(tmp_path / "data") as cluster:
         [pid] = cluster.pids()
         cluster.stop(signal.SIGKILL)
         deadline = time.monotonic() + SECONDS
@@ -149,7 +149,7 @@ def test_brokers_end_with_a_cluster_that_is_killed(tmp_path: Path) -> None:
             time.sleep(0.02)
 
 
-def test_a_start_that_is_refused_ends_all_with_the_exit_code_of_who_was(tmp_path: Path) -> None:
+def test_refused_start_ends_all_brokers_with_its_exit_code(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "one") as broker:
         refused = run_tiered(
             "up",
@@ -168,8 +168,8 @@ def test_a_start_that_is_refused_ends_all_with_the_exit_code_of_who_was(tmp_path
     assert last == "up       | broker-1 did not start: it ended with exit code 4"
 
 
-def test_a_directory_is_of_one_cluster_or_of_one_broker(tmp_path: Path) -> None:
-    with running(tmp_path / "data"):
+def test_directory_belongs_to_one_cluster_or_one_broker(tmp_path: Path) -> None:
+    with start_up(tmp_path / "data"):
         second = run_tiered("up", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
         assert second.returncode == 4 and "in use by process" in second.stderr
     alone = run_tiered("serve", "--data-dir", str(tmp_path / "data"), *ANYWHERE)

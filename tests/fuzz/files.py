@@ -1,6 +1,7 @@
-"""Files of a partition's directory, of the broker's data directory and of the bucket, as a start finds them.
+"""Fuzzing of the files of a partition's directory, of the broker's data directory and of the bucket, as a start reads
+them.
 
-What carries a CRC is also shown with one that holds: a disk that rots is caught by the CRC, a bug that wrote it is not.
+A file with a CRC is also tried with a valid one: the CRC catches a damaged disk, but not a bug that wrote the file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tiered.records.native import crc32c, walk
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), 3)
 IMAGE = snapshot.SnapshotName(GROUP_SNAPSHOTS, PID, 1, 50)
 BASES = (0, 11)
-"""Base offsets of the segments of the log in which one file is another one."""
+"""Base offsets of the segments of the log in which one file is replaced."""
 
 LOG_FILES = {
     "log": f"{BASES[0]:020d}.log",
@@ -44,13 +45,14 @@ LOG_FILES = {
     "epochs": "leader-epoch-checkpoint",
     "metadata": "partition.metadata",
 }
-"""Kinds of inputs that are a file of a log, and its name."""
+"""Kinds of inputs that are a file of a log, and the name of the file."""
 UNPROVED = ("activeindex", "activetimeindex")
-"""A start in the same boot proves their last entry only: the page cache is whole. They are tried in another boot."""
+"""Files of which a start in the same boot checks the last entry only, because the page cache is whole. They are tried
+in another boot."""
 
 
 def check(kind: str, data: bytes) -> None:
-    """Shows an input to what reads such files. Nothing but Corrupt and Refused."""
+    """Gives an input to its reader. Only Corrupt and Refused may be raised."""
     if kind in LOG_FILES:
         asyncio.run(check_log_opens(LOG_FILES[kind], data, unproved=kind in UNPROVED))
     if kind in PARSERS:
@@ -65,7 +67,7 @@ def check(kind: str, data: bytes) -> None:
 
 
 async def write_log() -> SimDisk:
-    """A log of two segments, a producer and two leader epochs, all of it on the disk."""
+    """Returns a log of two segments with a producer and two leader epochs, all of it on the disk."""
     made = disk()
     log = await open_log(made)
     for number in range(16):
@@ -76,14 +78,14 @@ async def write_log() -> SimDisk:
 
 
 async def read_stored(made: SimDisk) -> bytes:
-    """What is in it."""
+    """Returns the content of the log."""
     log = await open_log(made.clone(), clean=True, recovery_point=16)
     return read(log)
 
 
 async def check_log_opens(name: str, data: bytes, unproved: bool) -> None:
-    """The log opens or says why not. Only another `.log` changes what it serves. The next start serves the same, or it
-    doubts the log: bytes that a start believed unread may rot."""
+    """Checks that the log opens or raises with a reason. Only another `.log` changes the served records. The next start
+    serves the same, or suspects the log, because bytes that a start did not read may rot."""
     rng = Random(data)
     tried = _WRITTEN.clone()
     file = tried.open(f"{DIRECTORY}/{name}")
@@ -113,7 +115,8 @@ async def check_log_opens(name: str, data: bytes, unproved: bool) -> None:
 
 
 def read(log: DiskLog) -> bytes:
-    """All that a log serves, from batch to batch, as a consumer reads it. Corrupt where that is no batch."""
+    """Returns all records of a log, batch by batch as a consumer reads it. Raises Corrupt for bytes that are no
+    batch."""
     offset, out = log.local_start_offset, b""
     while (found := log.read(offset, 400, end_offset=log.end_offset)) is not None:
         part = found.file.pread(found.start, found.length)
@@ -136,7 +139,7 @@ _RECORDS = asyncio.run(read_stored(_WRITTEN))
 
 
 def check_indexes(data: bytes) -> None:
-    """Both kinds of index: what is kept of them is sound, and looking up is defined for anything."""
+    """Checks both kinds of index: the accepted entries are valid, and a look-up is defined for any bytes."""
     kept = data[: index.valid_offset_bytes(data, 1 << 20)]
     assert index.valid_offset_bytes(kept, 1 << 20) == len(kept)
     times = data[: index.valid_time_bytes(data)]
@@ -152,7 +155,7 @@ def check_indexes(data: bytes) -> None:
 
 
 def check_producers(data: bytes) -> None:
-    """A producer snapshot that is believed is one that can be written again."""
+    """Checks that an accepted producer snapshot can be encoded again."""
     ProducerStates.from_snapshot(data, 100).get(7)
 
 
@@ -164,13 +167,13 @@ def check_group_records(data: bytes) -> None:
 
 
 def seal_json(data: bytes) -> bytes:
-    """The JSON in an envelope, or the bytes themselves, under a CRC that holds."""
+    """Returns the JSON in an envelope, or the bytes themselves, with a valid CRC."""
     body = data[24:-1] if data.startswith(b'{"crc":"') else data
     return b'{"crc":"%08x","body":%s}' % (crc32c(body), body)
 
 
 def seal_footer(data: bytes) -> bytes:
-    """The end of an object with a CRC that holds."""
+    """Returns the end of an object with a valid CRC."""
     size = struct.calcsize(END)
     if len(data) < size:
         return data

@@ -1,4 +1,4 @@
-"""Frames as no client sends them, for every table and version: the codec reads them or says `Malformed`, and soon.
+"""Fuzzing of frames for every table and version: the codec reads them or raises `Malformed`, and soon.
 
 python -m tests.fuzz.frames --seconds 60 --seed 7       ends with 1 and the frame that broke a rule
 """
@@ -17,11 +17,12 @@ from tiered_api.kafka.protocol import codec, headers
 from tiered_api.kafka.protocol.schema import Message
 
 SECONDS_MOST = 0.05
-"""CPU time for one frame of some hundred bytes: far above what any takes, far below what a loop gone wild does."""
+"""CPU time for one frame of some hundred bytes: far above the usual time, far below that of an endless loop."""
 
 
 def check(table: type[Message], version: int, frame: bytes) -> float:
-    """Reads a frame, and what was read once more; the seconds that the first took. Any error but Malformed passes."""
+    """Decodes a frame, and decodes the encoded result again; returns the seconds of the first decode. Any error but
+    Malformed is raised."""
     view = memoryview(frame)
     before = time.process_time()
     try:
@@ -35,7 +36,7 @@ def check(table: type[Message], version: int, frame: bytes) -> float:
 
 
 def check_header(frame: bytes) -> None:
-    """The same for headers of requests."""
+    """Checks a header of a request in the same way."""
     try:
         header = headers.decode_request_header(memoryview(frame))
     except codec.Malformed:
@@ -44,7 +45,7 @@ def check_header(frame: bytes) -> None:
 
 
 def mutated_frames(seed: int) -> Iterator[tuple[type[Message], int, bytes]]:
-    """Endless mutated frames of all tables and versions."""
+    """Yields mutated frames of all tables and versions without end."""
     rng = Random(seed)
     known = [(table, version) for table in TABLES.values() for version in versions(table)]
     while True:
@@ -55,7 +56,7 @@ def mutated_frames(seed: int) -> Iterator[tuple[type[Message], int, bytes]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Checks frames for a while; 1 when a rule was broken."""
+    """Checks frames for a while; returns 1 if a rule was broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,5 @@
-"""What comes over HTTP, as handlers read it: targets, headers, compressed bodies, JSON records, what bodies ask for."""
+"""Fuzzing of HTTP input as handlers read it: targets, headers, compressed bodies, JSON records and requests in
+bodies."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ import orjson
 
 from tiered.config.settings import Settings
 from tiered_api.http.consumers.topic_patterns import TopicPattern
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.decompress import inflate, new_inflater
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import parse_query
 from tiered_api.http.partitions import records
 from tiered_api.http.partitions.record_formats import parse_record_v3
-from tiered_api.http.server import media_types
 from tiered_api.http.server.allowed_hosts import AllowedHosts
-from tiered_api.http.server.decompress import inflate, new_inflater
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import parse_query
 from tiered_api.http.server.routes import table
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2.produce import parse_records
@@ -31,12 +32,12 @@ HOSTS = AllowedHosts(Settings(), "here.example")
 
 
 def check(kind: str, data: bytes) -> None:
-    """Shows an input to what reads it. Every refusal is an HttpError of the client's, with words that can be sent."""
+    """Gives an input to its reader. Every refusal is an HttpError of the client with a text that can be sent."""
     READERS[kind](data)
 
 
 def call_or_none(call: Callable[[], Any]) -> Any:
-    """What a call returns; None where it refuses."""
+    """Returns the result of a call; None if it refuses."""
     try:
         return call()
     except HttpError as error:
@@ -46,7 +47,7 @@ def call_or_none(call: Callable[[], Any]) -> Any:
 
 
 def check_target(data: bytes) -> None:
-    """The path and query of a request line, decoded as aiohttp does."""
+    """Checks the path and query of a request line, decoded as aiohttp does."""
     text = data.decode("utf-8", "surrogateescape")
     for method in ("GET", "POST", "DELETE"):
         found = call_or_none(lambda method=method: ROUTES.match(method, text))  # type: ignore[misc]
@@ -55,7 +56,7 @@ def check_target(data: bytes) -> None:
 
 
 def check_header(data: bytes) -> None:
-    """Values of headers that we read ourselves."""
+    """Checks values of headers that our code parses."""
     text = data.decode("utf-8", "surrogateescape")
     call_or_none(lambda: media_types.body_type(text, (media_types.JSON, media_types.V2)))
     call_or_none(lambda: media_types.negotiate_type(text, (media_types.JSON, media_types.EVENTS, media_types.BINARY)))
@@ -64,7 +65,7 @@ def check_header(data: bytes) -> None:
 
 
 def parse_json(data: bytes) -> Any:
-    """JSON as handlers have it; None where it is none."""
+    """Returns the JSON value as handlers get it; None if the bytes are no JSON."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -72,13 +73,13 @@ def parse_json(data: bytes) -> Any:
 
 
 def parse_object(data: bytes) -> Mapping[str, Any]:
-    """A JSON object; an empty one for anything else."""
+    """Returns a JSON object; an empty one for any other value."""
     found = parse_json(data)
     return found if isinstance(found, dict) else {}
 
 
 def check_record(data: bytes) -> None:
-    """One record of v3, alone and in a batch of them."""
+    """Checks one record of v3, alone and in a batch."""
     produce._is_stream(data)
     call_or_none(lambda: parse_record_v3(parse_json(data), NOW))
     for _, entry in call_or_none(lambda: produce._parse_entries(dict(parse_object(data)), 100)) or ():
@@ -86,14 +87,14 @@ def check_record(data: bytes) -> None:
 
 
 def check_v2_records(data: bytes) -> None:
-    """A body of v2 in both forms."""
+    """Checks a body of v2 in both forms."""
     for form in ("binary", "json"):
         for partition in (None, 1):
             call_or_none(lambda form=form, partition=partition: parse_records(data, form, NOW, partition))  # type: ignore[misc]
 
 
 def is_sound(splitter: JsonSplitter) -> bool:
-    """True if it found no fault so far."""
+    """True if no fault was found so far."""
 
     def checked() -> bool:
         splitter.raise_fault()
@@ -103,7 +104,7 @@ def is_sound(splitter: JsonSplitter) -> bool:
 
 
 def check_stream(data: bytes) -> None:
-    """Values one after the other are the same however the bytes come."""
+    """Checks that consecutive values are the same however the bytes are split."""
     rng = Random(data)
     whole, pieces = JsonSplitter(ROOM), JsonSplitter(ROOM)
     at, cut = 0, []
@@ -123,7 +124,7 @@ def check_stream(data: bytes) -> None:
 
 
 def check_compressed(encoding: str, data: bytes) -> None:
-    """A body never becomes more than it may, and the same in pieces."""
+    """Checks that a body never expands above its limit, also in pieces."""
     whole = call_or_none(lambda: inflate(encoding, data, ROOM))
     assert whole is None or len(whole) <= ROOM
 

@@ -1,4 +1,4 @@
-"""Small changes of bytes, drawn from a seed: lengths that lie, bits that turn, pieces that are gone or there twice."""
+"""Small changes of bytes, drawn from a seed: wrong lengths, flipped bits, and pieces that are missing or repeated."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from random import Random
 VARINTS = "ffffffff0f ffffffff07 8080808008 8080808000 ffffffffff80 8001 ff7f 00 01 02 7f 80 ff"
 PLAIN = "ffffffff 7fffffff 80000000 40000000 10000000 00000100 ffff 7fff 8000"
 LENGTHS = tuple(bytes.fromhex(digits) for digits in f"{VARINTS} {PLAIN}".split())
-"""What stands where a length is expected: the bounds of varints and of plain lengths, null, and wraps of both."""
+"""Values in place of a length: the bounds of varints and of plain lengths, null, and wraps of both."""
 
 
 def overwrite(rng: Random, body: bytes) -> bytes:
-    """A length over what is there."""
+    """Writes a length over existing bytes."""
     at, length = rng.randint(0, len(body)), rng.choice(LENGTHS)
     return body[:at] + length + body[at + len(length) :]
 
 
 def insert(rng: Random, body: bytes) -> bytes:
-    """A length between two bytes."""
+    """Inserts a length between two bytes."""
     at = rng.randint(0, len(body))
     return body[:at] + rng.choice(LENGTHS) + body[at:]
 
 
 def change_bytes(rng: Random, body: bytes) -> bytes:
-    """Some bytes turned into others."""
+    """Changes some bytes."""
     out = bytearray(body)
     for _ in range(rng.randint(1, 4)):
         if out:
@@ -33,20 +33,20 @@ def change_bytes(rng: Random, body: bytes) -> bytes:
 
 
 def remove_piece(rng: Random, body: bytes) -> bytes:
-    """A piece taken out."""
+    """Removes a piece."""
     start = rng.randint(0, len(body))
     return body[:start] + body[start + rng.randint(1, 16) :]
 
 
 def repeat_piece(rng: Random, body: bytes) -> bytes:
-    """A piece there twice, or many times."""
+    """Repeats a piece once or many times."""
     start = rng.randint(0, len(body))
     stop = start + rng.randint(1, 32)
     return body[:stop] + body[start:stop] * rng.choice((1, 2, 30)) + body[stop:]
 
 
 def replace_all(rng: Random, body: bytes) -> bytes:
-    """Nothing of it left."""
+    """Replaces everything."""
     return rng.randbytes(rng.randint(0, max(len(body), 8)))
 
 
@@ -62,7 +62,7 @@ MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (
 
 
 def mutate(rng: Random, body: bytes) -> bytes:
-    """A body after one to three mutations."""
+    """Returns a body after one to three mutations."""
     for _ in range(rng.randint(1, 3)):
         body = rng.choice(MUTATIONS)(rng, body)
     return body

@@ -1,7 +1,7 @@
-"""Record batches of every codec, their sections, and JSON to be cut into values.
+"""Fuzzing of record batches of every codec, of their sections, and of JSON that is split into values.
 
-The C extension gets a buffer that ends where its memory ends, so that a sanitizer sees one byte too far, and has to say
-what plain Python says.
+The C extension gets a buffer that ends where its memory ends, so that a sanitizer sees one byte too far. Its results
+must equal those of plain Python.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES
 EDGES = (0, 0, 0, 1, -1, 2, 3, 9, 63, 64, 1000, 2**31 - 1, -(2**31), 2**31, 2**40, 2**63 - 1, -(2**63))
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 AHEAD = 64
-"""Bytes before those of an input. ctypes keeps what is small within its object, where nobody sees the end."""
+"""Bytes before those of an input. ctypes keeps small buffers within its object, where no tool sees the end."""
 
 REFUSED = (Corrupt, ValueError, OverflowError, TypeError)
 
 
 def copy_exactly(data: bytes) -> memoryview:
-    """The bytes in memory of their own, which ends where they end."""
+    """Returns the bytes in memory of their own, which ends where they end."""
     room = (ctypes.c_char * (AHEAD + len(data))).from_buffer_copy(bytes(AHEAD) + data)
     return memoryview(room).cast("B")[AHEAD:]
 
 
 def result_or_error(call: Callable[[], Any]) -> Any:
-    """The result, or the kind and words of the error."""
+    """Returns the result, or the type and text of the error."""
     try:
         return call()
     except REFUSED as error:
@@ -39,7 +39,7 @@ def result_or_error(call: Callable[[], Any]) -> Any:
 
 
 def compare_implementations(name: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
-    """What a function of both twins says of the bytes; AssertionError where they differ."""
+    """Returns the result of a function of both implementations; AssertionError if they differ."""
     plain = result_or_error(lambda: getattr(pure, name)(data, *args, **kwargs))
     if native.NATIVE:
         fast = result_or_error(lambda: getattr(native, name)(copy_exactly(data), *args, **kwargs))
@@ -48,7 +48,7 @@ def compare_implementations(name: str, data: bytes, *args: Any, **kwargs: Any) -
 
 
 def check_sections(rng: Random, payload: bytes) -> None:
-    """The bytes as the records of a batch."""
+    """Checks the bytes as the records of a batch."""
     offset, timestamp, bound = rng.choice(EDGES), rng.choice(EDGES), rng.choice(EDGES)
     count = rng.choice((1, 1, 2, 3, 3, 4, rng.choice(EDGES)))
     compare_implementations("check_records", payload, count)
@@ -75,7 +75,7 @@ def check_sections(rng: Random, payload: bytes) -> None:
 
 
 def check_batches(rng: Random, log: bytes) -> None:
-    """The bytes as batches in a row, as they are and with a CRC that holds."""
+    """Checks the bytes as batches in a row, unchanged and with a valid CRC."""
     sealed = log[:CRC_AT] + native.crc32c(log[CRC_FROM:]).to_bytes(4, "big") + log[CRC_FROM:]
     for each in (log, sealed) if len(log) >= CRC_FROM else (log,):
         start, end = rng.choice((0, 0, 0, 1, len(each), -1)), rng.choice((None, None, len(each) // 2, len(each) + 1))
@@ -89,14 +89,14 @@ def check_batches(rng: Random, log: bytes) -> None:
 
 
 def check_fit(log: bytes, base_offset: int, most: int) -> None:
-    """`fit`, which writes into what it is given."""
+    """Checks `fit`, which writes into its input."""
     fast, plain = copy_exactly(log), bytearray(log)
     said = result_or_error(lambda: native.fit(fast, base_offset, 5, most))
     assert said == result_or_error(lambda: pure.fit(plain, base_offset, 5, most)) and bytes(fast) == plain
 
 
 def check_decompression(rng: Random, log: bytes) -> None:
-    """The first batch through its codec. What it becomes is bounded."""
+    """Decompresses the first batch with its codec, up to a limit."""
     try:
         head = batch.decode_header(log)
         body = batch.decompress_payload(copy_exactly(log), 0, head, max_bytes=1 << 20)
@@ -110,7 +110,7 @@ def check_decompression(rng: Random, log: bytes) -> None:
 
 
 def check(kind: str, data: bytes) -> None:
-    """Shows an input to every function that reads such bytes. What else it takes is drawn from the input."""
+    """Gives an input to every function that reads such bytes. Further arguments are drawn from the input."""
     rng = Random(data)
     compare_implementations("crc32c", data, rng.choice((0, 1, 2**32 - 1)))
     compare_implementations("murmur2", data)

@@ -1,4 +1,4 @@
-"""The rounds of one target: its corpus as it is, then mutations of it. Everything comes from the seed."""
+"""The rounds of one target: its corpus unchanged, then mutations of it. All random draws come from the seed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.fuzz.mutations import mutate
 
 CORPUS = Path(__file__).parent / "corpus"
 CURRENT = Path(__file__).parents[2] / "build" / "fuzz"
-"""Where the input of this moment lies, for the case that it ends the process."""
+"""File with the present input, in case that it ends the process."""
 
 INPUT_MOST = 64 << 10
-"""Bytes of one input."""
+"""Maximum bytes of one input."""
 SECONDS_MOST = 2.0
-"""CPU time for one input: far above what any takes."""
+"""CPU time for one input: far above the usual time."""
 
 Check = Callable[[str, bytes], None]
-"""Shows an input of a kind to a reader. Any error but those that it documents is one too many."""
+"""Gives an input of a kind to a reader. Any error but the documented ones is a failure."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """Bytes, and what they are read as."""
+    """Bytes, and the kind of reader for them."""
 
     kind: str
     data: bytes
@@ -34,14 +34,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Failure:
-    """An input that broke a rule, and how."""
+    """An input that broke a rule, and the error."""
 
     input: Input
     error: Exception
 
 
 def corpus(target: str) -> list[Input]:
-    """The inputs that are kept for a target, in order of the files' names."""
+    """Returns the inputs that are kept for a target, in order of the files' names."""
     return [
         Input(each.name.partition("-")[0], data) for each in sorted((CORPUS / target).iterdir()) for data in _of(each)
     ]
@@ -61,14 +61,14 @@ def _of(path: Path) -> list[bytes]:
 
 
 def keep(target: str, found: Input) -> Path:
-    """Writes an input into the corpus of its target, so that it is tried for ever."""
+    """Writes an input into the corpus of its target, so that every later run tries it."""
     path = CORPUS / target / f"{found.kind}-found-{hashlib.sha256(found.data).hexdigest()[:12]}"
     path.write_bytes(found.data)
     return path
 
 
 def change_input(rng: Random, inputs: list[Input]) -> Input:
-    """One input after a few changes, now and then with the rest of another one of its kind behind it."""
+    """Returns an input after a few changes, sometimes followed by the rest of another one of its kind."""
     first = rng.choice(inputs)
     data = first.data
     if rng.random() < 0.1:
@@ -78,8 +78,8 @@ def change_input(rng: Random, inputs: list[Input]) -> Input:
 
 
 def fuzz(target: str, check: Check, rounds: int, seed: int, current: Path | None = None) -> Failure | None:
-    """The first input that breaks a rule, of the corpus and `rounds` changes of it. `current` holds each before it is
-    tried."""
+    """Returns the first input that breaks a rule, of the corpus and `rounds` changes of it. `current` holds each input
+    before it is tried."""
     inputs = corpus(target)
     rng = Random(f"{target} {seed}")
     for number in range(len(inputs) + rounds):

@@ -1,4 +1,4 @@
-"""Requests of the Kafka protocol, as the broker reads them: the header, then the body by hand or by the codec."""
+"""Fuzzing of Kafka requests as the broker reads them: the header, then the body by hand or by the codec."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tiered_api.kafka.server.fetch import replica_frames, request_cache
 from tiered_api.kafka.server.produce import frames as produce_frames
 
 FIXED = 10
-"""Bytes of a header before the client id, whose length is the last of them."""
+"""Bytes of a header before the client id; the last of them are its length."""
 
 
 def check(kind: str, data: bytes) -> None:
-    """Shows an input to what reads it first. Nothing but Malformed and Corrupt, soon, and the codec's own reading."""
+    """Gives an input to its first reader. Only Malformed and Corrupt may be raised, and soon; the codec must agree."""
     if kind == "frame":
         check_frame(data)
     elif kind == "between":
@@ -37,7 +37,7 @@ def check(kind: str, data: bytes) -> None:
 
 
 def check_frame(data: bytes) -> None:
-    """A request without its length."""
+    """Checks a request without its length."""
     check_header(data)
     try:
         header = decode_request_header(memoryview(data))
@@ -54,7 +54,8 @@ def check_frame(data: bytes) -> None:
 
 
 def check_produce(view: memoryview, version: int, tags: int, body: int) -> None:
-    """Where the way by hand reads a request, the codec reads the same records. The header's tags begin at `tags`."""
+    """Checks that the codec reads the same records from a request that the hand-written parser accepts. The tags of the
+    header begin at `tags`."""
     try:
         asked = produce_frames.parse_request(view, version, tags)
     except Malformed:
@@ -71,7 +72,7 @@ def check_produce(view: memoryview, version: int, tags: int, body: int) -> None:
 
 
 def check_fetch(view: memoryview, version: int, tags: int, body: int) -> None:
-    """Likewise. What is remembered of a request reads the same request again."""
+    """Checks a fetch likewise. The cached form of a request must read the same request again."""
     if replica_frames.is_replica_fetch(view):
         with suppress(Malformed):
             replica_frames.parse_request(view, tags)

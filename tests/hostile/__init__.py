@@ -1,5 +1,6 @@
-"""Attacks on a broker in a process of its own, a module for each family: what others wait, and what memory it takes.
+"""Attacks on a broker in a process of its own, a module for each family: the latency of other clients, and the memory
+of the broker.
 
-`make hostile` runs them at full size and judges times. `make test` runs them small: then only what can be counted is
-judged, that others are answered, and the bounds on memory.
+`make hostile` runs them at full size and judges times. `make test` runs them small, and judges only that other clients
+get replies, and the bounds on memory.
 """

@@ -1,4 +1,4 @@
-"""Somebody else: asks for ApiVersions again and again on one connection, until its input ends, and says what it waited.
+"""Another client: it sends ApiVersions repeatedly on one connection until its input ends, and prints its latencies.
 
 python -m tests.hostile.probe HOST:PORT       prints {"count", "p50", "p99", "worst"}, times in milliseconds
 """

@@ -1,4 +1,4 @@
-"""The broker that is attacked, and the judge: what others waited, and how much memory it took."""
+"""The attacked broker, and the judge of the latency of other clients and of the memory of the broker."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, Cre
 FULL = os.environ.get("HOSTILE") == "full"
 OUT = os.environ.get("HOSTILE_OUT")
 P99_MS, WORST_MS = 50.0, 500.0
-"""What others may wait, judged at full size only."""
+"""Limits on the latency of other clients, judged at full size only."""
 
 
 def scale(small: int, full: int) -> int:
-    """How much of an attack there is."""
+    """Returns the scaled size of an attack."""
     return full if FULL else small
 
 
 BUSY = 0.2
-"""Share of the time in which the broker waits for a core, above which times say nothing of it."""
+"""Share of the time in which the broker waits for a core, above which latencies are not judged."""
 
 
 class AttackedBroker:
@@ -58,17 +58,18 @@ class AttackedBroker:
         client.close()
 
     def memory(self, what: str = "VmRSS") -> int:
-        """MB of the process; `VmHWM`: the most since `attack` began."""
+        """Returns MB of the process; `VmHWM`: the maximum since `attack` began."""
         text = Path(f"/proc/{self.pid}/status").read_text()
         return int(text.partition(f"{what}:")[2].split()[0]) // 1024
 
     def _cpu_wait_seconds(self) -> float:
-        """For how long the broker could have run, and others ran on all cores."""
+        """Returns the seconds in which the broker was runnable while others ran on all cores."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
 
     @asynccontextmanager
     async def attack(self, name: str, *, memory: int) -> AsyncIterator[None]:
-        """What is done inside is judged: the process may grow by `memory` MB, and others are answered all the time."""
+        """Judges the attack inside the context: the process may grow by `memory` MB, and other clients get replies all
+        the time."""
         probe = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.hostile.probe", self.served.kafka, stdin=PIPE, stdout=PIPE
         )
@@ -110,7 +111,7 @@ def _write_measured(measured: dict[str, object]) -> None:
 
 @contextmanager
 def attacked_broker(directory: Path, *, stop_seconds: float = SECONDS, **settings: object) -> Iterator[AttackedBroker]:
-    """A broker with these settings, which is to end cleanly in time."""
+    """Yields a broker with these settings, which must end cleanly in time."""
     given = [word for name, value in settings.items() for word in ("-c", f"{name.replace('_', '.')}={value}")]
     with ServeProcess(directory, *given) as served:
         yield AttackedBroker(served)

@@ -1,4 +1,4 @@
-"""HTTP bodies and patterns that take long, and pages of other sites."""
+"""Tests of HTTP bodies and patterns that take long, and of pages of other sites."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.hostile.target import AttackedBroker, attacked_broker, scale
-from tiered_api.http.server import media_types
+from tiered_api.http.exchange import media_types
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
 MIB = 1 << 20
 
 
 def ask(to: AttackedBroker, method: str, path: str, body: bytes = b"", **headers: str) -> int:
-    """The status."""
+    """Returns the status of a request."""
     connection = http.client.HTTPConnection(urlsplit(to.served.url).netloc, timeout=200)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body or None, named)
@@ -26,7 +26,7 @@ def ask(to: AttackedBroker, method: str, path: str, body: bytes = b"", **headers
     return response.status
 
 
-def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_path: Path) -> None:
+def test_gzip_bodies_of_many_members_or_empty_ones_are_refused(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         empty = gzip.compress(b"")
@@ -46,7 +46,7 @@ def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_pat
         asyncio.run(scenario(to))
 
 
-def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
+def test_slow_topic_patterns_delay_nobody(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         count = scale(100, 2_000)
         await to.create(*(CreatableTopic("a" * 200 + f"{n:04}", 1, 1) for n in range(count)))
@@ -70,7 +70,7 @@ def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
         asyncio.run(scenario(to))
 
 
-def test_pages_of_other_sites_make_no_consumers(tmp_path: Path) -> None:
+def test_pages_of_other_sites_create_no_consumers(tmp_path: Path) -> None:
     pages: list[tuple[dict[str, str], int]] = [
         ({"Host": "evil.example"}, 403),
         ({"Origin": "http://evil.example", "Content_Type": media_types.V2}, 403),

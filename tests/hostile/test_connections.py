@@ -1,4 +1,4 @@
-"""Frames that are announced and do not come, connections that idle."""
+"""Tests of frames that are announced and never sent, and of idle connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 PRODUCE_HEAD = bytes.fromhex("0000 0009 00000001 ffff")
 
 
-def test_frames_that_were_announced_do_not_take_the_memory_of_others(tmp_path: Path) -> None:
+def test_announced_frames_do_not_take_the_memory_of_others(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         async with to.attack("announced frames", memory=280):
@@ -32,7 +32,7 @@ def test_frames_that_were_announced_do_not_take_the_memory_of_others(tmp_path: P
         asyncio.run(scenario(to))
 
 
-def test_idle_connections_leave_places_for_others(tmp_path: Path) -> None:
+def test_idle_connections_leave_room_for_others(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         places = scale(60, 1_000)
         async with to.attack("idle connections", memory=80):

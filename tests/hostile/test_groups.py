@@ -1,4 +1,4 @@
-"""Members that say much, and groups without end."""
+"""Tests of members with large metadata, and of very many groups."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tiered_api.kafka.protocol.messages.offset_commit import (
 )
 
 BYTES = scale(16, 32) << 20
-"""What all groups may hold."""
+"""Maximum bytes of all groups."""
 
 
-def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
+def test_member_metadata_is_bounded_over_all_groups(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         protocol = [JoinGroupRequestProtocol("range", bytes(900_000))]
         codes: list[int] = []
@@ -42,7 +42,7 @@ def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
         asyncio.run(scenario(to))
 
 
-def test_groups_without_members_have_a_bound_and_their_list_holds_up_nobody(tmp_path: Path) -> None:
+def test_empty_groups_are_bounded_and_their_list_delays_nobody(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         count = scale(500, 40_000)

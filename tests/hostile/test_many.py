@@ -1,4 +1,4 @@
-"""Partitions and producers without end, and requests for very many partitions."""
+"""Tests of very many partitions and producers, and of requests for very many partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tiered_api.kafka.protocol.messages.produce import (
 )
 
 
-def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -> None:
+def test_partitions_are_bounded_and_many_empty_ones_stop_soon(tmp_path: Path) -> None:
     each, topics = scale(100, 5_000), 12
 
     async def scenario(to: AttackedBroker) -> None:
@@ -46,7 +46,7 @@ def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -
     assert took <= scale(30, 10), f"the stop took {took:.1f} s"
 
 
-def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
+def test_invented_producers_are_bounded(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         clients = [await to.client() for _ in range(4)]
@@ -72,7 +72,7 @@ def fetch_all_partitions(count: int, wait_ms: int) -> FetchRequest:
     return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 24, topics=topics)
 
 
-def test_fetches_of_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
+def test_fetches_of_many_partitions_delay_nobody(tmp_path: Path) -> None:
     count, clients = scale(1_200, 10_000), scale(3, 10)
 
     async def scenario(to: AttackedBroker) -> None:
@@ -97,7 +97,7 @@ def produce_to_each(count: int, acks: int) -> ProduceRequest:
     return ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=[TopicProduceData(name="t", partition_data=parts)])
 
 
-def test_records_for_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
+def test_records_for_many_partitions_delay_nobody(tmp_path: Path) -> None:
     count = scale(400, 10_000)
 
     async def scenario(to: AttackedBroker) -> None:
@@ -116,7 +116,7 @@ def test_records_for_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None
         asyncio.run(scenario(to))
 
 
-def test_a_topic_of_very_many_partitions_comes_and_goes_beside_others(tmp_path: Path) -> None:
+def test_topic_of_many_partitions_is_created_and_deleted_beside_others(tmp_path: Path) -> None:
     count = scale(400, 10_000)
 
     async def scenario(to: AttackedBroker) -> None:
@@ -132,7 +132,7 @@ def test_a_topic_of_very_many_partitions_comes_and_goes_beside_others(tmp_path: 
         asyncio.run(scenario(to))
 
 
-def test_one_record_that_wakes_very_many_partitions_holds_up_nobody(tmp_path: Path) -> None:
+def test_record_that_wakes_many_fetches_delays_nobody(tmp_path: Path) -> None:
     count = scale(1_200, 10_000)
 
     async def scenario(to: AttackedBroker) -> None:
@@ -151,7 +151,7 @@ def test_one_record_that_wakes_very_many_partitions_holds_up_nobody(tmp_path: Pa
         asyncio.run(scenario(to))
 
 
-def test_requests_of_very_many_topics_hold_up_nobody(tmp_path: Path) -> None:
+def test_requests_of_many_topics_delay_nobody(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         dotted = [CreatableTopic(f"a.name_with.many_dots.{n}", 1, 1) for n in range(scale(500, 8_000))]
         short = [CreatableTopic(f"t{n}", 1, 1) for n in range(scale(1_000, 25_000))]

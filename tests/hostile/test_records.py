@@ -1,4 +1,4 @@
-"""Batches that become much when they are opened, and false claims of their headers."""
+"""Tests of batches that expand when they are opened, and of headers that lie."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tiered_api.kafka.protocol.messages.produce import (
 
 DAY_MS = 86_400_000
 DECOMPRESSED_BYTES = 1_000_000
-"""Bytes that a batch becomes: what any batch may, however small it is."""
+"""Size of a decompressed batch that every small batch may have."""
 
 
 def now_ms() -> int:
@@ -43,14 +43,14 @@ def make_zstd_batch(timestamp: int, size: int = DECOMPRESSED_BYTES) -> bytearray
 
 
 def with_max_timestamp(data: bytearray, max_timestamp: int) -> bytearray:
-    """The batch with a header that claims a later record than it holds."""
+    """Returns the batch with a header that claims a later record than the batch has."""
     struct.pack_into(">q", data, 35, max_timestamp)
     struct.pack_into(">I", data, CRC_AT, crc32c(data[CRC_FROM:]))
     return data
 
 
 async def produce(client: RawClient, topic: str, *records: tuple[int, bytearray]) -> list[int]:
-    """Error codes, by entry."""
+    """Returns the error codes, by entry."""
     parts = [PartitionProduceData(index=index, records=data) for index, data in records]
     topics = [TopicProduceData(name=topic, partition_data=parts)]
     answer = await client.ask(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=topics), 9, ProduceResponse)
@@ -58,7 +58,7 @@ async def produce(client: RawClient, topic: str, *records: tuple[int, bytearray]
 
 
 async def read(to: AttackedBroker, path: str, accept: str = "application/json") -> tuple[int, int]:
-    """Status and length of an answer, of which 64 MiB are read at most."""
+    """Returns status and length of a reply, of which it reads at most 64 MiB."""
 
     def ask() -> tuple[int, int]:
         connection = http.client.HTTPConnection(urlsplit(to.served.url).netloc, timeout=60)
@@ -71,7 +71,7 @@ async def read(to: AttackedBroker, path: str, accept: str = "application/json") 
     return await asyncio.to_thread(ask)
 
 
-def test_refused_timestamps_do_not_have_batches_opened_without_end(tmp_path: Path) -> None:
+def test_refused_timestamps_open_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         count = scale(500, 9_000)
         await to.create(CreatableTopic("t", 10, 1))
@@ -89,7 +89,7 @@ def test_refused_timestamps_do_not_have_batches_opened_without_end(tmp_path: Pat
         asyncio.run(scenario(to))
 
 
-def test_false_claims_do_not_have_look_ups_by_time_open_batches_without_end(tmp_path: Path) -> None:
+def test_false_headers_make_time_lookups_open_few_batches(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         client = await to.client()
@@ -111,7 +111,7 @@ def test_false_claims_do_not_have_look_ups_by_time_open_batches_without_end(tmp_
         asyncio.run(scenario(to))
 
 
-def test_a_record_of_very_many_headers_is_not_made_into_objects(tmp_path: Path) -> None:
+def test_record_of_many_headers_does_not_become_objects(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         client = await to.client()

@@ -24,15 +24,14 @@ from tests.mutation.results import Result
 from tests.mutation.tree import FailedTest, RunTimeout, SourceTree
 
 STAGES = ("first", *results.STAGES)
-"""The tests that the mutant names run first. What such a test finds counts for the stage of the test."""
+"""The stages in order. The tests that a mutant names run first; their findings count for the stage of the test."""
 STAGE_SECONDS = 1200.0
-"""How long the tests of one stage may take: one that hangs is named by its own limit."""
+"""Seconds that the tests of one stage may take: a test that hangs has its own limit."""
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """What is run of each mutant: all stages to `until`, and `seeds` of each world for at
-    most `seconds`."""
+    """The stages that run for each mutant: all up to `until`, and `seeds` of each world for at most `seconds`."""
 
     without_units: bool
     until: str
@@ -43,8 +42,7 @@ class RunLimits:
 def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, failing_anyway: list[str]) -> Iterator[
     tuple[str, Callable[[], FailedTest | None]]
 ]:  # fmt: skip
-    """(stage, what runs it), in order. `red_anyway` are tests that are red for something
-    else."""
+    """Yields (stage, what runs it), in order. `red_anyway` are tests that fail for another reason."""
 
     def tests(paths: tuple[str, ...]) -> Callable[[], FailedTest | None]:
         return lambda: tree.tests(paths, failing_anyway, STAGE_SECONDS) if paths else None
@@ -63,7 +61,7 @@ def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, faili
 
 
 def run_mutant(area_name: str, mutant: Mutant, terms: RunLimits, tree: SourceTree) -> Result:
-    """The first stage that is red for a mutant, and green without it."""
+    """Returns the first stage that fails with a mutant and passes without it."""
     began = time.monotonic()
     red_anyway: list[str] = []
 

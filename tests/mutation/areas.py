@@ -1,4 +1,4 @@
-"""The areas of the catalogue: which mutants each has, and which tests and seeds are to find them."""
+"""The areas of the catalogue: the mutants of each, and the tests and seeds that are to find them."""
 
 from __future__ import annotations
 
@@ -85,5 +85,5 @@ AREAS = {
 
 
 def mutants() -> dict[str, tuple[str, Mutant]]:
-    """Area and mutant, by name."""
+    """Returns area and mutant, by name."""
     return {mutant.name: (name, mutant) for name, area in AREAS.items() for mutant in area.mutants}

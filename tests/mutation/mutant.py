@@ -1,4 +1,4 @@
-"""One small edit of the product's source that breaks a promise, and what is known of it."""
+"""One small edit of the product's source that breaks a promise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Mutant:
     """`before` stands exactly once in `file`; with `after` in its place the product breaks `promise`. `first` are the
-    tests to try first. `equivalent` is why no test can see the edit; empty where one should."""
+    tests to try first. `equivalent` is the reason for which no test can see the edit; empty if one should."""
 
     name: str
     file: str
@@ -26,7 +26,8 @@ class Mutant:
         return hashlib.sha256("\0".join((self.file, self.before, self.after)).encode()).hexdigest()[:12]
 
     def apply_to_source(self, source: str) -> str:
-        """The source of its file with the edit. `ValueError` where `before` does not stand there exactly once."""
+        """Returns the source of its file with the edit. Raises `ValueError` if `before` does not stand there exactly
+        once."""
         count = source.count(self.before)
         if count != 1:
             raise ValueError(f"{self.name}: its text stands {count} times in {self.file}")

@@ -1,4 +1,4 @@
-"""What a run has found of each mutant: lines of JSON that a later run goes on from, and the table of them."""
+"""Results of a run for each mutant: lines of JSON that a later run continues, and a table of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SURVIVED = ""
 
 @dataclass(frozen=True)
 class Result:
-    """Which stage was red for a mutant (`SURVIVED`: none), by which test or seed, and after how many seconds."""
+    """The stage that failed with a mutant (`SURVIVED`: none), the test or seed, and the seconds."""
 
     mutant: str
     digest: str
@@ -29,7 +29,7 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, bool]:
-        """What it is a result of; a later one takes the place of an earlier one."""
+        """The identity of a result: a later one replaces an earlier one with the same key."""
         return self.mutant, self.digest, self.without_units
 
 
@@ -37,7 +37,7 @@ Results = dict[tuple[str, str, bool], Result]
 
 
 def read(path: Path) -> Results:
-    """The results of earlier runs; none where there is no file. A line that a crash cut in two is left out."""
+    """Returns the results of earlier runs; none without a file. Skips a line that a crash cut in two."""
     found: Results = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         if line.endswith("}"):
@@ -47,7 +47,7 @@ def read(path: Path) -> Results:
 
 
 def append(path: Path, result: Result) -> None:
-    """One more line."""
+    """Appends one line."""
     with path.open("a") as file:
         file.write(json.dumps(asdict(result)) + "\n")
 
@@ -55,7 +55,8 @@ def append(path: Path, result: Result) -> None:
 def missing(
     wanted: Mapping[str, tuple[str, Mutant]], known: Results, *, without_units: bool, again: bool
 ) -> list[tuple[str, Mutant]]:
-    """(area, mutant) of those without a result; with `again` those too that survived. Equivalent ones are not run."""
+    """Returns (area, mutant) of those without a result; with `again` also those that survived. Equivalent ones are not
+    run."""
     found = []
     for area, mutant in wanted.values():
         result = known.get((mutant.name, mutant.digest, without_units))
@@ -65,7 +66,7 @@ def missing(
 
 
 def table(wanted: Mapping[str, tuple[str, Mutant]], results: Iterable[Result]) -> str:
-    """How many of each area were found by what, after how many seconds (median, most), and which survived."""
+    """Returns the counts of each area by stage, the seconds (median, maximum), and the survivors."""
     by_area: dict[str, list[Result]] = {area: [] for area, _ in wanted.values()}
     for result in results:
         if result.area in by_area:

@@ -1,4 +1,4 @@
-"""Results of mutants: a later run goes on from them, and the table says what found how many."""
+"""Tests of the results of mutants: a later run continues from them, and the table counts the findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def names(known: results.Results, *, without_units: bool = False, again: bool = 
     return [mutant.name for _, mutant in todo]
 
 
-def test_what_has_a_result_is_not_run_again(tmp_path: Path) -> None:
+def test_mutant_with_a_result_is_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     assert names(results.read(path)) == ["one", "two"], "equivalent ones are not run"
     results.append(path, make_result(ONE, "units"))
@@ -35,7 +35,7 @@ def test_what_has_a_result_is_not_run_again(tmp_path: Path) -> None:
     assert names(results.read(path), without_units=True) == ["one", "two"], "that is another question"
 
 
-def test_a_later_result_takes_the_place_of_an_earlier_one_and_half_a_line_of_none(tmp_path: Path) -> None:
+def test_later_result_replaces_an_earlier_one_and_half_a_line_none(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     results.append(path, make_result(TWO, SURVIVED))
     results.append(path, make_result(TWO, "seeds"))
@@ -44,13 +44,13 @@ def test_a_later_result_takes_the_place_of_an_earlier_one_and_half_a_line_of_non
     assert [each.stage for each in results.read(path).values()] == ["seeds"]
 
 
-def test_an_edit_that_changed_is_run_again() -> None:
+def test_changed_edit_is_run_again() -> None:
     earlier = Mutant("one", "tiered/ids.py", "a", "x", "a promise")
     result = make_result(earlier, "units")
     assert names({result.key: result}) == ["one", "two"]
 
 
-def test_the_table_counts_by_area_and_names_the_survivors() -> None:
+def test_table_counts_by_area_and_names_the_survivors() -> None:
     table = results.table(WANTED, [make_result(ONE, "units"), make_result(TWO, SURVIVED, seconds=90)])
     head, row, survivor = table.splitlines()
     assert head.split() == [

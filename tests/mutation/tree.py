@@ -1,4 +1,4 @@
-"""A copy of the working tree in which one mutant at a time stands, and the runs of tests and seeds in it."""
+"""A copy of the working tree that has one mutant at a time, and the runs of tests and seeds in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.mutation.mutant import Mutant
 from tests.sources import ROOT
 
 TEST_SECONDS = 120
-"""How long one test may take: an edit may turn a wait into one without an end."""
+"""Seconds that one test may take: an edit may turn a wait into an endless one."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.+?)?)(?: - (.*))?$", re.MULTILINE)
 _SEED = re.compile(r"^failed: (\w+):(\d+)", re.MULTILINE)
 _RULE = re.compile(r"^[A-Za-z_][\w.]*: (.*)$", re.MULTILINE)
@@ -27,12 +27,12 @@ _NO_TESTS = 5
 
 @dataclass(frozen=True)
 class FailedTest:
-    """What failed: the test or `world:seed` by which it can be asked for alone, and how."""
+    """A failure: the test or `world:seed` that can be run alone, and its text."""
 
     test_id: str
     reason: str
     may_be_flaky: bool = False
-    """Whether time or drawn examples may be at fault."""
+    """True if time or drawn examples may be the cause."""
 
 
 class RunTimeout(Exception):
@@ -40,7 +40,7 @@ class RunTimeout(Exception):
 
 
 class SourceTree:
-    """A copy below `folder` of all files that are tracked or new, and of the compiled modules."""
+    """A copy below `folder` of all tracked and new files, and of the compiled modules."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,8 @@ class SourceTree:
 
     @contextmanager
     def with_mutant(self, mutant: Mutant) -> Iterator[None]:
-        """The edit stands inside. Compiled modules are told from their source by size and second only: they go."""
+        """Applies the edit within the context. Removes compiled modules, which are compared with their source by size
+        and second only."""
         path = self.folder / mutant.file
         source = mutant.apply(self.folder)
         self._forget_compiled(path)
@@ -73,7 +74,7 @@ class SourceTree:
             each.unlink()
 
     def tests(self, paths: Sequence[str], without: Sequence[str], seconds: float) -> FailedTest | None:
-        """The first test below `paths` that fails; None: all are green. `RunTimeout`."""
+        """Returns the first test below `paths` that fails; None: all pass. Raises `RunTimeout`."""
         command = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-rfE", "--tb=line"]
         command += [f"--timeout={TEST_SECONDS}", "-m", "not also", *(f"--deselect={each}" for each in without), *paths]
         code, told = self._run(command, seconds)
@@ -87,7 +88,7 @@ class SourceTree:
         return FailedTest(found[1], (found[2] or (why[-1] if why else ""))[:200], chance)
 
     def seeds(self, world: str, count: int, seconds: float) -> FailedTest | None:
-        """The first of so many seeds that is red; None: all are green, or time is up."""
+        """Returns the first of so many seeds that fails; None: all pass, or the time is over."""
         try:
             _, told = self._run(
                 ["-m", "tests.sim", "--of", world, "--seeds", str(count), "--jobs", "1", "--until-red"], seconds
@@ -99,7 +100,7 @@ class SourceTree:
         return FailedTest(f"{found[1]}:{found[2]}", rules[-1][:200] if rules else "") if found else None
 
     def passes(self, red: FailedTest, seconds: float) -> bool:
-        """Whether the same test or seed is green as the tree stands now."""
+        """True if the same test or seed passes in the present tree."""
         try:
             if red.test_id.endswith(".py") or "::" in red.test_id or "/" in red.test_id:
                 return self.tests([red.test_id], (), seconds) is None

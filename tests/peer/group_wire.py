@@ -1,4 +1,4 @@
-"""Requests of a coordinator as messages of Kafka's protocol, and its answers back."""
+"""Translation of coordinator requests to messages of Kafka's protocol, and of the replies back."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _RESPONSES: dict[type, type[Message]] = {
 
 
 def response_of(request: r.Request) -> type[Message]:
-    """The message that answers it."""
+    """Returns the type of the response message."""
     return _RESPONSES[type(request)]
 
 
 def to_wire(request: r.Request) -> tuple[Message, int]:
-    """The message, and the version that says what the request says."""
+    """Returns the message, and the version that can express the request."""
     match request:
         case r.JoinGroup():
             version = 9 if request.supports_skip_assignment else 8
@@ -137,7 +137,7 @@ def _offsets_to_wire(request: r.Request) -> tuple[Message, int]:
 
 
 def from_wire(asked: r.Request, answer: Message) -> r.Reply:
-    """The answer in the words of the coordinator."""
+    """Returns the reply as a value of the coordinator."""
     match answer:
         case jg.JoinGroupResponse():
             assert isinstance(asked, r.JoinGroup)

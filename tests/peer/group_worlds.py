@@ -1,6 +1,7 @@
-"""One script of group requests, played to a shard in memory and to a broker over its wire: the answers can be compared.
+"""One script of group requests, run on a shard in memory and on a broker over its wire, so that the replies can be
+compared.
 
-Member ids are random, so each world calls them M1, M2 ... in the order in which it hears of them.
+Member ids are random, so that each backend names them M1, M2 ... in the order of their appearance.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ HEARING_MS = 20_000
 
 
 class World(Protocol):
-    """Callers ask and hear their answer; between the two others may ask."""
+    """A backend of a script: callers send requests and receive replies; others may send in between."""
 
     def ask(self, caller: str, request: r.Request) -> None: ...
-    def hear(self, caller: str) -> r.Reply: ...
+    def receive(self, caller: str) -> r.Reply: ...
 
 
-Story = Callable[[World], None]
+Script = Callable[[World], None]
 
 
 class Names:
-    """Member ids by the names that a script knows."""
+    """Member ids by the names of a script."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -41,7 +42,7 @@ class Names:
         return next((real for real, known in self._names.items() if known == name), name)
 
     def request(self, request: r.Request) -> r.Request:
-        """With real ids."""
+        """Returns the request with real ids."""
         if not isinstance(request, r.ListGroups | r.TopicsDeleted | r.LowerOffsets):
             self._groups.add(request.group)
         match request:
@@ -57,7 +58,7 @@ class Names:
                 return request
 
     def reply(self, reply: r.Reply) -> r.Reply:
-        """With names, without groups of other scripts, and in an order that is no one's choice."""
+        """Returns the reply with names, without groups of other scripts, and sorted."""
         match reply:
             case r.JoinGroupReply():
                 member_id, leader = self.name(reply.member_id), self.name(reply.leader)
@@ -78,7 +79,7 @@ class Names:
 
 
 class InMemory:
-    """A shard; time passes until whoever listens has an answer."""
+    """A shard; time passes until the waiting caller has a reply."""
 
     def __init__(self, rig: Rig, names: Names | None = None) -> None:
         self._rig = rig
@@ -88,7 +89,7 @@ class InMemory:
     def ask(self, caller: str, request: r.Request) -> None:
         self._tokens[caller] = self._rig.ask(self.names.request(request))
 
-    def hear(self, caller: str) -> r.Reply:
+    def receive(self, caller: str) -> r.Reply:
         token, rig = self._tokens.pop(caller), self._rig
         while token not in rig.replies:
             due = rig.shard.next_due_ms
@@ -114,9 +115,9 @@ class OverWire:
         message, version = to_wire(self.names.request(request))
         wire.send(message, version)
         # Two requests on two connections reach the broker in no order, unless it had time for the first.
-        wire.answered(0.03)
+        wire.has_reply(0.03)
 
-    def hear(self, caller: str) -> r.Reply:
+    def receive(self, caller: str) -> r.Reply:
         asked = self._asked.pop(caller)
         answer = self._wires[caller].receive(response_of(asked))
         return self.names.reply(from_wire(asked, answer))
@@ -127,7 +128,7 @@ class OverWire:
 
 
 class Recorded:
-    """A world that keeps what was heard, line by line."""
+    """A backend that records all replies, line by line."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -138,7 +139,7 @@ class Recorded:
         self._asked[caller] = request
         self._world.ask(caller, request)
 
-    def hear(self, caller: str) -> r.Reply:
-        reply = self._world.hear(caller)
+    def receive(self, caller: str) -> r.Reply:
+        reply = self._world.receive(caller)
         self.lines.append(f"{self._asked[caller]}\n    -> {reply}")
         return reply

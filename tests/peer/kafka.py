@@ -53,7 +53,8 @@ CLUSTER_ID = "dGllcmVkLXBlZXItMDAwMA"
 
 
 def jars(pom: Path = HERE / "pom.xml") -> Path:
-    """The folder of a POM's jars; Maven fetches it when it is not there. Two fetches at once both end well."""
+    """Returns the folder of a POM's jars; Maven fetches them if it does not exist. Two fetches at once both end
+    well."""
     root = Path(os.environ.get("TIERED_PEER") or Path.home() / ".cache" / "tiered" / "peer")
     folder = root / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     if folder.is_dir():
@@ -72,13 +73,13 @@ def jars(pom: Path = HERE / "pom.xml") -> Path:
 
 
 def java(main_class: str, arguments: Sequence[str], heap: str = "512m") -> list[str]:
-    """The command line of one of Kafka's classes."""
+    """Returns the command line of one of Kafka's classes."""
     logging = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
     return ["java", f"-Xmx{heap}", logging, "-cp", f"{jars()}/*", main_class, *arguments]
 
 
 def tool(name: str, *arguments: str, stdin: str = "") -> str:
-    """What one of Kafka's tools prints; RuntimeError with its output when it fails."""
+    """Runs one of Kafka's tools and returns its output; RuntimeError with the output if it fails."""
     command = java(TOOLS[name], arguments)
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TOOL_SECONDS)
     if done.returncode != 0:
@@ -86,8 +87,8 @@ def tool(name: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
-def formatted(directory: Path, address: str, settings: Mapping[str, str]) -> Path:
-    """The properties of a broker on `directory`, which is also its own controller; its log is formatted once."""
+def format_directory(directory: Path, address: str, settings: Mapping[str, str]) -> Path:
+    """Returns the properties of a broker on `directory`, which is also its own controller; formats its log once."""
     file = directory / "server.properties"
     if not file.exists():
         properties = _properties(address, directory / "log", settings)
@@ -117,7 +118,7 @@ def _properties(address: str, logs: Path, settings: Mapping[str, str]) -> dict[s
 
 
 class Peer:
-    """One broker with its controller on a fresh directory. A context manager; what it leaves behind, it removes."""
+    """One broker with its controller on a new directory. A context manager that removes everything."""
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, port: int = 0, heap: str = "1g") -> None:
         self.port = port or free_port()
@@ -142,8 +143,8 @@ class Peer:
         self.close()
 
     def start(self) -> None:
-        """Formats the directory the first time, starts the broker, returns when it answers."""
-        file = formatted(self.directory, self.address, self._settings)
+        """Formats the directory the first time, starts the broker, and returns when it replies."""
+        file = format_directory(self.directory, self.address, self._settings)
         output = (self.directory / "output").open("ab")
         with output:
             command = java(BROKER, [str(file)], self._heap)

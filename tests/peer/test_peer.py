@@ -1,4 +1,4 @@
-"""The peer itself: Kafka's tools run, and a broker starts, answers and goes without a trace."""
+"""Tests of the Kafka beside us: its tools run, and a broker starts, replies and ends without a trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.peer.kafka import Peer, tool
 pytestmark = [pytest.mark.also, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_a_peer_keeps_its_topics_over_a_stop_and_leaves_nothing_behind() -> None:
+def test_peer_keeps_its_topics_over_a_stop_and_leaves_no_files() -> None:
     with Peer() as peer:
         tool("topics", "--bootstrap-server", peer.address, "--create", "--topic", "kept", "--partitions", "2")
         peer.stop()
@@ -20,6 +20,6 @@ def test_a_peer_keeps_its_topics_over_a_stop_and_leaves_nothing_behind() -> None
     assert not directory.exists()
 
 
-def test_a_failing_tool_says_what_it_was_asked() -> None:
+def test_error_of_a_failed_tool_has_its_command() -> None:
     with pytest.raises(RuntimeError, match="dump-log --files /nowhere"):
         tool("dump-log", "--files", "/nowhere/00000000000000000000.log")

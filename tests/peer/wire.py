@@ -1,4 +1,4 @@
-"""One blocking connection to a broker, ours or the peer: requests and answers as messages."""
+"""One blocking connection to a broker, ours or Kafka: requests and replies as messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 15.0
 
 
 class Wire:
-    """A request is sent in a version; its answer may be waited for later."""
+    """A connection. A request is sent in a version; its reply may be read later."""
 
     def __init__(self, address: str, client_id: str = "wire") -> None:
         host, port = address.rsplit(":", 1)
@@ -36,7 +36,7 @@ class Wire:
         self._socket.close()
 
     def send(self, message: Message, version: int | None = None) -> None:
-        """Sends, and does not wait. The newest version of the API when none is said."""
+        """Sends a request without waiting. Uses the newest version of the API if none is given."""
         api = next(api for api in APIS.values() if api.request_type is type(message))
         version = api.high if version is None else version
         self._number += 1
@@ -44,12 +44,12 @@ class Wire:
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
         self._sent.append((api, version))
 
-    def answered(self, seconds: float = 0.0) -> bool:
-        """Whether an answer has begun to arrive."""
+    def has_reply(self, seconds: float = 0.0) -> bool:
+        """True if a reply has begun to arrive."""
         return bool(select.select([self._socket], [], [], seconds)[0])
 
     def receive(self, kind: type[R]) -> R:
-        """The answer to the oldest request that has none."""
+        """Returns the reply to the oldest request without one."""
         api, version = self._sent.pop(0)
         assert api.response_type is kind
         (size,) = struct.unpack(">i", self._exactly(4))
@@ -57,7 +57,7 @@ class Wire:
         return decode(kind, version, frame, 5 if api.is_flexible(version) else 4)
 
     def ask(self, message: Message, kind: type[R], version: int | None = None) -> R:
-        """Sends and receives."""
+        """Sends a request and returns its reply."""
         self.send(message, version)
         return self.receive(kind)
 

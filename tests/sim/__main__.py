@@ -28,8 +28,8 @@ RUNS: dict[str, Callable[[int], AnyRun]] = {"single": single.run, "cluster": clu
 
 @contextmanager
 def without_logs_and_gc() -> Iterator[None]:
-    """Nothing is logged: a line that is kept keeps the error in it, and that the files that it met. Garbage is not
-    collected: what a run leaves is looked through once, when all of it is gone."""
+    """Turns logging off: a kept log line keeps its error, and with it the files of its frames. Turns garbage collection
+    off: the garbage of a run is collected once, after its end."""
     logging.disable(logging.CRITICAL)
     gc_was_on = gc.isenabled()
     gc.disable()
@@ -43,7 +43,7 @@ def without_logs_and_gc() -> Iterator[None]:
 
 
 def run_seed(seed: int, world: str = "single", mutant: str = "") -> tuple[int, str, dict[str, int]]:
-    """(seed, "" or the report of its failure, what the run did); with the mutant of that name."""
+    """Returns (seed, "" or the report of its failure, the counts of the run), with the mutant of that name."""
     with without_logs_and_gc():
         try:
             if mutant:
@@ -55,13 +55,13 @@ def run_seed(seed: int, world: str = "single", mutant: str = "") -> tuple[int, s
 
 
 def _run_mutant(task: tuple[int, str]) -> tuple[int, str]:
-    """(seed, what it found)."""
+    """Returns (seed, finding)."""
     seed, report, _ = run_seed(task[0], "cluster", task[1])
     return seed, failure_reason(report)
 
 
 def _find_first_seed(name: str, jobs: int) -> tuple[int, str] | None:
-    """(seed, what it found) of the first seed that shows this bug; what else fails is named on the way."""
+    """Returns (seed, finding) of the first seed that shows this bug; reports other failures on the way."""
     mutant = MUTANTS[name]
     with multiprocessing.Pool(jobs) as pool:
         for seed, failure in pool.imap(_run_mutant, [(seed, name) for seed in range(mutant.seeds)]):
@@ -74,8 +74,8 @@ def _find_first_seed(name: str, jobs: int) -> tuple[int, str] | None:
 
 
 def search_mutants(names: Sequence[str], jobs: int) -> int:
-    """Looks for mutants, seed after seed; 1 when one was not found in time. Found is what breaks a rule of the
-    bug: a run may fail for anything."""
+    """Searches for mutants, seed after seed; returns 1 if one was not found in time. A run counts only if it breaks a
+    rule of the bug, because a run may fail for another reason."""
     missed = 0
     for name in names or MUTANTS:
         began = time.perf_counter()

@@ -28,7 +28,7 @@ PARTITIONS_MAX = 4
 
 @dataclass
 class KnownTopic:
-    """One name: the topic that stands under it, whether it may be another by now, and what it may look like."""
+    """One name: its present topic, if another one may have replaced it, and its possible shapes."""
 
     topic_id: TopicId | None = None
     undecided: bool = False
@@ -37,7 +37,7 @@ class KnownTopic:
 
 
 class TopicAdmin:
-    """Works until the clients stop."""
+    """Sends requests until the clients stop."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class TopicAdmin:
         self.counts["altered"] += 1
 
     async def _delete_records(self, node: Broker, _: str, rng: random.Random) -> None:
-        """DeleteRecords of any partition: what it answered for stays gone, what it was not asked for stays."""
+        """Deletes records of a random partition: acknowledged deletions stay, and all other records stay too."""
         replicas = node.leader_replicas()
         if not replicas or rng.random() < 0.5:
             return
@@ -130,7 +130,7 @@ class TopicAdmin:
         self.counts["cut"] += 1
 
     def check(self, image: Image) -> None:
-        """At a start: the image holds everything that was answered. What was open is decided by it."""
+        """Checks at a start that the image has every acknowledged change. The start decides every pending one."""
         for name, known in self._known.items():
             topic = image.topics.get(name)
             if known.undecided:

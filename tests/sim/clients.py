@@ -1,7 +1,7 @@
-"""The clients of a run: producers and readers that tell the ledger what they were told.
+"""The clients of a run: producers and readers that record all replies in the ledger.
 
-Half of the producers are idempotent: they send a batch again until they know what became of it, and now and then
-although they know, as one does whose answer was lost.
+Half of the producers are idempotent: they send a batch again until they know its outcome. Sometimes they send one again
+although they know it, like a client that lost the reply.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SENDS_MAX = 100
 
 
 class Clients:
-    """All of one run. They work until `working` is unset."""
+    """All clients of one run. They work until `working` is unset."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Clients:
         """Sizes of the batches that were read, by last offset."""
 
     def _replica(self, tp: TopicPartition) -> LeaderReplica | None:
-        """None while the broker is down or does not lead it yet."""
+        """Returns None while the broker is down or does not lead the partition yet."""
         try:
             return node.leader_replica(*tp) if (node := self._node()) is not None else None
         except Refused:
@@ -83,7 +83,7 @@ class Clients:
         ), values
 
     async def produce(self, number: int) -> None:
-        """One partition; an idempotent producer sends the same batch again until it knows what became of it."""
+        """Produces to one partition; an idempotent producer sends the same batch again until it knows the outcome."""
         rng = random.Random(f"{self._options.seed}/producer/{number}")
         tp, idempotent = self._pick_partition(rng), rng.random() < 0.5
         producer, sequence = self._new_producer() if idempotent else -1, 0 if idempotent else -1
@@ -141,7 +141,7 @@ class Clients:
                 await self._read(replica, rng.randint(start, end - 1))
 
     async def _read(self, replica: LeaderReplica, offset: int) -> None:
-        """One fetch; during chaos the bucket may not answer, and a start that moved is no error."""
+        """Fetches once. During faults the bucket may not reply, and a moved log start is no error."""
         partition_id = PartitionId(replica.topic_id, replica.partition)
         cold = offset < replica.local_start_offset
         try:
@@ -157,7 +157,7 @@ class Clients:
                 self._ledger.record_read(partition_id, at, value)
 
     def held_bytes(self, partition_id: PartitionId, start: int) -> int:
-        """Size of the batches that were read above an offset."""
+        """Returns the size of the batches that were read above an offset."""
         return sum(size for last, size in self._batch_sizes.get(partition_id, {}).items() if last >= start)
 
     async def fetch(self, replica: LeaderReplica, offset: int) -> list[tuple[int, bytes]]:

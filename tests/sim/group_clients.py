@@ -1,8 +1,7 @@
-"""Committers of offsets in a run, and what they were told: predicate I18.
+"""Committers of offsets in a run, and their replies: I18.
 
-A committed offset is the last one that was acknowledged, or a later one that was asked for and not answered. What a
-power cut or a lost disk may take is said by the run: then any value counts that was asked for since the image that is
-the oldest to be feared for.
+A committed offset is the last acknowledged one, or a later one without a reply. The run says what a power cut or a lost
+disk may take: then any value counts that was committed since the oldest image that may be the newest left.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ RETRY = (Refused, Unavailable, Corrupt)
 
 
 class OffsetHistory:
-    """One group's offsets, which grow: those that were asked for, and (when, value) of those acknowledged."""
+    """The growing offsets of one group: the requested ones, and (time, value) of the acknowledged ones."""
 
     def __init__(self) -> None:
         self.requested: set[int] = {-1}
@@ -69,7 +68,8 @@ class GroupClients:
                 self.acked += 1
 
     async def check(self, node: Broker, safe_until: Callable[[str], float]) -> None:
-        """I18 after a start: all that was acknowledged before `safe_until` is there, and nothing that nobody asked."""
+        """I18 after a start: all commits that were acknowledged before `safe_until` are there, and none that was not
+        requested."""
         for group, history in self.histories.items():
             value, safe = (await self._fetch(node, group)).offsets[0].offset, safe_until(group)
             assert history.is_possible(value, safe), (

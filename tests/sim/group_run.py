@@ -1,6 +1,7 @@
-"""One broker that coordinates groups, under all that a seed draws: deaths, lost disks, a bucket that errs, full disks.
+"""One broker that coordinates groups, under all faults that a seed draws: deaths, lost disks, a faulty bucket, full
+disks.
 
-After each start every group is asked where it is, and what was acknowledged is held against the answer (I18).
+After each start the run reads the offset of every group, and compares it with the acknowledged ones (I18).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tiered.object_store.faulty import FaultRule, RequestThrottle
 PARTITIONS = 3
 GROUPS = 6
 RECORDS = 5_000
-"""In the bucket from the beginning, and more than anybody commits: nothing is ever cut back."""
+"""Records in the bucket from the beginning. They are more than any commit, so that no offset is cut back."""
 SECONDS = 600.0
 EVENTS = 200
 _TIME = struct.Struct(">q")
@@ -48,12 +49,12 @@ class GroupOptions:
     reply_seconds: float = 1.0
     list_keys: int = 0
     burst: int = 0
-    """Calls at a time that the bucket takes before it refuses; 0 means any number. It may be more than a start asks
-    for, which begins anew when it is refused."""
+    """Calls at a time that the bucket takes before it refuses; 0 means no limit. A start may need more calls, and
+    begins again after a refusal."""
 
     @classmethod
     def for_seed(cls, seed: int, rng: random.Random) -> GroupOptions:
-        """`draw` is that of the run, which goes on with it."""
+        """Returns the options of a seed. `draw` is the random stream of the run, which continues with it."""
         if rng.random() >= 0.7:
             return cls(seed)
         faults, bucket = draw_faults(rng, 0.15), random.Random(f"{seed}/bucket")
@@ -132,7 +133,7 @@ class GroupRun:
                 await self._restart(kind)
 
     async def _restart(self, kind: str) -> None:
-        """The broker goes in this way and comes back; then all groups are asked."""
+        """Ends the broker in this way and starts it again; then checks all groups."""
         node, self.node = self.node, None
         assert node is not None
         if kind in ("stop", "stop_and_disk"):
@@ -176,7 +177,7 @@ class GroupRun:
         raise AssertionError("liveness: the broker did not start within 100 tries")
 
     def _newest_snapshots(self) -> list[SnapshotName]:
-        """The newest image of each partition."""
+        """Returns the newest image of each partition."""
         newest: dict[int, SnapshotName] = {}
         for key in self.bucket.objects:
             name = GROUP_SNAPSHOTS.parse_key(key)
@@ -186,7 +187,7 @@ class GroupRun:
         return list(newest.values())
 
     def _snapshot_seconds(self, name: SnapshotName) -> float:
-        """When (seconds of the run) an image had everything."""
+        """Returns the time (seconds of the run) at which an image was complete."""
         (written_ms,) = _TIME.unpack_from(self.bucket.objects[name.key].data, _TIME_AT)
         return float((written_ms - EPOCH_MS) / 1000 - 0.001)
 
@@ -195,7 +196,7 @@ class GroupRun:
 
 
 def run(seed: int) -> GroupRun:
-    """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it."""
+    """Runs one seed to its end. An error has the options, the last events and the command that reruns the seed."""
     loop = SimLoop(seed, seconds_max=20_000)
     made: list[GroupRun] = []
 

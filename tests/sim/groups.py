@@ -1,4 +1,4 @@
-"""Members and administrators of groups who speak to a simulated broker's coordinators, past the wire."""
+"""Members and administrators of groups that call the coordinators of a simulated broker directly, without the wire."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROUP_SETTINGS = Settings(
 async def commit(
     site: SimBrokerRig, group: str, offset: int, *, topic: str = "t", generation: int = -1, member: str = ""
 ) -> Code:
-    """One offset of partition 0."""
+    """Commits one offset of partition 0."""
     request = CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member)
     reply = await site.node.group_coordinators.ask(group, request)
     assert isinstance(reply, CommitOffsetsReply)
@@ -42,7 +42,7 @@ async def commit(
 
 
 async def fetch_committed(site: SimBrokerRig, group: str, topic: str = "t") -> int:
-    """-1 where nothing was."""
+    """Returns the committed offset, or -1 if there is none."""
     reply = await site.node.group_coordinators.ask(group, FetchOffsets(group, ((topic, 0),)))
     assert isinstance(reply, FetchOffsetsReply)
     return reply.offsets[0].offset
@@ -51,7 +51,7 @@ async def fetch_committed(site: SimBrokerRig, group: str, topic: str = "t") -> i
 async def join(
     site: SimBrokerRig, group: str, member: str = "", instance: str | None = None, session_ms: int = 10_000
 ) -> JoinGroupReply:
-    """A member of a group of its own accord: no id is asked for first."""
+    """Joins a member to a group without asking for a member id first."""
     request = JoinGroup(
         group, member, instance, "client", "/host", session_ms, 10_000, "consumer", (("range", b""),),
         member_id_required=False,
@@ -62,7 +62,7 @@ async def join(
 
 
 async def sync(site: SimBrokerRig, group: str, joined: JoinGroupReply) -> SyncGroupReply:
-    """The leader of a group of one assigns."""
+    """Assigns partitions as the leader of a group of one."""
     request = SyncGroup(group, joined.generation, joined.member_id, assignments=((joined.member_id, b"all"),))
     reply = await site.node.group_coordinators.ask(group, request)
     assert isinstance(reply, SyncGroupReply)
@@ -86,11 +86,11 @@ def offsets_replica(site: SimBrokerRig, partition: int) -> LeaderReplica:
 
 
 def snapshots(site: SimBrokerRig, partition: int) -> list[SnapshotName]:
-    """Images in the bucket, oldest first."""
+    """Returns the images in the bucket, oldest first."""
     names = [name for key in site.bucket.objects if (name := GROUP_SNAPSHOTS.parse_key(key)) is not None]
     return sorted(name for name in names if name.partition_id.partition == partition)
 
 
 async def wait_groups_loaded(site: SimBrokerRig) -> None:
-    """All groups are served."""
+    """Waits until all groups are served."""
     await site.wait_until(lambda: site.node.metrics.gauge("tiered_group_partitions_loading", "").value() == 0)

@@ -44,11 +44,11 @@ class Ledger:
         return self.partitions.setdefault(partition_id, PartitionLedger())
 
     def record_sent(self, partition_id: PartitionId, value: bytes) -> None:
-        """Before the request: from now on it may be read."""
+        """Records a send before its request: from now on the record may be read."""
         self.sent[value] = partition_id
 
     def record_acked(self, partition_id: PartitionId, offset: int, value: bytes) -> None:
-        """The broker answered with this offset."""
+        """Records the acknowledged offset."""
         known = self.partition(partition_id)
         before = known.acked.get(offset)
         assert before is None or before.may_be_lost or before.value == value, (
@@ -61,7 +61,7 @@ class Ledger:
         known.acked[offset] = AckedRecord(value, False)
 
     def record_read(self, partition_id: PartitionId, offset: int, value: bytes) -> None:
-        """A reader got this value at this offset."""
+        """Records a value that a reader got at this offset."""
         assert self.sent.get(value) == partition_id, (
             f"I13: {partition_id} {offset} holds {value!r}, which nobody sent there"
         )
@@ -76,7 +76,7 @@ class Ledger:
             )
 
     def allow_loss(self, partition_id: PartitionId, first: int) -> None:
-        """Every record from `first` on may be gone, or stand again under another value."""
+        """Permits the loss of every record from `first` on; another value may get its offset."""
         known = self.partition(partition_id)
         known.has_losses = True
         for offset in [each for each in known.acked if each >= first]:
@@ -85,19 +85,19 @@ class Ledger:
             del known.read[offset]
 
     def allow_expiry(self, partition_id: PartitionId, start: int) -> None:
-        """Records below `start` may be gone: the broker said that its log starts there."""
+        """Permits the loss of records below `start`: the broker reported that its log starts there."""
         known = self.partition(partition_id)
         known.start = max(known.start, start)
 
     def check_expiry(self, partition_id: PartitionId, start: int, held_bytes: int, retention_bytes: int) -> None:
-        """I22: the log starts here by retention, which leaves `held_bytes` above."""
+        """I22: checks a log start by retention, which leaves `held_bytes` above."""
         enough = held_bytes >= retention_bytes or self.partition(partition_id).has_losses
         assert retention_bytes >= 0 and enough, (
             f"I22: {partition_id} starts at {start}, {held_bytes} of {retention_bytes} bytes"
         )
 
     def audit(self, partition_id: PartitionId, dump: Mapping[int, bytes], start: int, end: int) -> None:
-        """The final content of a partition, `[start, end)`."""
+        """Checks the final content of a partition, `[start, end)`."""
         known = self.partition(partition_id)
         assert sorted(dump) == list(range(start, end)), f"I3: {partition_id} [{start}, {end}) reads as {sorted(dump)}"
         for offset, value in dump.items():

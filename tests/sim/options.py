@@ -60,11 +60,11 @@ class SingleOptions:
         )
 
     def without_admin(self) -> SingleOptions:
-        """No administration, the sizes of a real broker: what the oldest recorded seeds were drawn for."""
+        """Returns options without administration and with the sizes of a real broker, for the oldest recorded seeds."""
         return replace(self.without_clean_stops(), admin=False, manifest_fan=FAN, snapshot_slots=SNAPSHOT_SLOTS)
 
     def without_clean_stops(self) -> SingleOptions:
-        """No clean stops: what the seeds recorded before there were any were drawn for."""
+        """Returns options without clean stops, for the seeds that were recorded before clean stops."""
         return replace(self, clean_stops=False)
 
     @property

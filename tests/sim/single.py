@@ -1,10 +1,11 @@
-"""One broker, its clients and its bucket under all that a seed draws: faults first, then healing, then the audit.
+"""One broker, its clients and its bucket under all faults that a seed draws: faults first, then healing, then the
+audit.
 
-A run is: topics of many shapes, producers (half of them idempotent), readers, small segments that roll, go up and lose
-their local copies, retention; topics that come, grow, change, lose old records and go; kills, power cuts, lost disks, a
-full disk, one that fails, a bucket that errs, loses replies, applies late or is away. Then all heals, everything must
-become cold within a deadline, every acknowledged record is looked for, and a broker with an empty disk comes back from
-the bucket alone.
+A run has topics of many shapes, producers (half of them idempotent), readers, small segments that roll, are uploaded
+and lose their local copies, and retention; topics that are created, grow, change, lose old records and are deleted;
+kills, power cuts, lost disks, a full disk, a failing disk, and a bucket that fails, loses replies, applies late or is
+unreachable. Then all faults end. Everything must become cold within a deadline, every acknowledged record is looked
+for, and a broker with an empty disk recovers from the bucket alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tiered.hot.checkpoints import CLEAN_MARK
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.partition_report import explain
 
 CHAOS_SECONDS = 40.0
 SETTLE_SECONDS = 240.0
@@ -39,7 +41,7 @@ EVENT_CHARS = 160
 
 
 class SingleRun:
-    """One seed. `main` raises when a predicate does not hold."""
+    """One seed. `main` raises if a rule is broken."""
 
     def __init__(self, options: SingleOptions, loop: SimLoop) -> None:
         seed = options.seed
@@ -103,7 +105,7 @@ class SingleRun:
         await asyncio.gather(*clients)
 
     async def _inject_fault(self) -> None:
-        """One thing that goes wrong, of those that the seed allows."""
+        """Injects one fault of those that the seed allows."""
         options = self.options
         kinds = [
             name
@@ -133,7 +135,7 @@ class SingleRun:
                 self.machine.faults.outage = False
 
     async def _disk_error(self) -> None:
-        """A call of the disk fails. Only where that ends the broker may it end, and a supervisor starts it again."""
+        """Fails a call of the disk. The broker may end only if the error is final, and a supervisor starts it again."""
         verbs = ("append", "append", "truncate", "rename", "sync", "sync", "sync_dir", "open", "pread")
         verb = self._rng.choice(verbs)
         error = "EMFILE" if verb == "open" else "EIO"
@@ -195,7 +197,7 @@ class SingleRun:
             self.node = None
 
     async def _crash(self, kind: str) -> None:
-        """The process is gone at once; `stop` only clears away tasks whose ports are revoked already."""
+        """Ends the process at once; `stop` only clears tasks whose ports are revoked already."""
         self.crashes += 1
         node, self.node = self.node, None
         if node is not None:
@@ -219,7 +221,7 @@ class SingleRun:
         await self._start()
 
     async def _clean_stop(self) -> None:
-        """Told to stop. It may end in the middle of that, and so may the starts that follow; a clean stop keeps all."""
+        """Stops the broker. The stop and the following starts may be interrupted; a clean stop keeps all records."""
         node, self.node = self._running_broker(), None
         self._check_alive(node)
         await self._interrupt(node, node.stop(), self._rng.choice((0.0, 0.05, 60.0, 60.0)))
@@ -229,7 +231,7 @@ class SingleRun:
         await self._start()
 
     async def _interrupt(self, node: Broker, step: Coroutine[None, None, None], seconds: float) -> None:
-        """Starts or stops a broker for so long; then the process is gone, or the power."""
+        """Starts or stops a broker for some time; then ends the process, or cuts the power."""
         task = self._loop.create_task(step, name="cut short")
         await asyncio.wait([task], timeout=seconds)
         self._log_event(f"cut short done={task.done()}")
@@ -258,7 +260,7 @@ class SingleRun:
                 self._flushed_ends[partition_id] = 0
 
     def _check_loss_reported(self, node: Broker) -> None:
-        """Where acknowledged records are gone, the broker says so, and from which offset on."""
+        """Checks that the broker reports a loss if acknowledged records are gone, and from which offset on."""
         for partition_id, replica in self._replicas_by_id(node).items():
             missing = [
                 offset for offset in self.ledger.partition(partition_id).acked if offset >= replica.high_watermark
@@ -288,7 +290,7 @@ class SingleRun:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def _wait_all_cold(self) -> None:
-        """Liveness: once nothing fails any more, every closed segment is cold and what may go locally is gone."""
+        """Liveness: after all faults every closed segment is cold, and local copies that may go are gone."""
         assert self.node is not None
         for replica in self.node.leader_replicas():
             if replica.log.active_view.size:
@@ -303,7 +305,7 @@ class SingleRun:
         return len(replicas) == count and all(map(self._is_cold, replicas))
 
     def _is_cold(self, replica: LeaderReplica) -> bool:
-        """All of it is in the bucket, and locally only what the topic asks to keep."""
+        """True if all records are in the bucket, and the disk has only what the topic keeps locally."""
         local_max = 1 if self.options.local_retention_bytes == 1 else replica.log.segment_count
         return replica.cold_end_offset == replica.high_watermark and replica.log.segment_count <= local_max
 
@@ -315,19 +317,17 @@ class SingleRun:
 
     def _state(self) -> str:
         assert self.node is not None
-        return "; ".join(
-            str(replica.explain()) for replica in self.node.leader_replicas() if not self._is_cold(replica)
-        )
+        return "; ".join(str(explain(replica)) for replica in self.node.leader_replicas() if not self._is_cold(replica))
 
     async def _read_all(self, replica: LeaderReplica) -> dict[int, bytes]:
-        """All that can be read. Retention may still move the start: then the rest is what there is."""
+        """Returns all readable records. Retention may still move the start: then the rest counts."""
         dump: dict[int, bytes] = {}
         offset = replica.log_start_offset
         while offset < replica.high_watermark:
             try:
                 rows = await self.clients.fetch(replica, offset)
             except Refused:
-                assert replica.log_start_offset > offset, f"{replica.tp} {offset} is refused, start {replica.explain()}"
+                assert replica.log_start_offset > offset, f"{replica.tp} {offset} is refused, start {explain(replica)}"
                 offset = replica.log_start_offset
                 continue
             dump.update(rows)
@@ -354,7 +354,8 @@ class SingleRun:
             assert twice == 0, f"I11: {partition_id} holds {twice} values twice"
 
     async def _rebuild(self) -> None:
-        """I31: with nothing but the bucket, every topic and every cold record is back, and offsets go on above."""
+        """I31: with nothing but the bucket, every topic and every cold record comes back, and offsets continue
+        above."""
         before = {
             partition_id: replica.cold_end_offset
             for partition_id, replica in self._replicas_by_id(self._running_broker()).items()
@@ -374,7 +375,7 @@ class SingleRun:
         await self._audit_all()
 
     async def _check_sweep(self) -> None:
-        """I23: after one more segment under the new epoch, nothing unnamed is left in the bucket."""
+        """I23: after one more segment under the new epoch, no unnamed object is in the bucket."""
         rng = random.Random(f"{self.options.seed}/last")
         for partition_id, replica in self._replicas_by_id(self._running_broker()).items():
             for _ in range(10):  # a batch may be larger than a segment, which is refused rightly
@@ -401,8 +402,8 @@ class SingleRun:
 
 
 def run(seed: int, adjust: Callable[[SingleOptions], SingleOptions] = lambda drawn: drawn) -> SingleRun:
-    """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it. `of`
-    leaves something out of what the seed draws."""
+    """Runs one seed to its end. An error has the options, the last events and the command that reruns the seed. `of`
+    leaves some of the drawn options out."""
     loop = SimLoop(seed, seconds_max=3600)
     made: list[SingleRun] = []
 

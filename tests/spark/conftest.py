@@ -15,7 +15,7 @@ from tests.spark.driver import FAST_START, OtherDriver, other_driver
 
 @pytest.fixture(scope="session")
 def bucket() -> Iterator[str]:
-    """A bucket of an S3 server whose address is in the environment; conditional puts are linearizable there."""
+    """Yields a bucket of an S3 server whose address is in the environment; conditional puts are linearizable there."""
     with s3_moto() as server, pytest.MonkeyPatch.context() as patch:
         for key, value in server.environment.items():
             patch.setenv(key, value)
@@ -24,7 +24,8 @@ def bucket() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(bucket: str) -> Iterator[SparkSession]:
-    """Two cores. Without Java or Maven the tests are skipped in the words that a user would read."""
+    """Yields a session with two cores. Without Java or Maven the tests are skipped with the text that a user would
+    read."""
     if lack := jars.missing_tools(build=not jars.cache_folder().is_dir()):
         pytest.skip(lack)
     running = session(master="local[2]", conf=FAST_START)
@@ -34,6 +35,6 @@ def spark(bucket: str) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def other(spark: SparkSession) -> Iterator[OtherDriver]:
-    """Started after the session, whose jars and S3 address it inherits."""
+    """Yields a driver that starts after the session, whose jars and S3 address it inherits."""
     with other_driver() as started:
         yield started

@@ -27,7 +27,7 @@ FAST_START = {
 
 
 class OtherDriver:
-    """Told by `start`, asked by `result`; one order at a time."""
+    """A driver that gets orders by `start` and returns results by `result`; one order at a time."""
 
     def __init__(self, orders: IO[str], answers: IO[str]) -> None:
         self._orders = orders
@@ -43,7 +43,7 @@ class OtherDriver:
 
 @contextmanager
 def other_driver() -> Iterator[OtherDriver]:
-    """`racing.py` as a process, ready."""
+    """Yields `racing.py` as a process, ready."""
     program = Path(__file__).with_name("racing.py")
     with subprocess.Popen(
         [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

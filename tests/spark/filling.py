@@ -41,7 +41,7 @@ def topic_id(number: int) -> TopicId:
 
 
 def create_topic(url: str, name: str, identity: TopicId, partitions: int) -> None:
-    """Makes the topic known; the first one makes the cluster."""
+    """Adds the topic to the metadata; the first one creates the cluster."""
     assignments = tuple((0,) for _ in range(partitions))
     _commit(url, TopicCreated(name, identity, assignments, {}, BASE_MS))
 
@@ -52,7 +52,7 @@ def delete_topic(url: str, identity: TopicId) -> None:
 
 
 def upload(url: str, name: str, partition_id: PartitionId, segments: Sequence[Segment]) -> None:
-    """Objects first, then the manifest that names them."""
+    """Uploads objects, then the manifest that names them."""
 
     async def run() -> None:
         store = open_store(url, SystemClock(), SystemRng())
@@ -67,7 +67,7 @@ def upload(url: str, name: str, partition_id: PartitionId, segments: Sequence[Se
 
 
 def expire(url: str, name: str, partition_id: PartitionId, offset: int) -> None:
-    """Retention: the log of the partition begins at `offset` from now on, older objects are gone."""
+    """Moves the log start of the partition to `offset`, as retention does; older objects are deleted."""
 
     def advance(manifest: Manifest, opened: Submanifests) -> Manifest:
         return manifest.advance_start(offset, opened)
@@ -92,7 +92,7 @@ def segments(
     batches_per_segment: int = 10,
     codec: Codec = Codec.ZSTD,
 ) -> Iterator[Segment]:
-    """These rows in batches and segments, from `base_offset` on."""
+    """Returns these rows in batches and segments, from `base_offset` on."""
     step = rows_per_batch * batches_per_segment
     for first in range(0, len(rows), step):
         share = rows[first : first + step]

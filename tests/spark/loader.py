@@ -1,5 +1,5 @@
-"""A loader as a process of its own: `loader.py STORE WAREHOUSE STEP [repair]` kills itself the first time it reaches
-STEP of a load, or of a repair."""
+"""A loader as a process of its own: `loader.py STORE WAREHOUSE STEP [repair]` kills itself when it first reaches STEP
+of a load, or of a repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One driver of a race. The test itself is one; run as a program this is the other, told by lines of JSON."""
+"""One driver of a race. The test itself is one; as a program this file is the other, which gets its orders as lines of
+JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ LOG_STORES = {
 
 
 def create(spark: SparkSession, driver: str, log_store: str, path: str) -> bool:
-    """Creates one commit file; whether the log store said that this driver made it."""
+    """Creates one commit file; returns true if the log store reports that this driver created it."""
     jvm: Any = spark._jvm
     line = json.dumps({"commitInfo": {"txnId": driver}}, separators=(",", ":"))
     store = _log_store(spark, log_store)
@@ -41,7 +42,8 @@ def create(spark: SparkSession, driver: str, log_store: str, path: str) -> bool:
 
 
 def owner(spark: SparkSession, log_store: str, path: str) -> str:
-    """Whose commit a file holds; "nobody" when two wrote at once so that its checksum is that of neither."""
+    """Returns the owner of a commit file; "nobody" if two drivers wrote it at once, so that its checksum is that of
+    neither."""
     lines = _log_store(spark, log_store).read(_path(spark, path), _conf(spark))
     try:
         line = lines.next()
@@ -55,7 +57,7 @@ def owner(spark: SparkSession, log_store: str, path: str) -> str:
 
 
 def commits(spark: SparkSession, driver: str, table: str, partition: int, count: int) -> int:
-    """Moves a partition forward by ten offsets, until it was told `count` times that it did."""
+    """Moves a partition forward by ten offsets until `count` commits were acknowledged."""
     delta = DeltaTable(spark, table, "race", "race")
     told = 0
     while told < count:
@@ -67,17 +69,17 @@ def commits(spark: SparkSession, driver: str, table: str, partition: int, count:
 
 
 def load_all(spark: SparkSession, driver: str, store: str, warehouse: str, split_bytes: int) -> int:
-    """Loads the topic of the tests; how many rows this driver was told that it loaded."""
+    """Loads the topic of the tests; returns how many rows were reported to this driver as loaded."""
     return load(store, "flights", warehouse, spark=spark, split_bytes=split_bytes).rows
 
 
 def repair_all(spark: SparkSession, driver: str, store: str, warehouse: str) -> int:
-    """Repairs the table of the tests; how many rows this driver put back."""
+    """Repairs the table of the tests; returns how many rows this driver restored."""
     return repair(store, "flights", warehouse, spark=spark).rows
 
 
 def make_folder(spark: SparkSession, folder: str) -> None:
-    """Delta makes a table's log folder before it writes there."""
+    """Creates the table's log folder, as Delta does before it writes there."""
     path = _path(spark, folder)
     path.getFileSystem(_conf(spark)).mkdirs(path)
 
@@ -99,7 +101,7 @@ def _path(spark: SparkSession, path: str) -> Any:
 
 
 def main() -> None:
-    """Answers each line `[race, arguments...]` with a line of its result."""
+    """Replies to each line `[race, arguments...]` with a line of its result."""
     races: dict[str, Callable[..., Any]] = {
         "create": create,
         "commits": commits,

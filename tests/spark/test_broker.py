@@ -1,4 +1,5 @@
-"""`spark.read.format("tiered").option("bootstrap", ...)`: cold and hot records of a running broker as one frame."""
+"""Tests of `spark.read.format("tiered").option("bootstrap", ...)`: cold and hot records of a running broker as one
+frame."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ TOPIC = "live"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """A topic whose closed segments left the disk and whose newest records have nowhere gone."""
     directory = tmp_path_factory.mktemp("live") / "data"
     with ServeProcess(directory, "-c", "log.retention.check.interval.ms=100") as broker:
@@ -29,14 +30,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
         yield broker
 
 
-def read(spark: SparkSession, served: ServeProcess, **options: str | int) -> DataFrame:
-    return spark.read.format("tiered").options(bootstrap=served.url, topic=TOPIC, **options).load()
+def read(spark: SparkSession, topic: ServeProcess, **options: str | int) -> DataFrame:
+    return spark.read.format("tiered").options(bootstrap=topic.url, topic=TOPIC, **options).load()
 
 
-def test_cold_and_hot_records_are_one_frame(spark: SparkSession, served: ServeProcess) -> None:
-    state = served.ask("GET", f"/tiered/v1/topics/{TOPIC}/partitions/0")[1]
+def test_cold_and_hot_records_are_one_frame(spark: SparkSession, topic: ServeProcess) -> None:
+    state = topic.ask("GET", f"/tiered/v1/topics/{TOPIC}/partitions/0")[1]
     assert 0 < state["local_start_offset"] < state["high_watermark"] == COUNT
-    frame = read(spark, served, splitBytes=2000)
+    frame = read(spark, topic, splitBytes=2000)
     assert frame.rdd.getNumPartitions() > 1
     rows = frame.orderBy("offset").collect()
     assert [json.loads(row["value"])["n"] for row in rows] == list(range(COUNT))
@@ -44,12 +45,12 @@ def test_cold_and_hot_records_are_one_frame(spark: SparkSession, served: ServePr
     assert {(row["topic"], row["partition"]) for row in rows} == {(TOPIC, 0)}
 
 
-def test_bounds_by_offset_and_by_time(spark: SparkSession, served: ServeProcess) -> None:
-    from_50 = read(spark, served, startingOffsets=json.dumps({TOPIC: {"0": 50}}), endingOffsets="latest")
+def test_reads_are_bounded_by_offset_and_by_time(spark: SparkSession, topic: ServeProcess) -> None:
+    from_50 = read(spark, topic, startingOffsets=json.dumps({TOPIC: {"0": 50}}), endingOffsets="latest")
     assert from_50.selectExpr("min(offset)", "count(*)").collect() == [(50, COUNT - 50)]
-    newest = read(spark, served).selectExpr("max(unix_millis(timestamp))").collect()[0][0]
-    assert read(spark, served, startingTimestamp=newest + 1).count() == 0
-    assert read(spark, served, startingTimestamp=0).count() == COUNT
+    newest = read(spark, topic).selectExpr("max(unix_millis(timestamp))").collect()[0][0]
+    assert read(spark, topic, startingTimestamp=newest + 1).count() == 0
+    assert read(spark, topic, startingTimestamp=0).count() == COUNT
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,8 @@ def test_bounds_by_offset_and_by_time(spark: SparkSession, served: ServeProcess)
         ({"bootstrap": "127.0.0.1:1"}, "no broker answers at 127.0.0.1:1"),
     ],
 )
-def test_what_cannot_be_read_is_said(
-    spark: SparkSession, served: ServeProcess, options: dict[str, str], why: str
+def test_unreadable_topic_is_refused_with_a_reason(
+    spark: SparkSession, topic: ServeProcess, options: dict[str, str], why: str
 ) -> None:
     with pytest.raises(PySparkException, match=why):
-        spark.read.format("tiered").options(**{"bootstrap": served.url, "topic": TOPIC, **options}).load().count()
+        spark.read.format("tiered").options(**{"bootstrap": topic.url, "topic": TOPIC, **options}).load().count()

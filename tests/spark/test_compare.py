@@ -1,4 +1,4 @@
-"""Whatever changes in one row is found: nothing that a row says is outside of its hash."""
+"""Tests of the hash of a row: any change of one field is found."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def drawn_row(drawn: Random, i: int) -> ProducerRecord:
     return filling.BASE_MS + i, drawn_bytes(drawn), drawn_bytes(drawn), headers
 
 
-def flipped(held: Bytes, drawn: Random) -> Bytes:
-    """One bit of it; NULL and empty stay."""
+def flip_bit(held: Bytes, drawn: Random) -> Bytes:
+    """Flips one bit of a value; NULL and empty stay."""
     if not held:
         return held
     out = bytearray(held)
@@ -52,7 +52,7 @@ def null_or_empty(held: Bytes) -> Bytes:
 
 
 def some_header(row: Row, drawn: Random, change: Callable[[Row], list[Row]]) -> None:
-    """One header becomes what `change` makes of it."""
+    """Applies `change` to one header."""
     if headers := row["headers"]:
         at = drawn.randrange(len(headers))
         row["headers"] = [*headers[:at], *change(dict(headers[at])), *headers[at + 1 :]]
@@ -65,8 +65,8 @@ def split(header: Row) -> list[Row]:
     return [{"key": header["key"], "value": value[:1]}, {"key": "", "value": value[1:]}]
 
 
-def swapped(header: Row) -> list[Row]:
-    """Name and value change places, where the value can be a name."""
+def swap_name_and_value(header: Row) -> list[Row]:
+    """Swaps name and value of a header, if the value can be a name."""
     value = header["value"]
     name = value.decode("latin-1") if value is not None and max(value, default=0) < 128 else header["key"]
     return [{"key": name, "value": header["key"].encode()}]
@@ -80,8 +80,8 @@ CHANGES: dict[str, Callable[[Row, Random], Any]] = {
     "a byte moved from key to value": lambda row, _: row.update(
         key=(row["key"] or b"")[:-1], value=(row["key"] or b"")[-1:] + (row["value"] or b"")
     ),
-    "a bit of the key": lambda row, drawn: row.update(key=flipped(row["key"], drawn)),
-    "a bit of the value": lambda row, drawn: row.update(value=flipped(row["value"], drawn)),
+    "a bit of the key": lambda row, drawn: row.update(key=flip_bit(row["key"], drawn)),
+    "a bit of the value": lambda row, drawn: row.update(value=flip_bit(row["value"], drawn)),
     "a millisecond": lambda row, _: row.update(timestamp=row["timestamp"] + timedelta(milliseconds=1)),
     "no timestamp": lambda row, _: row.update(timestamp=None),
     "timestamp type": lambda row, _: row.update(timestamp_type=1 - row["timestamp_type"]),
@@ -90,7 +90,7 @@ CHANGES: dict[str, Callable[[Row, Random], Any]] = {
     "headers gone": lambda row, _: row.update(headers=None),
     "a header twice": lambda row, drawn: some_header(row, drawn, lambda header: [header, header]),
     "a header split": lambda row, drawn: some_header(row, drawn, split),
-    "name and value of a header swapped": lambda row, drawn: some_header(row, drawn, swapped),
+    "name and value of a header swapped": lambda row, drawn: some_header(row, drawn, swap_name_and_value),
     "header value null or empty": lambda row, drawn: some_header(
         row, drawn, lambda header: [header | {"value": null_or_empty(header["value"])}]
     ),
@@ -102,8 +102,8 @@ CHANGES: dict[str, Callable[[Row, Random], Any]] = {
 }
 
 
-def changed(row: Row, drawn: Random) -> tuple[str, Row]:
-    """A change that this row can suffer, and the row after it."""
+def change_row(row: Row, drawn: Random) -> tuple[str, Row]:
+    """Draws a change that this row can have, and the row after it."""
     while True:
         name = drawn.choice(list(CHANGES))
         after = dict(row)
@@ -112,7 +112,7 @@ def changed(row: Row, drawn: Random) -> tuple[str, Row]:
             return name, after
 
 
-def test_every_single_change_of_a_row_is_found(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_single_change_of_a_row_changes_its_hash(spark: SparkSession, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
     drawn = Random(11)
     filling.create_topic(store, "t", TOPIC, 1)
@@ -124,7 +124,7 @@ def test_every_single_change_of_a_row_is_found(spark: SparkSession, tmp_path: Pa
     held = [row.asDict(recursive=True) for row in loaded.collect()]
     names: dict[int, str] = {}
     for offset in drawn.sample(range(ROWS), CHANGED):
-        names[offset], held[offset] = changed(held[offset], drawn)
+        names[offset], held[offset] = change_row(held[offset], drawn)
     assert set(names.values()) == set(CHANGES), "each kind of change has its turn"
     spark.createDataFrame(held, loaded.schema).write.format("delta").mode("overwrite").save(url)
     faults = verify(store, "t", warehouse, spark=spark).faults

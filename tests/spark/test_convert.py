@@ -1,6 +1,6 @@
-"""A split becomes a file: no row of it is lacking, none of another, wherever it is cut.
+"""Tests of the conversion of a split into a file: it has all rows of the split and no other, however the log is cut.
 
-Spark is not needed: this is what its tasks do.
+Spark is not needed: the tests run the code of its tasks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_splits_of_any_size_hold_each_record_once(log: Log, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [8000, 1700])
-def test_a_damaged_batch_ends_the_file_before_it(log: Log, size: int) -> None:
+def test_file_ends_before_a_damaged_batch(log: Log, size: int) -> None:
     damaged = log.damage(1, 4000)
     plan = log.cut(size)
     outcomes = [log.convert(split) for split in plan]
@@ -90,7 +90,7 @@ def test_a_damaged_batch_ends_the_file_before_it(log: Log, size: int) -> None:
     assert sum(file.rows for file in taken.files) == first.end
 
 
-def test_a_segment_that_is_gone_stops_at_its_first_offset(log: Log) -> None:
+def test_file_ends_before_a_missing_segment(log: Log) -> None:
     gone = sorted(Path(log.store.removeprefix("file://")).rglob("*.seg"))[1]
     gone.unlink()
     (split,) = log.cut(10**6)
@@ -105,7 +105,7 @@ BEYOND_MS = -(1 << 62)
 
 
 @pytest.fixture
-def poisoned(tmp_path: Path) -> Log:
+def log_with_bad_timestamps(tmp_path: Path) -> Log:
     """Offsets 0 to 199; the timestamps of 150 and 151 are beyond what microseconds hold."""
     store = f"file://{tmp_path}/store"
     filling.create_topic(store, "t", TOPIC, 1)
@@ -114,33 +114,33 @@ def poisoned(tmp_path: Path) -> Log:
     return Log(store, tmp_path / "table")
 
 
-def test_a_timestamp_that_spark_cannot_hold_stops_the_partition_and_is_named(poisoned: Log) -> None:
-    cold = compare.read_cold_topic(poisoned.store, "t")
+def test_timestamp_beyond_sparks_range_stops_the_partition_by_name(log_with_bad_timestamps: Log) -> None:
+    cold = compare.read_cold_topic(log_with_bad_timestamps.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
-    outcome = poisoned.convert(split)
+    outcome = log_with_bad_timestamps.convert(split)
     assert outcome.stop is not None and not outcome.stop.damaged
     assert (outcome.end, outcome.stop.offset) == (150, 150)
     assert f"offset 150 is {BEYOND_MS} ms" in outcome.stop.why and "--timestamps null" in outcome.stop.why
-    assert poisoned.offsets(outcome) == list(range(150))
+    assert log_with_bad_timestamps.offsets(outcome) == list(range(150))
 
 
-def test_it_becomes_null_where_that_is_asked_for_and_the_log_is_quoted(poisoned: Log) -> None:
-    cold = compare.read_cold_topic(poisoned.store, "t")
+def test_timestamp_beyond_sparks_range_becomes_null_on_request(log_with_bad_timestamps: Log) -> None:
+    cold = compare.read_cold_topic(log_with_bad_timestamps.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
-    outcome = poisoned.convert(split, null_timestamps=True)
+    outcome = log_with_bad_timestamps.convert(split, null_timestamps=True)
     assert (outcome.stop, outcome.end, outcome.out_of_range_timestamps) == (
         None,
         200,
         ((150, BEYOND_MS), (151, BEYOND_MS)),
     )
     assert outcome.file is not None
-    held = pq.read_table(poisoned.folder / outcome.file.path)
+    held = pq.read_table(log_with_bad_timestamps.folder / outcome.file.path)
     assert [i for i, at in enumerate(held["timestamp"].cast("int64").to_pylist()) if at is None] == [150, 151]
     file = outcome.file
     assert (file.min_timestamp_us, file.max_timestamp_us, file.null_timestamps) == (0, 199_000, 2)
 
 
-def test_what_stands_before_a_transaction_is_loaded(tmp_path: Path) -> None:
+def test_rows_before_a_transaction_are_loaded(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     filling.create_topic(store, "t", TOPIC, 1)
     record, epoch = (filling.BASE_MS, b"k", b"v", ()), filling.EPOCH
@@ -156,7 +156,7 @@ def test_what_stands_before_a_transaction_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 1700])
-def test_a_repair_converts_exactly_the_offsets_that_lack(log: Log, size: int | None) -> None:
+def test_repair_converts_exactly_the_missing_offsets(log: Log, size: int | None) -> None:
     cold = compare.read_cold_topic(log.store, "t")
     lacking = [(5, 6), (150, 250), (2050, 2051), (2999, 3000)]
     plan = plan_missing_splits(cold, cold.partitions[0], lacking, 2, size)

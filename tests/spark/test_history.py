@@ -1,4 +1,5 @@
-"""What others did to a table, read from commit files: which of it took rows, and which files need a second look."""
+"""Tests of the changes of other writers to a table, read from commit files: commits that removed rows, and suspect
+files."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ ID = "topic"
 def lines(
     operation: str, adds: str = "", removes: str = "", data: bool = True, mark: str = "", **parameters: Any
 ) -> str:
-    """A commit file: each letter of `adds` and `removes` is a file."""
+    """Returns a commit file: each letter of `adds` and `removes` is a file."""
     info = {"operation": operation, "operationParameters": parameters, "timestamp": 1_700_000_000_000}
     if mark:
         info["userMetadata"] = mark
@@ -30,17 +31,17 @@ def load(adds: str) -> str:
     return lines("WRITE", adds, mark=history.encode_mark("t", [], [], None, 1), mode="Append")
 
 
-def found(*commits: str) -> list[RowRemoval]:
+def find_takers(*commits: str) -> list[RowRemoval]:
     return history.find_row_removals([history.parse_commit(version, text, ID) for version, text in enumerate(commits)])
 
 
-def test_what_rewrites_or_only_adds_takes_nothing() -> None:
+def test_commit_that_rewrites_or_adds_files_removes_no_rows() -> None:
     optimize = lines("OPTIMIZE", "C", "AB", data=False)
     insert = lines("WRITE", "X", mode="Append")
-    assert found(load("AB"), optimize, lines("VACUUM END"), lines("ADD COLUMNS"), insert, load("D")) == []
+    assert find_takers(load("AB"), optimize, lines("VACUUM END"), lines("ADD COLUMNS"), insert, load("D")) == []
 
 
-def test_each_wholesale_taker_is_named() -> None:
+def test_commit_that_removes_whole_files_is_named() -> None:
     takers = {
         "RESTORE to version 0": lines("RESTORE", "", "B", version="0", timestamp="None"),
         "TRUNCATE": lines("TRUNCATE", "", "AB"),
@@ -49,38 +50,38 @@ def test_each_wholesale_taker_is_named() -> None:
         "CREATE OR REPLACE TABLE AS SELECT": lines("CREATE OR REPLACE TABLE AS SELECT", "Z", "AB"),
     }
     for name, text in takers.items():
-        (taker,) = found(load("A"), load("B"), text)
+        (taker,) = find_takers(load("A"), load("B"), text)
         assert (taker.is_selective, taker.description) == (False, f"{name} (version 2, 2023-11-14 22:13:20 UTC)")
 
 
-def test_a_users_choice_of_rows_is_told_apart() -> None:
+def test_delete_of_chosen_rows_is_distinguished() -> None:
     for operation in ("DELETE", "UPDATE", "MERGE"):
-        (taker,) = found(load("A"), lines(operation, "B", "A", predicate='["(offset = 17)"]'))
+        (taker,) = find_takers(load("A"), lines(operation, "B", "A", predicate='["(offset = 17)"]'))
         assert taker.is_selective and taker.description.startswith(f'{operation} ["(offset = 17)"] (version 1')
         assert taker.may_have_removed(0, 9) and not taker.may_have_removed(0, 10) and not taker.may_have_removed(1, 9)
 
 
-def test_what_came_back_was_not_taken() -> None:
+def test_restored_files_count_as_not_removed() -> None:
     truncate = lines("TRUNCATE", "", "AB")
-    assert found(load("AB"), truncate, lines("RESTORE", "AB", "", version="0")) == []
-    assert found(load("AB"), truncate, lines("RESTORE", "AB", "", version="None", timestamp="2026")) == []
+    assert find_takers(load("AB"), truncate, lines("RESTORE", "AB", "", version="0")) == []
+    assert find_takers(load("AB"), truncate, lines("RESTORE", "AB", "", version="None", timestamp="2026")) == []
     half = lines("RESTORE", "A", "", version="None", timestamp="2026")
-    assert [taker.version for taker in found(load("AB"), truncate, half)] == [1]
+    assert [taker.version for taker in find_takers(load("AB"), truncate, half)] == [1]
 
 
-def test_a_restore_to_a_version_after_the_last_load_undoes_only_what_came_later() -> None:
+def test_restore_undoes_only_later_commits() -> None:
     delete = lines("DELETE", "C", "B", predicate='["x"]')
     back = lines("RESTORE", "AC", "", version="1")
-    assert [taker.version for taker in found(load("AB"), delete, lines("TRUNCATE", "", "AC"), back)] == [1]
+    assert [taker.version for taker in find_takers(load("AB"), delete, lines("TRUNCATE", "", "AC"), back)] == [1]
     before = lines("RESTORE", "", "B", version="0")
-    assert [taker.version for taker in found(load("A"), load("B"), before)] == [2]
+    assert [taker.version for taker in find_takers(load("A"), load("B"), before)] == [2]
 
 
-def test_rows_of_others_that_others_take_are_no_loss() -> None:
-    assert found(load("A"), lines("WRITE", "X", mode="Append"), lines("DELETE", "", "X", predicate='["x"]')) == []
+def test_removed_rows_of_other_writers_are_no_loss() -> None:
+    assert find_takers(load("A"), lines("WRITE", "X", mode="Append"), lines("DELETE", "", "X", predicate='["x"]')) == []
 
 
-def test_a_deletion_vector_makes_another_file() -> None:
+def test_deletion_vector_makes_another_file() -> None:
     text = "\n".join(
         json.dumps(action)
         for action in (
@@ -89,10 +90,10 @@ def test_a_deletion_vector_makes_another_file() -> None:
             {"add": {"path": "A", "dataChange": True, "deletionVector": {"pathOrInlineDv": "v", "offset": 1}}},
         )
     )
-    assert [taker.is_selective for taker in found(load("A"), text)] == [True]
+    assert [taker.is_selective for taker in find_takers(load("A"), text)] == [True]
 
 
-def test_a_mark_says_what_a_commit_brought() -> None:
+def test_mark_names_the_offsets_of_a_commit() -> None:
     file = LoadedFile(1, "p", 9, 5, 10, 14, 0, 0, 0)
     said = history.encode_mark("t", [file], [Advance(0, -1, 3), Advance(1, 10, 15)], 7, 2, accepted=[])
     each = history.parse_commit(8, lines("WRITE", "p", mark=said), ID)
@@ -102,7 +103,7 @@ def test_a_mark_says_what_a_commit_brought() -> None:
     assert not history.parse_commit(8, lines("WRITE", "p", mark="{not ours"), ID).by_loader
 
 
-def test_a_commit_of_a_loader_without_marks_is_known_by_its_identifiers() -> None:
+def test_commit_without_marks_is_recognized_by_its_identifiers() -> None:
     assert _with_txn(f"{ID}/3").by_loader
     assert not _with_txn(f"{ID}x/3").by_loader
 
@@ -111,7 +112,7 @@ def _with_txn(app: str) -> TableCommit:
     return history.parse_commit(0, json.dumps({"txn": {"appId": app, "version": 1}}), ID)
 
 
-def test_files_are_suspect_where_their_rows_may_be_unaccounted_for() -> None:
+def test_files_with_unaccounted_rows_are_suspect() -> None:
     loaded = {0: 10, 2: 20}
     assert not history.may_hold_unaccounted(
         [FileExtent(0, 0, 9), FileExtent(2, 2, 19), FileExtent(0, 2, 9)][:2], loaded, None

@@ -1,4 +1,4 @@
-"""Loading: every record once in the table, after kills, beside other loaders, on a directory and on S3."""
+"""Tests of loads: every record is in the table once, after kills, beside other loaders, on a directory and on S3."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.java
 
 TOPIC = filling.topic_id(1)
 SMALL = 8_000
-"""Bytes of a split in these tests: many small ones."""
+"""Bytes of a split in these tests, so that there are many small ones."""
 
 
 def rows(partition: int, count: int, first: int = 0) -> list[ProducerRecord]:
-    """Records with and without key, value and headers."""
+    """Returns records with and without key, value and headers."""
     return [
         (
             filling.BASE_MS + i,
@@ -57,7 +57,7 @@ def more(store: str, partition: int, first: int, count: int, name: str = "flight
 
 
 def held_up_to_the_bounds(spark: SparkSession, warehouse: str) -> dict[int, int]:
-    """The bounds, after it was seen that the table holds the offsets below them once each, and no others."""
+    """Returns the bounds, after a check that the table has the offsets below them once each, and no others."""
     url = f"file:{warehouse}/flights"
     bounds = DeltaTable(spark, url, "flights", TOPIC).loaded_offsets()
     if bounds:
@@ -71,7 +71,7 @@ def held_up_to_the_bounds(spark: SparkSession, warehouse: str) -> dict[int, int]
 
 @pytest.fixture(params=[pytest.param("directory", marks=pytest.mark.also), "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
-    """URLs of a fresh place, for store and warehouse."""
+    """Returns URLs of a new place for store and warehouse."""
     root = f"file://{tmp_path}" if request.param == "directory" else f"s3://{bucket}/{tmp_path.name}"
     return lambda name: f"{root}/{name}"
 
@@ -86,7 +86,7 @@ def warehouse(tmp_path: Path) -> str:
     return str(tmp_path / "warehouse")
 
 
-def test_a_load_holds_every_record_once_and_a_second_one_adds_only_what_is_new(
+def test_load_has_every_record_once_and_a_second_one_adds_new_ones(
     spark: SparkSession, place: Callable[[str], str]
 ) -> None:
     fill(place("store"))
@@ -110,11 +110,11 @@ def test_a_load_holds_every_record_once_and_a_second_one_adds_only_what_is_new(
     assert frame.selectExpr("count(*)", "count(DISTINCT partition, offset)").collect() == [(6500, 6500)]
 
 
-def test_a_following_load_takes_what_becomes_cold_later(
+def test_following_load_adds_records_that_become_cold(
     spark: SparkSession, store: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Enough(Exception):
-        """Nothing else ends a load that follows."""
+        """Raised to end a load that follows; nothing else ends it."""
 
     monkeypatch.setattr("pyspark_tiered.load.FOLLOW_SECONDS", 0.05)
     fill(store, partitions=1)
@@ -133,7 +133,7 @@ def test_a_following_load_takes_what_becomes_cold_later(
     assert spark.read.format("delta").load(f"{warehouse}/flights").count() == 3500
 
 
-def test_files_name_the_bounds_that_let_queries_skip_them(spark: SparkSession, store: str, warehouse: str) -> None:
+def test_files_have_bounds_that_let_queries_skip_them(spark: SparkSession, store: str, warehouse: str) -> None:
     fill(store)
     load(store, "flights", warehouse, spark=spark, split_bytes=SMALL)
     log = Path(warehouse, "flights", "_delta_log", f"{0:020d}.json").read_text().splitlines()
@@ -152,7 +152,7 @@ def test_all_codecs_load(spark: SparkSession, store: str, warehouse: str, codec:
     assert (first["key"], first["value"], first["headers"]) == (b"k1", b"0:1" * 3, None)
 
 
-def test_killed_at_every_step_and_run_again_the_table_is_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_is_whole_after_a_kill_at_any_step_and_another_load(spark: SparkSession, tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     fill(store)
     steps = ("planned", "converted", "committed")
@@ -169,7 +169,7 @@ def test_killed_at_every_step_and_run_again_the_table_is_whole(spark: SparkSessi
         assert (found.ok, found.rows) == (True, 6000)
 
 
-def test_a_damaged_segment_stops_its_partition_only(spark: SparkSession, store: str, warehouse: str) -> None:
+def test_damaged_segment_stops_its_partition_only(spark: SparkSession, store: str, warehouse: str) -> None:
     fill(store, partitions=3)
     damaged = sorted(Path(store.removeprefix("file://")).rglob("*/1/*.seg"))[1]
     held = damaged.read_bytes()
@@ -185,9 +185,7 @@ def test_a_damaged_segment_stops_its_partition_only(spark: SparkSession, store: 
     assert held_up_to_the_bounds(spark, warehouse) == {0: 3000, 1: 3000, 2: 3000}
 
 
-def test_a_timestamp_beyond_what_spark_holds_is_refused_or_null_and_never_another(
-    spark: SparkSession, store: str, warehouse: str
-) -> None:
+def test_timestamp_beyond_sparks_range_is_refused_or_null(spark: SparkSession, store: str, warehouse: str) -> None:
     filling.create_topic(store, "flights", TOPIC, 2)
     late_ms = 300_000_000_000_000  # the year 11476
     times = [0, late_ms, 1 << 62, -(1 << 62), 1]
@@ -217,7 +215,7 @@ def test_a_timestamp_beyond_what_spark_holds_is_refused_or_null_and_never_anothe
     assert [fault[:3] for fault in clamped] == [("changed", 0, 2), ("changed", 1, 2)]
 
 
-def test_two_loaders_at_once_double_nothing(
+def test_two_concurrent_loaders_duplicate_nothing(
     spark: SparkSession, other: OtherDriver, place: Callable[[str], str]
 ) -> None:
     fill(place("store"))
@@ -228,7 +226,7 @@ def test_two_loaders_at_once_double_nothing(
     assert (found.ok, found.rows) == (True, 6000)
 
 
-def test_a_plan_whose_start_has_moved_commits_nothing(spark: SparkSession, store: str, warehouse: str) -> None:
+def test_plan_whose_start_has_moved_commits_nothing(spark: SparkSession, store: str, warehouse: str) -> None:
     fill(store)
     load(store, "flights", warehouse, spark=spark)
     table = DeltaTable(spark, f"file:{warehouse}/flights", "flights", TOPIC)
@@ -237,7 +235,7 @@ def test_a_plan_whose_start_has_moved_commits_nothing(spark: SparkSession, store
     assert table.loaded_offsets() == {0: 3000, 1: 3000}
 
 
-def test_a_segment_that_vanishes_during_a_round_means_a_new_plan(
+def test_segment_that_vanishes_during_a_round_causes_a_new_plan(
     spark: SparkSession, store: str, warehouse: str
 ) -> None:
     fill(store)
@@ -253,7 +251,7 @@ def test_a_segment_that_vanishes_during_a_round_means_a_new_plan(
     assert (found.ok, found.gaps) == (True, (Gap(0, 0, 1000, "expired before it was loaded"),))
 
 
-def test_rows_of_a_topic_made_anew_do_not_enter_the_old_table(spark: SparkSession, store: str, warehouse: str) -> None:
+def test_rows_of_a_recreated_topic_do_not_enter_the_old_table(spark: SparkSession, store: str, warehouse: str) -> None:
     fill(store)
     load(store, "flights", warehouse, spark=spark)
     filling.delete_topic(store, TOPIC)
@@ -262,9 +260,7 @@ def test_rows_of_a_topic_made_anew_do_not_enter_the_old_table(spark: SparkSessio
         load(store, "flights", warehouse, spark=spark)
 
 
-def test_a_table_ahead_of_the_bucket_is_refused(
-    spark: SparkSession, store: str, warehouse: str, tmp_path: Path
-) -> None:
+def test_table_ahead_of_the_bucket_is_refused(spark: SparkSession, store: str, warehouse: str, tmp_path: Path) -> None:
     fill(store)
     load(store, "flights", warehouse, spark=spark)
     older = f"file://{tmp_path}/older"
@@ -273,7 +269,7 @@ def test_a_table_ahead_of_the_bucket_is_refused(
         load(older, "flights", warehouse, spark=spark)
 
 
-def test_an_empty_topic_becomes_an_empty_table(spark: SparkSession, store: str, warehouse: str) -> None:
+def test_empty_topic_becomes_an_empty_table(spark: SparkSession, store: str, warehouse: str) -> None:
     filling.create_topic(store, "quiet", TOPIC, 3)
     assert load(store, "quiet", warehouse, spark=spark).rows == 0
     assert spark.read.format("delta").load(f"{warehouse}/quiet").count() == 0

@@ -1,4 +1,4 @@
-"""The pure parts: splits, rounds, option bounds, Delta actions, versions that belong together."""
+"""Tests of the pure parts: splits, rounds, bounds in options, Delta actions, versions that belong together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def entry(base: int, end: int, log_bytes: int) -> SegmentEntry:
 
 
 def topic(*sizes: list[tuple[int, int]], log_start: int = 0) -> ColdTopic:
-    """A topic whose partitions have segments of these (records, bytes)."""
+    """Returns a topic whose partitions have segments of these (records, bytes)."""
     partitions = []
     for number, run in enumerate(sizes):
         entries, offset = [], 0
@@ -51,7 +51,7 @@ def whole(cold: ColdTopic) -> dict[int, tuple[int, int]]:
     return {number: (low, high) for number, low, high, _ in cold.partitions}
 
 
-def test_small_segments_are_joined_and_large_ones_are_cut() -> None:
+def test_small_segments_are_joined_and_large_ones_split() -> None:
     cold = topic([(10, 32 * MIB)] * 8, [(1000, 1024 * MIB)])
     found = splits(cold, whole(cold), tasks=64)
     assert [(s.partition, s.start, s.end) for s in found[:2]] == [(0, 0, 40), (0, 40, 80)]
@@ -63,7 +63,7 @@ def test_small_segments_are_joined_and_large_ones_are_cut() -> None:
     st.lists(st.lists(st.tuples(st.integers(1, 10**6), st.integers(100, 10**9)), max_size=20), min_size=1, max_size=4),
     st.integers(1, 16),
 )
-def test_splits_cover_each_offset_once_and_stay_in_size(sizes: list[list[tuple[int, int]]], tasks: int) -> None:
+def test_splits_cover_each_offset_once_within_their_size(sizes: list[list[tuple[int, int]]], tasks: int) -> None:
     cold = topic(*sizes)
     found = splits(cold, whole(cold), tasks)
     for partition in cold.partitions:
@@ -81,8 +81,8 @@ def test_splits_cover_each_offset_once_and_stay_in_size(sizes: list[list[tuple[i
 
 
 @pytest.mark.parametrize("size", [3000, 1700])
-def test_a_plan_cuts_inside_batches_where_its_size_says_so(size: int) -> None:
-    """Batches of 100 records, 9 bytes each: nothing of a plan knows where they end."""
+def test_plan_splits_inside_batches(size: int) -> None:
+    """Batches have 100 records of 9 bytes each: a plan does not know where they end."""
     cold = topic([(1000, 9000)] * 3)
     plan = next_round(cold, {}, 1, size)
     assert any(split.end % 100 for split in plan.splits)
@@ -90,8 +90,8 @@ def test_a_plan_cuts_inside_batches_where_its_size_says_so(size: int) -> None:
     assert plan.advances == (Advance(0, -1, plan.splits[-1].end),)
 
 
-def converted(splits: Sequence[Split], stops: Mapping[tuple[int, int], Stop]) -> list[ConversionResult]:
-    """The outcome of each split; `stops` by partition and first offset of the split."""
+def convert_splits(splits: Sequence[Split], stops: Mapping[tuple[int, int], Stop]) -> list[ConversionResult]:
+    """Returns the outcome of each split; `stops` by partition and first offset of the split."""
     outcomes = []
     for split in splits:
         stop = stops.get((split.partition, split.start))
@@ -101,11 +101,11 @@ def converted(splits: Sequence[Split], stops: Mapping[tuple[int, int], Stop]) ->
     return outcomes
 
 
-def test_a_stop_ends_its_partition_and_leaves_out_what_was_converted_behind_it() -> None:
+def test_stop_ends_its_partition_without_the_splits_behind_it() -> None:
     cold = topic([(10, 100)] * 3, [(10, 100)] * 3, [(10, 100)] * 3)
     plan = next_round(cold, {1: 10}, tasks=4, split_bytes=100)
     stops = {(0, 10): Stop(0, 14, True, "rot"), (1, 10): Stop(1, 10, True, "rot")}
-    taken = select_committable(plan, converted(plan.splits, stops))
+    taken = select_committable(plan, convert_splits(plan.splits, stops))
     assert taken.advances == (Advance(0, -1, 14), Advance(2, -1, 30))
     assert [file.path for file in taken.files] == ["0-0", "0-10", "2-0", "2-10", "2-20"]
     assert [stop.partition for stop in taken.stops] == [0, 1]
@@ -121,7 +121,7 @@ def test_bounds_outside_of_the_bucket_are_refused() -> None:
     assert splits(cold, {0: (5, 5)}, 1) == []
 
 
-def test_a_round_takes_the_oldest_of_all_partitions_and_says_what_is_left() -> None:
+def test_round_takes_the_oldest_records_and_reports_the_rest() -> None:
     cold = topic([(10, 100)] * 6, [(10, 100)] * 6)
     plan = next_round(cold, {1: 10}, tasks=1, split_bytes=100)
     assert [(s.partition, s.start) for s in plan.splits] == [(0, 0), (1, 10), (0, 10), (1, 20)]
@@ -129,7 +129,7 @@ def test_a_round_takes_the_oldest_of_all_partitions_and_says_what_is_left() -> N
     assert plan.bytes_left == 700
 
 
-def test_what_expired_is_skipped_and_a_table_ahead_of_its_bucket_is_refused() -> None:
+def test_expired_offsets_are_skipped_and_a_table_ahead_is_refused() -> None:
     cold = topic([(10, 100)], log_start=4)
     assert next_round(cold, {0: 2}, 1).advances == (Advance(0, 2, 10),)
     assert find_expired_ranges(cold, {0: 2}) == [ExpiredRange(0, 2, 4)]
@@ -139,7 +139,7 @@ def test_what_expired_is_skipped_and_a_table_ahead_of_its_bucket_is_refused() ->
         next_round(cold, {0: 11}, 1)
 
 
-def test_a_plan_is_overtaken_when_one_of_its_segments_is_named_no_more() -> None:
+def test_plan_is_outdated_if_one_of_its_segments_is_gone() -> None:
     before, after = topic([(10, 100)] * 2), topic([(10, 100)])
     plan = next_round(before, {}, 1)
     assert has_missing_segments(plan.splits, after)
@@ -167,12 +167,12 @@ def test_offset_options_as_in_sparks_kafka_source() -> None:
         ("startingtimestamp", "yesterday"),
     ],
 )
-def test_bad_bounds_are_refused_by_the_options_name(option: str, text: str) -> None:
+def test_invalid_bounds_are_refused_by_the_name_of_the_option(option: str, text: str) -> None:
     with pytest.raises(Refused, match=r"starting(Offsets|Timestamp)"):
         bounds({option: text}, "starting", "t", [0, 1], EARLIEST)
 
 
-def test_a_commit_is_its_files_and_then_one_version_per_partition() -> None:
+def test_commit_has_its_files_and_then_one_version_per_partition() -> None:
     file = LoadedFile(3, "part.parquet", 99, 2, 10, 11, 1_500_999, 2_000_001, 5)
     add, txn = map(json.loads, table.commit_actions("ID", [file], [Advance(3, 10, 12)], 77))
     stats = json.loads(add["add"].pop("stats"))
@@ -186,13 +186,13 @@ def test_a_commit_is_its_files_and_then_one_version_per_partition() -> None:
     assert table.loaded_offsets({"ID/3": 12, "ID2/3": 9, "other": 1}, "ID") == {3: 12}
 
 
-def test_times_beyond_the_calendar_have_no_statistics_rather_than_wrong_ones() -> None:
+def test_times_beyond_the_calendar_have_no_statistics() -> None:
     file = LoadedFile(0, "p", 1, 1, 0, 0, -(1 << 63), (1 << 63) - 1, 0)
     stats = json.loads(json.loads(table.commit_actions("ID", [file], [], 0)[0])["add"]["stats"])
     assert stats["minValues"] == stats["maxValues"] == {"partition": 0, "offset": 0}
 
 
-def test_places_in_sparks_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urls_are_translated_for_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert spark_url("s3://bucket/prefix/") == "s3a://bucket/prefix"
     assert spark_url("file:///a%20b") == "file:/a b"
@@ -203,7 +203,7 @@ def test_places_in_sparks_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert settings["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
 
 
-def test_pip_and_maven_bring_the_same_versions() -> None:
+def test_pip_and_maven_install_the_same_versions() -> None:
     pins = dict(
         line.split("==")
         for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["spark"]
@@ -216,7 +216,7 @@ def test_pip_and_maven_bring_the_same_versions() -> None:
     assert properties.findtext("m:delta.version", namespaces=names) == pins["delta-spark"]
 
 
-def test_without_java_one_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert jars.missing_tools().startswith("Spark needs Java and there is none")
     assert "openjdk" in jars.missing_tools()
@@ -231,7 +231,7 @@ def test_without_java_one_sentence_says_what_is_missing(monkeypatch: pytest.Monk
         ('java version "1.8.0_402"', True),
     ],
 )
-def test_java_is_known_by_its_version_whatever_it_says_before(
+def test_java_version_is_found_behind_other_output(
     said: str, old: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "bin").mkdir()
@@ -243,14 +243,14 @@ def test_java_is_known_by_its_version_whatever_it_says_before(
     assert bool(jars.missing_tools(build=False)) == old
 
 
-def test_the_builder_of_jars_has_a_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jar_builder_has_a_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["jars", "-h"])
     with pytest.raises(SystemExit, match="0"):
         jars.main()
     assert "PROFILE" in capsys.readouterr().out
 
 
-def test_jars_are_kept_by_the_hash_of_their_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jars_are_cached_by_the_hash_of_their_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIERED_JARS", str(tmp_path))
     assert jars.cache_folder().parent == tmp_path
     assert jars.cache_folder() != jars.cache_folder(["kafka"])

@@ -1,4 +1,5 @@
-"""Two drivers on one Delta table: with Delta's own log stores acknowledged commits vanish, with ours none does."""
+"""Tests of two drivers on one Delta table: with Delta's own log stores acknowledged commits vanish, with ours none
+does."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ pytestmark = pytest.mark.java
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
-    """A fresh folder where the named log store works."""
+    """Returns a new folder where the named log store works."""
     return lambda place: f"s3a://{bucket}/{tmp_path.name}" if "s3" in place else f"file:{tmp_path}/t"
 
 
 def race_for_commits(spark: SparkSession, other: OtherDriver, log_store: str, folder: str, count: int) -> list[str]:
-    """What went wrong: commits of which both drivers, none, or not the owner was told that it made them."""
+    """Returns the faults: commits that both drivers, none, or not the owner was told to have made."""
     racing.make_folder(spark, folder)
     wins, wrong = Counter[str](), []
     for slot in range(count):
@@ -50,14 +51,14 @@ def test_deltas_own_log_stores_lose_acknowledged_commits(
     ("log_store", "count"),
     [("ours on s3", 40), pytest.param("ours in a directory", 150, marks=pytest.mark.also)],
 )
-def test_our_log_stores_give_each_commit_to_exactly_one_driver(
+def test_our_log_stores_assign_each_commit_to_one_driver(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
 ) -> None:
     assert race_for_commits(spark, other, log_store, folder(log_store), count) == []
 
 
 @pytest.mark.parametrize("place", ["s3", pytest.param("directory", marks=pytest.mark.also)])
-def test_two_loaders_of_one_partition_move_it_once_per_acknowledged_commit(
+def test_two_loaders_move_a_partition_once_per_acknowledged_commit(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
     url = folder(place)
@@ -70,7 +71,7 @@ def test_two_loaders_of_one_partition_move_it_once_per_acknowledged_commit(
 
 @pytest.mark.also
 @pytest.mark.parametrize("place", ["s3", "directory"])
-def test_two_loaders_of_different_partitions_both_get_all_of_their_commits(
+def test_loaders_of_different_partitions_both_commit_everything(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
     url = folder(place)

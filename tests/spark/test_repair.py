@@ -1,4 +1,4 @@
-"""`load --repair`: the table is equal to the log afterwards, whatever was done to it, whoever is killed or races."""
+"""Tests of `load --repair`: the table equals the log afterwards, whatever was done to it, and after kills and races."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def store(tmp_path: Path) -> str:
     return url
 
 
-def harmed(spark: SparkSession, store: str, warehouse: str) -> None:
-    """A loaded table that lacks rows of partition 0 and has changed ones in both."""
+def damaged_table(spark: SparkSession, store: str, warehouse: str) -> None:
+    """Returns a loaded table that lacks rows of partition 0 and has changed ones in both."""
     load(store, "flights", warehouse, spark=spark, split_bytes=8000)
     for harm in (LACKING, CHANGED):
         spark.sql(harm.format(t=f"delta.`{warehouse}/flights`"))
@@ -57,9 +57,7 @@ def is_whole(spark: SparkSession, store: str, warehouse: str, count: int = 6000)
     return verify(store, "flights", warehouse, spark=spark).ok
 
 
-def test_every_kind_of_harm_is_mended_and_nothing_else_is_touched(
-    spark: SparkSession, store: str, tmp_path: Path
-) -> None:
+def test_repair_fixes_every_kind_of_damage_and_nothing_else(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     name = f"delta.`{warehouse}/flights`"
     load(store, "flights", warehouse, spark=spark)
@@ -85,9 +83,9 @@ def test_every_kind_of_harm_is_mended_and_nothing_else_is_touched(
 
 
 @pytest.mark.also
-def test_run_again_it_finds_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
+def test_second_repair_finds_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
-    harmed(spark, store, warehouse)
+    damaged_table(spark, store, warehouse)
     assert repair(store, "flights", warehouse, spark=spark).rows == 1184 + 2
     again = repair(store, "flights", warehouse, spark=spark)
     assert (again.rows, again.taken_out) == (0, 0)
@@ -95,7 +93,7 @@ def test_run_again_it_finds_nothing(spark: SparkSession, store: str, tmp_path: P
 
 
 @pytest.mark.also
-def test_what_the_log_holds_no_more_is_said_and_kept(spark: SparkSession, store: str, tmp_path: Path) -> None:
+def test_rows_that_the_log_no_longer_has_are_reported_and_kept(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     name = f"delta.`{warehouse}/flights`"
     load(store, "flights", warehouse, spark=spark)
@@ -109,7 +107,7 @@ def test_what_the_log_holds_no_more_is_said_and_kept(spark: SparkSession, store:
 
 
 @pytest.mark.also
-def test_a_bucket_that_the_table_is_ahead_of_is_refused(spark: SparkSession, store: str, tmp_path: Path) -> None:
+def test_repair_refuses_a_table_ahead_of_the_bucket(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     load(store, "flights", warehouse, spark=spark)
     older = f"file://{tmp_path}/older"
@@ -119,9 +117,9 @@ def test_a_bucket_that_the_table_is_ahead_of_is_refused(spark: SparkSession, sto
 
 
 @pytest.mark.also
-def test_another_repair_and_a_load_in_between_double_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
+def test_repair_and_load_in_between_duplicate_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
-    harmed(spark, store, warehouse)
+    damaged_table(spark, store, warehouse)
     between: list[RepairProgress] = []
 
     def report(progress: RepairProgress) -> None:
@@ -137,11 +135,11 @@ def test_another_repair_and_a_load_in_between_double_nothing(spark: SparkSession
 
 
 @pytest.mark.also
-def test_a_repair_beside_a_repair_of_another_driver_doubles_nothing(
+def test_concurrent_repairs_duplicate_nothing(
     spark: SparkSession, other: OtherDriver, store: str, tmp_path: Path
 ) -> None:
     warehouse = str(tmp_path / "warehouse")
-    harmed(spark, store, warehouse)
+    damaged_table(spark, store, warehouse)
     other.start("repair", store, warehouse)
     mine = repair(store, "flights", warehouse, spark=spark)
     assert mine.rows + other.result() >= 1184 + 2
@@ -149,12 +147,10 @@ def test_a_repair_beside_a_repair_of_another_driver_doubles_nothing(
 
 
 @pytest.mark.also
-def test_a_repair_killed_at_every_step_and_run_again_leaves_a_whole_table(
-    spark: SparkSession, store: str, tmp_path: Path
-) -> None:
+def test_table_is_whole_after_a_killed_repair_and_another_one(spark: SparkSession, store: str, tmp_path: Path) -> None:
     steps = ("compared", "mended")
     for step in steps:
-        harmed(spark, store, str(tmp_path / step))
+        damaged_table(spark, store, str(tmp_path / step))
     killed = [
         subprocess.Popen(
             [sys.executable, loader.__file__, store, str(tmp_path / step), step, "repair"], stdin=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""Batches as Arrow rows, in groups that bound what is opened at once."""
+"""Tests of batches as Arrow rows, in groups that bound the decompressed bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def offsets_of(data: bytes) -> tuple[list[int], list[int], str]:
-    """Offsets that were handed out, how many in each group, and why it ended."""
+    """Returns the offsets, the number in each group, and the reason of the end."""
     found: list[int] = []
     groups: list[int] = []
     try:
@@ -32,7 +32,7 @@ def offsets_of(data: bytes) -> tuple[list[int], list[int], str]:
     return found, groups, ""
 
 
-def test_small_batches_that_become_large_are_opened_a_few_at_a_time() -> None:
+def test_expanding_batches_are_opened_a_few_at_a_time() -> None:
     data = b"".join(
         encode_batch([(0, None, bytes(MIB - 20), ())], base_offset=base, codec=Codec.ZSTD) for base in range(100)
     )
@@ -54,7 +54,7 @@ def test_small_batches_that_become_large_are_opened_a_few_at_a_time() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("bad", [0, 3, 9])
-def test_what_stands_before_a_batch_that_does_not_parse_is_handed_out_once(codec: Codec, bad: int) -> None:
+def test_rows_before_an_unparsable_batch_are_returned_once(codec: Codec, bad: int) -> None:
     batches = [bytearray(encode_batch([(0, None, b"v" * 50, ())], base_offset=base, codec=codec)) for base in range(10)]
     batches[bad][HEADER_BYTES:] = bytes(len(batches[bad]) - HEADER_BYTES)
     found, _, why = offsets_of(b"".join(batches))

@@ -1,4 +1,4 @@
-"""What others do to a table between two loads: followed, told or refused by name, never unsaid."""
+"""Tests of changes by other writers between two loads: each is followed, reported or refused by name."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Lake:
         return found
 
     def count(self) -> tuple[int, int]:
-        """Rows, and offsets that differ."""
+        """Returns the number of rows, and of distinct offsets."""
         (counted,) = self.spark.sql(f"SELECT count(*), count(DISTINCT partition, offset) FROM {self.name}").collect()
         return counted[0], counted[1]
 
     def whole(self) -> bool:
-        """Each record once, and the proof says so."""
+        """True if each record is there once and the verification agrees."""
         assert self.count() == (sum(self.ends), sum(self.ends))
         return verify(self.store, "t", self.warehouse, spark=self.spark).ok
 
@@ -68,7 +68,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path)
 
 
-def test_rows_do_not_double_when_delta_forgets_the_identifiers(lake: Lake) -> None:
+def test_rows_are_not_duplicated_when_delta_drops_the_identifiers(lake: Lake) -> None:
     lake.sql("ALTER TABLE {t} SET TBLPROPERTIES('delta.setTransactionRetentionDuration' = 'interval 0 seconds')")
     with pytest.raises(Refused, match=r"partition 0 up to offset 199 and no transaction identifier.*--repair"):
         lake.load()
@@ -92,7 +92,7 @@ UP_TO_3 = "timestamp, timestamp_type, key, value, headers FROM {t} WHERE partiti
         pytest.param("NULL, offset", "without a partition or an offset", id="no place", marks=pytest.mark.also),
     ],
 )
-def test_rows_that_no_identifier_accounts_for_are_refused(lake: Lake, rows: str, words: str) -> None:
+def test_rows_without_an_identifier_are_refused(lake: Lake, rows: str, words: str) -> None:
     lake.sql(f"INSERT INTO {{t}} SELECT {rows}, {UP_TO_3}")
     with pytest.raises(Refused, match=words):
         lake.load()
@@ -101,7 +101,7 @@ def test_rows_that_no_identifier_accounts_for_are_refused(lake: Lake, rows: str,
     assert lake.whole()
 
 
-def test_after_a_restore_a_load_is_refused_and_a_repair_puts_back_what_it_took(lake: Lake) -> None:
+def test_load_after_a_restore_is_refused_and_a_repair_adds_its_rows(lake: Lake) -> None:
     lake.more(0, 100)
     lake.load()
     lake.sql("RESTORE TABLE {t} TO VERSION AS OF 0")
@@ -124,9 +124,7 @@ def test_after_a_restore_a_load_is_refused_and_a_repair_puts_back_what_it_took(l
     ],
     ids=["truncate", "delete", "overwrite"],
 )
-def test_whoever_takes_rows_wholesale_is_named_and_a_restore_of_all_is_no_loss(
-    lake: Lake, statement: str, words: str
-) -> None:
+def test_commit_that_removes_files_is_named_unless_all_are_restored(lake: Lake, statement: str, words: str) -> None:
     lake.more(0, 100)
     lake.load()
     good = lake.version()
@@ -140,7 +138,7 @@ def test_whoever_takes_rows_wholesale_is_named_and_a_restore_of_all_is_no_loss(
 
 
 @pytest.mark.also
-def test_rows_that_shall_stay_away_are_accepted_once_and_for_all(lake: Lake) -> None:
+def test_accepted_loss_of_rows_stays_accepted(lake: Lake) -> None:
     lake.sql("TRUNCATE TABLE {t}")
     lake.more(0, 30)
     assert lake.load(LoadOptions(accept_deletes=True)) == 30
@@ -150,7 +148,7 @@ def test_rows_that_shall_stay_away_are_accepted_once_and_for_all(lake: Lake) -> 
     assert {(fault.kind, fault.why.split(" (")[0]) for fault in found.faults} == {("missing", "TRUNCATE")}
 
 
-def test_a_users_delete_is_followed_told_and_named_by_the_proof(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_delete_of_a_user_is_kept_reported_and_named_by_verify(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     lake.sql("DELETE FROM {t} WHERE offset = 17")
     lake.more(0, 10)
     with caplog.at_level(logging.WARNING):
@@ -162,9 +160,7 @@ def test_a_users_delete_is_followed_told_and_named_by_the_proof(lake: Lake, capl
     assert all("DELETE" in fault.why and "= 17)" in fault.why for fault in found.faults)
 
 
-def test_changes_of_layout_and_columns_are_followed_and_the_history_tells_what_loads_brought(
-    lake: Lake, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_layout_and_columns_are_followed(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     steps: list[Callable[[], None]] = [
         lambda: lake.sql("OPTIMIZE {t}"),
         lambda: lake.sql("ALTER TABLE {t} ADD COLUMN note string"),

@@ -1,4 +1,4 @@
-"""`spark.read.format("tiered")`: rows and types of Spark's Kafka source, bounds, user schemas."""
+"""Tests of `spark.read.format("tiered")`: rows and types of Spark's Kafka source, bounds, user schemas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KAFKA_TYPES = {
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two partitions of 2000 records in segments of 1000, one millisecond apart."""
+    """Returns two partitions of 2000 records in segments of 1000, one millisecond apart."""
     url = f"file://{tmp_path_factory.mktemp('source')}"
     filling.create_topic(url, "t", TOPIC, 2)
     for partition in range(2):
@@ -67,7 +67,7 @@ def test_columns_are_those_of_sparks_kafka_source(spark: SparkSession, store: st
     }
 
 
-def test_every_record_is_read_once_whatever_the_splits(spark: SparkSession, store: str) -> None:
+def test_every_record_is_read_once_for_any_splits(spark: SparkSession, store: str) -> None:
     frame = read(spark, store, splitBytes=3000)
     assert frame.rdd.getNumPartitions() > 4
     assert frame.selectExpr("count(*)", "count(DISTINCT partition, offset)").collect() == [(4000, 4000)]
@@ -100,7 +100,7 @@ def test_a_users_schema_picks_columns_in_its_order(spark: SparkSession, store: s
     ],
     ids=["offsets", "timestamps", "timestamps by partition", "nothing"],
 )
-def test_bounds(
+def test_reads_stay_within_their_bounds(
     spark: SparkSession, store: str, options: dict[str, str | int], expected: list[tuple[int, int, int]]
 ) -> None:
     found = read(spark, store, **options).groupBy("partition").agg({"offset": "min", "*": "count"})
@@ -118,7 +118,7 @@ def test_bounds(
     ],
     ids=["topic", "option", "offset", "store"],
 )
-def test_what_cannot_be_read_is_refused_in_words(
+def test_unreadable_source_is_refused_with_a_reason(
     spark: SparkSession, store: str, options: dict[str, str | int], words: str
 ) -> None:
     with pytest.raises(PySparkException, match=words):
@@ -144,8 +144,8 @@ def test_control_batches_are_no_rows_and_transactions_are_refused(spark: SparkSe
         read(spark, url, "offset long").collect()
 
 
-def test_a_session_of_the_users_own_finds_the_format_without_being_told() -> None:
-    """PySpark looks for `pyspark_*` packages in the folders of the path: `make` puts ours there."""
+def test_users_own_session_finds_the_format() -> None:
+    """PySpark looks for `pyspark_*` packages in the folders of the path, and `make` puts ours there."""
     code = "import pkgutil; print('pyspark_tiered' in {found.name for found in pkgutil.iter_modules()})"
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, cwd="/", timeout=60)

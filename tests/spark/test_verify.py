@@ -1,4 +1,4 @@
-"""`verify` finds what a table must not have, and `sql` answers over what was loaded."""
+"""Tests of `verify`, which finds faults of a table, and of `sql`, which queries loaded topics."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ HARM = {
     f"INSERT INTO {{t}} SELECT partition, 300, {REST} FROM {{t}} WHERE offset = 1": [RowFault("extra", 0, 300)],
     f"INSERT INTO {{t}} SELECT 4, offset, {REST} FROM {{t}} WHERE offset = 1": [RowFault("extra", 4, 1)],
 }
-"""What a statement does to a table of the offsets 0 to 299, and what is then wrong with it."""
+"""Statements on a table of the offsets 0 to 299, each with the fault that follows."""
 
 
 @java
-def test_planted_faults_are_found_and_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_injected_faults_are_found_and_named(spark: SparkSession, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
     filling.create_topic(store, "t", TOPIC, 1)
     rows = [(filling.BASE_MS + i, b"k", f"value {i}".encode(), ()) for i in range(300)]
@@ -52,7 +52,7 @@ def test_planted_faults_are_found_and_named(spark: SparkSession, tmp_path: Path)
 
 
 @java
-def test_offsets_that_the_log_never_had_are_gaps_and_no_faults(spark: SparkSession, tmp_path: Path) -> None:
+def test_offsets_that_the_log_never_had_are_no_faults(spark: SparkSession, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
     filling.create_topic(store, "t", TOPIC, 1)
     rows = [(filling.BASE_MS + i, None, b"v", ()) for i in range(100)]
@@ -66,13 +66,13 @@ def test_offsets_that_the_log_never_had_are_gaps_and_no_faults(spark: SparkSessi
 
 
 @java
-def test_what_was_never_loaded_cannot_be_verified(spark: SparkSession, tmp_path: Path) -> None:
+def test_topic_that_was_never_loaded_cannot_be_verified(spark: SparkSession, tmp_path: Path) -> None:
     filling.create_topic(f"file://{tmp_path}/store", "t", TOPIC, 1)
     with pytest.raises(Refused, match="never loaded"):
         verify(f"file://{tmp_path}/store", "t", str(tmp_path), spark=spark)
 
 
-def test_a_hole_is_cut_at_the_log_start() -> None:
+def test_hole_is_reported_from_the_log_start_on() -> None:
     assert explain_gap(2, 10, 30, 20) == [
         Gap(2, 10, 20, "expired before it was loaded"),
         Gap(2, 20, 30, "no record in the log has this offset"),
@@ -82,7 +82,7 @@ def test_a_hole_is_cut_at_the_log_start() -> None:
 
 
 @java
-def test_sql_knows_topics_by_name_and_refuses_in_words(spark: SparkSession, tmp_path: Path) -> None:
+def test_sql_finds_topics_by_name_and_refuses_with_a_reason(spark: SparkSession, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
     filling.create_topic(store, "my-topic.v1", TOPIC, 1)
     rows = [(filling.BASE_MS, b"k", f"v{i}".encode(), ()) for i in range(3)]
@@ -96,7 +96,7 @@ def test_sql_knows_topics_by_name_and_refuses_in_words(spark: SparkSession, tmp_
         sql(f"{warehouse}/none", "SELECT 1", spark=spark)
 
 
-def test_answers_in_three_forms() -> None:
+def test_sql_prints_results_in_three_formats() -> None:
     answer = QueryResult(("name", "n"), (("a", 1), (b"bytes", None), (b"\xff", 2.5)))
     assert render(answer) == "name   n\n-----  ----\na      1\nbytes  NULL\nff     2.5"
     assert render(answer, "csv") == "name,n\na,1\nbytes,NULL\nff,2.5"

@@ -1,4 +1,5 @@
-"""Arithmetic and hand-written requests of the comparison with Kafka. The legs themselves are not tested."""
+"""Tests of the arithmetic and the hand-written requests of the comparison with Kafka. The measured runs themselves are
+not tested."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_confidence_interval_holds_the_median() -> None:
     assert 0.4 <= low < 0.6 < high <= 2.0
 
 
-def test_a_goal_is_met_only_by_the_whole_interval() -> None:
+def test_goal_is_met_only_by_the_whole_interval() -> None:
     assert (rate("records/s", 1.2).is_met(1.3, 1.5), rate("records/s", 1.2).is_met(1.1, 1.5)) == (True, False)
     assert (cpu("s/GB", 0.4).is_met(0.2, 0.3), cpu("s/GB", 0.4).is_met(0.2, 0.5)) == (True, False)
     assert Metric("peak_rss_mb", "MB").is_met(0.0, 1.0) is None
@@ -53,7 +54,7 @@ def pair(ours: float, kafka: float, foreign: float = 0.0) -> Pair:
     return Pair({"cpu": ours, "foreign": 0.0}, {"cpu": kafka, "foreign": foreign})
 
 
-def test_a_row_is_made_of_paired_ratios_not_of_medians() -> None:
+def test_row_has_the_median_of_paired_ratios() -> None:
     workload = Workload("w", "what it is", (cpu("s/GB", 0.5),), lambda _: {})
     pairs = [pair(1.0, 10.0), pair(2.0, 4.0), pair(9.0, 10.0)]
     made = make_row(workload, workload.metrics[0], pairs)
@@ -61,7 +62,7 @@ def test_a_row_is_made_of_paired_ratios_not_of_medians() -> None:
     assert "| what it is | cpu (s/GB) | 2 | 10 | 0.50 |" in table({"w": workload.title}, [made])
 
 
-def test_a_ratio_with_strangers_at_work_is_marked() -> None:
+def test_ratio_is_marked_if_other_processes_used_the_cpu() -> None:
     workload = Workload("w", "what it is", (cpu("s"),), lambda _: {})
     made = make_row(workload, workload.metrics[0], [pair(1.0, 2.0), pair(1.0, 2.0, foreign=0.2)])
     assert (made.pairs, made.noisy_pairs) == (2, 1)
@@ -86,14 +87,14 @@ def test_produce_requests_are_what_the_codec_reads(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["t", "a-topic-with-a-longer-name"])
-def test_the_error_code_is_where_the_loader_looks_for_it(topic: str) -> None:
+def test_loader_finds_the_error_code(topic: str) -> None:
     response = ProduceResponse([TopicProduceResponse(topic, partition_responses=[PartitionProduceResponse(3, 0x0607)])])
     answer = encode_response_header(0, 9, 1) + encode(response, 9)
     at = produce_error_offset(topic)
     assert (len(answer).to_bytes(4, "big") + answer)[at : at + 2] == b"\x06\x07"
 
 
-def test_the_oldest_request_names_its_key_and_version() -> None:
+def test_oldest_request_has_its_key_and_version() -> None:
     header = decode_request_header(memoryview(api_versions_request())[4:])
     assert (header.key, header.version) == (18, 0)
 
@@ -107,14 +108,14 @@ def test_json_lines_are_the_same_in_every_run(tmp_path: Path) -> None:
     assert all(900 < len(line) <= 1100 and json.loads(line)["items"] for line in lines)
 
 
-def test_cpu_of_this_process_is_told_and_of_none_is_nothing() -> None:
+def test_cpu_time_of_this_process_is_read_and_of_no_process_is_none() -> None:
     before = cpu_of(os.getpid())
     while cpu_of(os.getpid()) - before < 0.05:
         pass
     assert cpu_of(0) == 0.0
 
 
-def test_an_interval_without_strangers_has_no_negative_share() -> None:
+def test_interval_without_other_processes_has_no_negative_share() -> None:
     window = CpuWindow([os.getpid()])
     before = cpu_of(os.getpid())
     while cpu_of(os.getpid()) - before < 0.05:

@@ -6,16 +6,21 @@ May import: controller, coordinator, groups
 ~ real_world          the five real ports, from the broker's settings
 ~ data_directory      the broker's own files: meta.properties, boot mark, clean mark
 ~ startup_retry       startup retries while the object store is unreachable
-~ duplicate_check     the check for another live incarnation of this broker (R6)
-~ registration        registration of an incarnation, and report of lost records (R1, R6)
-~ hosted_replicas     the leader and follower replicas of this broker (R6)
+~ duplicate_check     the check for another live process of this broker (R6)
+~ registration        registration of an incarnation, and of its addresses (R1, R6)
+~ hosted_replicas     the leader and follower replicas of this broker (R5, R6)
+~ led_partitions      the leader replicas as a protocol
 ~ replica_event_handlers  the parts that act on events of leader replicas
 ~ log_store           the open logs of this broker
+~ possible_losses     partitions whose logs may lack records, until the controller knows (R1, R4)
+~ loss_reporter       reports of possible losses, and trust in the data directory
 ~ isr_updater         ISR change requests of all led partitions (R3)
 ~ awaited_ends        log end offsets that leader elections wait for (R4)
 ~ stored_ends         notes of partitions that lie completely in the bucket
 ~ tiering             the loop of uploads, local deletion, expiry and garbage collection
 ~ housekeeping        timed rolls, fsyncs, checkpoints and file deletion
+~ object_deletion     timed deletion of expired objects, and of the objects of deleted topics
+~ store_watch         timed requests to the bucket: end of an outage, newer controller
 ~ group_coordinators  the group coordinators of the led `__consumer_offsets` partitions
 ~ group_snapshots     the snapshots of groups in the bucket: keys and metrics
 ~ internal_topic      an internal topic, created on first need
@@ -23,7 +28,7 @@ May import: controller, coordinator, groups
 ~ suspects            brokers that may be gone, for Metadata replies during failover
 ~ retention_clock     the retention time, corrected if this broker's clock is fast
 ~ health              the health report of this broker
-  cluster_metrics     cluster gauges under the names of Kafka's JMX exporter
+~ cluster_metrics     cluster gauges under the names of Kafka's JMX exporter
 ~ topic_metrics       metrics by topic, under the names of Kafka's JMX exporter
 ~ process_metrics     process metrics under the names of Prometheus clients
 """

@@ -1,7 +1,7 @@
-"""Settings and ports become a running broker. Wiring and order only: every rule it follows stands further down.
+"""One broker: start, run and stop of its parts. It wires and orders them; their rules are in their own files.
 
-A start reads the cluster's memory, makes sure that no earlier incarnation of this node answers (R6), recovers the logs,
-takes the controller's slot, registers (R1), agrees with the bucket (R5), and serves. A task that fails ends the broker.
+A start loads the metadata, checks that no other process of this broker replies (R6), recovers the logs, finds or
+becomes the controller, registers (R1), agrees with the bucket (R5), and serves. A task that fails ends the broker.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from typing import Any, TypeVar
 from tiered.broker.awaited_ends import AwaitedEnds
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
+from tiered.broker.duplicate_check import refuse_duplicate_broker
 from tiered.broker.group_coordinators import GroupCoordinators, GroupPorts
 from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.broker.health import Health, assess_health
-from tiered.broker.hosted_replicas import HostedReplicas
+from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.broker.housekeeping import Housekeeping
 from tiered.broker.isr_updater import IsrUpdater
+from tiered.broker.loss_reporter import LossReporter
+from tiered.broker.object_deletion import ObjectDeletion
+from tiered.broker.possible_losses import PossibleLosses
 from tiered.broker.producer_ids import ProducerIds
 from tiered.broker.registration import Registration
 from tiered.broker.replica_event_handlers import ReplicaEventHandlers
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.startup_retry import StartupRetry
+from tiered.broker.store_watch import StoreWatch
 from tiered.broker.stored_ends import StoredEnds
 from tiered.broker.suspects import SuspectedBrokers
 from tiered.broker.tiering import Tiering
@@ -40,6 +45,7 @@ from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config.settings import Settings
 from tiered.controller import requests
+from tiered.controller.channel import SUBMIT_SECONDS
 from tiered.controller.member import ClusterMember
 from tiered.controller.requests import Request
 from tiered.errors import Code, Fenced, InvariantViolation, Refused, Unavailable, first_cause, public_message
@@ -67,21 +73,19 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-SUBMIT_SECONDS = 30.0
-RETRY_SECONDS = 0.2
 STOP_SECONDS = 5.0
 LEAVE_BATCH_MAX = 2_500
-"""Partitions that a stop gives up with one word to the controller."""
+"""Most partitions that a stop gives up in one request."""
 STORE_WRITE_SECONDS = 60.0
-"""How long a start waits for the store to take its first entry: a store that refuses writes ends it."""
+"""Longest time that a start waits for the store to take its first entry: a store that refuses writes ends the start."""
 
 
 class Broker:
     """One broker. The caller holds the lock of the data directory and closes the network faces before `stop`.
 
-    `ended` is set when it can serve no more. `peers` is how it talks to other brokers; without them it is alone.
-    `log_level` is called with a new `log.level`. `manifest_fan` and `snapshot_slots` are smaller in simulations, so
-    that spills and snapshots happen in short lives too.
+    `served` is set once it serves, `ended` when it can serve no more. Without `peers` it has no other brokers.
+    `log_level` is called with a new `log.level`. Simulations pass a smaller `manifest_fan` and `snapshot_slots`, so
+    that spills and snapshots happen in short runs too.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class Broker:
         self._log_level = log_level
         self.cluster_id = ""
         self.credential = b""
-        """By which brokers of this cluster know each other; none before the store was read."""
+        """The credential of requests between brokers of this cluster; empty before the store was read."""
         self.ended = asyncio.Event()
         self.served = asyncio.Event()
         self._rng = world.rng.stream("node")
@@ -117,57 +121,50 @@ class Broker:
             self.incarnation, self._config, self.world, peers, self._metadata, self._apply_image, self._on_committed,
             self._draw_id,
         )  # fmt: skip
-        self.cluster_metrics = ClusterMetrics(
-            metrics, settings.node_id, lambda: self.image, lambda: self.cluster.is_controller
-        )
-        self.suspected_brokers = SuspectedBrokers(world.clock, lambda: self.image, self.cluster.on_broker_unreachable)
+        self.view = self.cluster.view
+        self.cluster_metrics = ClusterMetrics(metrics, self.view, lambda: self.cluster.is_controller)
+        self.suspected_brokers = SuspectedBrokers(world.clock, self.view, self.cluster.on_broker_unreachable)
         self.cold_tier = self._make_cold_tier(manifest_fan)
         group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
+        self.losses = PossibleLosses(self.view)
         self.hosted_replicas = HostedReplicas(
-            settings, self.world, metrics, incarnation=self.incarnation,
-            disk=self.disk, directory=self.data_directory, cold_tier=self.cold_tier,
-            snapshot_store=group_snapshots, peers=peers,
-            has_controller_contact=lambda: self.cluster.has_controller_contact, newest_image=lambda: self.image,
-            suspected_brokers=self.suspected_brokers,
+            self.view, self.world, metrics,
+            storage=ReplicaStorage(self.disk, self.data_directory, self.cold_tier, group_snapshots),
+            losses=self.losses, peers=peers, suspected_brokers=self.suspected_brokers,
+            has_controller_contact=lambda: self.cluster.has_controller_contact,
         )  # fmt: skip
+        channel, log_store = self.cluster.channel, self.hosted_replicas.log_store
         self.group_coordinators = GroupCoordinators(
             GroupPorts(
-                self.store, group_snapshots, world.clock, world.rng, self.hosted_replicas,
-                image=lambda: self.cluster.image, settings=lambda: self._config.current,
-                has_controller_contact=lambda: self.cluster.has_controller_contact, submit=self.submit,
+                self.view, channel, self.hosted_replicas, self.store, group_snapshots, world.clock, world.rng,
+                has_controller_contact=lambda: self.cluster.has_controller_contact,
             ),
             metrics,
         )  # fmt: skip
-        self.tiering = Tiering(
-            settings,
-            self.hosted_replicas.list_leaders,
-            self.hosted_replicas.on_fenced,
-            self.retention_clock,
-            world.clock,
-            world.rng,
-            metrics,
-        )
+        self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
         self._is_registered = self._has_handed_over = self._is_serving = False
-        self.isr_updater = IsrUpdater(
-            self.submit, self.hosted_replicas.list_leaders, lambda: self.hosted_replicas.unreported_losses,
-            lambda: self.image, lambda: self.settings, self.incarnation, world.clock, metrics,
-        )  # fmt: skip
-        self.stored_ends = StoredEnds(
-            self.submit, self.hosted_replicas.list_leaders, lambda: self.hosted_replicas.unreported_losses,
-            lambda: self.image, settings.node_id, self.incarnation, world.clock,
-        )  # fmt: skip
+        self.isr_updater = IsrUpdater(self.view, channel, self.hosted_replicas, self.losses, world.clock, metrics)
+        self.stored_ends = StoredEnds(self.view, channel, self.hosted_replicas, self.losses, world.clock)
         self.hosted_replicas.subscribe(
             ReplicaEventHandlers(self.tiering, self.isr_updater, self.stored_ends, self.group_coordinators)
         )
-        self.awaited_ends = AwaitedEnds(
-            self.submit, self.hosted_replicas.end_of, settings.node_id, self.incarnation, world.clock
-        )
-        labels = TopicLabels(settings.tiered_metrics_max_topics, lambda: self.image)
-        self.topic_metrics = TopicMetrics(metrics, labels, self.hosted_replicas.list_replicas, lambda: self.image)
+        self.awaited_ends = AwaitedEnds(self.view, channel, log_store, world.clock)
+        labels = TopicLabels(settings.tiered_metrics_max_topics, self.view)
+        self.topic_metrics = TopicMetrics(metrics, labels, self.hosted_replicas, self.view)
         self._main: asyncio.Task[None] | None = None
         self._loops: list[asyncio.Task[None]] = []
-        self.registration = Registration(self)
-        self.producer_ids = ProducerIds(self.submit, settings.node_id)
+        self.loss_reporter = LossReporter(self.view, channel, self.losses, log_store, self.data_directory)
+        self.registration = Registration(
+            self.view, channel, self.startup_retry, log_store, self.losses, self.loss_reporter, self.retention_clock,
+            world.clock,
+        )  # fmt: skip
+        self.housekeeping = Housekeeping(
+            self.view, self.world, self.hosted_replicas, self.loss_reporter, self.tiering, self.disk,
+            self.data_directory, self.served,
+        )  # fmt: skip
+        self._object_deletion = ObjectDeletion(self.view, channel, self.cluster, self.cold_tier.collector, world.clock)
+        self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
+        self.producer_ids = ProducerIds(channel, settings.node_id)
         self._failure = ""
         metrics.gauge("tiered_metadata_waiting_changes", "Changes of metadata that wait for the bucket.").set_function(
             lambda: float(self.cluster.pending)
@@ -189,7 +186,7 @@ class Broker:
             Collector(self.store, manifests, uploader.keys_in_flight, world.clock, metrics, grace_ms=grace_ms),
         )
 
-    # -- what others ask ----------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     @property
     def settings(self) -> Settings:
@@ -203,12 +200,14 @@ class Broker:
 
     @property
     def image(self) -> Image:
-        """The committed state of the cluster, as far as this broker has heard."""
-        return self.cluster.image
+        """The newest committed image that this broker knows."""
+        return self.view.image
 
     def leader_replica(self, topic: str, partition: int) -> LeaderReplica:
-        """The partition, led here: of the topic that has the name in the image. `Refused` when it is not there, led
-        elsewhere or not readable."""
+        """Returns the leader replica of a partition of the topic that has this name in the image.
+
+        Raises `Refused` if there is no such partition, another broker leads it, or its log cannot be opened.
+        """
         tp = TopicPartition(topic, partition)
         found = self.hosted_replicas.find_leader(tp)
         if found is not None:
@@ -225,20 +224,25 @@ class Broker:
         raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {tp}")
 
     def topic(self, topic_id: TopicId) -> TopicImage:
-        """The topic that has this id. `Refused(UNKNOWN_TOPIC_ID)` when it was deleted, or is not heard of yet."""
+        """Returns the topic that has this id.
+
+        Raises `Refused` (UNKNOWN_TOPIC_ID) if it was deleted, or is not in the image yet.
+        """
         known = self.image.topics_by_id.get(topic_id)
         if known is None:
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
         return known
 
     def follower_reads(self, topic: str, partition: int) -> FollowerReads | None:
-        """The partition as consumers near by read it, when it is copied here."""
-        copy = self.hosted_replicas.find_follower(TopicPartition(topic, partition))
-        return FollowerReads(copy, lambda: self._is_in_isr(copy)) if copy is not None else None
+        """Returns the reads of consumers from a follower replica (KIP-392); None if this broker has none."""
+        follower = self.hosted_replicas.find_follower(TopicPartition(topic, partition))
+        return FollowerReads(follower, lambda: self._is_in_isr(follower)) if follower is not None else None
 
     def _is_in_isr(self, follower: FollowerReplica) -> bool:
-        """Whether the cluster counts a copy in under the leader that it follows, as far as it is heard. Under the next
-        one this broker may lead itself, which it has yet to act on."""
+        """True if a follower replica is in the ISR of the leader that it follows, in the newest image.
+
+        Under a newer epoch this broker may lead the partition itself, and may not have applied that yet.
+        """
         topic = self.image.topics_by_id.get(follower.topic_id)
         if topic is None or not self.cluster.has_controller_contact:
             return False
@@ -246,37 +250,23 @@ class Broker:
         return now.leader_epoch == follower.leader_epoch and self.settings.node_id in now.isr
 
     def leader_replicas(self) -> list[LeaderReplica]:
-        """Every partition that this broker leads."""
+        """Returns the leader replicas of this broker."""
         return self.hosted_replicas.list_leaders()
 
     async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS) -> Any:
-        """Asks the controller; the reply's type stands with each request. `Refused` with the reason."""
-        if self._main is None:
-            raise Refused(Code.NOT_CONTROLLER, "the broker does not run")
-        return await self.cluster.submit(request, timeout)
-
-    async def submit_with_retry(self, request: Request, timeout: float = SUBMIT_SECONDS) -> None:
-        """The same for what is as good when it is said twice: asks again where its controller ended first."""
-        end = self.world.clock.mono_ns() + int(timeout * 1e9)
-        while True:
-            left = (end - self.world.clock.mono_ns()) / 1e9
-            try:
-                await self.submit(request, max(left, 0.001))
-                return
-            except Refused as refused:
-                if refused.code is not Code.REQUEST_TIMED_OUT or left <= RETRY_SECONDS:
-                    raise
-                log.info("asks the controller again request=%s why=%s", type(request).__name__, refused.why)
-            await self.world.clock.sleep(RETRY_SECONDS)
+        """Returns the controller's reply; its type stands with each request. Raises `Refused` with the reason."""
+        return await self.cluster.channel.submit(request, timeout)
 
     async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str = "") -> None:
-        """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks. Clients are
-        told `listeners`, and HTTP clients `advertised_http` (`http://HOST:PORT`; "": as `http` says). Says nothing to
-        the cluster that it knows already. `Refused` where nobody reaches them."""
+        """Tells the cluster the addresses of this broker.
+
+        A second process with this node id checks `http` (HOST:PORT). Kafka clients get `listeners`, and HTTP clients
+        `advertised_http` (`http://HOST:PORT`; "": as `http`). Raises `Refused` if the controller cannot connect.
+        """
         await self.registration.announce(http, listeners, advertised_http)
 
     def health(self) -> Health:
-        """Whether the broker serves, and what is wrong."""
+        """Returns the health report: if the broker serves, and its problems."""
         return assess_health(
             failure=self._failure,
             started=self._is_serving,
@@ -300,17 +290,19 @@ class Broker:
     # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when everything is served, and waits for a store that is away. `Refused` when it must not run,
-        `Unavailable` when the store refuses."""
+        """Starts the broker. Returns once it serves; waits as long as the store is unreachable.
+
+        Raises `Refused` if this broker must not run, and `Unavailable` if the store refuses.
+        """
         image = await self.startup_retry.retry_until_store_is_back(self._load_metadata)
-        await self.registration.refuse_duplicate_broker(image)
+        await refuse_duplicate_broker(image, self.settings, self.world.net, self.peers)
         found = await self.data_directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
         found = self.registration.assess_directory(image, found)
         self._apply_settings(image)
-        self.hosted_replicas.settings = self.settings
         await self.hosted_replicas.recover(image, found)
         await self._write_at_startup(self.cluster.start(image))
         self._main = asyncio.create_task(self._run(), name="node")
+        self.cluster.channel.open()
         try:
             await self.startup_retry.retry_refused(self.registration.register)
         except Refused as refused:
@@ -324,20 +316,22 @@ class Broker:
         )  # fmt: skip
 
     async def _load_metadata(self) -> Image:
-        """What the cluster of this store knows; the first broker of a store makes the cluster."""
+        """Returns the image of this store's cluster; the first broker of a store creates the cluster."""
         found = await read_format(self.store)
         if found is None:
             await probe(self.store, self.world.rng)
         else:
             await probe_at_restart(self.store, FORMAT_KEY, encode_format(found), self.world.rng)
-        held, _ = await self._write_at_startup(self._metadata.load_or_create_format())
+        held, _ = await self._write_at_startup(
+            self._metadata.load_or_create_format(self.data_directory.read_cluster_id())
+        )
         self.cluster_id, self.credential = held.cluster_id, held.credential
         if self.peers is not None:
             self.peers.cluster_id, self.peers.credential = self.cluster_id, self.credential
         return await self._metadata.load()
 
     async def _write_at_startup(self, step: Coroutine[Any, Any, T]) -> T:
-        """Writes metadata in the start. `Unavailable` when a store that is there has not taken it in time."""
+        """Writes metadata during the start. Raises `Unavailable` if a reachable store does not take it in time."""
         return await self.startup_retry.wait_for_store_write(
             step, STORE_WRITE_SECONDS, lambda: self._metadata.last_error or "no controller answers"
         )
@@ -345,14 +339,16 @@ class Broker:
     # -- running ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """All loops of the broker. The first one that fails ends them all, and the broker with them."""
+        """Runs all loops of the broker. The first failure ends them all, and the broker."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.cluster.run(), name="cluster")
                 group.create_task(self.cluster.loader.run(), name="carry-out")
                 self._loops = [
                     group.create_task(self.tiering.run(), name="tiering"),
-                    group.create_task(Housekeeping(self).run(), name="housekeeping"),
+                    group.create_task(self.housekeeping.run(), name="housekeeping"),
+                    group.create_task(self._object_deletion.run(), name="object-deletion"),
+                    group.create_task(self._store_watch.run(), name="store-watch"),
                     group.create_task(self.group_coordinators.run(), name="coordinators"),
                     group.create_task(self.hosted_replicas.run_fetchers(), name="copying"),
                     group.create_task(self.isr_updater.run(), name="in-sync-sets"),
@@ -363,17 +359,17 @@ class Broker:
             cause = first_cause(error)
             words = public_message(cause)
             self._fail(words)
-            bug = error if words != str(cause) else None  # an error of ours says what is wrong, a bug only where
+            bug = error if words != str(cause) else None  # our own errors need no stack trace, bugs do
             log.critical("broker failed why=%s: %s", type(cause).__name__, cause, exc_info=bug)
 
     def _on_disk_failed(self, why: str) -> None:
-        """The next start must believe only what was fsynced; this one ends."""
+        """Ends the broker; without the boot mark the next start believes only what was fsynced."""
         with contextlib.suppress(Unavailable):
             self.data_directory.remove_boot_mark()
         self._fail(f"data directory: {why}")
 
     def on_invariant_violation(self, error: InvariantViolation) -> None:
-        """Something that always holds did not, while a request was dealt with: the broker ends before it says more."""
+        """Ends the broker before it sends another reply: a request found a broken invariant."""
         log.critical("broker failed why=%s: %s", type(error).__name__, error, exc_info=error)
         self._fail(public_message(error))
 
@@ -385,8 +381,10 @@ class Broker:
         self.ended.set()
 
     def _on_committed(self, changes: Sequence[Change], old: Image, new: Image) -> None:
-        """These changes are committed. What a deleted topic had here ends at once, and what another broker leads is led
-        here no more; all else waits for `_apply_image`."""
+        """Ends at once the replicas of deleted topics, and the leaderships that another broker has now.
+
+        `_apply_image` does all else later. The changes are committed, or the image is from a snapshot.
+        """
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
         if deleted:
             self.hosted_replicas.stop_topics(deleted)
@@ -400,7 +398,7 @@ class Broker:
             log.error("%s", lost)
 
     async def _apply_image(self, old: Image, new: Image) -> None:
-        """Brokers act on committed entries only (M5): here they do."""
+        """Applies a committed image (M5). Raises `Fenced` if another process has the node id, or it is unregistered."""
         known = new.brokers.get(self.settings.node_id)
         if known is not None and known.incarnation == self.incarnation:
             self._is_registered = True
@@ -409,13 +407,13 @@ class Broker:
         elif self._is_registered:
             raise Fenced(f"another process has taken the node id {self.settings.node_id}")
         self._apply_settings(new)
-        await self.hosted_replicas.apply_image(old, new, self.settings)
+        await self.hosted_replicas.apply_image(old, new)
         self.group_coordinators.on_image(old, new)
         self.awaited_ends.on_image(new)
         self.suspected_brokers.on_image()
 
     def _apply_settings(self, image: Image) -> None:
-        """Takes the settings that are in force as of an image."""
+        """Takes the settings in force as of an image."""
         before = self.settings
         self._config.apply_image(image)
         if self.settings.log_level != before.log_level:
@@ -424,17 +422,19 @@ class Broker:
     # -- stop ---------------------------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Others lead what they can, and count on this broker no more where enough others are in sync, while clients
-        are still told so here. Once, before a clean stop."""
+        """Moves leaderships to other brokers before a clean stop, and leaves each ISR with enough other members.
+
+        Clients still learn the new leaders from this broker. A second call does nothing.
+        """
         if self._is_serving and not self._failure and not self._has_handed_over:
             self._has_handed_over = True
             await self._try_submit(requests.HandOver(self.settings.node_id, self.incarnation))
 
     async def stop(self, *, clean: bool = True) -> None:
-        """Ends everything; `clean` also makes all durable, so that the next start has nothing to check or to report.
+        """Stops the broker. `clean` also makes all logs durable: the next start then checks and reports nothing.
 
-        A broker that failed is never stopped cleanly, nor one that has losses to tell: the next start must doubt the
-        same logs again. Safe to call after a start that did not succeed.
+        A broker that failed, or has losses to report, never stops cleanly: the next start must find the same logs
+        suspect. The call is safe after a start that failed.
         """
         if clean:
             await self._report_losses()
@@ -443,17 +443,17 @@ class Broker:
         self.group_coordinators.refuse("the broker is stopping")
         self.hosted_replicas.refuse(Refused(Code.BROKER_NOT_AVAILABLE, "the broker is stopping"))
         clean = (
-            clean and served and not self._failure and self.disk.dead is None and self.registration.directory_trusted
+            clean and served and not self._failure and self.disk.dead is None and self.loss_reporter.directory_trusted
         )
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         if clean:
             await self.group_coordinators.save_final_snapshots()
-        if self.hosted_replicas.unreported_losses:
+        if self.losses.unreported:
             with contextlib.suppress(Unavailable):
                 self.data_directory.remove_boot_mark()
-        durable = clean and not self.hosted_replicas.unreported_losses and await self.hosted_replicas.close_clean()
+        durable = clean and not self.losses.unreported and await self.hosted_replicas.close_clean()
         if durable and not self.cold_tier.manifests.has_undecided_change and not self.hosted_replicas.takeover_pending:
             await self._leave_partitions()
             await self._try_submit(requests.StopBroker(self.settings.node_id, self.incarnation))
@@ -471,22 +471,22 @@ class Broker:
             log.info("broker stopped node_id=%d clean=%s", self.settings.node_id, durable)
 
     async def _report_losses(self) -> None:
-        """What was not told yet, if it can be told soon."""
-        if self.hosted_replicas.unreported_losses or self.hosted_replicas.overstated_losses:
+        """Reports losses that are due, if the controller replies soon."""
+        if self.losses.has_any_to_report:
             with contextlib.suppress(Refused, Unavailable, TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):
-                    await self.registration.report_losses()
+                    await self.loss_reporter.report_losses()
 
     async def _leave_partitions(self) -> None:
-        """Gives up many partitions in shares, each of which is decided and acted on without holding up others."""
+        """Gives up many partitions in batches, so that no decision of the controller takes long."""
         places = [(topic.topic_id, tp.partition) for tp, topic in hosted_partitions(self.image, self.settings.node_id)]
         for start in range(0, len(places) if len(places) > LEAVE_BATCH_MAX else 0, LEAVE_BATCH_MAX):
-            share = tuple(places[start : start + LEAVE_BATCH_MAX])
-            if not await self._try_submit(requests.LeavePartitions(self.settings.node_id, self.incarnation, share)):
+            batch = tuple(places[start : start + LEAVE_BATCH_MAX])
+            if not await self._try_submit(requests.LeavePartitions(self.settings.node_id, self.incarnation, batch)):
                 return
 
     async def _try_submit(self, request: Request) -> bool:
-        """A last word to the cluster, if it can be said soon; whether it was."""
+        """Submits a last request. Returns False if the controller did not accept it soon."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.submit(request)

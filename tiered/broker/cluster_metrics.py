@@ -1,6 +1,6 @@
-"""What the cluster's state comes to in figures, under the names that Kafka's have behind the usual JMX exporter.
+"""Gauges and counters of the cluster's state, under the names that Kafka's metrics have behind the usual JMX exporter.
 
-Gauges are worked out when somebody looks, once for each image; only what must not be missed in between is counted.
+A scrape computes the gauges, at most once for each image. Only events between two scrapes are counted.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from tiered.controller.member_view import MemberView
 from tiered.controller.partition_health import (
     PartitionHealth,
     assess_partitions,
@@ -19,17 +20,14 @@ from tiered.metadata.image import Image
 from tiered.metrics import Metrics, limit_topics
 
 LOSS_TOPICS_MAX = 100
-"""Topics that are named by a metric of losses."""
+"""Most topics with a label of their own in the metric of losses."""
 
 
 class ClusterMetrics:
-    """Of one broker. `reigns` says whether it is the controller."""
+    """The metrics of one broker. `is_controller` is True if this broker is the active controller."""
 
-    def __init__(
-        self, metrics: Metrics, node_id: int, image: Callable[[], Image], is_controller: Callable[[], bool]
-    ) -> None:
-        self._node_id = node_id
-        self._image = image
+    def __init__(self, metrics: Metrics, view: MemberView, is_controller: Callable[[], bool]) -> None:
+        self._view = view
         self._cached_health: tuple[Image, PartitionHealth] | None = None
         self._shrinks = metrics.counter(
             "kafka_server_replicamanager_isrshrinks_total", "In-sync sets of led partitions that lost a member."
@@ -42,15 +40,15 @@ class ClusterMetrics:
 
     @property
     def partition_health(self) -> PartitionHealth:
-        """How the partitions stand now."""
-        image = self._image()
+        """Health of all partitions in the newest image."""
+        image = self._view.image
         if self._cached_health is None or self._cached_health[0] is not image:
-            self._cached_health = image, assess_partitions(image, self._node_id)
+            self._cached_health = image, assess_partitions(image, self._view.node_id)
         return self._cached_health[1]
 
     def count_isr_changes(self, changes: Sequence[Change], before: Image, after: Image) -> None:
-        """These changes are committed."""
-        shrunk, grown = count_isr_changes(changes, before, after, self._node_id)
+        """Counts the ISR changes among committed changes."""
+        shrunk, grown = count_isr_changes(changes, before, after, self._view.node_id)
         self._shrinks.inc(shrunk)
         self._expands.inc(grown)
 
@@ -97,7 +95,7 @@ class ClusterMetrics:
 
     def _add_cluster_gauges(self, metrics: Metrics, is_controller: Callable[[], bool]) -> None:
         def gauge(name: str, help: str, read: Callable[[Image], int]) -> None:
-            metrics.gauge(name, help).set_function(lambda: float(read(self._image())))
+            metrics.gauge(name, help).set_function(lambda: float(read(self._view.image)))
 
         gauge(
             "kafka_controller_kafkacontroller_activecontrollercount",
@@ -127,5 +125,5 @@ class ClusterMetrics:
         metrics.gauge(
             "tiered_topic_possible_loss_partitions", "The same of each topic that has any.", ("topic",)
         ).set_function(
-            lambda: limit_topics(Counter(tp.topic for tp in unacknowledged_losses(self._image())), LOSS_TOPICS_MAX)
+            lambda: limit_topics(Counter(tp.topic for tp in unacknowledged_losses(self._view.image)), LOSS_TOPICS_MAX)
         )

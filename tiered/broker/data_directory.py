@@ -1,8 +1,9 @@
-"""The broker's own files in its data directory: whose it is, how it was left, and how far its logs are safe.
+"""The broker's own files in its data directory: its owner, the state it was left in, and the durable end of each log.
 
-`log/meta.properties` names cluster, node and directory, as Kafka's does. The boot mark says that everything written
-since is in the page cache unless the machine died; it is written only after a recovery whose result is fsynced, and
-taken away for good when an I/O error makes the directory untrusted. The clean mark says that all logs are durable.
+- `log/meta.properties` names cluster, node and directory, as Kafka's does.
+- The boot mark proves that the page cache has everything written since, unless the machine went down. It is written
+  after a recovery whose result is fsynced. An I/O error removes it for good: the directory is then untrusted.
+- The clean mark proves that all logs are durable (R1).
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot import checkpoints
-from tiered.hot import clean_shutdown as left_logs
-from tiered.hot import synced_logs as synced
+from tiered.hot import checkpoints, clean_shutdown, synced_logs
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
@@ -31,13 +30,13 @@ META_FILE = "meta.properties"
 VERSION = "1"
 DELETE_SUFFIX = "-delete"
 LOGS_PER_YIELD = 1_000
-"""Logs that are dealt with before others get their turn."""
+"""Logs that are handled before the loop yields."""
 NAME_BYTES_MAX = 255
-"""Of one file or directory, as file systems have it; the name of a topic may take nearly all of it."""
+"""Longest name of a file or directory on common file systems; the name of a topic may take nearly all of it."""
 
 
 class DirectoryState(NamedTuple):
-    """How the directory was left. `whole`: every log in it is as its process wrote it."""
+    """The state in which the last process left the directory."""
 
     directory_id: str
     same_boot: bool
@@ -45,12 +44,13 @@ class DirectoryState(NamedTuple):
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
     clean_entries: Mapping[TopicPartition, CleanLogEntry] = MappingProxyType({})
-    """What a clean stop said of small logs; empty after any other end."""
+    """The entries of small logs that a clean stop wrote; empty after any other end."""
     synced_logs: SyncedLogsContent = NO_SYNCED_LOGS
-    """Which logs are whole at what they synced."""
+    """The logs that have all records which their process fsynced."""
 
     @property
     def is_intact(self) -> bool:
+        """True if every log is as its process wrote it."""
         return self.same_boot or self.clean
 
 
@@ -66,10 +66,10 @@ class DataDirectory:
         self._saves_done = 0
 
     async def open(self, cluster_id: str, node_id: int, new_directory_id: str) -> DirectoryState:
-        """What is there; a new directory becomes this node's under `new_directory_id`. `Refused` when it is another's,
-        `Corrupt` when it does not say whose it is.
+        """Returns the state of the directory; gives a new directory to this node, under `new_directory_id`.
 
-        The clean mark is gone, durably, when this returns: from now on a death is not a clean stop.
+        Removes the clean mark durably: from now on only a clean stop counts as one. Raises `Refused` if another node
+        owns the directory, and `Corrupt` if its owner cannot be read.
         """
         self._disk.make_dirs(ROOT)
         held = checkpoints.load(self._disk, ROOT, META_FILE)
@@ -90,8 +90,8 @@ class DataDirectory:
         if not held:
             if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
                 log.warning(
-                    "%s of the data directory is gone or empty, and logs are there: it is taken for another one, whose"
-                    " logs may lack their ends",
+                    "%s of the data directory is gone or empty, and logs are there: the directory counts as another"
+                    " one, whose logs may lack their ends",
                     META_FILE,
                 )
             text = f"version={VERSION}\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
@@ -100,20 +100,28 @@ class DataDirectory:
         await self._disk.sync_dir(ROOT)
         return found
 
+    def read_cluster_id(self) -> str:
+        """Returns the id of the cluster that the directory belongs to; "" if it belongs to none yet."""
+        held = checkpoints.load(self._disk, ROOT, META_FILE)
+        rows = dict(_parse_properties((held or b"").decode(errors="replace").splitlines()))
+        return rows.get("cluster.id", "")
+
     async def write_boot_mark(self) -> None:
-        """Recovery is finished and fsynced: after a mere death of the process the page cache is whole."""
+        """Writes the boot mark: recovery is finished and fsynced, so the page cache outlives a kill of the process."""
         await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, self._disk.boot_mark().encode())
 
     def remove_boot_mark(self) -> None:
-        """After an I/O error: the next start believes only what was fsynced."""
+        """Removes the boot mark after an I/O error: the next start believes only what was fsynced."""
         self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
 
     async def save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
-        """How far each log is durable, and where it starts. Callers that come while it is written share the next
-        writing: a thousand logs that begin anew at once do not write it a thousand times."""
-        self._saves_requested = asked = self._saves_requested + 1
+        """Saves how far each log is durable, and where it starts.
+
+        Calls during a save share the next one: a thousand logs that change at once cause two saves, not a thousand.
+        """
+        self._saves_requested = ticket = self._saves_requested + 1
         async with self._save_lock:
-            if self._saves_done < asked:
+            if self._saves_done < ticket:
                 number = self._saves_requested
                 await self._save_offsets(logs)
                 self._saves_done = number
@@ -134,42 +142,46 @@ class DataDirectory:
 
     def _load_clean_entries(self) -> dict[TopicPartition, CleanLogEntry]:
         try:
-            data = checkpoints.load(self._disk, ROOT, left_logs.FILE)
-            return left_logs.parse(data, where=left_logs.FILE) if data is not None else {}
+            data = checkpoints.load(self._disk, ROOT, clean_shutdown.FILE)
+            return clean_shutdown.parse(data, where=clean_shutdown.FILE) if data is not None else {}
         except Corrupt as error:
-            log.warning("what a clean stop said is not used why=%s", error)
+            log.warning("entries of the last clean stop are not used why=%s", error)
             return {}
 
     def _load_synced_logs(self) -> SyncedLogsContent:
         try:
-            data = checkpoints.load(self._disk, ROOT, synced.FILE)
-            return synced.parse(data, where=synced.FILE) if data is not None else NO_SYNCED_LOGS
+            data = checkpoints.load(self._disk, ROOT, synced_logs.FILE)
+            return synced_logs.parse(data, where=synced_logs.FILE) if data is not None else NO_SYNCED_LOGS
         except Corrupt as error:
-            log.warning("which logs are whole at what they synced is not known why=%s", error)
+            log.warning("notes of synced logs are not used why=%s", error)
             return NO_SYNCED_LOGS
 
     async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]]) -> None:
-        """All logs are closed and durable; of the small ones the next start need only read this."""
+        """Marks a clean stop: all logs are closed and durable.
+
+        The next start need not read the small logs that have an entry.
+        """
         rows: list[bytes] = []
         for tp, each in entries:
-            rows.append(left_logs.encode_log(tp, each))
+            rows.append(clean_shutdown.encode_log(tp, each))
             if len(rows) % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-        await checkpoints.save(self._disk, ROOT, left_logs.FILE, left_logs.encode(rows))
+        await checkpoints.save(self._disk, ROOT, clean_shutdown.FILE, clean_shutdown.encode(rows))
         await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
 
-    # -- partitions that are not any more -----------------------------------------------------------------------------
+    # -- log directories ----------------------------------------------------------------------------------------------
 
     def log_path(self, tp: TopicPartition) -> str:
-        """Where the log of a partition lies."""
+        """Returns the directory of a partition's log."""
         return f"{ROOT}/{tp}"
 
     def delete_stray_logs(self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState) -> DirectoryState:
-        """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition.
-        What is noted of a log that is not there may be of an earlier topic of that name: it is left out of the answer.
+        """Deletes directories that an earlier run had renamed for deletion, and logs of topics that are gone.
 
-        A topic id that a power cut tore off was never durable, so nothing of that log was: it may be of an earlier
-        topic of that name, and goes too."""
+        A log whose file with the topic id is torn by a power cut was never durable, and may belong to an earlier topic
+        of that name: it is deleted too. Returns the state without the checkpoints of logs that are not there: these
+        may belong to an earlier topic as well.
+        """
         for name in self._disk.list(ROOT):
             if name.endswith(DELETE_SUFFIX):
                 self._disk.remove(f"{ROOT}/{name}")
@@ -183,25 +195,25 @@ class DataDirectory:
             if owner is None:
                 continue
             if not state.is_intact and tp not in state.recovery_points and checkpoints.is_torn_metadata(owner):
-                log.warning("log that was never durable goes name=%s", name)
+                log.warning("log that was never durable is deleted name=%s", name)
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
             try:
                 topic_id = checkpoints.parse_metadata(owner, where=name)
             except Corrupt as error:
-                log.warning("log directory keeps its place unread name=%s why=%s", name, error)
+                log.warning("log directory cannot be read and stays name=%s why=%s", name, error)
                 continue
             if topic_ids.get(tp) != topic_id:
-                log.info("log of a deleted topic goes name=%s topic_id=%s", name, topic_id)
+                log.info("log of a deleted topic is deleted name=%s topic_id=%s", name, topic_id)
                 self._disk.remove(f"{ROOT}/{name}")
-        there = topic_ids.keys() & map(_parse_directory_name, self._disk.list(ROOT))
+        present = topic_ids.keys() & map(_parse_directory_name, self._disk.list(ROOT))
         return state._replace(
-            recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in there},
-            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in there},
+            recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in present},
+            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in present},
         )
 
     def rename_for_deletion(self, tp: TopicPartition, topic_id: str, due_ms: int) -> None:
-        """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
+        """Renames a partition's directory; `delete_one_due` deletes it at `due_ms`, when its readers are done."""
         if self._disk.exists(self.log_path(tp)):
             end = f".{topic_id}.{next(self._rename_numbers)}{DELETE_SUFFIX}"
             aside = f"{ROOT}/{str(tp)[: NAME_BYTES_MAX - len(end)]}{end}"
@@ -209,7 +221,7 @@ class DataDirectory:
             self._pending_deletions.append((due_ms, aside))
 
     async def delete_one_due(self, now_ms: int) -> bool:
-        """Deletes one condemned directory whose time has come; whether there was one."""
+        """Deletes one renamed directory that is due. Returns False if there is none."""
         for due in self._pending_deletions:
             if due[0] <= now_ms:
                 await self._disk.discard(due[1])
@@ -239,7 +251,7 @@ class DataDirectory:
         return rows["directory.id"]
 
     def _load_offsets(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint; nothing when it does not prove itself: then more is checked than need be."""
+        """Returns the offsets in a checkpoint file; none if it is corrupt: recovery then checks more than it must."""
         try:
             return checkpoints.parse_offsets(checkpoints.load(self._disk, ROOT, name) or b"", where=name)
         except Corrupt as error:
@@ -248,7 +260,7 @@ class DataDirectory:
 
 
 def _parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition whose log a directory of this name holds."""
+    """Returns the partition whose log has this directory name; None if the name is of no log."""
     topic, dash, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
 

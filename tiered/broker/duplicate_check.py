@@ -1,4 +1,7 @@
-"""Rule R6 at start: does the incarnation that the metadata log names still answer? Asked by one small HTTP GET."""
+"""The check of a start for another live process of this broker (R6): one small HTTP GET, and one call between brokers.
+
+It refuses only if the incarnation that the metadata log names replies. It does not find a process that is cut off.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,53 @@ from collections.abc import Callable
 
 import orjson
 
-from tiered.errors import Unavailable
+from tiered.config.settings import Settings
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import incarnation_digest
+from tiered.metadata.image import BrokerImage, Image
+from tiered.peers import Peers
 from tiered.ports import Net, Stream
 
 PATH = "/tiered/v1/node"
 TIMEOUT_SECONDS = 2.0
-ANSWER_BYTES_MAX = 64 * 1024
+RESPONSE_BYTES_MAX = 64 * 1024
 LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
+async def refuse_duplicate_broker(image: Image, settings: Settings, net: Net, peers: Peers | None) -> None:
+    """Raises `Refused` (DUPLICATE_BROKER_REGISTRATION) if another process replies under this node id."""
+    known = image.brokers.get(settings.node_id)
+    address = await _find_live_address(known, settings, net, peers) if known is not None and known.alive else ""
+    if known is not None and address:
+        raise Refused(
+            Code.DUPLICATE_BROKER_REGISTRATION,
+            f"broker {known.node_id} of this store answers at {address}; stop it first,"
+            " or give this one another node.id",
+        )
+
+
+async def _find_live_address(known: BrokerImage, settings: Settings, net: Net, peers: Peers | None) -> str:
+    """Returns the address at which that incarnation replies; "" if it does not.
+
+    HTTP may be open for the broker's own machine only. The listener for brokers is open for all of them.
+    """
+    if await is_answering(net, known.http, known.incarnation):
+        return known.http
+    address = known.address(settings.inter_broker_listener_name)
+    if peers is None or not address:
+        return ""
+    try:
+        view = await peers.get_controller_view(address, TIMEOUT_SECONDS)
+    except (Unavailable, Refused, Corrupt):
+        return ""
+    return address if (view.node_id, view.incarnation) == (known.node_id, known.incarnation) else ""
+
+
 async def is_answering(net: Net, http: str, incarnation: str) -> bool:
-    """Whether `incarnation` answers at `http` (HOST:PORT). Silence, or anybody else there, is a no. Neither side says
-    it: whoever is there now, and whoever asks there, learns a digest."""
+    """True if `incarnation` replies at `http` (HOST:PORT).
+
+    Both sides only learn a digest: another process may have the address now, and anybody may send the request.
+    """
     host, _, port = http.rpartition(":")
     host = host.strip("[]")
     if not port.isdecimal():
@@ -31,12 +68,12 @@ async def is_answering(net: Net, http: str, incarnation: str) -> bool:
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await _send(stream, f"GET {PATH} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n".encode())
-            answer = await _receive(stream)
+            response = await _receive(stream)
     except (Unavailable, TimeoutError):
         return False
     finally:
         stream.close()
-    return _parse_digest(answer) == incarnation_digest(incarnation)
+    return _parse_digest(response) == incarnation_digest(incarnation)
 
 
 async def _send(stream: Stream, data: bytes) -> None:
@@ -50,18 +87,18 @@ async def _send(stream: Stream, data: bytes) -> None:
 
 
 async def _receive(stream: Stream) -> bytes:
-    """Everything up to the end of the stream, or as much as an honest answer can be."""
-    answer = bytearray()
+    """Returns all bytes up to the end of the stream; fewer if there are more than a broker sends."""
+    response = bytearray()
     window = memoryview(bytearray(4096))
-    while len(answer) < ANSWER_BYTES_MAX:
+    while len(response) < RESPONSE_BYTES_MAX:
         count = stream.recv_into(window)
         if count is None:
             await _wait_ready(stream.on_readable)
         elif count == 0:
             break
         else:
-            answer += window[:count]
-    return bytes(answer)
+            response += window[:count]
+    return bytes(response)
 
 
 async def _wait_ready(register: Callable[[Callable[[], None] | None], None]) -> None:
@@ -78,9 +115,9 @@ async def _wait_ready(register: Callable[[Callable[[], None] | None], None]) -> 
         register(None)
 
 
-def _parse_digest(answer: bytes) -> str:
-    """The incarnation's digest in an HTTP answer; "" when it is not the answer of a broker."""
-    head, _, body = answer.partition(b"\r\n\r\n")
+def _parse_digest(response: bytes) -> str:
+    """Returns the incarnation's digest in an HTTP response; "" if no broker sent it."""
+    head, _, body = response.partition(b"\r\n\r\n")
     if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):
         return ""
     start, end = body.find(b"{"), body.rfind(b"}")

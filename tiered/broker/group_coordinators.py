@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.internal_topic import InternalTopic, InternalTopicSize
-from tiered.config.settings import Settings
-from tiered.controller.requests import CreateTopic
+from tiered.controller.channel import RequestChannel
+from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.groups.limits import GroupSettings
@@ -80,17 +80,16 @@ class GroupObserver:
 
 @dataclass(frozen=True)
 class GroupPorts:
-    """The parts of a broker that its group coordinators use. `submit` asks the controller."""
+    """The parts of a broker that its group coordinators use."""
 
+    view: MemberView
+    channel: RequestChannel
+    replicas: HostedReplicas
     store: MeteredStore
     snapshot_store: CoordinatorSnapshotStore
     clock: Clock
     rng: Rng
-    replicas: HostedReplicas
-    image: Callable[[], Image]
-    settings: Callable[[], Settings]
     has_controller_contact: Callable[[], bool]
-    submit: Callable[[CreateTopic], Awaitable[Any]]
 
 
 class GroupCoordinators:
@@ -105,15 +104,15 @@ class GroupCoordinators:
         self._clock = ports.clock
         self._rng = ports.rng.stream("groups")
         self._replicas = ports.replicas
-        self._image = ports.image
-        self._settings = ports.settings
-        self._topic = InternalTopic(OFFSETS_TOPIC, self._topic_size, ports.image, ports.submit)
-        store = ports.store
+        self._view = ports.view
+        self._topic = InternalTopic(OFFSETS_TOPIC, self._topic_size, ports.view, ports.channel)
+        loader, store = ports.view.loader, ports.store
         self.host: CoordinatorHost[GroupShard, Request, Reply] = CoordinatorHost(
             self,
             ports.snapshot_store,
             HostPorts(
-                ports.clock, ports.replicas, ports.image, ports.has_controller_contact, lambda: store.outage is None
+                ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
+                lambda: store.outage is None,
             ),
             self._topic.ensure,
             metrics.histogram(
@@ -124,7 +123,7 @@ class GroupCoordinators:
         self._add_metrics(metrics)
 
     def _topic_size(self) -> InternalTopicSize:
-        settings = self._settings()
+        settings = self._view.settings
         return InternalTopicSize(settings.offsets_topic_num_partitions, settings.offsets_topic_replication_factor)
 
     def _add_metrics(self, metrics: Metrics) -> None:
@@ -213,7 +212,7 @@ class GroupCoordinators:
 
     def make_shard(self) -> GroupShard:
         """Returns a shard without groups."""
-        settings = self._settings()
+        settings = self._view.settings
         shard = GroupShard(
             GroupSettings(
                 session_timeout_min_ms=settings.group_min_session_timeout_ms,
@@ -243,7 +242,7 @@ class GroupCoordinators:
         return corrections.requests()
 
     def _find_topic_id(self, topic: str) -> str:
-        found = self._image().topics.get(topic)
+        found = self._view.image.topics.get(topic)
         return found.topic_id if found is not None else ""
 
     def _find_end_after_loss(self, topic: str, partition: int, committed_id: str) -> int | None:

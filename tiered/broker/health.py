@@ -1,7 +1,7 @@
-"""What a broker says about itself: whether it serves, what is wrong, and since when.
+"""The health report of one broker: if it serves, its problems, and since when it has them.
 
-`ok` means that it serves. A degraded broker (a full disk, a bucket that does not answer) still serves what it can, so
-it stays `ok` and names its problems: a restart would not help it. One that failed is not `ok`.
+A broker that serves is `ok`. A degraded broker (a full disk, an unreachable bucket) still serves what it can. It stays
+`ok` and names its problems, because a restart would not help. A broker that failed is not `ok`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from tiered.replication.disk_state import DiskState
 from tiered.replication.leader_replica import LeaderReplica
 
 LISTED_MAX = 20
+"""Most partitions that are listed for one kind of problem."""
 GROUP_BYTES_SHARE = 0.95
-"""Of what groups may hold: from here on some joins and commits are refused, or soon will be."""
+"""Share of the memory limit of groups that is a problem: joins and commits are refused, or soon will be."""
 UPLOAD_GRACE_MS = 60_000
-"""What an upload that is due may take before it is a problem."""
+"""Longest time that a due upload may take before it is a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`problems` are sentences for people, `details` figures for programs. `own` are those of this broker alone: the
-    others every broker of the cluster would say."""
+    """The report of one broker: `problems` are sentences for people, `details` are numbers for programs.
+
+    `own_problems` are those of this broker alone. Every broker of the cluster reports the others too.
+    """
 
     ok: bool
     problems: list[str]
@@ -64,9 +67,11 @@ def assess_health(
     partition_health: PartitionHealth,
     contact_lost_ms: int,
 ) -> Health:
-    """The state of a broker, from what its parts say. `waits`: its start waits for the store. `copy_lag_ms`: the age
-    of the oldest record that is not in the bucket, `copy_lag_max_ms` how old it may be. `silent_ms`: the controller is
-    not heard for so long, 0 while it is."""
+    """Returns the report of a broker from the states of its parts.
+
+    `waits_for_store`: the start waits for an unreachable store. `copy_lag_ms`: age of the oldest record that is not in
+    the bucket; `copy_lag_max_ms` is its limit. `contact_lost_ms`: time without contact with the controller; 0 with it.
+    """
     problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
     if disk.dead is not None:
         problems.append(f"the data directory failed at {_format_time(disk.dead.since_ms)}: {disk.dead.why}")
@@ -132,7 +137,7 @@ def _describe_not_serving(failure: str, *, waits_for_store: bool, started: bool)
 
 
 def _describe_partitions(image: Image, partition_health: PartitionHealth) -> Iterator[str]:
-    """Partitions without a leader, and of those led here the ones that lack replicas in sync."""
+    """Yields the partitions without a leader, and the partitions of this leader that have replicas out of sync."""
     missing = partial(describe_out_of_sync, image)
     yield from _describe_each("has no leader", partition_health.leaderless, partial(describe_leaderless, image))
     yield from _describe_each("refuses acks=all, for too few are in sync", partition_health.under_min_isr, missing)

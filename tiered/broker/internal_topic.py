@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
+from tiered.controller.channel import RequestChannel
+from tiered.controller.member_view import MemberView
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Refused
-from tiered.metadata.image import Image
 
 CREATE_SECONDS = 5.0
 """Time that a caller waits for the creation of an internal topic, together with the callers before it."""
@@ -28,22 +29,22 @@ class InternalTopic:
         self,
         name: str,
         size: Callable[[], InternalTopicSize],
-        image: Callable[[], Image],
-        submit: Callable[[CreateTopic], Awaitable[Any]],
+        view: MemberView,
+        channel: RequestChannel,
     ) -> None:
         self._name = name
         self._size = size
-        self._image = image
-        self._submit = submit
+        self._view = view
+        self._channel = channel
         self._create_lock = asyncio.Lock()
 
     async def ensure(self) -> None:
         """Creates the topic if it does not exist. Raises `Refused` with COORDINATOR_NOT_AVAILABLE if that fails."""
-        if self._name in self._image().topics and not self._create_lock.locked():
+        if self._name in self._view.image.topics and not self._create_lock.locked():
             return
         try:
             async with asyncio.timeout(CREATE_SECONDS), self._create_lock:
-                if self._name not in self._image().topics:
+                if self._name not in self._view.image.topics:
                     await self._create()
         except TimeoutError:
             why = f"{self._name} was not made within {CREATE_SECONDS:g} s"
@@ -52,9 +53,9 @@ class InternalTopic:
     async def _create(self) -> None:
         size = self._size()
         # A first broker alone creates as many replicas as there are brokers. Kafka refuses until there are enough.
-        replicas = min(size.replication_factor, sum(each.live for each in self._image().brokers.values()))
+        replicas = min(size.replication_factor, sum(each.live for each in self._view.image.brokers.values()))
         try:
-            await self._submit(CreateTopic(self._name, size.partitions, replicas))
+            await self._channel.submit(CreateTopic(self._name, size.partitions, replicas))
         except Refused as refused:
             # If it exists already, its creation was requested by a caller that is gone, and is not committed yet.
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{self._name}: {refused.why}") from None

@@ -1,5 +1,6 @@
-"""The logs of one broker on its disk: opened as they were left, put aside with their topics, closed so that the next
-start need not check them. Who leads or follows with them stands in `partitions.py`.
+"""The logs of one broker on its disk: opened at the start, dropped with their topics, closed by a clean stop (R1).
+
+It decides no roles: `hosted_replicas` leads and follows with these logs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tiered.broker.data_directory import LOGS_PER_YIELD, ROOT, DataDirectory, DirectoryState
 from tiered.config.settings import Settings, TopicConfig
+from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable, check_invariant
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
@@ -28,50 +30,57 @@ from tiered.ports import World
 log = logging.getLogger(__name__)
 
 OPENING_AT_ONCE = CLOSING_AT_ONCE = 32
+"""Logs that are opened or closed at once."""
 
 
 class LogStore:
-    """One log for each partition that has a replica here, as far as it is open. `settings` are those in force."""
+    """The open logs of one broker, at most one for each partition.
+
+    `can_save_synced_entry` is True if the log of a partition may be noted as synced (`hot/synced_logs.py`).
+    """
 
     def __init__(
         self,
+        view: MemberView,
         world: World,
         metrics: Metrics,
         directory: DataDirectory,
-        settings: Callable[[], Settings],
-        incarnation: str,
         can_save_synced_entry: Callable[[TopicPartition], bool],
     ) -> None:
+        self._view = view
         self._world = world
         self._metrics = metrics
         self._directory = directory
-        self._settings = settings
         self._files = OpenFiles(world.disk)
+        settings = view.settings
         self.producer_limits = ProducerLimits(
-            settings().tiered_producer_ids_max_per_partition, settings().tiered_producer_ids_max
+            settings.tiered_producer_ids_max_per_partition, settings.tiered_producer_ids_max
         )
-        self._synced_logs = SyncedLogs(world.disk, ROOT, incarnation, can_save_synced_entry)
+        """Limits of the producer state of all logs, and how much of it there is."""
+        self._synced_logs = SyncedLogs(world.disk, ROOT, view.incarnation, can_save_synced_entry)
         self._logs: dict[TopicPartition, DiskLog] = {}
         self._directory_state: DirectoryState | None = None
         self._unchecked: set[TopicPartition] = set()
-        """Those that the start could not open: what was noted of them still counts."""
+        """Partitions whose logs the start could not open: the notes in the data directory still hold for them."""
         self._corrupt: set[TopicPartition] = set()
         """Partitions whose logs cannot be opened because there is no room to note that they have rotted."""
         self._unopened_ends: dict[PartitionId, tuple[int, int]] = {}
-        """What a start could read of logs that it could not open."""
+        """Last epoch and end offset of logs that the start could read but not open."""
         self._truncation_failed: set[TopicPartition] = set()
-        """Those that were closed because they could not be cut."""
+        """Partitions whose logs were closed because a truncation failed."""
         self._stale_checkpoints: set[TopicPartition] = set()
-        """Partitions that were deleted, or went elsewhere, of which offsets may still be written down."""
-        self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings(), TopicConfig())
+        """Partitions that were deleted or moved, whose offsets may still be in the checkpoint files."""
+        self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] | None = None
 
     def get(self, tp: TopicPartition) -> DiskLog | None:
-        """The log of a partition, when it is open."""
+        """Returns the open log of a partition, or None."""
         return self._logs.get(tp)
 
     def end_of(self, tp: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
-        """The epoch of the last record of a topic's log and where it ends; (-1, 0) where nothing can be read. The log
-        that lies there may be of an earlier topic of that name."""
+        """Returns the epoch of the last record of a topic's log, and its end offset; (-1, 0) if it cannot be read.
+
+        The log of an earlier topic of that name counts as none.
+        """
         hot = self._logs.get(tp)
         if hot is not None and hot.topic_id == topic_id:
             return hot.epochs.latest, hot.end_offset
@@ -80,8 +89,11 @@ class LogStore:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     async def recover(self, known: Mapping[TopicPartition, TopicImage], state: DirectoryState) -> DirectoryState:
-        """Opens all logs as they were left; what cannot be opened now is tried again by `begin`. What is left to say of
-        the directory once logs of other topics are gone."""
+        """Opens all logs in the data directory, and deletes those of other topics.
+
+        A log that cannot be opened now is tried again by `open_or_create`. Returns the state of the directory without
+        the deleted logs.
+        """
         noted = {*state.recovery_points, *state.log_starts}
         self._directory_state = state = self._directory.delete_stray_logs(
             {tp: topic.topic_id for tp, topic in known.items()}, state
@@ -93,7 +105,7 @@ class LogStore:
             if number % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
             if tp in self._stale_checkpoints:
-                continue  # `begin` makes it, once the offsets of the log that was there are not noted any more
+                continue  # `open_or_create` creates the log after the checkpoint files forgot the earlier one
             try:
                 self._logs[tp] = await self._open_log(tp, topic, state)
             except (Unavailable, Corrupt) as error:
@@ -109,7 +121,10 @@ class LogStore:
         return state
 
     async def save_synced_entries(self) -> None:
-        """Makes what is noted of synced logs the word of this incarnation too, before it registers. `Unavailable`."""
+        """Saves the notes of synced logs under this incarnation too, before it registers.
+
+        Raises `Unavailable` if the disk fails.
+        """
         assert self._directory_state is not None
         try:
             await self._synced_logs.save(self._directory_state.synced_logs.incarnations)
@@ -118,29 +133,31 @@ class LogStore:
                 hot.synced_entry.refresh()
 
     async def open_or_create(self, tp: TopicPartition, topic: TopicImage, *, is_new: bool) -> DiskLog:
-        """The log of a partition that is led or followed from now on, opened or made where it is not there. Of a
-        `fresh` one no copy exists anywhere. `Unavailable`, `Corrupt`, `Refused`."""
+        """Returns the log of a partition that gets a role here; opens or creates it if it is not open.
+
+        `is_new`: no copy of the log exists anywhere. Raises `Unavailable`, `Corrupt` or `Refused`.
+        """
         hot = self._logs.get(tp)
         if hot is not None:
             check_invariant(hot.topic_id == topic.topic_id, "log of another topic", tp, hot.topic_id, topic.topic_id)
             return hot
         assert self._directory_state is not None
-        if is_new:  # whatever lies there is of an earlier topic of that name
+        if is_new:  # a log in its directory belongs to an earlier topic of that name
             self._rename_for_deletion(tp, f"before-{topic.topic_id}", 0)
-        if tp in self._stale_checkpoints:  # else the next start would take them for offsets of this log
+        if tp in self._stale_checkpoints:  # else the next start would take its offsets for those of this log
             await self.save_offsets()
         past = self._directory_state
         if is_new or tp not in self._unchecked:
-            # What is created now has no past to doubt, and no fsync to wait for; what was open was closed in trouble.
+            # A new log has no earlier records to check. A log that was open before was closed after a failure.
             same_boot = is_new or self._directory_state.same_boot
             past = past._replace(recovery_points={}, log_starts={}, clean_entries={}, same_boot=same_boot, clean=False)
         hot = await self._open_log(tp, topic, past, is_new=is_new)
         self._unchecked.discard(tp)
         self._truncation_failed.discard(tp)
         known = topic.partitions[tp.partition]
-        counts = self._settings().node_id in (*known.isr, *known.elr)
+        counts = self._view.node_id in (*known.isr, *known.elr)
         if hot.suspect and counts and tp not in self._corrupt:
-            # The cluster relies on what it had: not before it was left out, or the next start has told of it.
+            # The cluster relies on the records of this log, until it left the ISR or the next start reported a loss.
             hot.close()
             raise Corrupt("records have rotted away; start the broker again", where=hot.name)
         self._logs[tp] = hot
@@ -171,47 +188,52 @@ class LogStore:
         )
 
     def is_suspect(self, tp: TopicPartition) -> bool:
-        """Whether records of it have rotted away that the cluster believes to be here."""
+        """True if rot took records of the log that the cluster believes to be here."""
         hot = self._logs.get(tp)
         return tp in self._corrupt or (hot is not None and hot.suspect)
 
     @property
     def has_unchecked_logs(self) -> bool:
-        """Whether a log that the start could not open has not been opened since."""
+        """True if a log that the start could not open is still not open."""
         return bool(self._unchecked)
 
     async def clear_suspicion(self) -> None:
-        """The cluster knows what is missing of each log. `Unavailable` where that cannot be written down."""
+        """Ends the suspicion of all logs: the cluster knows what each log lacks.
+
+        Raises `Unavailable` if the disk fails.
+        """
         for hot in list(self._logs.values()):
             await hot.clear_suspicion()
 
     def get_config(self, topic: TopicImage) -> TopicConfig:
-        """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""
-        settings = self._settings()
-        known_topic, known_settings, config = self._last_config
-        if known_settings is not settings or known_topic != topic.configs:
-            config = topic_config(topic, settings.topic_defaults())
-            self._last_config = (topic.configs, settings, config)
+        """Returns the settings of a topic; cached for calls with the same settings in a row."""
+        settings = self._view.settings
+        if self._last_config is not None:
+            known_topic, known_settings, config = self._last_config
+            if known_settings is settings and known_topic == topic.configs:
+                return config
+        config = topic_config(topic, settings.topic_defaults())
+        self._last_config = (topic.configs, settings, config)
         return config
 
     def configure(self, tp: TopicPartition, config: TopicConfig) -> DiskLog | None:
-        """Other settings are in force; returns the log that goes by them, when it is open."""
+        """Configures the log of a partition. Returns the log, or None if it is not open."""
         hot = self._logs.get(tp)
         if hot is not None:
             hot.configure(config)
         return hot
 
-    # -- going --------------------------------------------------------------------------------------------------------
+    # -- dropping -----------------------------------------------------------------------------------------------------
 
     def close_broken(self, tp: TopicPartition) -> None:
-        """Only opening it anew can tell what is left of it: the next `begin` does."""
+        """Closes a log that failed during a change. The next `open_or_create` finds out what is left of it."""
         hot = self._logs.pop(tp, None)
         if hot is not None:
             self._truncation_failed.add(tp)
             hot.close()
 
     def drop(self, tp: TopicPartition, topic_id: str) -> None:
-        """The partition is not held here any more; its files go later."""
+        """Closes the log of a partition that has no replica here any more; its files are deleted later."""
         hot = self._logs.pop(tp, None)
         self._synced_logs.remove_row((tp, TopicId(topic_id)))
         self._stale_checkpoints.add(tp)
@@ -220,35 +242,38 @@ class LogStore:
         delay_ms = 0
         if hot is not None:
             delay_ms = hot.config.file_delete_delay_ms
-            with contextlib.suppress(Unavailable):  # a full disk does not take indexes that nobody needs
+            with contextlib.suppress(Unavailable):  # a full disk takes no indexes, and nobody needs them
                 hot.close()
         try:
             self._rename_for_deletion(tp, topic_id, delay_ms)
         except Unavailable as error:
-            log.warning("log of a deleted topic stays for now partition=%s why=%s", tp, error)
+            log.warning("log of a dropped partition stays for now partition=%s why=%s", tp, error)
 
     def _rename_for_deletion(self, tp: TopicPartition, topic_id: str, delay_ms: int) -> None:
-        """The place of a log is free; its files go later. `Unavailable` when the directory cannot be renamed."""
-        self._files.forget_directory(self._directory.log_path(tp))  # of a log that was never opened to the end, too
+        """Frees the directory of a log; its files are deleted later. Raises `Unavailable` if the renaming fails."""
+        self._files.forget_directory(self._directory.log_path(tp))  # also if opening the log failed halfway
         self._directory.rename_for_deletion(tp, topic_id, self._world.clock.wall_ms() + delay_ms)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def save_offsets(self) -> None:
-        """Writes down how far each log is durable and where it starts."""
+        """Saves how far each log is durable and where it starts."""
         gone = self._stale_checkpoints - self._logs.keys()
         await self._directory.save_offsets(self._logs)
         self._stale_checkpoints -= gone
 
     async def close_clean(self, make_clean_entry: Callable[[TopicPartition, DiskLog], CleanLogEntry | None]) -> bool:
-        """Whether all logs are durable, closed and marked so: the next start then has nothing to check. `left` is what
-        that start need not even read."""
+        """Makes all logs durable, closes and marks them. Returns False if that failed.
+
+        The next start then has nothing to check. `make_clean_entry` returns the entry of a small log, which the next
+        start need not even read.
+        """
         try:
             logs = iter(list(self._logs.values()))
             await asyncio.gather(*(self._close_logs(logs) for _ in range(CLOSING_AT_ONCE)))
             await self.save_offsets()
-            said = ((tp, make_clean_entry(tp, hot)) for tp, hot in list(self._logs.items()))
-            await self._directory.mark_clean((tp, each) for tp, each in said if each is not None)
+            entries = ((tp, make_clean_entry(tp, hot)) for tp, hot in list(self._logs.items()))
+            await self._directory.mark_clean((tp, each) for tp, each in entries if each is not None)
         except (Unavailable, Refused) as error:
             log.error("logs could not be closed cleanly why=%s", error)
             return False
@@ -256,7 +281,7 @@ class LogStore:
 
     @staticmethod
     async def _close_logs(logs: Iterator[DiskLog]) -> None:
-        """Takes its share of the logs; others have their turn now and then."""
+        """Closes logs until the iterator, which other tasks share, is empty; yields now and then."""
         for number, hot in enumerate(logs, 1):
             if not hot.is_unchanged_since_stop:
                 await hot.close_clean()

@@ -1,6 +1,7 @@
-"""Metrics of the process under the names that Prometheus' own clients use, and which build runs.
+"""Metrics of the process, under the names that Prometheus' own clients use, and of the build.
 
-Only a real process has them: in simulations there are several brokers in one."""
+Only a real process has them: in a simulation one process runs several brokers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ PROC = Path("/proc/self")
 
 
 def add_process_metrics(metrics: Metrics) -> None:
-    """Adds them. Memory and descriptors are left out where there is no /proc."""
+    """Adds the metrics, without memory and descriptors on a system without /proc."""
     began = time.time()
     build = metrics.gauge("tiered_build_info", "1; the labels say which build runs.", ("version", "python"))
     build.set(1, __version__, platform.python_version())
@@ -49,7 +50,7 @@ def _read_statm(field: int) -> float:
 
 
 def _read_start_time() -> float:
-    """Seconds since 1970; 0 where the system does not tell."""
+    """Returns the start of the process in seconds since 1970; 0 if the system does not tell."""
     with suppress(OSError, ValueError, IndexError, StopIteration):
         ticks = float((PROC / "stat").read_text().rpartition(")")[2].split()[19])
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))

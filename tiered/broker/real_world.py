@@ -1,4 +1,4 @@
-"""The real ports, put together: clock, random numbers and sockets of this machine, its disk, and a store by URL."""
+"""The five real ports of a broker: clock, random numbers, disk and sockets of this machine, and a store by URL."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk, allow_open_files
 from tiered.system.network import SocketNet
 
-EMBEDDED_BUCKET = "bucket"  # the store of a broker that is given none: a folder of its data directory
+EMBEDDED_BUCKET = "bucket"
+"""Folder of the data directory that is the store if the settings name none."""
 
 
 def real_world(settings: Settings) -> World:
-    """The five ports of a broker on this machine, by its settings."""
+    """Returns the ports of a broker on this machine, by its settings."""
     allow_open_files()
     clock, rng = SystemClock(), SystemRng()
     disk = LocalDisk(settings.data_dir)

@@ -1,6 +1,7 @@
-"""How a start outlasts a bucket that is away: it waits, however long, for to end would only have it begin anew.
+"""Retries of a start while the object store is unreachable.
 
-What the store says itself (access denied, no such bucket) is no outage: that ends a start, with the reason.
+There is no overall timeout: a broker that exits is only restarted into the same wait. A refusal by the store (access
+denied, no such bucket) is no outage: it ends the start with the reason.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = (1.0, 15.0)
-"""Between two looks at a bucket that is away: at first, and at most. Jitter takes up to half of it."""
+"""Shortest and longest pause between two attempts at an unreachable bucket. Jitter takes up to half of it."""
 PROBE_SECONDS = 1.0
-"""Between two looks at whether the store is there while something is written to it."""
+"""Pause between two looks for an outage while the start waits for a write."""
 LOG_SECONDS = (60.0, 3600.0)
-"""Until it is said again: at first, and at most."""
+"""Shortest and longest pause between two log lines about the same wait."""
 
 
 class StartupRetry:
-    """`since_ns` is when the wait that lasts now began, -1 while nothing waits."""
+    """The retries of one start. `waiting_since_ns` is the start of the current wait, -1 without one."""
 
     def __init__(self, store: MeteredStore, clock: Clock, rng: Rng) -> None:
         self.waiting_since_ns = -1
@@ -38,7 +39,10 @@ class StartupRetry:
         self._logged_ns = self._log_pause_ns = 0
 
     async def retry_until_store_is_back(self, step: Callable[[], Awaitable[T]]) -> T:
-        """What `step` gives, made again while the store is away. `Unavailable` when it refuses."""
+        """Returns the result of `step`, which is repeated while the store is unreachable.
+
+        Raises `Unavailable` if the store refuses.
+        """
         pause, longest = PAUSE_SECONDS
         while True:
             try:
@@ -54,8 +58,10 @@ class StartupRetry:
             pause = min(2 * pause, longest)
 
     async def retry_refused(self, request: Callable[[], Awaitable[None]]) -> None:
-        """Asks the controller again where it was refused because the bucket, which only the controller needed, is
-        away. `Refused` where the bucket is there, `Unavailable` when it refuses."""
+        """Repeats a request that the controller refused while the bucket is unreachable.
+
+        Raises `Refused` if the bucket replies, and `Unavailable` if the bucket refuses.
+        """
         while True:
             try:
                 await request()
@@ -67,16 +73,18 @@ class StartupRetry:
                 return
 
     async def wait_for_store_write(self, step: Coroutine[Any, Any, T], seconds: float, why: Callable[[], str]) -> T:
-        """A step that goes on by itself until the store takes what it writes. `Unavailable` after `seconds` in which
-        the store was there."""
-        task, there_ns = asyncio.create_task(step, name="start"), self._clock.mono_ns()
+        """Returns the result of `step`, which repeats its writes until the store takes them.
+
+        Raises `Unavailable` with the reason `why` after `seconds` in which the store was reachable.
+        """
+        task, reachable_ns = asyncio.create_task(step, name="start"), self._clock.mono_ns()
         try:
             while not (await asyncio.wait((task,), timeout=min(PROBE_SECONDS, seconds)))[0]:
                 outage, now_ns = self._store.outage, self._clock.mono_ns()
                 if outage is not None and not outage.refused:
-                    there_ns = now_ns
+                    reachable_ns = now_ns
                     self._on_store_down(outage.why)
-                elif now_ns - there_ns >= seconds * 1e9:
+                elif now_ns - reachable_ns >= seconds * 1e9:
                     text = f"no metadata could be written since {seconds:g} s: {why()}"
                     raise Unavailable(text, refused=True)
             self._on_store_back()
@@ -99,11 +107,11 @@ class StartupRetry:
         if self.waiting_since_ns < 0:
             self.waiting_since_ns = now_ns
             self._log_pause_ns = round(LOG_SECONDS[0] * 1e9)
-            log.warning("the start waits for the bucket why=%s", why)
+            log.warning("start waits for the bucket why=%s", why)
         elif now_ns - self._logged_ns >= self._log_pause_ns:
             self._log_pause_ns = min(2 * self._log_pause_ns, round(LOG_SECONDS[1] * 1e9))
             log.warning(
-                "the start still waits for the bucket seconds=%d why=%s", (now_ns - self.waiting_since_ns) // 10**9, why
+                "start still waits for the bucket seconds=%d why=%s", (now_ns - self.waiting_since_ns) // 10**9, why
             )
         else:
             return
@@ -111,5 +119,5 @@ class StartupRetry:
 
     def _on_store_back(self) -> None:
         if self.waiting_since_ns >= 0:
-            log.info("the bucket is back seconds=%d", (self._clock.mono_ns() - self.waiting_since_ns) // 10**9)
+            log.info("bucket is reachable again seconds=%d", (self._clock.mono_ns() - self.waiting_since_ns) // 10**9)
             self.waiting_since_ns = -1

@@ -1,76 +1,74 @@
-"""Notes in the metadata log the partitions that are in the bucket as a whole: a lost disk takes nothing of them.
+"""Notes in the metadata log of partitions that lie completely in the bucket: a lost disk takes nothing of them.
 
-A partition that rests with all of it in the bucket is noted with its end. The note goes with the next record: the
-controller is asked at once, and the record waits for nothing. Where all disks go before the controller has taken that
-in, the loss of that record is not named.
+An idle partition is noted with its end once all of it is in the bucket. The next append withdraws the note: the request
+goes out at once, and the record does not wait for it. If all disks are lost before that request is committed, the
+report of losses does not name this record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
+from tiered.broker.led_partitions import LedPartitions
+from tiered.broker.possible_losses import PossibleLosses
+from tiered.controller.channel import RequestChannel
+from tiered.controller.member_view import MemberView
 from tiered.controller.requests import NoteStoredEnds, StoredEnd
 from tiered.errors import Refused, Unavailable
 from tiered.ids import UNKNOWN_END
 from tiered.log_limiter import LogLimiter
-from tiered.metadata.image import Image, PartitionImage
+from tiered.metadata.image import PartitionImage
 from tiered.ports import Clock
 from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
 REST_SECONDS = 60.0
-"""Between two looks. A log that has the same end in both of them rests."""
+"""Pause between two checks. A log that has the same end in both is idle."""
 ENDS_MAX = 1_000
-"""In one request."""
+"""Most notes in one request."""
 CHECKED_AT_ONCE = 200
-"""Logs, before others have a turn."""
-ASK_SECONDS = 10.0
+"""Logs that are checked before the loop yields."""
+SUBMIT_SECONDS = 10.0
 RETRY_SECONDS = 1.0
-"""Before what was not taken is said again."""
+"""Pause before notes are sent again that were refused or got no reply."""
 
 
 class StoredEnds:
-    """Of one broker. `ask` is `Broker.submit`. `untold`: those whose loss the cluster is still to hear of, by what is
-    noted now."""
+    """The notes of one broker. A leader with an unreported loss keeps its note: the report goes by the noted end."""
 
     def __init__(
         self,
-        ask: Callable[[Any, float], Awaitable[Any]],
-        replicas: Callable[[], Iterable[LeaderReplica]],
-        unreported_losses: Callable[[], Collection[LeaderReplica]],
-        image: Callable[[], Image],
-        node_id: int,
-        incarnation: str,
+        view: MemberView,
+        channel: RequestChannel,
+        led_partitions: LedPartitions,
+        losses: PossibleLosses,
         clock: Clock,
     ) -> None:
-        self._ask = ask
-        self._replicas = replicas
-        self._unreported_losses = unreported_losses
-        self._image = image
-        self._node_id = node_id
-        self._incarnation = incarnation
+        self._view = view
+        self._channel = channel
+        self._led_partitions = led_partitions
+        self._losses = losses
         self._clock = clock
         self._log_limiter = LogLimiter(clock)
         self._written: dict[LeaderReplica, None] = {}
-        """Those that are noted with an end beyond which something was written."""
-        self._resting: dict[LeaderReplica, int] = {}
-        """The end of each at the last look, where all of it was in the bucket."""
+        """Leaders with records above their noted end."""
+        self._idle: dict[LeaderReplica, int] = {}
+        """By leader: its end at the last check, if all of its log was in the bucket."""
         self._check_due = False
         self._wake = asyncio.Event()
 
     def on_lead(self, replica: LeaderReplica) -> None:
-        """It is led here from now on; nothing was written yet under this leader."""
+        """Watches a partition that has a noted end for its next append; this leader has written nothing yet."""
         known = self._get_partition_image(replica)
         if known is not None and known.stored_end != UNKNOWN_END:
             replica.on_next_append = partial(self._on_append, replica)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Sends notes until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick())
             while True:
@@ -80,7 +78,7 @@ class StoredEnds:
                 if self._check_due:
                     self._check_due = False
                     await self._check_replicas()
-                if self._written:  # not taken, or a loss is still to be told, or there are many
+                if self._written:  # the request failed, a loss is unreported, or there are many
                     await self._clock.sleep(RETRY_SECONDS)
                     self._wake.set()
 
@@ -95,22 +93,24 @@ class StoredEnds:
         self._wake.set()
 
     def _take_written(self) -> dict[LeaderReplica, int]:
-        """Takes those that were written to and are to be noted so."""
-        untold = set(self._unreported_losses())
+        """Takes leaders whose notes have to be withdrawn, as many as one request may name."""
+        unreported = set(self._losses.unreported)
         self._written = {each: None for each in self._written if not each.is_stopped}
-        found = [each for each in self._written if each not in untold][:ENDS_MAX]
+        found = [each for each in self._written if each not in unreported][:ENDS_MAX]
         for replica in found:
             del self._written[replica]
         return dict.fromkeys(found, UNKNOWN_END)
 
     async def _check_replicas(self) -> None:
-        """Looks at all that is led here, with turns for others in between, and has it noted. Logs that
-        are written to meanwhile go first."""
-        untold = set(self._unreported_losses())
-        before, self._resting = self._resting, {}
+        """Checks all partitions that this broker leads, and sends the notes that have to change.
+
+        Between two requests, notes of logs that were written to meanwhile are withdrawn.
+        """
+        unreported = set(self._losses.unreported)
+        before, self._idle = self._idle, {}
         found: dict[LeaderReplica, int] = {}
-        for number, replica in enumerate(list(self._replicas()), 1):
-            if not replica.is_stopped and replica not in untold:
+        for number, replica in enumerate(list(self._led_partitions.list_leaders()), 1):
+            if not replica.is_stopped and replica not in unreported:
                 self._check_replica(replica, before.get(replica, UNKNOWN_END), found)
             if number % CHECKED_AT_ONCE == 0:
                 await self._clock.sleep(0)
@@ -121,12 +121,12 @@ class StoredEnds:
         await self._submit(found)
 
     def _check_replica(self, replica: LeaderReplica, last_end: int, found: dict[LeaderReplica, int]) -> None:
-        """Notes in `found` that it rests where it did at the look before, or that it does not rest as it is noted."""
+        """Adds a leader to `found` if its note has to change: it is idle since the last check, or was written to."""
         end, known = replica.stored_end, self._get_partition_image(replica)
         if known is None:
             return
         if end != UNKNOWN_END:
-            self._resting[replica] = end
+            self._idle[replica] = end
         if known.stored_end != UNKNOWN_END and known.stored_end < replica.log.end_offset:
             found[replica] = UNKNOWN_END
         elif known.stored_end != end != UNKNOWN_END and last_end == end:
@@ -134,19 +134,22 @@ class StoredEnds:
             replica.on_next_append = partial(self._on_append, replica)
 
     def _get_partition_image(self, replica: LeaderReplica) -> PartitionImage | None:
-        """Returns the partition as the cluster knows it, if it is led here under the epoch that it has there."""
-        topic = self._image().topics_by_id.get(replica.topic_id)
+        """Returns the partition in the newest image; None if the image has another leader epoch."""
+        topic = self._view.image.topics_by_id.get(replica.topic_id)
         known = topic.partitions[replica.partition] if topic is not None else None
         return known if known is not None and known.leader_epoch == replica.leader_epoch else None
 
     async def _submit(self, ends: Mapping[LeaderReplica, int]) -> None:
         if not ends:
             return
-        said = (StoredEnd(each.topic_id, each.partition, each.leader_epoch, end) for each, end in ends.items())
+        notes = (StoredEnd(each.topic_id, each.partition, each.leader_epoch, end) for each, end in ends.items())
+        request = NoteStoredEnds(self._view.node_id, self._view.incarnation, tuple(notes))
         try:
-            await self._ask(NoteStoredEnds(self._node_id, self._incarnation, tuple(said)), ASK_SECONDS)
+            await self._channel.submit(request, SUBMIT_SECONDS)
         except (Refused, Unavailable) as error:
-            unsaid = self._log_limiter.admit()
-            if unsaid is not None:
-                log.warning("where logs end is noted later partitions=%d unsaid=%d why=%s", len(ends), unsaid, error)
+            suppressed = self._log_limiter.admit()
+            if suppressed is not None:
+                log.warning(
+                    "stored ends are noted later partitions=%d suppressed=%d why=%s", len(ends), suppressed, error
+                )
             self._written |= {each: None for each, end in ends.items() if end == UNKNOWN_END}

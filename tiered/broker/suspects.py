@@ -1,9 +1,10 @@
-"""Brokers that have just gone, or may have: how clients find the next leader without a detour.
+"""Brokers that may be gone, or have just gone, for Metadata replies during a failover.
 
-A client that loses a leader asks at once who leads now. An answer from before the cluster knows sends it back to the
-dead, and librdkafka asks again only after up to two seconds: so such a question waits here for a moment. And an answer
-that names the new leader and no longer the old one's address makes librdkafka (2.10 and later) drop the old one while
-it moves the partitions from there, which it then finds again after a second: so who has just gone is still named.
+A client that loses a leader sends a Metadata request at once. A reply that still names the old leader sends the client
+back there, and librdkafka asks again only after up to two seconds. Therefore such a request waits here for a moment.
+
+A reply that no longer names the old leader makes librdkafka (2.10 and later) drop that broker while it moves the
+partitions away, which takes it a second longer. Therefore replies still name brokers that have just gone.
 """
 
 from __future__ import annotations
@@ -12,49 +13,49 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from tiered.metadata.image import Image
+from tiered.controller.member_view import MemberView
 from tiered.ports import Clock
 
 SUSPECT_SECONDS = 1.0
-"""Whoever is gone has been found to be by then, or cannot be found to be soon."""
+"""Longest time that a broker is suspect: by then the controller has fenced it, or cannot soon."""
 RECENTLY_GONE_SECONDS = 5.0
-"""How long who has gone is still named to clients."""
+"""Time for which Metadata replies still name a broker that has gone."""
 
 
 class SuspectedBrokers:
-    """`image` is what is committed; `suspect` hears of each broker that is in doubt from now on."""
+    """The suspects of one broker. `on_suspect` is called with each broker that becomes suspect."""
 
-    def __init__(self, clock: Clock, image: Callable[[], Image], on_suspect: Callable[[int], None]) -> None:
+    def __init__(self, clock: Clock, view: MemberView, on_suspect: Callable[[int], None]) -> None:
         self._clock = clock
-        self._image = image
+        self._view = view
         self._on_suspect = on_suspect
         self._suspects: dict[int, tuple[str, int]] = {}
-        """The incarnation, and since when."""
+        """By node id: the incarnation, and since when it is suspect."""
         self._resolved = asyncio.Event()
         self._gone: dict[int, int] = {}
-        """Since when."""
+        """By node id: since when the broker is known to be gone."""
 
     def connection_lost(self, node_id: int) -> None:
-        """A connection to a broker that answered before has ended."""
-        known = self._image().brokers.get(node_id)
+        """Makes a broker suspect: a connection on which it had replied has ended."""
+        known = self._view.image.brokers.get(node_id)
         if known is not None and known.live:
             self._suspects.setdefault(node_id, (known.incarnation, self._clock.mono_ns()))
-            if not known.stopping:  # it has closed its doors, and says itself when it has stopped
+            if not known.stopping:  # a stopping broker closes its connections, and reports the end itself
                 self._on_suspect(node_id)
 
     def answered(self, node_id: int) -> None:
-        """It answers again."""
+        """Ends the suspicion: the broker replies again."""
         if self._suspects.pop(node_id, None) is not None:
             self._resolved.set()
 
     def on_image(self) -> None:
-        """This broker has acted on another image."""
+        """Checks the suspects against a newly applied image, and wakes the requests that wait."""
         if self._suspects:
             self._drop_resolved()
             self._resolved.set()
 
     async def wait_resolved(self) -> None:
-        """Returns once nobody is in doubt; at once, as a rule."""
+        """Returns once no broker is suspect: usually at once."""
         self._drop_resolved()
         while self._suspects:
             self._resolved.clear()
@@ -64,10 +65,12 @@ class SuspectedBrokers:
             self._drop_resolved()
 
     def recently_gone(self) -> frozenset[int]:
-        """Who has just gone, and its connections with it. Not who is only not heard: clients are better rid of one
-        that answers nothing."""
+        """Returns the ids of brokers whose process ended in the last five seconds.
+
+        Leaves out brokers that are only silent: clients should drop those.
+        """
         self._drop_resolved()
-        since_ns, brokers = self._clock.mono_ns() - RECENTLY_GONE_SECONDS * 1e9, self._image().brokers
+        since_ns, brokers = self._clock.mono_ns() - RECENTLY_GONE_SECONDS * 1e9, self._view.image.brokers
         self._gone = {
             node_id: at_ns
             for node_id, at_ns in self._gone.items()
@@ -76,15 +79,15 @@ class SuspectedBrokers:
         return frozenset(self._gone)
 
     def _seconds_left(self) -> float:
-        """Until the first of them is in doubt no more."""
+        """Returns the time until the first suspicion ends by itself."""
         since_ns = min(since_ns for _, since_ns in self._suspects.values())
         return SUSPECT_SECONDS - (self._clock.mono_ns() - since_ns) / 1e9
 
     def _drop_resolved(self) -> None:
-        """Whom the cluster knows to be gone is in doubt no more, nor who has been for too long."""
+        """Ends the suspicion of brokers that are known to be gone, or have been suspect for too long."""
         if not self._suspects:
             return
-        now_ns, brokers = self._clock.mono_ns(), self._image().brokers
+        now_ns, brokers = self._clock.mono_ns(), self._view.image.brokers
         for node_id, (incarnation, since_ns) in list(self._suspects.items()):
             known = brokers.get(node_id)
             if known is None or not known.live or known.incarnation != incarnation:

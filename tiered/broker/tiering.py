@@ -1,8 +1,8 @@
-"""The one loop that moves records down: uploads, local drops, expiry, and the sweep of what was left behind.
+"""The loop that moves records of led partitions to the bucket: uploads, local deletion, expiry and sweeps.
 
-A pass over a partition asks the plans in their order (object before manifest, manifest before local delete, manifest
-before object delete) and performs what they say. A partition whose pass fails is tried again after a growing pause;
-the others go on. A partition with nothing to do costs no request; inherited manifests and sweeps wait for uploads.
+A pass over a partition makes the plans in their order and carries them out: object before manifest, manifest before
+local delete, manifest before object delete. A partition whose pass fails is tried again after a growing pause. A
+partition with nothing to do costs no request. Takeovers of manifests and sweeps wait for uploads.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Iterable
 
+from tiered.broker.led_partitions import LedPartitions
 from tiered.broker.retention_clock import RetentionClock
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, SubmanifestNeeded
@@ -28,51 +28,51 @@ from tiered.replication.leader_replica import LeaderReplica
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = (0.5, 60.0)
+"""Shortest and longest pause after a pass that failed."""
 LAG_CHECK_SECONDS = (0.05, 1.0)
-"""Between two looks for records that are due in the bucket: at least, and at most."""
+"""Shortest and longest pause between two looks for records that are due in the bucket."""
 NEVER = 2**63
 LOW_PRIORITY_SHARE = 8
-"""One pass in so many is of a partition that has nothing to upload, however many others do."""
+"""One of so many passes is over a partition without uploads, however many others have some."""
 UPLOAD_IN_FLIGHT_MS = 120_000
-"""How long an upload that nobody waits for may take to land; a later one stays until the next epoch's sweep."""
+"""Longest time that an abandoned upload may take to land; the sweep of the next epoch finds a later one."""
 
 
 class Tiering:
-    """Passes over all replicas of a broker, a bounded number at once."""
+    """Passes over all leader replicas of one broker, a bounded number at once."""
 
     def __init__(
         self,
         settings: Settings,
-        replicas: Callable[[], Iterable[LeaderReplica]],
-        on_fenced: Callable[[LeaderReplica, Fenced], None],
+        led_partitions: LedPartitions,
         retention_clock: RetentionClock,
         clock: Clock,
         rng: Rng,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
-        self._replicas = replicas
-        self._on_fenced = on_fenced
+        self._led_partitions = led_partitions
         self._retention_clock = retention_clock
         self._clock = clock
         self._rng = rng.stream("tiering")
         self._due: dict[LeaderReplica, None] = {}
         self._due_low_priority: dict[LeaderReplica, None] = {}
-        """Due as well, after the others but for their share: nothing to upload, but a manifest to take over, or to
-        sweep."""
+        """Due partitions with nothing to upload, whose manifest has to be taken over or swept."""
         self._passes = 0
         self._busy: set[LeaderReplica] = set()
         self._failures: dict[LeaderReplica, int] = {}
         self._sweep_due_ms: dict[LeaderReplica, int] = {}
         self._oldest_segments: dict[LeaderReplica, SegmentEntry] = {}
         self._lag_check_due_ms: dict[LeaderReplica, int] = {}
-        """When the oldest record that is not in the bucket is due there; nothing that comes later is due before."""
+        """By partition: when the oldest record outside the bucket is due there."""
         self._log_limiter = LogLimiter(clock)
         self._wake = asyncio.Event()
         self._pass_slots = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
         self._failure_counter = metrics.counter(
             "tiered_tiering_failures_total", "Passes over a partition that failed.", ("why",)
         )
+        for why in ("fenced", "unavailable", "corrupt", "refused"):
+            self._failure_counter.inc(0, why)  # a rate over time needs the sample before the first failure
         waiting = metrics.gauge("tiered_upload_waiting_segments", "Closed segments that are not in the bucket yet.")
         waiting.set_function(lambda: float(self.waiting_segments()))
         failing = metrics.gauge("tiered_tiering_failing_partitions", "Partitions whose last pass failed.")
@@ -83,20 +83,23 @@ class Tiering:
         lag.set_function(self._lag_by_topic)
 
     def on_segment_closed(self, replica: LeaderReplica) -> None:
-        """A segment closed. Where other brokers have it too, it waits until the interval is over for others that the
-        same change of the manifest can name, which saves one request for each."""
-        copied = replica.config.remote_storage_enable and len(replica.state.isr) > 1
-        if not copied or replica.unified_log.waiting_bytes >= TOGETHER_BYTES:
+        """Queues a partition with a newly closed segment.
+
+        If other brokers have the segment too, it waits for the next interval. One change of the manifest then names
+        several segments, which saves a request for each.
+        """
+        replicated = replica.config.remote_storage_enable and len(replica.state.isr) > 1
+        if not replicated or replica.unified_log.waiting_bytes >= TOGETHER_BYTES:
             self.wake(replica)
 
     def wake(self, replica: LeaderReplica) -> None:
-        """A setting changed, or an interval is over. One that failed waits for its pause to end."""
+        """Queues a partition, unless its last pass failed: that waits for the end of its pause."""
         if replica not in self._failures:
             self._enqueue(replica)
 
     def _enqueue(self, replica: LeaderReplica) -> None:
-        tidies = replica.takeover_pending or self._clock.wall_ms() >= self._sweep_due_ms.get(replica, NEVER)
-        if tidies and not replica.unified_log.waiting_segments:
+        has_cleanup = replica.takeover_pending or self._clock.wall_ms() >= self._sweep_due_ms.get(replica, NEVER)
+        if has_cleanup and not replica.unified_log.waiting_segments:
             self._due_low_priority[replica] = None
         else:
             self._due_low_priority.pop(replica, None)
@@ -104,7 +107,7 @@ class Tiering:
         self._wake.set()
 
     def _next_replica(self) -> LeaderReplica | None:
-        """The one that has waited longest and is not under way."""
+        """Returns the partition that has waited longest and has no pass in progress."""
         queues = (
             (self._due, self._due_low_priority)
             if (self._passes + 1) % LOW_PRIORITY_SHARE
@@ -113,11 +116,11 @@ class Tiering:
         return next((each for queue in queues for each in queue if each not in self._busy), None)
 
     def waiting_segments(self) -> int:
-        """Closed segments of all partitions that are not in the bucket yet."""
-        return sum(replica.unified_log.waiting_segments for replica in self._replicas())
+        """Returns the number of closed segments that are not in the bucket yet, over all partitions."""
+        return sum(replica.unified_log.waiting_segments for replica in self._led_partitions.list_leaders())
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs passes until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick())
             group.create_task(self._enforce_upload_lag())
@@ -127,7 +130,7 @@ class Tiering:
                 while self._next_replica() is not None:
                     await self._pass_slots.acquire()
                     replica = self._next_replica()
-                    if replica is None:  # forgotten while it waited for a place
+                    if replica is None:  # its leadership ended while it waited for a slot
                         self._pass_slots.release()
                         break
                     self._passes += 1
@@ -137,22 +140,25 @@ class Tiering:
                     group.create_task(self._run_pass(replica, group))
 
     async def _tick(self) -> None:
-        """Everything is due once an interval: retention follows the clock, not the traffic."""
+        """Queues all partitions once an interval: retention depends on the clock, not on traffic."""
         while True:
-            for replica in self._replicas():
+            for replica in self._led_partitions.list_leaders():
                 self.wake(replica)
             await self._clock.sleep(self._settings.remote_log_manager_task_interval_ms / 1000)
 
     async def _enforce_upload_lag(self) -> None:
-        """Closes and copies what would else be in the bucket later than `tiered.upload.max.lag.ms` allows."""
+        """Closes and uploads segments that would otherwise miss `tiered.upload.max.lag.ms`."""
         shortest, longest = LAG_CHECK_SECONDS
         while True:
             now_ms = self._clock.wall_ms()
-            next_ms = min((self._check_upload_lag(replica, now_ms) for replica in self._replicas()), default=NEVER)
+            next_ms = min(
+                (self._check_upload_lag(replica, now_ms) for replica in self._led_partitions.list_leaders()),
+                default=NEVER,
+            )
             await self._clock.sleep(min(max((next_ms - now_ms) / 1000, shortest), longest))
 
     def _check_upload_lag(self, replica: LeaderReplica, now_ms: int) -> int:
-        """Returns when the partition is to be looked at again."""
+        """Returns when the partition has to be checked again, after a check if one is due."""
         late_at = self._lag_check_due_ms.get(replica, now_ms)
         if now_ms < late_at:
             return late_at
@@ -173,22 +179,27 @@ class Tiering:
             if replica.log.is_roll_due(now_ms, max_age_ms=lag_ms):
                 replica.roll()
         except (Unavailable, Refused) as error:
-            unsaid = self._log_limiter.admit("close")
-            if unsaid is not None:
-                log.warning("segment is closed later partition=%s unsaid=%d why=%s", replica.tp, unsaid, error)
+            suppressed = self._log_limiter.admit("close")
+            if suppressed is not None:
+                log.warning("segment is closed later partition=%s suppressed=%d why=%s", replica.tp, suppressed, error)
 
     def copy_lag_ms(self) -> int:
-        """Returns the age of the oldest record led here that is not in the bucket; 0 where there is none."""
+        """Returns the age of the oldest record that is not in the bucket, over all partitions; 0 if there is none."""
         now_ms = self._clock.wall_ms()
         return max(
-            (now_ms - since for each in self._replicas() if (since := each.unified_log.upload_lag_since_ms)), default=0
+            (
+                now_ms - since
+                for each in self._led_partitions.list_leaders()
+                if (since := each.unified_log.upload_lag_since_ms)
+            ),
+            default=0,
         )
 
     def _lag_by_topic(self) -> dict[tuple[str, ...], float]:
         """Returns the age in seconds of the oldest record that is not in the bucket, by topic."""
         now_ms = self._clock.wall_ms()
         lags: dict[str, float] = {}
-        for replica in self._replicas():
+        for replica in self._led_partitions.list_leaders():
             if replica.config.remote_storage_enable:
                 since_ms = replica.unified_log.upload_lag_since_ms
                 lag = 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000
@@ -204,16 +215,17 @@ class Tiering:
             self._failures.pop(replica, None)
         except Fenced as error:
             self._failure_counter.inc(1, "fenced")
-            self._on_fenced(replica, error)
+            self._led_partitions.on_fenced(replica, error)
         except (Unavailable, Corrupt, Refused) as error:
             self._failure_counter.inc(1, type(error).__name__.lower())
             replica.upload_problem = str(error)
             pause = self._next_pause(replica)
-            unsaid = self._log_limiter.admit("upload")
-            if unsaid is not None:
+            suppressed = self._log_limiter.admit("upload")
+            if suppressed is not None:
                 log.warning(
-                    "tiering failed partition=%s again_in=%.1f unsaid=%d why=%s", replica.tp, pause, unsaid, error
-                )
+                    "tiering failed partition=%s again_in=%.1f suppressed=%d why=%s",
+                    replica.tp, pause, suppressed, error,
+                )  # fmt: skip
             group.create_task(self._retry_after(replica, pause))
         finally:
             self._busy.discard(replica)
@@ -237,7 +249,7 @@ class Tiering:
             self._enqueue(replica)
 
     def forget(self, replica: LeaderReplica) -> None:
-        """It is led here no more."""
+        """Drops all state of a partition: its leadership has ended."""
         self._due.pop(replica, None)
         self._due_low_priority.pop(replica, None)
         self._failures.pop(replica, None)
@@ -246,9 +258,12 @@ class Tiering:
         self._lag_check_due_ms.pop(replica, None)
 
     async def run_steps(self, replica: LeaderReplica) -> None:
-        """One pass: copy what is closed, expire, drop what need not be here, sweep. A step that fails does not keep
-        the next from what it can do, so a bucket that takes nothing fills no disk with what is cold; the sweep waits
-        for a pass that went well. `Fenced`, `Unavailable`, `Corrupt`, `Refused` (the disk): the first failure."""
+        """Runs one pass: takes over the manifest, uploads, expires, deletes locally, sweeps.
+
+        A step runs although an earlier one failed: a bucket that takes no objects must not fill the disk with cold
+        segments. The sweep runs only in a pass without failures. Raises the first failure: `Fenced`, `Unavailable`,
+        `Corrupt`, or `Refused` by the disk.
+        """
         failure: Unavailable | Corrupt | Refused | None = None
         for step in (self._finish_takeover, self._upload, self._expire_cold, self._apply_local_retention):
             if replica.is_stopped:
@@ -263,20 +278,22 @@ class Tiering:
             await self._collect_garbage(replica)
 
     async def _finish_takeover(self, replica: LeaderReplica) -> None:
-        """Who inherited a partition served before the manifest was its own (`leading.begin`)."""
+        """Takes over the manifest of a leader that serves already (`PreviousLeader.WAS_IN_SYNC_WITH`)."""
         if replica.takeover_pending:
             await self._take_over_manifest(replica)
 
     async def _upload(self, replica: LeaderReplica) -> None:
-        """Closed segments below the last stable offset, oldest first: as many as one change of the manifest names. Then
-        it is the turn of others, for a partition that is written fast enough would never be done."""
+        """Uploads closed segments below the last stable offset, oldest first, as many as one manifest change names.
+
+        Then other partitions have their pass: a partition with enough traffic would never be done.
+        """
         if not replica.unified_log.waiting_segments:
             return
         epoch = replica.leader_epoch
         manifest = await self._take_over_manifest(replica)
         first = replica.log.local_start_offset
         if not manifest.nodes and first > manifest.cold_end_offset:
-            # Nothing is cold and the log begins higher: what expired before it was tiered leaves no hole to guard.
+            # Nothing is cold, and records below `first` expired before the topic was tiered: the manifest starts there.
             moved = await replica.cold.collector.advance_start(manifest, epoch, first)
             replica.unified_log.update_manifest(moved)
         if replica.is_stopped or replica.manifest is None:
@@ -289,7 +306,7 @@ class Tiering:
                 self._due[replica] = None
 
     async def _take_over_manifest(self, replica: LeaderReplica) -> Manifest:
-        """The manifest under the replica's epoch: nothing is uploaded, deleted or swept under another."""
+        """Returns the manifest under the replica's epoch. Under another epoch nothing is uploaded, deleted or swept."""
         manifest = replica.manifest
         if manifest is None or manifest.leader_epoch != replica.leader_epoch:
             manifest = await replica.cold.manifests.take_over(replica.partition_id, replica.topic, replica.leader_epoch)
@@ -298,7 +315,7 @@ class Tiering:
         return manifest
 
     async def _expire_cold(self, replica: LeaderReplica) -> None:
-        """Total retention of what is cold. The manifest is taken over first, but only when something will expire."""
+        """Applies total retention to cold segments. Takes over the manifest first, but only if a segment expires."""
         manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._retention_clock.now_ms()
         if manifest is None or not manifest.nodes:
             return
@@ -316,7 +333,7 @@ class Tiering:
             if plan is None:
                 return
         manifest = await self._take_over_manifest(replica)
-        above = replica.unified_log.bytes_above_cold  # an earlier leader may have made more of it cold until then
+        above = replica.unified_log.bytes_above_cold  # an earlier leader may have uploaded more meanwhile
         written = await replica.cold.collector.expire(
             manifest, epoch, replica.config, local_bytes_above_cold=above, now_ms=now_ms
         )
@@ -325,7 +342,7 @@ class Tiering:
         replica.log.advance_start(manifest.log_start_offset)
 
     async def _find_oldest_segment(self, replica: LeaderReplica, manifest: Manifest) -> SegmentEntry:
-        """The segment that holds the log start; looked up in the sub-manifests once for each."""
+        """Returns the cold segment that holds the log start; reads the sub-manifests once for each such segment."""
         start, known = manifest.log_start_offset, self._oldest_segments.get(replica)
         if known is None or not known.base_offset <= start < known.next_offset:
             known = await replica.cold.manifests.find_segment(manifest, start)
@@ -337,8 +354,11 @@ class Tiering:
         return known
 
     async def _apply_local_retention(self, replica: LeaderReplica) -> None:
-        """The hot log's retention: what is cold may go here first, what is not goes by total retention only, and then
-        the manifest says so before a file does."""
+        """Applies retention to the local log.
+
+        Records that are cold are deleted by local retention, others by total retention only. For the latter the
+        manifest has the new log start before a file is deleted.
+        """
         tiered = replica.config.remote_storage_enable
         plan = retention.plan_retention(
             replica.log.closed_segments(),
@@ -361,9 +381,11 @@ class Tiering:
             replica.roll()
 
     async def _collect_garbage(self, replica: LeaderReplica) -> None:
-        """Once after this epoch began, and after whatever may have left an object behind: late enough for an
-        upload that is still under way to land and to outlive its grace time. A partition of which nothing is cold has
-        nothing to sweep."""
+        """Sweeps once in each leader epoch, and after each failure that may have left an object behind.
+
+        The sweep is late enough that an upload in progress has landed and its grace time is over. A partition without
+        a manifest has nothing to sweep.
+        """
         now_ms = self._clock.wall_ms()
         if replica.manifest is None or now_ms < self._sweep_due_ms.setdefault(replica, now_ms + self._sweep_delay_ms()):
             return
@@ -372,5 +394,5 @@ class Tiering:
         self._sweep_due_ms[replica] = NEVER
 
     def _sweep_delay_ms(self) -> int:
-        """Once for what is under way to land, once for what landed to grow old enough."""
+        """Returns the time for an upload to land plus its grace time."""
         return UPLOAD_IN_FLIGHT_MS + self._settings.tiered_object_delete_delay_ms + 1

@@ -1,17 +1,18 @@
-"""Metrics by topic: what clients wrote and read, and how large a topic is on disk and in the bucket.
+"""Metrics by topic: bytes and records that clients wrote and read, and the size of a topic on disk and in the bucket.
 
-Names are those of Kafka's MBeans behind the usual JMX exporter. `tiered.metrics.max.topics` topics have labels of their
-own, those that came first; all others share one. Nothing is counted here: each look adds up what the logs have.
+The names are those of Kafka's MBeans behind the usual JMX exporter. The first `tiered.metrics.max.topics` topics have
+labels of their own; all others share one. Nothing is counted here: a scrape adds up the numbers of the logs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
+from tiered.broker.hosted_replicas import HostedReplicas
+from tiered.controller.member_view import MemberView
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.traffic import Traffic
-from tiered.metadata.image import Image
 from tiered.metrics import OTHERS, Labels, Metrics
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
@@ -20,20 +21,20 @@ TOPIC = ("topic",)
 
 
 class TopicLabels:
-    """Which topics have labels of their own, at most `most`. A topic that was deleted leaves its place to another."""
+    """The topics that have labels of their own, at most `topics_max`. A deleted topic leaves its place to another."""
 
-    def __init__(self, topics_max: int, image: Callable[[], Image]) -> None:
+    def __init__(self, topics_max: int, view: MemberView) -> None:
         self._topics_max = topics_max
-        self._image = image
+        self._view = view
         self._labelled_topics: dict[str, None] = {}
 
     def get_label(self, topic: str) -> str:
-        """The topic, or `OTHERS`."""
+        """Returns the label of a topic: its name, or `OTHERS`."""
         if topic in self._labelled_topics:
             return topic
         if len(self._labelled_topics) >= self._topics_max:
-            there = self._image().topics
-            self._labelled_topics = {each: None for each in self._labelled_topics if each in there}
+            known = self._view.image.topics
+            self._labelled_topics = {each: None for each in self._labelled_topics if each in known}
         if len(self._labelled_topics) >= self._topics_max:
             return OTHERS
         self._labelled_topics[topic] = None
@@ -41,18 +42,14 @@ class TopicLabels:
 
 
 class TopicMetrics:
-    """Of one broker. `held` gives its replicas, led or followed."""
+    """The metrics of one broker, over its leader and follower replicas."""
 
     def __init__(
-        self,
-        metrics: Metrics,
-        labels: TopicLabels,
-        replicas: Callable[[], Iterable[LeaderReplica | FollowerReplica]],
-        image: Callable[[], Image],
+        self, metrics: Metrics, labels: TopicLabels, hosted_replicas: HostedReplicas, view: MemberView
     ) -> None:
         self._labels = labels
-        self._replicas = replicas
-        self._image = image
+        self._hosted_replicas = hosted_replicas
+        self._view = view
 
         def counter(name: str, help: str, of: Callable[[Traffic], int]) -> None:
             total = _Total(self, of)
@@ -85,32 +82,32 @@ class TopicMetrics:
         )
 
     def labels_by_log(self) -> dict[DiskLog, str]:
-        """The logs that are held here, each with the label of its topic."""
-        return {each.log: self._labels.get_label(each.tp.topic) for each in self._replicas()}
+        """Returns the logs of this broker, each with the label of its topic."""
+        return {each.log: self._labels.get_label(each.tp.topic) for each in self._hosted_replicas.list_replicas()}
 
     def has_topic(self, label: str) -> bool:
-        """True if a label is that of a topic that was not deleted."""
-        return label == OTHERS or label in self._image().topics
+        """True if the label names a topic that is not deleted."""
+        return label == OTHERS or label in self._view.image.topics
 
     def _sum_by_topic(self, size_of: Callable[[LeaderReplica | FollowerReplica], int]) -> dict[Labels, float]:
         found: dict[Labels, float] = defaultdict(float)
-        for each in self._replicas():
+        for each in self._hosted_replicas.list_replicas():
             found[self._labels.get_label(each.tp.topic),] += size_of(each)
         return found
 
 
 class _Total:
-    """A number by topic that only grows, also where a log is held here no more."""
+    """A number by topic that only grows, even if a log leaves this broker."""
 
     def __init__(self, topics: TopicMetrics, value_of: Callable[[Traffic], int]) -> None:
         self._topics = topics
         self._value_of = value_of
         self._totals: dict[str, int] = {}
         self._counted: dict[DiskLog, int] = {}
-        """The part of each log's number that is in the totals."""
+        """By log: the part of its number that is in the totals."""
 
     def read(self) -> Mapping[Labels, float]:
-        """The totals as of now."""
+        """Returns the totals of now."""
         seen: dict[DiskLog, int] = {}
         for log, label in self._topics.labels_by_log().items():
             seen[log] = now = self._value_of(log.traffic)

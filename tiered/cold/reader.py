@@ -71,6 +71,8 @@ class ColdReader:
         self._failures = metrics.counter(
             "tiered_cold_read_failures_total", "Cold reads that failed, those without a try left out.", ("why",)
         )
+        for why in ("unavailable", "corrupt"):
+            self._failures.inc(0, why)  # a rate over time needs the sample before the first failure
         self._backoff = ReadBackoff()
         self._log_limiter = LogLimiter(clock)
         self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)

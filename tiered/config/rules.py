@@ -6,20 +6,54 @@ Each function raises `Refused` (INVALID_CONFIG) with the setting, its value and 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+from tiered.config.listeners import Endpoint
 from tiered.config.setting import SettingRow
-
-if TYPE_CHECKING:
-    from tiered.config.settings import Settings, TopicConfig
 
 _REPLICA = re.compile(r"\d+:\d+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
-def check_topic(config: TopicConfig, table: Mapping[str, SettingRow]) -> None:
+class TopicValues(Protocol):
+    """The topic settings that the rules read."""
+
+    @property
+    def cleanup_policy(self) -> Sequence[str]: ...
+    @property
+    def retention_ms(self) -> int: ...
+    @property
+    def retention_bytes(self) -> int: ...
+    @property
+    def local_retention_ms(self) -> int: ...
+    @property
+    def local_retention_bytes(self) -> int: ...
+    @property
+    def leader_replication_throttled_replicas(self) -> tuple[str, ...]: ...
+    @property
+    def follower_replication_throttled_replicas(self) -> tuple[str, ...]: ...
+
+
+class BrokerValues(Protocol):
+    """The broker settings that the rules read."""
+
+    @property
+    def broker_heartbeat_interval_ms(self) -> int: ...
+    @property
+    def broker_session_timeout_ms(self) -> int: ...
+    @property
+    def tiered_http_allowed_hosts(self) -> Sequence[str]: ...
+    @property
+    def inter_broker_listener_name(self) -> str: ...
+
+    def effective_listeners(self) -> Sequence[Endpoint]:
+        """Returns the listeners of the Kafka protocol."""
+        ...
+
+
+def check_topic(config: TopicValues, table: Mapping[str, SettingRow]) -> None:
     """Checks rules between topic settings, and the form of the lists of throttled replicas.
 
     A local copy cannot be kept longer than the record itself (Kafka's rule).
@@ -39,7 +73,7 @@ def check_topic(config: TopicConfig, table: Mapping[str, SettingRow]) -> None:
             raise table[name].refuse(",".join(words), "it must be PARTITION:BROKER,PARTITION:BROKER,... or *")
 
 
-def check_broker(settings: Settings, table: Mapping[str, SettingRow]) -> None:
+def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:
     """Checks rules between broker settings: heartbeat interval, allowed hosts and the inter-broker listener.
 
     A broker must send more than two heartbeats per session timeout. Otherwise one late heartbeat would look like a lost

@@ -23,5 +23,7 @@ May import: metadata
   heartbeats             contact times of brokers, and session timeouts
 ~ active                 the active controller during one controller epoch
 ~ standby                a standby controller: fetches the metadata log (M3, M4, R6)
+~ member_view           the cluster as one broker knows it: image, settings, the broker itself
+~ channel                requests to the controller, in this process or on another broker
 ~ member                 this broker's role: active controller or standby (R6)
 """

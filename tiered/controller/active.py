@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tiered.controller.balancer import Balancer
 from tiered.controller.controller import Controller
 from tiered.controller.heartbeats import BrokerHeartbeats, UnreachableBrokers
+from tiered.controller.member_view import MemberView
 from tiered.controller.missing_replicas import MissingReplicas
 from tiered.controller.preferred_leaders import PreferredLeaders
 from tiered.controller.requests import ElectLeaders, FenceBroker, Reassign, Request, UnfenceBroker
@@ -24,11 +25,9 @@ from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.metadata.changes import Change
 from tiered.metadata.image import BrokerImage
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import MetadataFetch
+from tiered.peers import MetadataFetch, Peers
+from tiered.ports import Clock
 from tiered.subtask import run_subtask
-
-if TYPE_CHECKING:
-    from tiered.controller.member import ClusterMember
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +51,29 @@ class ActiveController:
     """The controller of `epoch`. `applied_progress` is set and replaced whenever a broker reports its applied slot."""
 
     def __init__(
-        self, cluster: ClusterMember, controller: Controller, metadata: MetadataLog, last_contact: LastContact
+        self,
+        view: MemberView,
+        peers: Peers | None,
+        clock: Clock,
+        controller: Controller,
+        metadata: MetadataLog,
+        last_contact: LastContact,
     ) -> None:
         self.epoch = metadata.epoch
-        self.heartbeats = BrokerHeartbeats(cluster.session_ms * 1_000_000)
+        self.heartbeats = BrokerHeartbeats(view.session_ms * 1_000_000)
         self.applied_progress = asyncio.Event()
         self.was_followed = False
         """True if any broker has fetched metadata from this controller."""
         self._unreachable = UnreachableBrokers()
         self._metadata = metadata
-        self._cluster = cluster
-        self._clock = cluster.clock
+        self._view = view
+        self._peers = peers
+        self._clock = clock
         self.runtime: Runtime[Request] = Runtime(
-            controller, _SnapshottingLog(metadata, cluster), self._clock, cluster.on_entry_committed
+            controller, _SnapshottingLog(metadata, view), clock, self._on_entry_committed
         )
-        self._leader_balancer = Balancer(
-            PreferredLeaders(), self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock
-        )
-        self._replica_balancer = Balancer(
-            MissingReplicas(), self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock
-        )
+        self._leader_balancer = Balancer(PreferredLeaders(), self._submit_balancing, view, clock)
+        self._replica_balancer = Balancer(MissingReplicas(), self._submit_balancing, view, clock)
         self._newer_controller_seen = asyncio.Event()
         self._fenced_queried_ns = self._view_requested_ns = 0
         self._last_contact: LastContact | None = last_contact
@@ -113,7 +115,7 @@ class ActiveController:
         now_ns = self._clock.mono_ns()
         if now_ns - self._view_requested_ns >= FENCED_QUERY_INTERVAL_NS:
             self._view_requested_ns = now_ns
-            self._spawn("look", self._cluster.node_id, self._check_newer_controller())
+            self._spawn("look", self._view.node_id, self._check_newer_controller())
 
     @contextlib.contextmanager
     def track_metadata_fetch(self, metadata_fetch: MetadataFetch) -> Iterator[None]:
@@ -122,7 +124,7 @@ class ActiveController:
         If it ends with its connection, checks whether the broker is gone.
         """
         now_ns, connection_lost, self.was_followed = self._clock.mono_ns(), True, True
-        known = self._cluster.image.brokers.get(metadata_fetch.node_id)
+        known = self._view.image.brokers.get(metadata_fetch.node_id)
         if not self.heartbeats.begin_fetch(
             metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.applied, now_ns
         ):
@@ -130,7 +132,7 @@ class ActiveController:
         progress, self.applied_progress = self.applied_progress, asyncio.Event()
         progress.set()
         fenced = known is not None and known.fenced and known.alive and known.incarnation == metadata_fetch.incarnation
-        if fenced and metadata_fetch.applied >= self._cluster.image.slot:
+        if fenced and metadata_fetch.applied >= self._view.image.slot:
             self._decide(
                 "unfence", metadata_fetch.node_id, UnfenceBroker(metadata_fetch.node_id, metadata_fetch.incarnation)
             )
@@ -166,7 +168,7 @@ class ActiveController:
     async def _monitor_brokers(self) -> None:
         while True:
             self._wake.clear()
-            image, own = self._cluster.image, self._cluster.node_id
+            image, own = self._view.image, self._view.node_id
             live = [each for each in image.brokers.values() if each.live and each.node_id != own]
             self.heartbeats.set_live_brokers(((each.node_id, each.incarnation) for each in live), self._clock.mono_ns())
             if self._last_contact is not None:
@@ -203,20 +205,19 @@ class ActiveController:
 
     def _unfence_self(self, own: BrokerImage | None) -> None:
         """Unfences this broker: an earlier controller lost contact with it and fenced it."""
-        if own is not None and own.fenced and own.alive and own.incarnation == self._cluster.incarnation:
+        if own is not None and own.fenced and own.alive and own.incarnation == self._view.incarnation:
             self._decide("unfence", own.node_id, UnfenceBroker(own.node_id, own.incarnation))
 
     def probe(self, node_id: int) -> None:
         """Starts a check of whether the broker's process has ended."""
         incarnation = self.heartbeats.incarnation(node_id)
-        address = self._cluster.address_of(node_id)
+        address = self._view.address_of(node_id)
         if incarnation is not None and address:
             self._spawn("probe", node_id, self._fence_if_gone(node_id, incarnation, address))
 
     async def _fence_if_gone(self, node_id: int, incarnation: str, address: str) -> None:
         """Fences a broker at once if its process has ended: its session timeout need not be waited for."""
-        peers = self._cluster.peers
-        if peers is None or not await peers.is_gone(address, PROBE_SECONDS):
+        if self._peers is None or not await self._peers.is_gone(address, PROBE_SECONDS):
             return
         if self._decide("fence", node_id, FenceBroker(node_id, incarnation)):
             log.warning("broker process has ended, is fenced node_id=%d address=%s", node_id, address)
@@ -235,7 +236,7 @@ class ActiveController:
             log.info("check for a newer controller failed, is repeated why=%s", error)
 
     def _query_fenced_broker(self, node_id: int) -> None:
-        address = self._cluster.address_of(node_id)
+        address = self._view.address_of(node_id)
         if address:
             self._spawn("ask", node_id, self._query_controller_view(address))
 
@@ -245,11 +246,10 @@ class ActiveController:
         After a network partition two controllers can each miss some brokers. The bucket is checked only once a minute,
         so both would stay for that long.
         """
-        peers = self._cluster.peers
-        if peers is None:
+        if self._peers is None:
             return
         try:
-            view = await peers.get_controller_view(address, PROBE_SECONDS)
+            view = await self._peers.get_controller_view(address, PROBE_SECONDS)
         except (Unavailable, Refused, Corrupt):
             return
         if view.controller_epoch > self.epoch:
@@ -282,6 +282,10 @@ class ActiveController:
         task.add_done_callback(lambda _: self._running_tasks.pop(key, None))
         return True
 
+    async def _on_entry_committed(self, changes: Sequence[Change], slot: int) -> None:
+        """Adds an entry that this controller has committed to the loader."""
+        self._view.loader.append_own(changes, slot, self._metadata.newest_body)
+
     async def _submit_balancing(self, request: ElectLeaders | Reassign) -> Any:
         return await self.runtime.submit(request, DECISION_SECONDS)
 
@@ -297,14 +301,14 @@ class ActiveController:
 class _SnapshottingLog:
     """The metadata log of a controller; writes a snapshot of the committed image before an append if one is due."""
 
-    def __init__(self, metadata: MetadataLog, cluster: ClusterMember) -> None:
+    def __init__(self, metadata: MetadataLog, view: MemberView) -> None:
         self._metadata = metadata
-        self._cluster = cluster
+        self._view = view
 
     async def append(self, changes: Sequence[Change]) -> int:
         if self._metadata.is_snapshot_due:
             try:
-                await self._metadata.write_snapshot(self._cluster.image)
+                await self._metadata.write_snapshot(self._view.image)
             except (Unavailable, Corrupt) as error:
                 log.warning("metadata snapshot failed, is repeated why=%s", error)
         return await self._metadata.append(changes)

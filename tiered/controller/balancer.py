@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tiered.config.settings import Settings
+from tiered.controller.member_view import MemberView
 from tiered.controller.requests import ElectLeaders, Reassign
 from tiered.errors import Refused
 from tiered.metadata.image import Image
@@ -61,26 +62,24 @@ class BalancingPlan(Protocol[Step]):
 
 
 class Balancer(Generic[Step]):
-    """The loop of one plan. `submit` sends the controller a request; `image` returns the committed image."""
+    """The loop of one plan. `submit` sends the controller a request; `view` has the committed image."""
 
     def __init__(
         self,
         plan: BalancingPlan[Step],
         submit: Callable[[ElectLeaders | Reassign], Awaitable[Any]],
-        image: Callable[[], Image],
-        settings: Callable[[], Settings],
+        view: MemberView,
         clock: Clock,
     ) -> None:
         self._plan = plan
         self._submit = submit
-        self._image = image
-        self._settings = settings
+        self._view = view
         self._clock = clock
         self._wake = asyncio.Event()
 
     def on_image(self) -> None:
         """Wakes the loop if the changed image calls for a plan."""
-        if self._plan.is_needed(self._image(), self._settings()):
+        if self._plan.is_needed(self._view.image, self._view.settings):
             self._wake.set()
 
     async def run(self) -> None:
@@ -91,7 +90,7 @@ class Balancer(Generic[Step]):
                 await self._clock.sleep(SETTLE_SECONDS)
             else:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._plan.interval_seconds(self._settings())):
+                    async with asyncio.timeout(self._plan.interval_seconds(self._view.settings)):
                         await self._wake.wait()
             self._wake.clear()
             before, planned = planned, self._make_plan()
@@ -101,7 +100,7 @@ class Balancer(Generic[Step]):
                 planned = self._make_plan() if self._plan.repeats else ()
 
     def _make_plan(self) -> tuple[Step, ...]:
-        return self._plan.plan(self._image(), self._settings())
+        return self._plan.plan(self._view.image, self._view.settings)
 
     async def _carry_out(self, steps: tuple[Step, ...]) -> None:
         """Submits the steps in batches, up to the first batch that is refused: a later plan has the rest."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.controller import leaders, partition_transitions, requests
-from tiered.controller.decision import Decision
+from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import UNCLEAN, PartitionContexts
 from tiered.controller.partition_transitions import PartitionContext
 from tiered.errors import Code, Refused
@@ -21,14 +21,14 @@ from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settin
 from tiered.metadata.image import CORDONED, BrokerImage, End, Image, PartitionImage, TopicImage
 
 
-def register(image: Image, settings: Settings, request: requests.RegisterBroker, now_ms: int) -> Decision[None]:
+def register(image: Image, settings: Settings, request: requests.RegisterBroker, now_ms: int) -> ControllerResult[None]:
     """Registers a new incarnation under its node id (R1).
 
     The first broker with a non-default `min.insync.replicas` sets that value for all brokers.
     """
     node, known = request.node_id, image.brokers.get(request.node_id)
     if known is not None and known.incarnation == request.incarnation:
-        return Decision((), None)
+        return ControllerResult((), None)
     changes: list[Change] = [
         kinds.BrokerRegistered(
             node, request.incarnation, request.directory, request.http, request.rack, now_ms, dict(request.listeners)
@@ -48,7 +48,7 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
 
     contexts = PartitionContexts(image.apply(changes), settings, image.live_ids() | {node}, now_ms)
     changes += leaders.change_partitions(image.topics.values(), contexts, register_replica)
-    return Decision(tuple(changes), None)
+    return ControllerResult(tuple(changes), None)
 
 
 class _ReportedEnds:
@@ -72,7 +72,7 @@ class _ReportedEnds:
         return None if whole else End(self._node, NO_EPOCH, 0)
 
 
-def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Decision[None]:
+def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> ControllerResult[None]:
     """Records the addresses of an incarnation. Raises `Refused` if another live broker already has one of them."""
     known = image.check_incarnation(request.node_id, request.incarnation)
     for other in image.brokers.values():
@@ -89,18 +89,18 @@ def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Dec
     return update_registration(image, updated, now_ms)
 
 
-def update_registration(image: Image, broker: BrokerImage, now_ms: int) -> Decision[None]:
+def update_registration(image: Image, broker: BrokerImage, now_ms: int) -> ControllerResult[None]:
     """Records other addresses or another data directory of the same incarnation."""
     if broker == image.brokers[broker.node_id]:
-        return Decision((), None)
+        return ControllerResult((), None)
     change = kinds.BrokerRegistered(
         broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms, broker.listeners,
         broker.advertised_http,
     )  # fmt: skip
-    return Decision((change,), None)
+    return ControllerResult((change,), None)
 
 
-def unregister(image: Image, request: requests.UnregisterBroker) -> Decision[None]:
+def unregister(image: Image, request: requests.UnregisterBroker) -> ControllerResult[None]:
     """Removes a broker and its settings from the metadata. Raises `Refused` while it is live or has replicas."""
     node, known = request.node_id, image.brokers.get(request.node_id)
     if known is None:
@@ -111,12 +111,12 @@ def unregister(image: Image, request: requests.UnregisterBroker) -> Decision[Non
     if hosted:
         why = f"broker {node} has {len(hosted)} replicas, such as {hosted[0]}: move them away first (decommission)"
         raise Refused(Code.INVALID_REQUEST, why)
-    return Decision((kinds.BrokerUnregistered(node, known.incarnation),), None)
+    return ControllerResult((kinds.BrokerUnregistered(node, known.incarnation),), None)
 
 
 def alter_configs(
     image: Image, settings: Settings, request: requests.AlterBrokerConfigs, now_ms: int
-) -> Decision[dict[str, str]]:
+) -> ControllerResult[dict[str, str]]:
     """Changes settings of one broker, or of all brokers if `node_id` is -1.
 
     `min.insync.replicas` can be set for all brokers only, because leader and controller must use the same value (R3).
@@ -144,4 +144,4 @@ def alter_configs(
     if request.node_id == ALL_BROKERS and edits.keys() & {MIN_ISR, UNCLEAN}:
         contexts = PartitionContexts(after, settings, after.live_ids(), now_ms)
         changes = (*changes, *leaders.reevaluate_partitions(after.topics.values(), contexts))
-    return Decision(() if request.validate_only else changes, dict(after.broker_configs[request.node_id]))
+    return ControllerResult(() if request.validate_only else changes, dict(after.broker_configs[request.node_id]))

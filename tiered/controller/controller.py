@@ -13,7 +13,7 @@ from typing import Any
 
 from tiered.config.settings import Settings
 from tiered.controller import brokers, leaders, reassignment, requests
-from tiered.controller.decision import Decision
+from tiered.controller.decision import ControllerResult
 from tiered.controller.requests import Request
 from tiered.controller.topics import Topics
 from tiered.errors import Refused
@@ -37,7 +37,7 @@ class Controller:
     def apply(self, changes: Sequence[Change], slot: int | None = None) -> None:
         self.image = self.image.apply(changes, slot)
 
-    def decide(self, request: Request, now_ms: int) -> Decision[Any]:
+    def decide(self, request: Request, now_ms: int) -> ControllerResult[Any]:
         """Returns the changes and the reply for a request. Raises `Refused` if it cannot be granted.
 
         The docstring of each request names the type of its reply.
@@ -81,7 +81,7 @@ class Controller:
                 return leaders.report_ends(image, settings, request, now_ms)
             case requests.AllocateProducerIds():
                 block = kinds.ProducerIdsAllocated(request.node_id, image.next_producer_id, PRODUCER_IDS)
-                return Decision((block,), block)
+                return ControllerResult((block,), block)
             case _:
                 return self._decide_topic_request(request, now_ms)
 
@@ -94,21 +94,21 @@ class Controller:
         | requests.CreatePartitions
         | requests.AlterTopicConfigs,
         now_ms: int,
-    ) -> Decision[Any]:
+    ) -> ControllerResult[Any]:
         topics = Topics(self.image, self._settings, self._draw_id)
         match request:
             case requests.CreateTopic():
                 decision = topics.create((request,), now_ms)
                 if isinstance(decision.reply[0], Refused):
                     raise decision.reply[0]
-                return Decision(decision.changes, decision.reply[0])
+                return ControllerResult(decision.changes, decision.reply[0])
             case requests.CreateTopics():
                 return topics.create(request.topics, now_ms)
             case requests.DeleteTopic():
                 return topics.delete(request, now_ms)
             case requests.ForgetTopic():
                 exists = request.topic_id in self.image.deleted_topics
-                return Decision((kinds.TopicForgotten(request.topic_id),) if exists else (), None)
+                return ControllerResult((kinds.TopicForgotten(request.topic_id),) if exists else (), None)
             case requests.CreatePartitions():
                 return topics.add_partitions(request)
             case requests.AlterTopicConfigs():

@@ -15,7 +15,7 @@ Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[Reply]):
+class ControllerResult(Generic[Reply]):
     """The changes to append, in order, and the reply to send once they are committed.
 
     A decision without changes is answered at once, but only after all earlier decisions are committed.

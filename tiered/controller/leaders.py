@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tiered.config.settings import Settings
 from tiered.controller import partition_transitions, requests
-from tiered.controller.decision import Decision
+from tiered.controller.decision import ControllerResult
 from tiered.controller.partition_transitions import PartitionContext
 from tiered.errors import Code
 from tiered.ids import PartitionId, TopicId, incarnation_number
@@ -72,27 +72,31 @@ def new_partition_change(
     return kinds.PartitionChanged(topic_id, p, new.leader, new.leader_epoch, new.isr, ())
 
 
-def stop_broker(image: Image, settings: Settings, request: requests.StopBroker, now_ms: int) -> Decision[None]:
+def stop_broker(image: Image, settings: Settings, request: requests.StopBroker, now_ms: int) -> ControllerResult[None]:
     """Moves leaderships of a stopped broker to live ISR members. A partition without one waits for its election."""
     image.check_incarnation(request.node_id, request.incarnation)
     stopped = kinds.BrokerStopped(request.node_id, request.incarnation)
-    return Decision((stopped, *_remove_broker(image, settings, request.node_id, now_ms)), None)
+    return ControllerResult((stopped, *_remove_broker(image, settings, request.node_id, now_ms)), None)
 
 
-def fence_broker(image: Image, settings: Settings, request: requests.FenceBroker, now_ms: int) -> Decision[None]:
+def fence_broker(
+    image: Image, settings: Settings, request: requests.FenceBroker, now_ms: int
+) -> ControllerResult[None]:
     """Does the same as a stop, until the broker is unfenced. Changes nothing if the incarnation is not live."""
     known = image.brokers.get(request.node_id)
     if known is None or known.incarnation != request.incarnation or not known.live:
-        return Decision((), None)
+        return ControllerResult((), None)
     fenced = kinds.BrokerFenced(request.node_id, request.incarnation)
-    return Decision((fenced, *_remove_broker(image, settings, request.node_id, now_ms)), None)
+    return ControllerResult((fenced, *_remove_broker(image, settings, request.node_id, now_ms)), None)
 
 
-def unfence_broker(image: Image, settings: Settings, request: requests.UnfenceBroker, now_ms: int) -> Decision[None]:
+def unfence_broker(
+    image: Image, settings: Settings, request: requests.UnfenceBroker, now_ms: int
+) -> ControllerResult[None]:
     """Lets a broker lead leaderless partitions again. It joins ISRs only as a follower."""
     node, known = request.node_id, image.brokers.get(request.node_id)
     if known is None or known.incarnation != request.incarnation or not known.fenced or not known.alive:
-        return Decision((), None)
+        return ControllerResult((), None)
 
     def reevaluate_leaderless(_: TopicImage, __: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
         waits = old.leader == NO_LEADER and node in old.replicas
@@ -100,10 +104,14 @@ def unfence_broker(image: Image, settings: Settings, request: requests.UnfenceBr
 
     contexts = PartitionContexts(image, settings, image.live_ids() | {node}, now_ms)
     unfenced = kinds.BrokerUnfenced(node, request.incarnation)
-    return Decision((unfenced, *change_partitions(image.topics.values(), contexts, reevaluate_leaderless)), None)
+    return ControllerResult(
+        (unfenced, *change_partitions(image.topics.values(), contexts, reevaluate_leaderless)), None
+    )
 
 
-def hand_over_leaders(image: Image, settings: Settings, request: requests.HandOver, now_ms: int) -> Decision[int]:
+def hand_over_leaders(
+    image: Image, settings: Settings, request: requests.HandOver, now_ms: int
+) -> ControllerResult[int]:
     """Hands over leaderships partition by partition; the reply is the number that the broker still leads."""
     image.check_incarnation(request.node_id, request.incarnation)
     node, still_led = request.node_id, 0
@@ -121,12 +129,12 @@ def hand_over_leaders(image: Image, settings: Settings, request: requests.HandOv
     )
     others = image.live_ids() - image.stopping_ids() - {node}
     stopping = (kinds.BrokerStopping(node, request.incarnation),) if others else ()
-    return Decision((*stopping, *changes), still_led)
+    return ControllerResult((*stopping, *changes), still_led)
 
 
 def leave_partitions(
     image: Image, settings: Settings, request: requests.LeavePartitions, now_ms: int
-) -> Decision[None]:
+) -> ControllerResult[None]:
     """Does the same as a stop, for some partitions. Skips partitions that no longer exist."""
     image.check_incarnation(request.node_id, request.incarnation)
     node, changes = request.node_id, list[Change]()
@@ -139,12 +147,12 @@ def leave_partitions(
         new = partition_transitions.remove_broker(old, node, context)
         if new is not old:
             changes += partition_transitions.to_changes(topic_id, p, old, new, context)
-    return Decision(tuple(changes), None)
+    return ControllerResult(tuple(changes), None)
 
 
 def alter_isrs(
     image: Image, settings: Settings, request: requests.AlterPartitions, now_ms: int
-) -> Decision[tuple[Code, ...]]:
+) -> ControllerResult[tuple[Code, ...]]:
     """Decides ISR changes of one leader. A second change for a partition is refused: its partition epoch has passed."""
     image.check_incarnation(request.node_id, request.incarnation)
     numbers = {
@@ -171,12 +179,12 @@ def alter_isrs(
         if new is not old:
             decided.add((change.topic_id, change.partition))
             changes += partition_transitions.to_changes(change.topic_id, change.partition, old, new, contexts(topic))
-    return Decision(tuple(changes), tuple(codes))
+    return ControllerResult(tuple(changes), tuple(codes))
 
 
 def elect_leaders(
     image: Image, settings: Settings, request: requests.ElectLeaders, now_ms: int
-) -> Decision[tuple[tuple[TopicId, int, Code], ...]]:
+) -> ControllerResult[tuple[tuple[TopicId, int, Code], ...]]:
     """Runs the elections that an operator requested, each partition once."""
     wanted: Iterable[tuple[TopicId, int]] = request.partitions or ()
     if request.partitions is None:
@@ -198,10 +206,10 @@ def elect_leaders(
         codes[topic_id, p] = new if isinstance(new, Code) else Code.NONE
         if isinstance(new, PartitionImage):
             changes += partition_transitions.to_changes(topic_id, p, old, new, contexts(topic))
-    return Decision(tuple(changes), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
+    return ControllerResult(tuple(changes), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
 
 
-def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Decision[None]:
+def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> ControllerResult[None]:
     """Records a loss, also one reported by an earlier leader: its followers have no more than it had.
 
     The newest of several losses stays. It reaches back as far as any loss that is reported after it. Records that its
@@ -209,30 +217,30 @@ def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Deci
     """
     found = _find_partition(image, request.topic_id, request.partition)
     if isinstance(found, Code) or found[1].leader_epoch < request.leader_epoch:
-        return Decision((), None)
+        return ControllerResult((), None)
     epoch, offset, known = request.leader_epoch, request.from_offset, found[1].loss
     if known is not None and known.leader_epoch >= epoch:
         offset = min(offset, known.from_offset)
         if known.leader_epoch == epoch:
             offset = max(offset, request.stored_to)
         if known.from_offset == offset:
-            return Decision((), None)
+            return ControllerResult((), None)
         epoch = known.leader_epoch
     lost = kinds.LossReported(request.topic_id, request.partition, epoch, offset, now_ms)
-    return Decision((lost,), None)
+    return ControllerResult((lost,), None)
 
 
-def acknowledge_losses(image: Image, request: requests.AcknowledgeLosses, now_ms: int) -> Decision[None]:
+def acknowledge_losses(image: Image, request: requests.AcknowledgeLosses, now_ms: int) -> ControllerResult[None]:
     """Acknowledges the losses that exist; a loss of a later epoch stays."""
     seen = tuple(
         (topic_id, p, epoch)
         for topic_id, p, epoch in dict.fromkeys(request.losses)
         if any(each.leader_epoch <= epoch for each in image.losses.get(PartitionId(topic_id, p), ()))
     )
-    return Decision((kinds.LossesAcknowledged(seen, now_ms),) if seen else (), None)
+    return ControllerResult((kinds.LossesAcknowledged(seen, now_ms),) if seen else (), None)
 
 
-def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Decision[None]:
+def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> ControllerResult[None]:
     """Records stored ends for partitions that the broker still leads under the epoch that it names."""
     image.check_incarnation(request.node_id, request.incarnation)
     noted = []
@@ -243,10 +251,10 @@ def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Decision
         leads = (found[1].leader, found[1].leader_epoch) == (request.node_id, each.leader_epoch)
         if leads and found[1].stored_end != each.offset:
             noted.append((each.topic_id, each.partition, each.offset))
-    return Decision((kinds.StoredEndsNoted(tuple(noted)),) if noted else (), None)
+    return ControllerResult((kinds.StoredEndsNoted(tuple(noted)),) if noted else (), None)
 
 
-def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, now_ms: int) -> Decision[None]:
+def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, now_ms: int) -> ControllerResult[None]:
     """Records log ends for which elections wait (R4). Skips partitions whose election no longer waits."""
     image.check_incarnation(request.node_id, request.incarnation)
     contexts = PartitionContexts(image, settings, image.live_ids(), now_ms)
@@ -260,7 +268,7 @@ def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, 
         changes += partition_transitions.to_changes(
             each.topic_id, each.partition, old, partition_transitions.report_end(old, end, context), context
         )
-    return Decision(tuple(changes), None)
+    return ControllerResult(tuple(changes), None)
 
 
 def _remove_broker(image: Image, settings: Settings, node: int, now_ms: int) -> Iterator[Change]:

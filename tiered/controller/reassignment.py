@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tiered.config.settings import Settings
 from tiered.controller import partition_transitions, requests
-from tiered.controller.decision import Decision
+from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.partition_transitions import PartitionContext
@@ -24,7 +24,7 @@ REASONS = {
 
 def reassign(
     image: Image, settings: Settings, request: requests.Reassign, now_ms: int
-) -> Decision[tuple[Refused | None, ...]]:
+) -> ControllerResult[tuple[Refused | None, ...]]:
     """Decides each move by itself and returns the changes of all that are granted."""
     contexts = PartitionContexts(image, settings, image.live_ids(), now_ms)
     limits = PartitionLimits(image, settings)
@@ -48,7 +48,7 @@ def reassign(
             continue
         results.append(None)
         changes += partition_transitions.to_changes(*key, old, new, contexts(topic))
-    return Decision(tuple(changes), tuple(results))
+    return ControllerResult(tuple(changes), tuple(results))
 
 
 def _reassign_partition(

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tiered.controller.decision import Decision
+from tiered.controller.decision import ControllerResult
 from tiered.errors import Code, Fenced, Refused
 from tiered.metadata.changes import Change
 from tiered.ports import Clock
@@ -34,7 +34,7 @@ class ChangeLog(Protocol):
 
 
 class _ParkedRequest(NamedTuple):
-    decision: Decision[Any]
+    decision: ControllerResult[Any]
     reply: asyncio.Future[Any]
 
     def refuse(self, why: Refused) -> None:
@@ -47,7 +47,7 @@ class Runtime(Generic[RequestT]):
 
     def __init__(
         self,
-        shard: Shard[RequestT, int, Decision[Any], Change],
+        shard: Shard[RequestT, int, ControllerResult[Any], Change],
         log: ChangeLog,
         clock: Clock,
         on_committed: OnCommitted,

@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from random import Random
 
+from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.log_limiter import StateLogLimiter
 from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.log_reader import load_metadata, read_boundary, read_entries, verify_cluster
 from tiered.peers import ControllerView, MetadataFetch, Peers
-from tiered.ports import ObjectStore
-
-if TYPE_CHECKING:
-    from tiered.controller.member import ClusterMember
+from tiered.ports import Clock, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +34,14 @@ APPLY_WAIT_SECONDS = 0.2
 
 
 class StandbyController:
-    """The standby role of one `ClusterMember`. Without `peers` the broker is alone and takes over at once."""
+    """The standby role of one broker. Without `peers` the broker is alone and takes over at once."""
 
-    def __init__(self, cluster: ClusterMember, peers: Peers | None, store: ObjectStore) -> None:
-        self._cluster = cluster
+    def __init__(self, view: MemberView, peers: Peers | None, store: ObjectStore, clock: Clock, rng: Random) -> None:
+        self._view = view
         self._peers = peers
         self._store = store
-        self._clock = cluster.clock
-        self._rng = cluster.rng
+        self._clock = clock
+        self._rng = rng
         self._contact_ns = self._activity_ns = self._clock.mono_ns()
         self._store_stalled_ms = 0
         self._unfollowed_epochs = 0
@@ -62,7 +60,7 @@ class StandbyController:
 
         A broker that is behind may have been fenced, and may still lead partitions that have a new leader.
         """
-        return not (self._awaits_successor or self._is_behind) and self.silent_ms < self._cluster.session_ms
+        return not (self._awaits_successor or self._is_behind) and self.silent_ms < self._view.session_ms
 
     @property
     def silent_ms(self) -> int:
@@ -74,7 +72,7 @@ class StandbyController:
 
         A controller that is lost here too has no contact time.
         """
-        image = self._cluster.image
+        image = self._view.image
         return ControllerView(
             image.controller_epoch, image.controller, NO_CONTACT if self._controller_lost else self.silent_ms
         )
@@ -98,20 +96,20 @@ class StandbyController:
     async def fetch_metadata(self, wait_ms: int) -> bool:
         """Fetches the next entries. Returns True if the controller replied and can write to the bucket."""
         if wait_ms:
-            await self._cluster.loader.wait_until_applied(self._cluster.image.slot, APPLY_WAIT_SECONDS)
-        return await self._fetch_metadata_from(self._cluster.controller_address, wait_ms)
+            await self._view.loader.wait_until_applied(self._view.image.slot, APPLY_WAIT_SECONDS)
+        return await self._fetch_metadata_from(self._view.controller_address, wait_ms)
 
     async def _fetch_metadata_from(self, address: str, wait_ms: int) -> bool:
-        image = self._cluster.image
+        image = self._view.image
         self._store_stalled_ms = 0  # known only for a controller that replies
         if self._peers is None or not address:
             return False
         # Ends soon after the session timeout: a longer wait would detect a lost controller later.
-        left_ms = max(self._cluster.session_ms - self.silent_ms, int(QUERY_SECONDS * 1000))
-        timeout_ms = min((wait_ms + self._cluster.session_ms) // 2, left_ms)
+        left_ms = max(self._view.session_ms - self.silent_ms, int(QUERY_SECONDS * 1000))
+        timeout_ms = min((wait_ms + self._view.session_ms) // 2, left_ms)
         wait_ms = min(wait_ms, timeout_ms // 2)
         metadata_fetch = MetadataFetch(
-            self._cluster.node_id, self._cluster.incarnation, image.slot + 1, self._cluster.applied_slot,
+            self._view.node_id, self._view.incarnation, image.slot + 1, self._view.loader.applied_slot,
             image.controller_epoch, wait_ms,
         )  # fmt: skip
         try:
@@ -119,31 +117,34 @@ class StandbyController:
             if reply.controller_epoch < image.controller_epoch:
                 return False
             if not reply.too_old:
-                self._cluster.loader.append_entries(reply.entries)
+                self._view.loader.append_entries(reply.entries)
         except (Unavailable, Refused, Corrupt) as error:
             log.info("metadata fetch from controller failed node_id=%d why=%s", image.controller, error)
             return False
         self._on_contact(reply.store_age_ms)
         self._unfollowed_epochs = 0
-        self._is_behind = self._cluster.image.slot + 1 < reply.next_slot
+        self._is_behind = self._view.image.slot + 1 < reply.next_slot
         if reply.too_old and await self.try_catch_up():
-            self._is_behind = self._cluster.image.slot + 1 < reply.next_slot
-        return decide_if_store_stalled(self._contact_loss(), self._cluster.session_ms) is None
+            self._is_behind = self._view.image.slot + 1 < reply.next_slot
+        return decide_if_store_stalled(self._contact_loss(), self._view.session_ms) is None
 
-    async def on_controller_lost(self) -> None:
-        """Waits, or becomes a candidate: the controller does not reply or cannot write to the bucket."""
-        image, session_ms = self._cluster.image, self._cluster.session_ms
+    async def on_controller_lost(self) -> bool:
+        """Waits, or returns True if this broker has to become a candidate now.
+
+        The controller does not reply or cannot write to the bucket.
+        """
+        image, session_ms = self._view.image, self._view.session_ms
         stalled_step = decide_if_store_stalled(self._contact_loss(), session_ms)
         self._controller_lost = stalled_step is None
         # The image names this broker: an earlier incarnation of it, or a candidacy that it gave up.
-        no_other = self._peers is None or image.controller in (self._cluster.node_id, NO_LEADER)
+        no_other = self._peers is None or image.controller in (self._view.node_id, NO_LEADER)
         addresses = self._other_addresses()
         process_gone, views = await asyncio.gather(self._is_controller_gone(), self._query_others(addresses))
         newest = max(views, key=lambda each: each.controller_epoch, default=None)
         if newest is not None and newest.controller_epoch > image.controller_epoch:
-            if not await self._fetch_metadata_from(self._cluster.address_of(newest.controller), 0):
+            if not await self._fetch_metadata_from(self._view.address_of(newest.controller), 0):
                 await self.try_catch_up()
-            return
+            return False
         # A broker that follows an older controller knows nothing of this one.
         same_epoch = [each for each in views if each.controller_epoch == image.controller_epoch]
         contact_ms = [each.heard_ms_ago for each in same_epoch if each.heard_ms_ago >= 0]
@@ -158,32 +159,35 @@ class StandbyController:
             case Wait(ms):
                 await self._clock.sleep(ms / 1000 * (0.5 + self._rng.random() / 2))
                 await self.try_catch_up()
+                return False
             case BecomeCandidate(delay_ms):
-                await self._become_candidate(delay_ms, step)
+                return await self._confirm_candidacy(delay_ms, step)
 
-    async def _become_candidate(self, delay_ms: int, step: Callable[[], Wait | BecomeCandidate]) -> None:
-        """Takes over after a delay, unless the log then has a newer controller or shows that this broker was fenced."""
-        last_epoch = self._cluster.image.controller_epoch
+    async def _confirm_candidacy(self, delay_ms: int, step: Callable[[], Wait | BecomeCandidate]) -> bool:
+        """Returns True if this broker still has to become a candidate after a delay.
+
+        It has not if the log then has a newer controller or shows that this broker was fenced.
+        """
+        last_epoch = self._view.image.controller_epoch
         await self._clock.sleep((delay_ms + JITTER_MS * self._rng.random()) / 1000)
         if not await self.try_catch_up():
-            return
-        if self._cluster.image.controller_epoch == last_epoch and isinstance(step(), BecomeCandidate):
-            log.warning(
-                "broker becomes candidate for controller node_id=%d after_epoch=%d", self._cluster.node_id, last_epoch
-            )
-            await self._cluster.try_take_over()
+            return False
+        if self._view.image.controller_epoch != last_epoch or not isinstance(step(), BecomeCandidate):
+            return False
+        log.warning("broker becomes candidate for controller node_id=%d after_epoch=%d", self._view.node_id, last_epoch)
+        return True
 
     async def _is_controller_gone(self) -> bool:
         """True if the process of the controller has ended."""
-        address = self._cluster.controller_address
+        address = self._view.controller_address
         return self._peers is not None and bool(address) and await self._peers.is_gone(address, QUERY_SECONDS)
 
     def _other_addresses(self) -> list[str]:
         """Returns addresses of other brokers that may know a controller, fenced brokers included."""
-        image = self._cluster.image
-        skipped = (self._cluster.node_id, image.controller)
+        image = self._view.image
+        skipped = (self._view.node_id, image.controller)
         others = [each.node_id for each in image.brokers.values() if each.alive and each.node_id not in skipped]
-        return [address for address in map(self._cluster.address_of, others) if address]
+        return [address for address in map(self._view.address_of, others) if address]
 
     async def _query_others(self, addresses: Sequence[str]) -> list[ControllerView]:
         """Returns the controller views of the brokers that reply."""
@@ -217,7 +221,7 @@ class StandbyController:
 
     async def catch_up(self) -> None:
         """Applies the entries in the bucket beyond the image. Reads the boundary after the entries (M3)."""
-        loader = self._cluster.loader
+        loader = self._view.loader
         entries, _ = await read_entries(self._store, loader.image.slot + 1)
         boundary, _ = await read_boundary(self._store)
         if entries or boundary.collected > loader.image.slot:
@@ -232,7 +236,7 @@ class StandbyController:
 
     def is_alone(self) -> bool:
         """True if no other broker is controller, or could just be becoming it."""
-        image, own = self._cluster.image, self._cluster.node_id
+        image, own = self._view.image, self._view.node_id
         if any(each.live and each.node_id != own for each in image.brokers.values()):
             return False
         last = image.brokers.get(image.controller)
@@ -240,11 +244,11 @@ class StandbyController:
         return self._peers is None or image.controller in (own, NO_LEADER) or not starting
 
     def _contact_loss(self, process_gone: bool = False, others_contact_ms: Sequence[int] = ()) -> ContactLoss:
-        image, own = self._cluster.image, self._cluster.node_id
+        image, own = self._view.image, self._view.node_id
         live = sorted(each.node_id for each in image.brokers.values() if each.live and each.node_id != image.controller)
         rank = live.index(own) if own in live else len(live)
         known = image.brokers.get(own)
-        fenced = known is not None and known.fenced and known.incarnation == self._cluster.incarnation
+        fenced = known is not None and known.fenced and known.incarnation == self._view.incarnation
         inactive_ms = (self._clock.mono_ns() - self._activity_ns) // 1_000_000
         return ContactLoss(
             self.silent_ms, process_gone, others_contact_ms, rank, self._store_stalled_ms,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tiered.config.settings import Settings, TopicConfig, topic_rows
 from tiered.controller import leaders, requests
-from tiered.controller.decision import Decision
+from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.partition_transitions import PartitionContext
@@ -38,7 +38,7 @@ class Topics:
 
     def create(
         self, topic_requests: Sequence[requests.CreateTopic], now_ms: int
-    ) -> Decision[tuple[TopicImage | Refused, ...]]:
+    ) -> ControllerResult[tuple[TopicImage | Refused, ...]]:
         """Creates the topics that can be created, all in one entry; the others are refused one by one."""
         defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
         limits = PartitionLimits(self.image, self.settings)
@@ -58,7 +58,7 @@ class Topics:
                 (validated_only if each.validate_only else changes).extend(topic_changes)
         after = self.image.apply([*changes, *validated_only]).topics_by_id
         replies = (each if isinstance(each, Refused) else after[each] for each in results)
-        return Decision(tuple(changes), tuple(replies))
+        return ControllerResult(tuple(changes), tuple(replies))
 
     def _topic_changes(
         self,
@@ -143,16 +143,16 @@ class Topics:
         for p, replicas in enumerate(assignments, first_partition):
             yield leaders.new_partition_change(topic_id, p, replicas, context)
 
-    def delete(self, request: requests.DeleteTopic, now_ms: int) -> Decision[DeletedTopic]:
+    def delete(self, request: requests.DeleteTopic, now_ms: int) -> ControllerResult[DeletedTopic]:
         """Deletes a topic; its name is free at once."""
         topic = self._find_topic(request.name)
         check_changeable(topic.name)
         if request.topic_id not in (None, topic.topic_id):
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with id {request.topic_id}")
         changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
-        return Decision(changes, self.image.apply(changes).deleted_topics[topic.topic_id])
+        return ControllerResult(changes, self.image.apply(changes).deleted_topics[topic.topic_id])
 
-    def add_partitions(self, request: requests.CreatePartitions) -> Decision[TopicImage]:
+    def add_partitions(self, request: requests.CreatePartitions) -> ControllerResult[TopicImage]:
         """Adds partitions at the end of a topic."""
         topic = self._find_topic(request.name)
         check_changeable(topic.name)
@@ -183,7 +183,7 @@ class Topics:
         self._check_assignments(request.assignments, first)
         return tuple(tuple(replicas) for replicas in request.assignments)
 
-    def alter_configs(self, request: requests.AlterTopicConfigs, now_ms: int) -> Decision[TopicImage]:
+    def alter_configs(self, request: requests.AlterTopicConfigs, now_ms: int) -> ControllerResult[TopicImage]:
         """Changes settings of a topic, and the eligible replicas and leaders that follow from them."""
         topic = self._find_topic(request.name)
         defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
@@ -194,14 +194,16 @@ class Topics:
         TopicConfig.from_strings(dict(after.configs), defaults=defaults)
         check_configs(request.name, after.configs)
         if after.configs == topic.configs:
-            return Decision((), after)
+            return ControllerResult((), after)
         contexts = PartitionContexts(self.image, self.settings, self.image.live_ids(), now_ms)
         return self._topic_decision(
             request.name, (*changes, *leaders.reevaluate_partitions([after], contexts)), request.validate_only
         )
 
-    def _topic_decision(self, name: str, changes: tuple[Change, ...], validate_only: bool) -> Decision[TopicImage]:
-        return Decision(() if validate_only else changes, self.image.apply(changes).topics[name])
+    def _topic_decision(
+        self, name: str, changes: tuple[Change, ...], validate_only: bool
+    ) -> ControllerResult[TopicImage]:
+        return ControllerResult(() if validate_only else changes, self.image.apply(changes).topics[name])
 
     def _find_topic(self, name: str) -> TopicImage:
         topic = self.image.topics.get(name)

@@ -115,7 +115,9 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         if due is not None and due < self._reported_due_ms:
             self._reported_due_ms = due
             self._on_deadline_advanced(due)
-        if not records and not events and len(replies) == 1 and replies[0][0] == token and self._is_idle():
+        if not records and len(replies) == 1 and replies[0][0] == token and self._is_idle():
+            for event in events:
+                self._on_event(event)
             return token, replies[0][1]
         future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
         self._pending_replies[token] = future

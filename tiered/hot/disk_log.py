@@ -18,7 +18,7 @@ from tiered.hot import checkpoints, recovery, truncation
 from tiered.hot.clean_shutdown import CleanLogEntry, is_small
 from tiered.hot.flush import GroupFlush
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
-from tiered.hot.log_loader import LoadedLog, LogLoader
+from tiered.hot.log_loader import LogLoader
 from tiered.hot.log_reader import LogReader
 from tiered.hot.log_writer import LogWriter, UnsyncedState
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
@@ -51,37 +51,33 @@ class DiskLog:
 
     def __init__(
         self,
-        files: SegmentFiles,
+        writer: LogWriter,
+        group_flush: GroupFlush,
         clock: Clock,
         config: TopicConfig,
-        opened: LoadedLog,
+        synced_entry: SyncedLogEntry,
         *,
         start_offset: int,
-        flushed_offset: int,
-        metrics: Metrics,
         topic_id: str,
         name: str,
-        synced_entry: SyncedLogEntry,
-        producer_limits: ProducerLimits,
-        resumed: bool = False,
     ) -> None:
         self.synced_entry = synced_entry
-        self._resumed_at = (opened.segments[-1].next_offset, opened.epochs.lineage) if resumed else None
         self.config = config
         self.name = name
         self.topic_id = topic_id
         self.start_offset = self.checkpointed_start_offset = start_offset
-        self.truncated_bytes = opened.truncated_bytes  # by recovery, from the end of the log
+        self.truncated_bytes = 0  # by recovery, from the end of the log
         self.traffic = Traffic()
         self.suspect = False  # True: records were lost to corruption, and the cluster may not know it yet
         self.truncations = UnsyncedTruncations()
-        self._files = files
+        self._resumed_at: tuple[int, Lineage] | None = None
+        self._files = writer.files
         self._clock = clock
-        self._index = SegmentIndex(files, metrics)
-        self._writer = LogWriter(files, clock, self._index, opened, UnsyncedState(flushed_offset), producer_limits)
-        self._group_flush = GroupFlush(self._writer, clock, metrics)
-        self._reader = LogReader(self._writer, self._index, files)
-        self._deletion = SegmentDeletion(self._writer)
+        self._index = writer.index
+        self._writer = writer
+        self._group_flush = group_flush
+        self._reader = LogReader(writer, writer.index, writer.files)
+        self._deletion = SegmentDeletion(writer)
         self._log_limiter = LogLimiter(clock)
         self.configure(config)
 
@@ -138,18 +134,27 @@ class DiskLog:
         opened = resumed or await opening.recover(start_offset, recovery_point)
         metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.truncated_bytes)
         end = opened.segments[-1].next_offset
+        unsynced = UnsyncedState(end if clean else min(recovery_point, end))
+        writer = LogWriter(own, clock, SegmentIndex(own, metrics), opened, unsynced, limits)
         self = cls(
-            own, clock, config, opened, start_offset=start_offset,
-            flushed_offset=end if clean else min(recovery_point, end), metrics=metrics, topic_id=topic_id, name=name,
-            synced_entry=synced_entry or SyncedLogEntry(), producer_limits=limits,
-            resumed=resumed is not None and start_offset == 0,
+            writer, GroupFlush(writer, clock, metrics), clock, config, synced_entry or SyncedLogEntry(),
+            start_offset=start_offset, topic_id=topic_id, name=name,
         )  # fmt: skip
+        self.truncated_bytes = opened.truncated_bytes
+        if resumed is not None and start_offset == 0:
+            self._resumed_at = (end, opened.epochs.lineage)
         self.suspect = opening.suspect
         self.truncations.made = int(truncation_interrupted or end < recovery_point)
         if resumed is None or is_new:
             self._writer.claim_for_topic(topic_id, is_new)
         elif not self._writer.active.size:
             self._writer.unconfirmed_topic_id = topic_id
+        await self._prepare_to_serve(start_offset, whole)
+        return self
+
+    async def _prepare_to_serve(self, start_offset: int, whole: bool) -> None:
+        """Moves the log end to `start_offset` at least, and fsyncs a log that may not be whole."""
+        end = self.end_offset
         if end < start_offset:  # records are lost; a record appended at `end` would be below the log start: unreadable
             self.truncate_fully_and_start_at(start_offset, self.epochs.lineage, None)
             await self.flush()
@@ -160,7 +165,6 @@ class DiskLog:
                 if error.final:
                     raise
                 await self.flush(end)  # no room for indexes, which only save time
-        return self
 
     def close(self) -> None:
         """Closes the files. Writes indexes, so that the next start need not rebuild them, but syncs nothing."""

@@ -39,7 +39,7 @@ class MetadataLoader:
         self._image_pending = asyncio.Event()
         self._image_changed = asyncio.Event()
         self._slot_applied = asyncio.Event()
-        self._ended = False
+        self.has_ended = False
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class MetadataLoader:
         """Returns once the image is at `slot` or beyond, after `timeout` seconds, or when the loader ends."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.image.slot < slot and not self._ended:
+                while self.image.slot < slot and not self.has_ended:
                     await self._image_changed.wait()
 
     def _set_image(self, image: Image, changes: Sequence[Change]) -> None:
@@ -109,12 +109,12 @@ class MetadataLoader:
         """Returns once this broker has applied `slot`, after `timeout` seconds, or when the loader ends."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(timeout, 0.0)):
-                while self.applied_slot < slot and not self._ended:
+                while self.applied_slot < slot and not self.has_ended:
                     await self._slot_applied.wait()
 
     def end(self) -> None:
         """Ends the loader and wakes all waiters: no more entries come, and nothing more is applied."""
-        self._ended = True
+        self.has_ended = True
         self.wake_waiters()
         self._set_applied_slot(self.applied_slot)
 

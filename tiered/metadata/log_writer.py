@@ -80,13 +80,17 @@ class MetadataLog:
         self._verified_ns = clock.mono_ns()
         """Time at which the store last proved to hold this cluster."""
 
-    async def load_or_create_format(self) -> tuple[Format, bool]:
-        """Returns the store's format, and True if this call created it because the store was empty."""
-        stored, created = await self._load_or_create_format()
+    async def load_or_create_format(self, own_cluster_id: str = "") -> tuple[Format, bool]:
+        """Returns the store's format, and True if this call created it because the store was empty.
+
+        A broker that belongs to a cluster makes no other one. Raises `Unavailable` then: an empty store may be a
+        directory that is not mounted.
+        """
+        stored, created = await self._load_or_create_format(own_cluster_id)
         self.cluster_id = stored.cluster_id
         return stored, created
 
-    async def _load_or_create_format(self) -> tuple[Format, bool]:
+    async def _load_or_create_format(self, own_cluster_id: str) -> tuple[Format, bool]:
         stored = await read_format(self._store)
         if stored is None and await self._has_log():  # its cluster id is lost, or another broker has just created it
             stored = await read_format(self._store)
@@ -95,6 +99,11 @@ class MetadataLog:
                 raise Corrupt(why, where=layout.FORMAT_KEY)
         if stored is not None:
             return stored, False
+        if own_cluster_id:
+            raise Unavailable(
+                f"{self._store.url} holds no cluster, and the data directory belongs to cluster {own_cluster_id}: mount"
+                " the store, or name the right one; for a new cluster start with another data.dir"
+            )
         cluster_id = encode_uuid(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         mine = Format(layout.FORMAT_VERSION, cluster_id, self._nonce())
         other = await self._create(layout.FORMAT_KEY, layout.encode_format(mine), mine, layout.decode_format)

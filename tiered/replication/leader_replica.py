@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from tiered.cold.manifest import Manifest
 from tiered.config.settings import TopicConfig
@@ -24,14 +24,23 @@ from tiered.replication.disk_state import DiskState
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState, ProposedIsr
-from tiered.replication.partition_report import explain
 from tiered.replication.read_result import FollowerReadResult, RecordBytes
-from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.unified_log import UnifiedLog
 
 ACKS_ALL = -1
 """Producer acks: wait for every in-sync replica."""
+
+
+class LeaderEvents(Protocol):
+    """The receiver of what leader replicas report. Each method is called from the event loop, in the turn in which the
+    event happens. It returns at once and raises nothing."""
+
+    def on_segment_closed(self, replica: LeaderReplica) -> None:
+        """The log has a closed segment more, which may be uploaded."""
+
+    def on_follower_caught_up(self, replica: LeaderReplica) -> None:
+        """A follower that is not in the ISR has enough of the log to join it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class LeaderPorts:
     cold: ColdTier
     clock: Clock
     disk: DiskState
-    events: ReplicaEvents
+    events: LeaderEvents
     has_controller_contact: Callable[[], bool]
     save_offsets: Callable[[], Awaitable[None]]
 
@@ -153,10 +162,6 @@ class LeaderReplica:
     def is_stopped(self) -> bool:
         """True if this broker has stopped leading the partition."""
         return self.reads.stop_error is not None
-
-    def explain(self) -> dict[str, Any]:
-        """Describes where the records are, and what keeps them from moving to the bucket."""
-        return explain(self)
 
     @property
     def commits_on_append(self) -> bool:

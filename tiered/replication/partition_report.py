@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_replica import LeaderReplica
 
 
 def explain(replica: LeaderReplica) -> dict[str, Any]:

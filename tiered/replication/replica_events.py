@@ -6,14 +6,14 @@ nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_replica import LeaderEvents, LeaderReplica
 
 
-class ReplicaEvents(Protocol):
-    """The receiver of all events of a broker's leader replicas."""
+class ReplicaEvents(LeaderEvents, Protocol):
+    """The receiver of all events of a broker's leader replicas: those that a replica reports itself, and changes of its
+    role."""
 
     def on_lead(self, replica: LeaderReplica) -> None:
         """This broker leads the partition from now on."""
@@ -23,9 +23,3 @@ class ReplicaEvents(Protocol):
 
     def on_config_changed(self, replica: LeaderReplica) -> None:
         """Other settings of the topic are in force."""
-
-    def on_segment_closed(self, replica: LeaderReplica) -> None:
-        """The log has a closed segment more, which may be uploaded."""
-
-    def on_follower_caught_up(self, replica: LeaderReplica) -> None:
-        """A follower that is not in the ISR has enough of the log to join it."""

@@ -205,14 +205,14 @@ def make_private(path: str) -> None:
     """Creates a directory and its missing parents, for its owner alone. An existing directory keeps its mode."""
     if os.path.isdir(path):
         return
+    parent = os.path.dirname(path)
+    if parent != path:
+        make_private(parent)
     try:
         os.mkdir(path, DIRECTORY_MODE)
     except FileExistsError:
         if not os.path.isdir(path):
             raise
-    except FileNotFoundError:
-        make_private(os.path.dirname(path))
-        make_private(path)
 
 
 @functools.cache

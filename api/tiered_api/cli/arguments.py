@@ -1,4 +1,5 @@
-"""The command line as one parser. What a command does stands in the module named beside it, imported when it is run."""
+"""The command line as one parser. The code of a command is in the module that is named beside it, and imported when the
+command runs."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ WAREHOUSE_HELP = f"folder of the Delta tables, a path or s3:// URL (default {WAR
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line. Parsed arguments carry their `command`."""
+    """Returns the parser of the whole command line. Parsed arguments carry their `command`."""
     whole = Parser(
         prog="tiered",
         description="A log service of the Kafka family that needs a bucket and nothing else.",
@@ -66,7 +67,7 @@ def _up(commands: Commands) -> None:
     )
     up.add_argument("--config", metavar="FILE", help="settings of all from a .properties or .toml file")
     up.add_argument(
-        "--data-dir", metavar="DIR", default="./tiered-data", help="their directories go there (default ./tiered-data)"
+        "--data-dir", metavar="DIR", default="./tiered-data", help="parent of their directories (default ./tiered-data)"
     )
     up.add_argument("--store", metavar="URL", help=f"the bucket: {STORE_HELP} (default: bucket in that directory)")
     up.add_argument(
@@ -95,7 +96,9 @@ def _demo(commands: Commands) -> None:
         Command("tiered_api.cli.demo.commands", "demo"),
     )
     demo.add_argument("--store", metavar="URL", help=f"the bucket: {STORE_HELP} (default: a new directory)")
-    demo.add_argument("--dir", metavar="DIR", help="where data and warehouse go (default: a new temporary directory)")
+    demo.add_argument(
+        "--dir", metavar="DIR", help="directory of data and warehouse (default: a new temporary directory)"
+    )
     demo.add_argument("--records", metavar="N", type=count, help="only the first N flights")
 
 
@@ -122,20 +125,20 @@ def _lake(commands: Commands) -> None:
         "load a topic's cold records into its Delta table",
         Command("tiered_api.cli.lake.commands", "load"),
     )
-    load.add_argument("--follow", action="store_true", help="go on with what becomes cold, until interrupted")
+    load.add_argument("--follow", action="store_true", help="continue with new cold records until interrupted")
     load.add_argument(
         "--repair", action="store_true", help="first make the table equal to what the log holds below the loaded bounds"
     )
     load.add_argument(
         "--accept-deletes",
         action="store_true",
-        help="go on without rows that a RESTORE, TRUNCATE or OVERWRITE took out of the table",
+        help="accept that a RESTORE, TRUNCATE or OVERWRITE removed rows from the table",
     )
     load.add_argument(
         "--timestamps",
         choices=("refuse", "null"),
         default="refuse",
-        help="of a record whose timestamp Spark cannot hold: stop its partition there, or load NULL (default: refuse)",
+        help="for a timestamp that Spark cannot represent: stop the partition there, or load NULL (default: refuse)",
     )
     verify = add_command(
         commands,
@@ -144,7 +147,10 @@ def _lake(commands: Commands) -> None:
         Command("tiered_api.cli.lake.commands", "verify"),
     )
     sql = add_command(
-        commands, "sql", "ask the loaded tables, by their topics' names", Command("tiered_api.cli.lake.commands", "sql")
+        commands,
+        "sql",
+        "query the loaded tables by the names of their topics",
+        Command("tiered_api.cli.lake.commands", "sql"),
     )
     sql.add_argument("query", metavar="QUERY", help='for example "SELECT count(*) FROM flights"')
     for command in (load, verify):

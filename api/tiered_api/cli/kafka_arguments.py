@@ -1,4 +1,4 @@
-"""The commands that speak Kafka's protocol, to any broker of the family: topic, group, cluster."""
+"""The commands that use Kafka's protocol, with any broker that speaks it: topic, group, cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORD_FORMAT = (
 
 
 def add_kafka_commands(commands: Commands) -> None:
-    """`tiered topic`, `tiered group` and `tiered cluster`."""
+    """Adds `tiered topic`, `tiered group` and `tiered cluster`."""
     topic = commands.add_parser(
         "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
@@ -47,7 +47,7 @@ def _add_connection_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--brokers",
         metavar="HOST:PORT[,...]",
-        help="where to ask for the cluster (default $TIERED_BROKERS, else 127.0.0.1:9092)",
+        help="bootstrap brokers (default $TIERED_BROKERS, else 127.0.0.1:9092)",
     )
     command.add_argument(
         "-X",
@@ -102,7 +102,7 @@ def _topic(verbs: Commands) -> None:
     create.add_argument(
         "-c", "--topic-config", dest="config", action="append", default=[], metavar="NAME=VALUE", help="a setting"
     )
-    create.add_argument("--if-not-exists", action="store_true", help="a topic that is there is no error")
+    create.add_argument("--if-not-exists", action="store_true", help="a topic that already exists is no error")
     create.add_argument("-d", "--dry-run", "--dry", action="store_true", help="check it, create nothing")
     listed = _add_verb(verbs, "list", "list topics", "topic.topics", "list_topics", aliases=("ls",))
     listed.add_argument("topics", metavar="TOPIC", nargs="*")
@@ -119,8 +119,8 @@ def _topic(verbs: Commands) -> None:
     describe.add_argument("-a", "--print-all", dest="all", action="store_true", help="all of it")
     _add_regex_option(describe, "topics")
     storage = _add_verb(
-        verbs, "describe-storage", "show what of topics is local and what is in the bucket", "topic.describe",
-        "describe_storage",
+        verbs, "describe-storage", "show which offsets are local and which are in the bucket",
+        "topic.describe", "describe_storage",
     )  # fmt: skip
     storage.add_argument("topics", metavar="TOPIC", nargs="+")
     _add_regex_option(storage, "topics")
@@ -130,7 +130,9 @@ def _topic_change(verbs: Commands) -> None:
     alter = _add_verb(verbs, "alter", "change settings of topics", "topic.topics", "alter", aliases=("alter-config",))
     alter.add_argument("topics", metavar="TOPIC", nargs="+")
     alter.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="set it")
-    alter.add_argument("-d", "--delete", action="append", default=[], metavar="NAME", help="give it its default back")
+    alter.add_argument(
+        "-d", "--delete", action="append", default=[], metavar="NAME", help="reset this setting to its default"
+    )
     alter.add_argument("--append", action="append", default=[], metavar="NAME=VALUE", help="add to a list")
     alter.add_argument("--subtract", action="append", default=[], metavar="NAME=VALUE", help="take from a list")
     alter.add_argument("--dry-run", "--dry", action="store_true", help="check it, change nothing")
@@ -150,9 +152,7 @@ def _topic_change(verbs: Commands) -> None:
     trim.add_argument(
         "-o", "--offset", required=True, metavar="WHERE", help="the new start: an offset, end, or @TIME as in consume"
     )
-    trim.add_argument(
-        "-p", "--partitions", required=True, metavar="0,1|all", help="which partitions; all of them must be said"
-    )
+    trim.add_argument("-p", "--partitions", required=True, metavar="0,1|all", help="partitions, or the word all")
 
 
 def _produce(verbs: Commands) -> None:
@@ -166,7 +166,7 @@ def _produce(verbs: Commands) -> None:
         "--output-format",
         default="Produced to partition %p at offset %o with timestamp %d.\\n",
         metavar="FORMAT",
-        help="what to print for each record that is written, json, or empty for nothing",
+        help="format of the line for each written record, json, or empty for none",
     )
     produce.add_argument("-k", "--key", metavar="KEY", help="key of all records that have none of their own")
     produce.add_argument(
@@ -180,11 +180,13 @@ def _produce(verbs: Commands) -> None:
         default="snappy",
         help="(default snappy)",
     )
-    produce.add_argument("--acks", type=_acks, default=-1, metavar="0|1|all", help="who must have it (default all)")
+    produce.add_argument(
+        "--acks", type=_acks, default=-1, metavar="0|1|all", help="replicas that must have a record (default all)"
+    )
     produce.add_argument("-Z", "--tombstone", action="store_true", help="empty values are nulls")
     produce.add_argument("--allow-auto-topic-creation", action="store_true", help="a missing topic is created")
     produce.add_argument(
-        "--delivery-timeout", type=_duration, default=120.0, metavar="30s", help="give up after it (default 2m)"
+        "--delivery-timeout", type=_duration, default=120.0, metavar="30s", help="time limit of a record (default 2m)"
     )
     produce.add_argument(
         "--max-message-bytes", type=number_of, metavar="N", help="bytes of a batch before compression (default 1000000)"
@@ -202,7 +204,7 @@ def _consume(verbs: Commands) -> None:
         help="start, end, 47, +2, -3, 10:20, :end, @TIME, @TIME:TIME (default start)",
     )
     consume.add_argument(
-        "-n", "--num", type=count, default=0, metavar="N", help="end after so many (0, the default: never)"
+        "-n", "--num", type=count, default=0, metavar="N", help="end after this many records (0, the default: never)"
     )
     consume.add_argument("-p", "--partitions", metavar="0,1", help="only these partitions")
     consume.add_argument("-g", "--group", metavar="GROUP", help="read as a member of this group, and commit")
@@ -215,16 +217,20 @@ def _consume(verbs: Commands) -> None:
         default=True,
         help="JSON over several lines (default), or one line for each record",
     )
-    consume.add_argument("--meta-only", action="store_true", help="all but the value (json)")
+    consume.add_argument("--meta-only", action="store_true", help="all fields except the value (json)")
     consume.add_argument("--read-committed", action="store_true", help="no records of open or aborted transactions")
-    consume.add_argument("--print-control-records", action="store_true", help="markers of transactions too")
+    consume.add_argument("--print-control-records", action="store_true", help="print transaction markers too")
     consume.add_argument(
-        "--fetch-max-bytes", type=number_of, default=16 << 20, metavar="N", help="bytes of an answer (default 16 MiB)"
+        "--fetch-max-bytes", type=number_of, default=16 << 20, metavar="N", help="bytes of a response (default 16 MiB)"
     )
     consume.add_argument(
-        "--fetch-max-wait", type=_milliseconds, default=500, metavar="500ms", help="a broker waits so long for records"
+        "--fetch-max-wait",
+        type=_milliseconds,
+        default=500,
+        metavar="500ms",
+        help="longest wait of a broker for records",
     )
-    consume.add_argument("--rack", default="", metavar="RACK", help="where the reader stands")
+    consume.add_argument("--rack", default="", metavar="RACK", help="rack of the reader")
     _add_regex_option(consume, "topics")
 
 
@@ -238,14 +244,14 @@ def _group(verbs: Commands) -> None:
     describe.add_argument("-s", "--print-summary", dest="summary", action="store_true", help="only the summary")
     describe.add_argument("-c", "--print-commits", dest="commits", action="store_true", help="only the offsets")
     _add_regex_option(describe, "groups")
-    seek = _add_verb(verbs, "seek", "move what a group has committed", "group.seek", "seek")
+    seek = _add_verb(verbs, "seek", "change the committed offsets of a group", "group.seek", "seek")
     seek.add_argument("group", metavar="GROUP")
     where = seek.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", metavar="WHERE", help="start, end, or @TIME as in consume -o")
-    where.add_argument("--to-group", metavar="GROUP", help="to what another group has committed")
+    where.add_argument("--to-group", metavar="GROUP", help="to the committed offsets of another group")
     where.add_argument("--to-file", metavar="FILE", help="to the offsets in a file: TOPIC PARTITION OFFSET on a line")
     seek.add_argument("--topics", action="append", default=[], metavar="T,...", help="only these topics")
-    seek.add_argument("--allow-new-topics", action="store_true", help="topics too that the group has no offset for")
+    seek.add_argument("--allow-new-topics", action="store_true", help="also topics without a committed offset")
     seek.add_argument("--dry-run", action="store_true", help="show it, commit nothing")
     delete = _add_verb(verbs, "delete", "delete groups that have no members", "group.groups", "delete_groups")
     delete.add_argument("groups", metavar="GROUP", nargs="+")
@@ -265,26 +271,28 @@ def _cluster(verbs: Commands) -> None:
     info.add_argument("-i", "--print-internal-topics", dest="internal", action="store_true", help="internal ones too")
     _add_verb(verbs, "brokers", "list brokers with their states, replicas and lag", "cluster.brokers", "brokers")
     health = _add_verb(
-        verbs, "health", "say whether every partition has leader and replicas", "cluster.health", "health"
+        verbs, "health", "check that every partition has its leader and replicas", "cluster.health", "health"
     )
-    health.add_argument("-w", "--watch", action="store_true", help="go on, and print what changes")
-    health.add_argument("-e", "--exit-when-healthy", action="store_true", help="with --watch: until all is well")
+    health.add_argument("-w", "--watch", action="store_true", help="repeat, and print changes")
+    health.add_argument("-e", "--exit-when-healthy", action="store_true", help="with --watch: end when all is healthy")
     lost = _add_verb(
         verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses"
     )
-    lost.add_argument("action", nargs="?", choices=["acknowledge"], help="they are no problem of the cluster any more")
+    lost.add_argument(
+        "action", nargs="?", choices=["acknowledge"], help="acknowledge them: they no longer count as a problem"
+    )
     lost.add_argument("-t", "--topic", metavar="TOPIC", help="only of this topic")
     lost.add_argument(
         "-p", "--partition", dest="partitions", type=number_of, action="append", default=[], metavar="N",
         help="only of this partition of it",
     )  # fmt: skip
     move = _add_verb(
-        verbs, "reassign", "move partitions to other brokers, or list what moves", "cluster.moves", "reassign"
+        verbs, "reassign", "move partitions to other brokers, or list current moves", "cluster.moves", "reassign"
     )
     move.add_argument("targets", metavar="TOPIC/PARTITION=ID,...", nargs="*", help="replicas, preferred leader first")
     move.add_argument("--cancel", metavar="TOPIC/PARTITION", action="append", default=[], help="call a move off")
     even = _add_verb(
-        verbs, "rebalance", "let all brokers hold as much, with little moved", "cluster.moves", "rebalance"
+        verbs, "rebalance", "give all brokers equal shares of replicas with few moves", "cluster.moves", "rebalance"
     )
     which = even.add_mutually_exclusive_group()
     which.add_argument("--plan", action="store_true", help="only show what would move (default)")
@@ -292,9 +300,9 @@ def _cluster(verbs: Commands) -> None:
     leave = _add_verb(verbs, "decommission", "move everything off a broker", "cluster.moves", "decommission")
     leave.add_argument("broker", metavar="ID", type=number_of)
     leave.add_argument("--plan", action="store_true", help="only show what would move")
-    leave.add_argument("--no-wait", action="store_true", help="return as soon as all of it is on its way")
+    leave.add_argument("--no-wait", action="store_true", help="return once all moves have started")
     gone = _add_verb(
-        verbs, "unregister", "forget a broker that was decommissioned and stopped", "cluster.brokers", "unregister"
+        verbs, "unregister", "unregister a broker that was decommissioned and stopped", "cluster.brokers", "unregister"
     )
     gone.add_argument("broker", metavar="ID", type=number_of)
     for verb in (health, even, leave):
@@ -306,22 +314,22 @@ def _cluster(verbs: Commands) -> None:
             "--throttle",
             type=number_within(1),
             metavar="BYTES",
-            help="copy so much a second at most; waits, and takes it away",
+            help="limit of copying a second; waits for the moves, then removes the limit",
         )
-    _add_verb(verbs, "unthrottle", "take every rate away that moves set", "cluster.moves", "remove_throttles")
+    _add_verb(verbs, "unthrottle", "remove all rates that moves have set", "cluster.moves", "remove_throttles")
     config = verbs.add_parser("config", help="settings of brokers", epilog=EXIT_CODES_HELP)
     keys = config.add_subparsers(metavar="VERB", required=True)
     listed = _add_verb(
         keys, "list", "list the settings of a broker", "cluster.commands", "config_list", aliases=("ls",)
     )
-    listed.add_argument("--filter", default="", metavar="TEXT", help="only settings with this in their name")
+    listed.add_argument("--filter", default="", metavar="TEXT", help="only settings whose names contain this")
     get = _add_verb(keys, "get", "print settings by their names", "cluster.commands", "config_get")
     get.add_argument("keys", metavar="NAME", nargs="+")
     change = _add_verb(
         keys, "set", "change settings that can be changed while a broker runs", "cluster.commands", "config_set"
     )
     change.add_argument("settings", metavar="NAME=VALUE", nargs="+")
-    reset = _add_verb(keys, "reset", "give settings back their defaults", "cluster.commands", "config_reset")
+    reset = _add_verb(keys, "reset", "reset settings to their defaults", "cluster.commands", "config_reset")
     reset.add_argument("keys", metavar="NAME", nargs="+")
     for verb in (listed, get, change, reset):
         verb.add_argument("--node", type=number_of, metavar="ID", help="of this broker")
@@ -334,14 +342,14 @@ def _acks(text: str) -> int:
 
 
 def _duration(text: str) -> float:
-    """Seconds of `500ms`, `30s`, `2m`, or a number of seconds."""
+    """Returns the seconds of `500ms`, `30s`, `2m`, or a number of seconds."""
     unit = next((unit for unit in ("ms", "s", "m", "h") if text.endswith(unit)), "")
     try:
         seconds = float(text.removesuffix(unit)) * DURATIONS.get(unit, 1.0)
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 500ms, 30s or 2m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 500ms, 30s or 2m")
     return seconds
 
 

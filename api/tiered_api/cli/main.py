@@ -1,4 +1,4 @@
-"""The command `tiered`: parse, run, and turn every expected error into one clear line and an exit code."""
+"""The command `tiered`: parses, runs, and turns every expected error into one clear line and an exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import discard_output, print_error
@@ -17,11 +17,14 @@ from tiered_api.cli.parsing import Command
 from tiered_api.kafka.protocol.primitives import Malformed
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a file that takes our output can say."""
+"""Errors that the file of our output may raise."""
+
+UNKNOWN_NAMES = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
+"""Retriable for a client, which may know more than a broker; a name that a person typed does not come by itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and gives its exit code."""
+    """Runs one command and returns its exit code."""
     args = parser().parse_args(arguments)
     command: Command = args.command
     try:
@@ -29,11 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except Refused as refused:
-        return _fail(refused.why, Exit.USAGE)
+        passes = refused.code.retriable and refused.code not in UNKNOWN_NAMES
+        return _fail(refused.why, Exit.UNAVAILABLE if passes else Exit.USAGE)
     except Unavailable as fault:
         return _fail(str(fault), Exit.UNAVAILABLE)
     except Malformed as error:
-        # What a peer sent and does not parse is Corrupt: this is a number or a name that a request has no room for.
+        # A reply that does not parse is Corrupt: this is a number or a name that does not fit into a request.
         return _fail(f"the request cannot be made: {error}", Exit.USAGE)
     except (Corrupt, Fenced) as fault:
         return _fail(str(fault), Exit.FAILED)
@@ -51,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _load_command(command: Command) -> Callable[[Namespace], int]:
-    """The function that runs a command. What modules are made of stays: to look for garbage in it takes a tenth of a
-    broker's start."""
+    """Returns the function that runs a command. Garbage collection is off during the imports: it would free nothing,
+    and take a tenth of a broker's start."""
     gc.disable()
     try:
         function: Callable[[Namespace], int] = getattr(import_module(command.module), command.function)

@@ -1,4 +1,4 @@
-"""How commands print: a table for people, one JSON value a line for programs."""
+"""The output of commands: a table for people, one JSON value a line for programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tiered_api.cli.text.visible import visible
 Row = Mapping[str, Any]
 
 WIDE = 40
-"""A column that is no wider holds all of its cells."""
+"""A column up to this width fits all of its cells."""
 
 
 def print_rows(rows: Sequence[Row], form: str) -> None:
-    """Rows that share their keys: aligned columns under a heading, or one JSON object a line."""
+    """Prints rows with the same keys: aligned columns under a heading, or one JSON object a line."""
     if form == "json":
         for row in rows:
             print_json(row)
@@ -40,17 +40,17 @@ def print_rows(rows: Sequence[Row], form: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line."""
+    """Prints one JSON value on one line."""
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
 
 
 def discard_output() -> None:
-    """For an output that takes nothing more: what is still held for it goes nowhere, also at the interpreter's end."""
+    """Drops the buffered output of a closed file, so that the interpreter does not fail at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def text_or_base64(data: bytes | None) -> str | None:
-    """Bytes as text, or with the prefix `base64:` when they are not UTF-8."""
+    """Returns bytes as text, or with the prefix `base64:` if they are not UTF-8."""
     if data is None:
         return None
     try:
@@ -60,7 +60,7 @@ def text_or_base64(data: bytes | None) -> str | None:
 
 
 def format_size(count: float) -> str:
-    """A number of bytes as people say it: 12.3 MB."""
+    """Returns a number of bytes in a form for people: 12.3 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -69,19 +69,19 @@ def format_size(count: float) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines for people, at once."""
+    """Prints lines for people at once."""
     for line in lines:
         print(visible(line), flush=True)
 
 
 def print_error(why: str) -> None:
-    """One line on the error stream."""
+    """Prints one line on the error stream."""
     print(f"tiered: {visible(why)}", file=sys.stderr)
 
 
 def _width(sizes: Sequence[int]) -> int:
-    """How wide a column is, by its heading and its cells: a cell twice as wide as most moves what follows in its own
-    row instead of widening all of them."""
+    """Returns the width of a column by its heading and its cells. A cell that is twice as wide as most of them only
+    shifts its own row, and does not widen all rows."""
     usual = sorted(sizes[1:])[(len(sizes) - 2) // 2]
     return max(size for size in sizes if size <= max(WIDE, sizes[0], 2 * usual))
 

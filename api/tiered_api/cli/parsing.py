@@ -1,4 +1,4 @@
-"""What the parts of the command line are made of."""
+"""Building blocks of the command line's parser."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 class Command(NamedTuple):
-    """Module and function that run a command: `function(args) -> int`."""
+    """The module and the function that run a command: `function(args) -> int`."""
 
     module: str
     function: str
 
 
 class Parser(argparse.ArgumentParser):
-    """One line for an error, as every error of ours."""
+    """A parser that reports an error in one line, as all our errors are reported."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"tiered: {message} (see {self.prog} --help)\n")
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
 def add_command(
     commands: Commands, name: str, help: str, command: Command, aliases: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
-    """One more command."""
+    """Adds a command."""
     said = help[0].upper() + help[1:] + "."
     made = commands.add_parser(
         name, help=help, description=said.replace("%", "%%"), epilog=EXIT_CODES_HELP, aliases=list(aliases)
@@ -46,14 +46,14 @@ def add_command(
 
 
 def add_format_option(command: argparse.ArgumentParser, *more: str) -> None:
-    """The option that says how to print."""
+    """Adds the option for the output format."""
     command.add_argument(
         "--format", choices=("text", "json", *more), default="text", help="how to print (default text)"
     )
 
 
 def number_within(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
-    """The type of an option that takes a number in a range."""
+    """Returns the type of an option that takes a number in a range."""
 
     def number(text: str) -> int:
         found = integer(text)
@@ -68,14 +68,14 @@ def number_within(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
 
 
 count = number_within(0)
-"""A number from 0 on."""
+"""Parses a number from 0 on."""
 number_of = number_within(0, INT32_MAX)
-"""That of a partition or a broker, or how many bytes a request may ask for."""
+"""Parses the number of a partition or broker, or a size in bytes of a request."""
 
 
 def integer(text: str) -> int | None:
-    """A number in decimal digits; None when it is none. One that has no room in 64 bits is the next that has none
-    either: Python refuses to read thousands of digits."""
+    """Returns a number from decimal digits; None if they are none. A number that does not fit into 64 bits becomes the
+    smallest such number, because Python refuses to parse thousands of digits."""
     digits = text.removeprefix("-")
     if not digits.isdecimal():
         return None
@@ -84,6 +84,7 @@ def integer(text: str) -> int | None:
 
 
 def is_number(text: str, high: int = INT32_MAX) -> bool:
-    """Whether it is a number from 0 on that the protocol has room for; partitions and brokers have 32 bits."""
+    """True if the text is a number from 0 on that fits into the protocol's field; partitions and brokers have 32
+    bits."""
     found = integer(text)
     return found is not None and text.isdecimal() and found <= high

@@ -1,4 +1,4 @@
-"""How commands reach a cluster: which brokers, and a client that is closed at the end."""
+"""Access to a cluster: the bootstrap brokers, and a client that is closed at the end."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from tiered.errors import Code, Refused
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
+from tiered_api.cli.output import print_error
 from tiered_api.cli.parsing import is_number
 from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.consumer import KafkaConsumer
 
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 RETRY_SECONDS = 15.0
 EXTRAS = ("brokers", "timeout")
+MEMBER_WAIT_MS = 5000
+"""Longest wait of a poll by a member of a group: its heartbeats use the same connection."""
 
 
 @contextlib.asynccontextmanager
 async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
-    """A client of the cluster that the command line or the environment names."""
+    """Opens a client of the cluster that the command line or the environment names."""
     extra = parse_extras(args.extra)
     brokers = parse_addresses(
         args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS
@@ -35,8 +39,22 @@ async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
         await client.close()
 
 
+def new_consumer(client: KafkaClient, args: Namespace) -> KafkaConsumer:
+    """Returns a consumer with the options of the command line."""
+    wait_ms = args.fetch_max_wait if args.group is None else min(args.fetch_max_wait, MEMBER_WAIT_MS)
+    return KafkaConsumer(
+        client,
+        read_committed=args.read_committed,
+        include_control=args.print_control_records,
+        max_wait_ms=wait_ms,
+        max_bytes=args.fetch_max_bytes,
+        rack=args.rack,
+        warn=print_error,
+    )
+
+
 def parse_extras(pairs: Sequence[str]) -> dict[str, str]:
-    """What `-X name=value` gives."""
+    """Returns the options in `-X name=value`."""
     out = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -47,7 +65,7 @@ def parse_extras(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """`host:port,host:port`; a host alone has port 9092."""
+    """Parses `host:port,host:port`; a host alone has port 9092."""
     out = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, colon, port = part.rpartition(":")
@@ -62,7 +80,7 @@ def parse_addresses(text: str) -> list[Address]:
 
 
 def parse_pairs(given: Iterable[str], option: str, separators: str = "=") -> list[tuple[str, str]]:
-    """`name=value` texts, cut at their first separator."""
+    """Splits `name=value` texts at their first separator."""
     out = []
     for text in given:
         at = next((i for i, letter in enumerate(text) if letter in separators), 0)
@@ -73,7 +91,7 @@ def parse_pairs(given: Iterable[str], option: str, separators: str = "=") -> lis
 
 
 def parse_numbers(text: str, option: str) -> list[int]:
-    """`0,1,5-7` as numbers."""
+    """Parses `0,1,5-7` as numbers."""
     out: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

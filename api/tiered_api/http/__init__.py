@@ -5,7 +5,8 @@ May import: broker, kafka.client, kafka.server
 ~ operations   health, metrics, broker identity, state of a partition
 ~ groups       consumer groups of any coordinator
 ~ group_lags   consumer lag metrics under the names of kafka_exporter
-  server/      the listener: requests, limits, routes, responses
+  server/      the listener and the table of routes
+  exchange/    one request and its response: context, limits, errors
   partitions/  reads and writes of any partition from any broker
   consumers/   consumer instances of REST v2
   v2/          REST v2

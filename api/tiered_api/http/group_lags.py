@@ -1,8 +1,7 @@
-"""How far groups are behind, as metrics under the names of kafka_exporter. Looked up when somebody asks for metrics: of
-the groups that this broker coordinates, over all partitions, whoever leads them.
+"""The lag of consumer groups, as metrics under the names of kafka_exporter. Computed at each scrape, for the groups
+that this broker coordinates, over all their partitions.
 
-`tiered.metrics.max.group.topics` pairs of a group and a topic have labels of their own, those that came first; all
-others share one.
+The first `tiered.metrics.max.group.topics` pairs of a group and a topic have labels of their own. All others share one.
 """
 
 from __future__ import annotations
@@ -15,36 +14,37 @@ from typing import NamedTuple
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metrics import OTHERS, Labels
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.partitions.end_history import EndHistory
-from tiered_api.http.partitions.remote_brokers import Leader, OffsetQuery
-from tiered_api.http.server.context import HttpContext
 from tiered_api.kafka.client.leader_routing import LATEST
 
 REFRESH_INTERVAL_MS = 2_000
-"""A look that is younger is not made again."""
+"""Lags that are younger are not computed again."""
 REFRESH_SECONDS = 2.0
-"""The time that other brokers have to say where partitions end. For those that do not, the ends of before count."""
+"""Time that other brokers have for their end offsets. If a broker does not reply in time, its last known ends are
+used."""
 PARTITIONS_MAX = 100_000
-"""Of which ends are looked up."""
+"""Most partitions of which end offsets are fetched."""
 LABELS = ("consumergroup", "topic")
 
 
 class GroupTopicLag(NamedTuple):
-    """Of one group in one topic, over its partitions: records that it has not committed, their greatest age in seconds,
-    and the sum of the offsets that it has committed."""
+    """The lag of one group in one topic: records that are not committed, their greatest age in seconds, and the sum of
+    the committed offsets."""
 
     records: int = 0
     seconds: float = 0.0
     committed: int = 0
 
     def add(self, other: GroupTopicLag) -> GroupTopicLag:
-        """Both together."""
+        """Returns both lags together."""
         seconds = max(self.seconds, other.seconds)
         return GroupTopicLag(self.records + other.records, seconds, self.committed + other.committed)
 
 
 class GroupLags:
-    """Of one broker."""
+    """The lags of all groups that one broker coordinates."""
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
@@ -69,7 +69,7 @@ class GroupLags:
         ).set_function(lambda: {labels: lag.committed for labels, lag in self._lags.items()})
 
     async def refresh(self) -> None:
-        """Looks all of it up. Two that ask at the same time share a look."""
+        """Updates the lags. Concurrent callers share one update."""
         async with self._refresh_lock:
             now_ms = self._context.clock.mono_ns() // 1_000_000
             if now_ms - self._refreshed_ms >= REFRESH_INTERVAL_MS:
@@ -102,7 +102,7 @@ class GroupLags:
             return GroupTopicLag(committed=offset)
         since_ms, is_known = self._histories[tp].behind_since_ms(offset)
         seconds = (now_ms - since_ms) / 1000
-        if not is_known:  # longer than the looks go back: as old as the segment is, where there is one here
+        if not is_known:  # The offset is older than the history: use the age of its segment, if there is one here.
             seconds = max(seconds, self._local_age(tp, offset))
         return GroupTopicLag(end - offset, seconds, offset)
 
@@ -129,7 +129,7 @@ class GroupLags:
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     async def _end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermarks: as they are here, else as leaders say, else as they were."""
+        """Returns the high watermarks: those known here, else those of the leaders, else the last known ones."""
         node, found = self._context.broker, dict[TopicPartition, int]()
         remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
         for tp in partitions:
@@ -153,7 +153,7 @@ class GroupLags:
     async def _fetch_end_offsets(
         self, leader: Leader, queries: Mapping[TopicPartition, OffsetQuery]
     ) -> dict[TopicPartition, int]:
-        """The ends that one broker tells of those that it leads; nothing where it says nothing in time."""
+        """Returns the ends of the partitions that one broker leads; nothing if the broker does not reply in time."""
         with suppress(Refused, Unavailable, Corrupt, TimeoutError):
             async with asyncio.timeout(REFRESH_SECONDS):
                 got = await self._context.remote_brokers.list_offsets(leader, queries)

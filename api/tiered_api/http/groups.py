@@ -1,4 +1,4 @@
-"""Groups, whichever broker coordinates them."""
+"""Consumer groups of any coordinator: descriptions, committed offsets and end offsets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tiered.groups.requests import (
 )
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import MOVED_CODES, find_coordinator, retry_while_loading
-from tiered_api.http.partitions.remote_brokers import Leader, OffsetQuery
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.partitions.remote_partition import RemotePartition, open_partition
-from tiered_api.http.server.context import HttpContext
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR_CODES
 from tiered_api.kafka.protocol.messages.describe_groups import (
@@ -48,7 +48,8 @@ class GroupDescription(NamedTuple):
 
 
 async def describe_group(context: HttpContext, group: str) -> GroupDescription:
-    """With code GROUP_ID_NOT_FOUND when there is none. `Refused` when its coordinator was not found in time."""
+    """Describes a group; the code is GROUP_ID_NOT_FOUND if there is none. Raises `Refused` if no coordinator is found
+    in time."""
 
     async def ask() -> GroupDescription:
         broker = await find_coordinator(context, group)
@@ -63,7 +64,7 @@ async def describe_group(context: HttpContext, group: str) -> GroupDescription:
 
 
 async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[PartitionOffset]:
-    """All that a group has committed."""
+    """Returns all offsets that a group has committed."""
 
     async def ask() -> Sequence[PartitionOffset]:
         broker = await find_coordinator(context, group)
@@ -76,8 +77,8 @@ async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[
 
 
 async def list_all_groups(context: HttpContext) -> list[GroupDescription]:
-    """All groups of all brokers that live, by name, without their members. `Refused` when one of these does not say
-    which it has."""
+    """Returns all groups of all live brokers by name, without their members. Raises `Refused` if one of the brokers
+    does not list its groups."""
     brokers = sorted(each.node_id for each in context.broker.image.brokers.values() if each.live)
     lists = await asyncio.gather(
         *(retry_while_loading(context, partial(_groups_of_broker, context, broker)) for broker in brokers)
@@ -113,7 +114,7 @@ async def _list_groups(context: HttpContext, broker: int) -> ListGroupsResponse:
     except Unavailable as fault:
         raise _unreachable(broker, fault) from None
     if got.error_code:
-        raise Refused(code_from_number(got.error_code), f"broker {broker} does not tell its groups")
+        raise Refused(code_from_number(got.error_code), f"broker {broker} does not list its groups")
     return got
 
 
@@ -148,7 +149,7 @@ async def _fetch_offsets(context: HttpContext, broker: int, group: str) -> Seque
         raise _unreachable(broker, fault) from None
     code = code_from_number(got.groups[0].error_code)
     if code is not Code.NONE:
-        raise Refused(code, f"broker {broker} does not tell the offsets of group {group[:249]!r}: {code.name}")
+        raise Refused(code, f"broker {broker} refuses to read the offsets of group {group[:249]!r}: {code.name}")
     return [
         PartitionOffset(
             topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or ""
@@ -166,7 +167,7 @@ def _unreachable(broker: int, fault: Unavailable) -> Refused:
 
 
 async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-    """The high watermarks of those that are there and led; one question to each broker."""
+    """Returns the high watermarks of the partitions that exist and have a leader, with one request to each broker."""
     found: dict[TopicPartition, int] = {}
     remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
     for topic, partition in partitions:
@@ -193,7 +194,8 @@ async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str
 async def _fetch_broker_ends(
     context: HttpContext, leader: Leader, queries: Mapping[TopicPartition, OffsetQuery]
 ) -> dict[TopicPartition, int]:
-    """Returns the ends of partitions that one broker leads. Asks again, one by one, for those that it leads no more."""
+    """Returns the ends of partitions that one broker leads. Looks for the new leader of a partition that the broker
+    does not lead any more."""
     try:
         got = await context.remote_brokers.list_offsets(leader, queries)
     except (Refused, Unavailable):

@@ -1,36 +1,38 @@
-"""What operators ask: health, metrics, who this broker is, and where a partition's records are."""
+"""The endpoints for operators: health, metrics, identity of the broker, state of a partition."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from tiered.ids import incarnation_digest
+from tiered.replication.partition_report import explain
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions.reads import require_local_leader
-from tiered_api.http.server import media_types
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse, json_response
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def healthz(request: HttpRequest) -> web.StreamResponse:
-    """200 when the broker serves, 503 and the reasons when it does not."""
+    """Returns 200 if the broker serves, else 503 and the reasons."""
     health = request.context.broker.health()
     body = {"ok": health.ok, "problems": health.problems, "details": health.details}
     return json_response(body, status=200 if health.ok else 503)
 
 
 async def metrics(request: HttpRequest) -> web.StreamResponse:
-    """Prometheus text."""
+    """Returns the metrics as Prometheus text."""
     media_types.negotiate_type(request.headers.get("Accept"), (media_types.TEXT, "application/openmetrics-text"))
     if request.context.broker.served.is_set():
-        await request.context.group_lags.refresh()
+        await request.context.service(GroupLags).refresh()
     return HttpResponse(request.context.broker.metrics.render().encode(), media_type=PROMETHEUS)
 
 
 async def get_node(request: HttpRequest) -> web.StreamResponse:
-    """Which broker answers here, and which life of it: what a second one with its id asks before it starts. Brokers
-    know each other by incarnation, so that strangers are told a digest."""
+    """Returns the identity of this broker. Another process with the same node id asks for it before it starts. Brokers
+    identify each other by incarnation, so clients get only a digest of it."""
     node = request.context.broker
     digest = incarnation_digest(node.incarnation)
     return json_response(
@@ -39,5 +41,6 @@ async def get_node(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_partition_state(request: HttpRequest) -> web.StreamResponse:
-    """Leader, offsets, bytes and segments of a partition, hot and cold; 307 to the broker that leads it."""
-    return json_response(require_local_leader(request).explain())
+    """Returns leader, offsets, bytes and segments of a partition, hot and cold; 307 to the broker that leads the
+    partition."""
+    return json_response(explain(require_local_leader(request)))

@@ -1,4 +1,4 @@
-"""aiokafka under the orders of a test: see `lines`."""
+"""aiokafka as a driver for tests: see `lines`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ASSIGNORS = {
 
 
 def places(partitions: list[list[Any]]) -> list[TopicPartition]:
-    """`[topic, partition]` as the client has them."""
+    """Returns `[topic, partition]` as the client's types."""
     return [TopicPartition(*each[:2]) for each in partitions]
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Says what the consumer has after each rebalance."""
+    """Reports the assignment after each rebalance."""
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
         say(revoked=sorted(list(each) for each in revoked))
@@ -207,7 +207,7 @@ def _check(answers: Any) -> None:
 
 
 async def main(address: str) -> None:
-    """Each request waits for the one before it, as in the other drivers."""
+    """Runs the requests one after the other, as in the other drivers."""
     driver, lines = AiokafkaDriver(address), requests()
     while (request := await asyncio.to_thread(lines.get)) is not None:
         number, do = request.pop("id"), request.pop("do")

@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka of today) under the orders of a test: see `lines`."""
+"""confluent-kafka (a present librdkafka) as a driver for tests: see `lines`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FOREVER = 2_000_000
 
 
 def places(partitions: list[list[Any]]) -> list[Any]:
-    """`[topic, partition, offset?]` as the client has them."""
+    """Returns `[topic, partition, offset?]` as the client's types."""
     return [TopicPartition(*each) for each in partitions]
 
 
 def names(partitions: list[Any]) -> list[list[Any]]:
-    """The other way round."""
+    """Returns the client's types as lists."""
     return sorted([each.topic, each.partition] for each in partitions)
 
 

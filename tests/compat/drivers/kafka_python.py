@@ -1,4 +1,4 @@
-"""kafka-python under the orders of a test: see `lines`."""
+"""kafka-python as a driver for tests: see `lines`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ASSIGNORS = {
 
 
 def places(partitions: list[list[Any]]) -> list[TopicPartition]:
-    """`[topic, partition]` as the client has them."""
+    """Returns `[topic, partition]` as the client's types."""
     return [TopicPartition(*each[:2]) for each in partitions]
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Says what the consumer has after each rebalance."""
+    """Reports the assignment after each rebalance."""
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self.consumer = consumer

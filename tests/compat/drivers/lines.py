@@ -1,7 +1,7 @@
-"""What the drivers in Python share: requests are lines of JSON on stdin, answers and events lines on stdout.
+"""Shared code of the drivers in Python: requests are lines of JSON on stdin, replies and events lines on stdout.
 
     {"id": 1, "do": "send", ...}    ->    {"id": 1, "value": ...}  or  {"id": 1, "error": "TopicExists: ..."}
-    events come between answers:          {"records": [...]}, {"assigned": [[topic, partition], ...]}, {"revoked": ...}
+    events come between replies:          {"records": [...]}, {"assigned": [[topic, partition], ...]}, {"revoked": ...}
 
 A record is `{t, p, o, ts, k, v, h}`: topic, partition, offset, timestamp; key, value and headers in base64 or null.
 """
@@ -18,16 +18,16 @@ from typing import Any
 
 Headers = Iterable[tuple[str, bytes | None]]
 FAILED = (Exception,)
-"""A driver hands every error of its client on to the test, which judges it."""
+"""Errors that a driver passes on to the test, which judges them: every error of its client."""
 
 
 def pack(data: bytes | bytearray | None) -> str | None:
-    """Bytes as JSON carries them."""
+    """Returns bytes as JSON carries them."""
     return None if data is None else base64.b64encode(data).decode()
 
 
 def unpack(text: str | None) -> bytes | None:
-    """The bytes of what `pack` made."""
+    """Returns the bytes of a value that `pack` made."""
     return None if text is None else base64.b64decode(text)
 
 
@@ -40,7 +40,7 @@ def record(
     value: bytes | None,
     headers: Headers | None,
 ) -> dict[str, Any]:
-    """A record that was read."""
+    """Returns a record that was read."""
     return {
         "t": topic,
         "p": partition,
@@ -53,18 +53,18 @@ def record(
 
 
 def headers_of(sent: dict[str, Any]) -> list[tuple[str, bytes | None]]:
-    """The headers of a record to send."""
+    """Returns the headers of a record to send."""
     return [(name, unpack(data)) for name, data in sent.get("h") or ()]
 
 
 def say(**what: Any) -> None:
-    """One line to the test."""
+    """Writes one line to the test."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
 def requests() -> queue.Queue[dict[str, Any] | None]:
-    """The requests of the test as they come; None when it is gone."""
+    """Yields the requests of the test as they come; None when it is gone."""
     lines: queue.Queue[dict[str, Any] | None] = queue.Queue(10_000)
 
     def read() -> None:
@@ -77,7 +77,8 @@ def requests() -> queue.Queue[dict[str, Any] | None]:
 
 
 def serve(driver: Any, poll: Callable[[], bool]) -> None:
-    """Answers requests with the methods `do_<name>` of a driver; between them `poll` consumes and says if it did."""
+    """Serves requests with the methods `do_<name>` of a driver; between them `poll` consumes and returns true if it got
+    records."""
     lines = requests()
     polled = False
     while True:

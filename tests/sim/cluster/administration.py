@@ -1,5 +1,5 @@
-"""Administration over the wire: the topics of a run are made, and others come, grow, change and go; old records are
-deleted, preferred leaders elected. What is answered is held against the metadata log (`expected`)."""
+"""Administration over the wire: creates the topics of a run, and creates, grows, changes and deletes others; deletes
+old records and elects preferred leaders. Each reply is compared with the metadata log (`expected`)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ PREFERRED = 0
 ELECT_OR_DELETE_CHANCE = 0.4
 NAMES_MAX = 3
 REUSE_NAME_CHANCE, RECREATE_CHANCE, ACTS_LATE_CHANCE = 0.5, 0.4, 0.6
-"""How often a new topic gets the name of one that was deleted, how often one is made anew right after that, and how
-often its leader acts late on both."""
+"""Chances that a new topic gets the name of a deleted one, that a topic is recreated right after its deletion, and that
+its leader acts late on both."""
 LATE_SECONDS = (0.1, 1.0, 4.0)
 PARTITIONS_MAX = 3
 
 
 class Administration:
-    """Works until `working` is unset. `names` are the topics that may be there besides those of the run."""
+    """Sends requests until `working` is unset. `names` are the topics that may exist besides those of the run."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Administration:
         findings: Findings,
         leader_of: Callable[[str], SimHost | None] = lambda name: None,
     ) -> None:
-        """`leader_of` says which machine leads a topic that the administration made."""
+        """`leader_of` returns the machine that leads a topic of the administration."""
         self.working = True
         self.expected = expected
         self.counts: dict[str, int] = {}
@@ -84,10 +84,10 @@ class Administration:
         self._names_rng = random.Random(f"{loop.seed}/administration-names")
         self._topics_created = 0
         self._free_names: list[str] = []
-        """Names of topics that are surely deleted."""
+        """Names of topics that are certainly deleted."""
 
     async def create_topic(self, shape: TopicShape) -> Code:
-        """Creates a topic; the answer's code. Raises what a client raises."""
+        """Creates a topic and returns the error code of the reply. Raises what a client raises."""
         configs = self._options.topic_configs | shape.configs
         topic = CreatableTopic(
             name=shape.name,
@@ -134,7 +134,7 @@ class Administration:
             self.counts[name] = self.counts.get(name, 0) + 1
 
     async def _check_reply(self, request: Awaitable[Code], check: Callable[[Code | None], Iterable[Finding]]) -> Code:
-        """The answer, after it was held against what must be; None stands for no answer."""
+        """Returns the reply after its check against the expected state; None means no reply."""
         code: Code | None = None
         try:
             code = await request
@@ -164,7 +164,7 @@ class Administration:
         return None if name is None or self._rng.random() < 0.5 else await self._delete_one(name)
 
     async def _recreate(self) -> Code | None:
-        """A topic is deleted, and another one made under its name at once."""
+        """Deletes a topic and creates another one under its name at once."""
         free = sorted(self.names) or self._free_names
         if not free:
             return None
@@ -230,7 +230,7 @@ class Administration:
         return await self._check_reply(send(), lambda code: self.expected.on_configs_altered(name, configs, code))
 
     async def _elect(self) -> Code:
-        """Preferred leaders, of all partitions or of one topic."""
+        """Elects preferred leaders, of all partitions or of one topic."""
         topics = [shape.name for shape in self._options.topics]
         some = None if self._more_rng.random() < 0.5 else [TopicPartitions(self._more_rng.choice(topics), [0])]
         request = ElectLeadersRequest(PREFERRED, some, 5_000)
@@ -239,7 +239,7 @@ class Administration:
         return code_from_number(got.error_code or next(iter(codes), 0))
 
     async def _delete_records(self) -> Code:
-        """DeleteRecords of some partition of the run, anywhere up to its end."""
+        """Deletes records of a random partition of the run, below a random offset up to its end."""
         shape = self._more_rng.choice(self._options.topics)
         tp = TopicPartition(shape.name, self._more_rng.randrange(shape.partitions))
         end = (await list_offsets_at(self._client, [tp], LATEST))[tp]

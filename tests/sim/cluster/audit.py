@@ -44,7 +44,7 @@ IDLE_SECONDS = 15.0
 
 
 async def audit_run(run: ClusterRun) -> dict[TopicPartition, PartitionDump]:
-    """Everything that must hold once nothing fails any more; what could be read."""
+    """Checks everything that must hold once all faults are over. Returns what could be read."""
     dumps = await read_all_topics(run)
     for finding in (
         *check_history(run, dumps),
@@ -61,7 +61,7 @@ async def audit_run(run: ClusterRun) -> dict[TopicPartition, PartitionDump]:
 
 
 def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -> Iterator[Finding]:
-    """All predicates over the whole history."""
+    """Runs all checkers over the whole history."""
     history = run.history
     replicas = {
         TopicPartition(topic.name, number): len(each.replicas)
@@ -82,8 +82,7 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
         return partition_id is None or run.model.copies_of(partition_id).may_have_diverged(offset, since_ns)
 
     def is_promised(send: Send) -> bool:
-        """acks=1 is worth a copy in memory: something only where there is one replica, and as long as that machine has
-        its power."""
+        """acks=1 promises a copy in memory only: it counts if there is one replica, and while its machine has power."""
         alone = replicas.get(send.tp, 1) == 1 and not any(at >= send.invoked_ns for at in run.disk_loss_times)
         alone = alone and send.tp not in run.operators.reassignments.requested
         return send.acks == -1 or (send.acks == 1 and alone)
@@ -110,7 +109,7 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
 
 
 def loss_predicate(run: ClusterRun) -> checkers.LossPredicate:
-    """Asks the reference model. Of a topic that is no more, all may be."""
+    """Returns a predicate that asks the reference model. All records of a deleted topic may be gone."""
 
     def is_lost(tp: TopicPartition, offset: int, since_ns: int) -> bool:
         partition_id = run.partition_id(tp)
@@ -120,8 +119,8 @@ def loss_predicate(run: ClusterRun) -> checkers.LossPredicate:
 
 
 async def check_group_offsets(run: ClusterRun) -> list[Finding]:
-    """I18: where groups are, asked of their coordinator now and by every member that began. From a power cut or a lost
-    disk on nothing is sure: an image of committed offsets may be a minute old."""
+    """I18: compares the committed offsets that the coordinator reports now with those of every member that started.
+    After a power cut or a lost disk nothing is certain: an image of committed offsets may be a minute old."""
     if not run.options.members:
         return []
     asked_ns, places = run.loop.now_ns, run.history.group_offsets
@@ -132,7 +131,7 @@ async def check_group_offsets(run: ClusterRun) -> list[Finding]:
 
 
 async def fetch_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
-    """Where the group is, its coordinator says."""
+    """Returns the committed offsets of the group, from its coordinator."""
     client = run.world.client("c-groups")
     task = asyncio.create_task(_fetch_committed(client), name="groups")
     try:
@@ -152,7 +151,7 @@ async def _fetch_committed(client: KafkaClient) -> dict[TopicPartition, int]:
 
 
 async def check_epoch_ends(run: ClusterRun) -> list[Finding]:
-    """Where each leader epoch ends, asked as clients ask that look for divergence (KIP-320), hot or cold."""
+    """Requests the end of each leader epoch as clients do to find divergence (KIP-320), hot or cold, and checks it."""
     client = run.world.client("c-epochs")
     found: list[Finding] = []
     for shape in run.options.topics:
@@ -177,8 +176,8 @@ async def check_epoch_ends(run: ClusterRun) -> list[Finding]:
 
 
 def epoch_ends(copies: ModelOfCopies) -> dict[int, int]:
-    """Where each epoch that wrote committed records ends, but the last one, which may go on; and none that wrote
-    nothing above what retention left."""
+    """Returns the end of each epoch that wrote committed records, without the last one, which may continue, and without
+    epochs whose records retention deleted."""
     ends: dict[int, int] = {}
     for batch in sorted(copies.committed.values()):
         ends[batch.epoch] = batch.last + 1
@@ -205,8 +204,8 @@ async def _fetch_epoch_ends(client: KafkaClient, tp: TopicPartition, wanted: lis
 
 
 def check_log_starts(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -> Iterator[Finding]:
-    """I22: a log starts nowhere but where it was seen to be put, and that was judged when it was; and not below what
-    somebody was told is deleted."""
+    """I22: a log starts only at an offset at which the run saw it put, where that was judged, and not below an
+    acknowledged deletion."""
     for tp, dump in dumps.items():
         partition_id, told = run.partition_id(tp), run.reply_observer.reply_checker.deleted_below(tp, run.loop.now_ns)
         if partition_id is None:
@@ -219,7 +218,7 @@ def check_log_starts(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]
 
 
 def check_configs(run: ClusterRun) -> Iterator[Finding]:
-    """M5: who has acted on the metadata log goes by the settings that it has."""
+    """M5: a broker that has applied the metadata log uses its settings."""
     for host, node in run.world.nodes():
         if run.model.applied_slot(host.node_id) < run.model.image.slot:
             continue
@@ -235,12 +234,12 @@ def check_configs(run: ClusterRun) -> Iterator[Finding]:
 
 
 def check_reassignments(run: ClusterRun) -> Iterator[Finding]:
-    """KIP-455: replicas that were asked to move are there."""
+    """KIP-455: reassigned replicas are where they were requested."""
 
     lasting = {OFFSETS_TOPIC, *(shape.name for shape in run.options.topics)}
 
     def replicas(tp: TopicPartition) -> tuple[int, ...] | None:
-        """None for a topic that may have been deleted, and made again."""
+        """Returns None for a topic that may have been deleted and recreated."""
         known = run.model.image.topics.get(tp.topic) if tp.topic in lasting else None
         return known.partitions[tp.partition].replicas if known is not None else None
 
@@ -249,7 +248,7 @@ def check_reassignments(run: ClusterRun) -> Iterator[Finding]:
 
 
 async def read_all_topics(run: ClusterRun) -> dict[TopicPartition, PartitionDump]:
-    """All of the topics of the run, read by a fresh client over the wire."""
+    """Reads all topics of the run with a new client over the wire."""
     client = run.world.client("c-audit")
     wanted = [tp for tp in run.partitions() if tp.topic.startswith("t")]
     task = asyncio.create_task(_read(client, wanted), name="audit")

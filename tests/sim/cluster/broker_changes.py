@@ -1,5 +1,5 @@
-"""Brokers that come and go while all goes on: a fourth one joins, and one of them is decommissioned, as by `tiered
-cluster decommission`: cordoned, emptied, and stopped for good."""
+"""Brokers that join and leave during a run: a fourth one joins, and one of them is decommissioned as by `tiered cluster
+decommission`: cordoned, emptied, and stopped for good."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RETRY_SECONDS = 0.5
 
 
 class BrokerChanges:
-    """Lets the last of `hosts` join, and where the options say so another one leave. `image` is what the metadata log
-    has. It gives up when `working` is unset."""
+    """Lets the last of `hosts` join, and another one leave if the options say so. `image` is that of the metadata log.
+    Gives up when `working` is unset."""
 
     def __init__(
         self,
@@ -102,7 +102,8 @@ class BrokerChanges:
         return code_from_number(got.responses[0].error_code)
 
     def _assignments_of(self, node_id: int) -> dict[TopicPartition, Replicas]:
-        """Where it has a place, and who is to have the replicas in the end."""
+        """Returns the partitions with a replica on the broker, and the brokers that are to have the replicas in the
+        end."""
         return {
             TopicPartition(topic.name, number): each.target_replicas
             for topic in self._image().topics.values()
@@ -111,7 +112,7 @@ class BrokerChanges:
         }
 
     def _replace_broker(self, node_id: int, replicas: Replicas) -> Replicas:
-        """Another one in its place, or nobody where there is no other; nothing where that leaves nobody."""
+        """Replaces the broker by another one, or removes it if there is no other; None if that leaves no replica."""
         if node_id not in replicas:
             return ()
         others = [each for each in sorted(self._hosts) if self._is_live(each) and each not in replicas]

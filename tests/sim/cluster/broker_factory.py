@@ -1,4 +1,4 @@
-"""A broker as the simulator makes it: the production node, with sizes that make things happen in short lives."""
+"""The broker that the simulator runs: the production broker, with sizes that cause many events in a short run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from tiered_api.kafka.client.peers import KafkaPeers
 
 
 def new_broker(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Broker:
-    """A node that has not started."""
+    """Returns a broker that has not started."""
     peers = KafkaPeers(world.net)
     return Broker(settings, world, Metrics(), peers=peers, manifest_fan=manifest_fan, snapshot_slots=snapshot_slots)

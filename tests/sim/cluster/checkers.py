@@ -1,7 +1,7 @@
-"""Predicates over what clients did and saw: I1, I2, I4, I11 to I13, I17 and I18 of docs/INVARIANTS.md, and the client's
-half of I3 and I6. Pure: observations in, broken rules out.
+"""Checkers of client histories: I1, I2, I4, I11 to I13, I17 and I18 of docs/INVARIANTS.md, and the client's part of I3
+and I6. Pure: observations in, broken rules out.
 
-`PartitionDump` is what can be read at the very end. Whether a record may be missing is asked of the reference model.
+`PartitionDump` is the content of a partition at the very end. The reference model decides if a record may be missing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tiered.ids import TopicPartition
 
 ALL = -1
 LossPredicate = Callable[[TopicPartition, int, int], bool]
-"""(partition, offset, since when): whether the record there may be lost."""
+"""(partition, offset, since when): True if the record there may be lost."""
 PromisePredicate = Callable[[Send], bool]
 """True if the acknowledgement of a send is a promise."""
 
 
 @dataclass
 class PartitionDump:
-    """All of one partition that could be read at the end: values from `start` to `end`, and (producer id, sequence) of
+    """The content of one partition at the end of a run: values from `start` to `end`, and (producer id, sequence) of
     the first record of each batch."""
 
     start: int
@@ -55,7 +55,7 @@ def check_dense_offsets(dumps: Dumps) -> Iterator[Finding]:
 def check_acked_records(
     history: ClientHistory, dumps: Dumps, is_promised: PromisePredicate, may_be_gone: LossPredicate
 ) -> Iterator[Finding]:
-    """I1, I2: what was acknowledged and promised to stay stands where the answer said, unless it may be gone or has
+    """I1, I2: an acknowledged record with a promise is at its acknowledged offset, unless it may be gone or has
     expired."""
     for send in history.acked_sends():
         dump = dumps.get(send.tp)
@@ -78,7 +78,7 @@ def check_acked_records(
 def check_losses_reported(
     history: ClientHistory, dumps: Dumps, is_promised: PromisePredicate, reported: Mapping[TopicPartition, list[int]]
 ) -> Iterator[Finding]:
-    """Where acknowledged records are gone the cluster says so, from an offset not above the first of them."""
+    """If acknowledged records are gone, the cluster reports a loss from an offset at or below the first of them."""
     first: dict[TopicPartition, int] = {}
     for send in history.acked_sends():
         dump = dumps.get(send.tp)
@@ -94,7 +94,7 @@ def check_losses_reported(
 
 
 def check_one_value_per_offset(history: ClientHistory, dumps: Dumps, may_be_gone: LossPredicate) -> Iterator[Finding]:
-    """I4: an offset that was read once has one value, for all readers and at the end."""
+    """I4: an offset has the same value for all readers, and at the end."""
     seen: dict[tuple[TopicPartition, int], tuple[bytes, PollResult]] = {}
     for poll in history.polls:
         for row in poll.rows:
@@ -116,7 +116,8 @@ READ_DELAY_NS = 10_000_000_000
 
 
 def check_contiguous_reads(history: ClientHistory) -> Iterator[Finding]:
-    """Each reader goes on where it was: nothing is skipped but what is below the log start, nothing comes again."""
+    """Each reader continues at its position: it skips nothing but records below the log start, and gets nothing
+    twice."""
     for poll in history.polls:
         offsets = [row.offset for row in poll.rows]
         if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
@@ -132,15 +133,16 @@ def check_contiguous_reads(history: ClientHistory) -> Iterator[Finding]:
 
 
 def check_reads_committed(history: ClientHistory) -> Iterator[Finding]:
-    """I6, as seen by clients: nothing is served at or above the high watermark that comes with it."""
+    """I6, as seen by clients: no record at or above the high watermark of a reply is in that reply."""
     for poll in history.polls:
         if poll.rows[-1].offset >= poll.high_watermark:
             yield Finding("I6", f"{poll.reader} {poll.tp}: {poll.rows[-1].offset} of {poll.high_watermark}")
 
 
 def check_end_offsets(history: ClientHistory, may_be_gone: LossPredicate) -> Iterator[Finding]:
-    """I6, as seen by clients: ListOffsets names no end below the high watermark that its reader had seen when it asked
-    (KIP-207), but where records were lost since. (A fetch may: a new leader serves before it knows all.)"""
+    """I6, as seen by clients: ListOffsets returns no end below the high watermark that its reader had seen before the
+    request (KIP-207), unless records were lost since. (A fetch may: a new leader serves before it knows the high
+    watermark.)"""
     known: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
     waiting: list[tuple[int, str, TopicPartition, int]] = [
         *((poll.at_ns, poll.reader, poll.tp, poll.high_watermark) for poll in history.polls),
@@ -158,7 +160,7 @@ def check_end_offsets(history: ClientHistory, may_be_gone: LossPredicate) -> Ite
 
 
 def check_no_phantoms(history: ClientHistory, dumps: Dumps) -> Iterator[Finding]:
-    """I13: whatever is read was sent there, and not refused."""
+    """I13: each record that is read was sent to that partition, and was not refused."""
     sent = {value: send for send in history.sends for value in send.values}
     for tp, value in _values_read(history, dumps):
         send = sent.get(value)
@@ -178,8 +180,8 @@ def _values_read(history: ClientHistory, dumps: Dumps) -> Iterator[tuple[TopicPa
 
 
 def check_no_duplicates(dumps: Dumps, may_be_gone: LossPredicate) -> Iterator[Finding]:
-    """I11: every value is there once; of each producer, sequences follow each other, but where records were lost. (Who
-    sends without an identity sends nothing twice here, so none of it is there twice either.)"""
+    """I11: every value is there once. The sequences of each producer follow each other, unless records were lost. (A
+    producer without an id sends nothing twice here, so none of its values is there twice either.)"""
     for tp, dump in dumps.items():
         places: dict[bytes, int] = {}
         for offset, value in dump.values.items():
@@ -198,9 +200,9 @@ def check_no_duplicates(dumps: Dumps, may_be_gone: LossPredicate) -> Iterator[Fi
 
 
 def check_order(history: ClientHistory, dumps: Dumps, loss_times: Sequence[int] = ()) -> Iterator[Finding]:
-    """I12: what one sender knew to be written stands before what it sent later; of one identity, all it sent does. At
-    the times of `forgotten` a leader may have lost what it knew of an identity, and takes any sequence of it then, as
-    Kafka does: of what was under way together after that, the later may come first."""
+    """I12: a record that a sender knew to be written stands before the records that it sent later. All records of one
+    producer id are in order. At the times of `forgotten` a leader may have lost its state of a producer, and then takes
+    any sequence, as Kafka does: of batches in flight together after that, the later one may come first."""
     for tp, dump in dumps.items():
         places = {value: offset for offset, value in dump.values.items()}
         last: dict[tuple[str, int], tuple[int, Send]] = {}
@@ -225,8 +227,8 @@ def check_order(history: ClientHistory, dumps: Dumps, loss_times: Sequence[int] 
 
 def check_single_owner(owned: Iterable[Ownership], loss_times: Sequence[int] = ()) -> Iterator[Finding]:
     """I17: a partition has one owner in each generation, and one at each moment. At the times of `forgotten` a
-    coordinator, or who takes its place later, may have lost what it knew of its members: it then counts generations
-    anew. So what counts is when a member's generation began, not when it was told of it once more."""
+    coordinator or its successor may have lost its members, and then counts generations from the beginning. Therefore a
+    generation counts from its begin, and not from a repeated reply."""
     by_partition: dict[tuple[str, TopicPartition], list[Ownership]] = {}
     begun: dict[tuple[str, str, int], int] = {}
     for each in owned:
@@ -252,8 +254,8 @@ def check_committed_offsets(
     fetched: Iterable[GroupOffsets],
     may_be_gone: LossPredicate = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
-    """I18: where a group is said to be is where the last commit that was acknowledged before the question put it, or
-    where a later one may have. A coordinator that loads cuts that back to the end of a partition that lost records."""
+    """I18: the committed offset of a group is that of the last commit that was acknowledged before the request, or of a
+    later commit. A coordinator that loads its groups cuts it back to the end of a partition that lost records."""
     for said in fetched:
         for tp in sorted({each.tp for each in commits if each.group == said.group}):
             mine = [each for each in commits if (each.group, each.tp) == (said.group, tp)]
@@ -271,8 +273,8 @@ def check_committed_offsets(
 def check_commit_generations(
     commits: Iterable[CommitAttempt], owned: Iterable[Ownership], loss_times: Sequence[int] = ()
 ) -> Iterator[Finding]:
-    """I18: no commit is accepted from a generation after a later one has begun. (At the times of `forgotten` a
-    coordinator may have begun to count anew.)"""
+    """I18: no commit of a generation is accepted after a later generation has begun. (At the times of `forgotten` a
+    coordinator may count from the beginning.)"""
     begun = sorted((each.since_ns, each.generation, each.group) for each in owned)
     for commit in commits:
         if commit.code is not Code.NONE or commit.generation < 0:
@@ -291,9 +293,9 @@ def check_offsets_stable(
     loss_times: Sequence[int] = (),
     may_be_gone: LossPredicate = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
-    """I18: what any coordinator showed of a group stays, as long as no commit is asked for that may come after it: the
-    next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A coordinator that loads
-    cuts an offset back to the end of a partition that lost records, however long ago."""
+    """I18: an offset that any coordinator returned stays, while no commit is requested that may follow it: the next
+    reply of a sole coordinator is the same. At the times of `forgotten` it may be lost. A coordinator that loads its
+    groups cuts an offset back to the end of a partition that lost records, however long ago."""
     asked: dict[tuple[str, TopicPartition, int], list[CommitAttempt]] = {}
     for commit in commits:
         if commit.code in MAYBE_COMMITTED_CODES:
@@ -341,7 +343,7 @@ def _may_be_cut_back(tp: TopicPartition, offset: int, found: int, may_be_gone: L
 
 
 def check_generations_grow(owned: Sequence[Ownership], loss_times: Sequence[int] = ()) -> Iterator[Finding]:
-    """I17: who asks to join a group is in no generation before one that somebody was told of by then."""
+    """I17: a member that joins a group gets no generation below one that another member had learned of by then."""
     for one in owned:
         for other in owned:
             if one.group != other.group or not 0 <= one.since_ns <= other.requested_ns:

@@ -1,5 +1,5 @@
-"""DeleteRecords of old records, a little at a time: of whoever takes himself for the leader, and so also of one that
-was deposed and does not know it. Then all of them are asked where the partition begins."""
+"""DeleteRecords of old records, a few at a time, sent to every broker that considers itself the leader, including a
+deposed one. Then all brokers are asked for the log start."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 PAUSE_SECONDS = 3.0
 LOOK_SECONDS = 0.1
 DELETE_DIVISOR = 4
-"""At most so much of what is there goes at once: one part of so many."""
+"""One deletion takes at most this fraction of the committed records."""
 DELETE_ALL_CHANCE = 0.05
-"""So often all that is committed goes."""
+"""Chance that a deletion takes all committed records."""
 
 
 class CommittedRange(NamedTuple):
-    """From where to where records are committed, and who leads the partition or takes himself for its leader:
-    `deposed` do not know that they do not. `tiered` topics have a manifest that says where they start."""
+    """The range of committed records, and the brokers that lead the partition or consider themselves its leader:
+    `deposed` ones do so wrongly. `tiered` topics have a manifest with the log start."""
 
     start: int
     end: int

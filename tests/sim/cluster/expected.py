@@ -28,7 +28,7 @@ REFUSALS = {
     Code.INVALID_REQUEST,
     Code.INVALID_TOPIC_EXCEPTION,
 }
-"""Answers that say that nothing happened. All others leave that open."""
+"""Replies that mean that nothing happened. All other errors leave that open."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class PossibleValues(Generic[T]):
     """True if a change without a reply may take effect later."""
 
     def on_reply(self, value: T, code: Code | None) -> None:
-        """A change to `value`, and what was said of it."""
+        """Records the reply to a change to `value`."""
         if code is Code.NONE and not self.undecided:
             self.possible = {value}
         elif code not in REFUSALS:
@@ -50,7 +50,7 @@ class PossibleValues(Generic[T]):
 
 @dataclass
 class ExpectedTopic:
-    """One name."""
+    """The expectations about one topic name."""
 
     exists: PossibleValues[bool] = field(default_factory=lambda: PossibleValues({False}))
     partitions: PossibleValues[int] = field(default_factory=lambda: PossibleValues(set()))
@@ -58,9 +58,8 @@ class ExpectedTopic:
 
 
 class ExpectedTopics:
-    """The topics that were ever asked for. `found` gives a topic as the metadata log has it, `start` where the manifest
-    of a partition begins, `for_all` what is set for all brokers; `initial_configs` what brokers set for all where
-    nothing is."""
+    """All topics that were ever requested. `found` returns a topic of the metadata log, `start` the log start of a
+    manifest, and `for_all` the settings of all brokers; `initial_configs` are their values before any change."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class ExpectedTopics:
         yield from self._check_if_done(name, code)
 
     def on_configs_altered(self, name: str, configs: Mapping[str, str | None], code: Code | None) -> Iterator[Finding]:
-        """None takes a setting of its own away."""
+        """Records altered settings of a topic. None removes the topic's own value."""
         yield from self._check_refusal(name, "alter", code)
         for key, value in configs.items():
             self._topics[name].configs.setdefault(key, PossibleValues({None})).on_reply(value, code)
@@ -134,20 +133,20 @@ class ExpectedTopics:
             yield from self._check_cluster_configs()
 
     def on_records_deleted(self, tp: TopicPartition, start: int) -> Iterator[Finding]:
-        """DeleteRecords was answered with this log start: it stands in the manifest by then."""
+        """Records a reply to DeleteRecords with this log start: the manifest has it by then."""
         if self._log_start_of(tp) < start:
             yield Finding("I22", f"{tp}: told was the log start {start}, the manifest has {self._log_start_of(tp)}")
 
     def on_delete_requested(self, tp: TopicPartition, before: int) -> None:
-        """Somebody asks that what lies below be deleted: from now on it may be."""
+        """Records a request to delete all records below an offset: from now on they may be deleted."""
         self.requested_starts[tp] = max(before, self.requested_starts.get(tp, 0))
 
     def requested_start(self, tp: TopicPartition) -> int:
-        """Below which offset somebody asked records to be deleted."""
+        """Returns the highest offset below which a client requested deletion."""
         return self.requested_starts.get(tp, 0)
 
     def check(self) -> Iterator[Finding]:
-        """All of it, at any time between requests."""
+        """Checks all expectations; callable at any time between requests."""
         for name in self._topics:
             yield from self._check_topic(name)
         yield from self._check_cluster_configs()

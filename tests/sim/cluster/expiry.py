@@ -1,8 +1,8 @@
-"""I22: why a log may start where it does. Pure: what is committed and what the topic keeps, in; what went too early,
-out.
+"""I22: the reasons for which a log may start where it does. Pure: the committed batches and the settings in, the
+batches that were deleted too early out.
 
-Retention goes by segments, oldest first. Whatever they were: a batch that went left at least `retention.bytes` above
-it, or was older than `retention.ms`. That holds for each batch by itself, so nobody need know where segments ended.
+Retention deletes segments, the oldest first. A deleted batch had at least `retention.bytes` above it, or was older than
+`retention.ms`. That holds for each batch alone, so that the ends of segments do not matter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class LogBatch(NamedTuple):
-    """One batch of a log: equal ones are the same records."""
+    """One batch of a log. Equal values mean the same records."""
 
     base: int
     last: int
@@ -38,9 +38,9 @@ def find_early_expiry(
     now_ms: int,
     max_clock_skew_ms: int = 0,
 ) -> Iterator[LogBatch]:
-    """Batches below the new `start` that nothing allowed to go. `committed`: those above the start before, in order.
-    `tail_bytes` may have stood above them on some leader, uncommitted; brokers' clocks differ by `max_clock_skew_ms` at
-    most from each other and from the clock `now_ms`."""
+    """Returns batches below the new `start` that no setting allowed to delete. `committed` are the batches above the
+    earlier start, in order. Some leader may have had `tail_bytes` of uncommitted records above them. The clocks of
+    brokers differ from each other and from `now_ms` by at most `max_clock_skew_ms`."""
     above = tail_bytes
     for batch in sorted(committed, reverse=True):
         if batch.last < start:

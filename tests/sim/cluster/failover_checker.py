@@ -1,9 +1,9 @@
-"""Liveness while a fault lasts, where it is promised: one broker is dead, frozen or cut off from all others, these
+"""Liveness during a fault, as far as it is promised: one broker is dead, frozen or cut off from all others; the others
 work, and all of them reach the bucket.
 
-Whatever was wrong before, within bounds the cluster then goes on without that broker: it is fenced, another one is the
-controller, and what an eligible replica among the others has is led there and takes acks=all, where enough of them are
-in sync. The bounds are looked at with the run's own, coarse step.
+Within bounds the cluster then continues without that broker, whatever was wrong before. The broker is fenced, another
+one is the controller, and each partition with an eligible replica among the others has a leader that takes acks=all, if
+enough replicas are in sync. The bounds are checked in the run's own, coarse steps.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TRIAL_CHANCE = 0.25
 bounds."""
 FAULT_KINDS = ("kill", "power", "freeze", "cut")
 COMMIT_SECONDS = 7.0
-"""How long a record may wait for replicas that are in sync: who does not ask for it for `replica.lag.time.max.ms` (5 s)
-is in sync no more."""
+"""Seconds that a record may wait for in-sync replicas: a follower that does not fetch it for `replica.lag.time.max.ms`
+(5 s) leaves the ISR."""
 
 
 class FailoverBounds(NamedTuple):
-    """In seconds since the others began to do without a broker."""
+    """Bounds in seconds since the others began to work without a broker."""
 
     replaced: float
     fenced: float
@@ -39,30 +39,30 @@ class FailoverBounds(NamedTuple):
 
     @classmethod
     def for_session(cls, session_seconds: float) -> FailoverBounds:
-        """A session has to end, and the word has to go round. Where the controller is missed, another one begins with
-        whole sessions of its own."""
+        """Returns bounds for a session: it must end, and the news must spread. If the controller is missing, its
+        successor begins with whole sessions of its own."""
         replaced = 2 * session_seconds + 2
         return cls(replaced, replaced + session_seconds + 1, replaced + session_seconds + 2)
 
 
 class FailoverChecker:
-    """Looks on while a run makes trouble. `faults_outlasted` says how often a fault lasted for all bounds."""
+    """Checks the bounds while a run injects faults. `faults_outlasted` counts faults that lasted for all bounds."""
 
     def __init__(self, run: ClusterRun) -> None:
         self.faults_outlasted = 0
         self.healed = False
         """True if no other fault source is active any more."""
         self.latest_seconds: dict[str, float] = {}
-        """How late each of the things came, at most, that were still in time."""
+        """By bound: the longest time that was still within it."""
         self._run = run
         self._bounds = FailoverBounds.for_session(run.options.session_ms / 1000)
         self._before: object = None
         self._since_ns = 0
         self._is_counted = False
         self._leaders: dict[PartitionId, tuple[tuple[int, int], int]] = {}
-        """Leader and epoch of each partition, and when they were seen first: elections go on meanwhile."""
+        """Leader and epoch of each partition, and the time when the run first saw them."""
         self._uncommitted: dict[PartitionId, tuple[int, int]] = {}
-        """When a leader was seen to have something that is not committed, and up to where."""
+        """Time when a leader was seen to have uncommitted records, and their end."""
 
     def check(self) -> None:
         """Reports every bound that has passed without the promised state."""
@@ -156,7 +156,7 @@ class FailoverChecker:
         )
 
     def _required_isr(self, partition_id: PartitionId, leader: LeaderReplica) -> int:
-        """How many replicas must be in sync for the leader to take acks=all."""
+        """Returns how many replicas must be in sync for the leader to take acks=all."""
         state = leader.state
         return self._run.model.min_isr(
             partition_id, state.node_id, leader.config.min_insync_replicas, len(state.replicas)
@@ -199,7 +199,7 @@ class FailoverChecker:
 
 
 async def run_trial(run: ClusterRun) -> None:
-    """One broker is missing until all bounds are over, while clients go on; then it is back."""
+    """Takes one broker away until all bounds are over, while clients continue; then brings it back."""
     rng = random.Random(f"{run.options.seed}/lasting")
     run.failover_checker.healed = True
     if rng.random() >= TRIAL_CHANCE:

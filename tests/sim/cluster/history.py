@@ -45,7 +45,7 @@ NOT_APPLIED_IF_SENT_ONCE = {
     Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
     Code.UNKNOWN_PRODUCER_ID,
 }
-"""Sure only for a request that was sent once and did not wait for other replicas."""
+"""Codes that prove that a request had no effect, if it was sent once and did not wait for other replicas."""
 
 
 def verdict_of(code: Code, *, acks: int, attempts: int) -> SendVerdict:
@@ -63,7 +63,7 @@ def verdict_of(code: Code, *, acks: int, attempts: int) -> SendVerdict:
 
 @dataclass(slots=True)
 class Send:
-    """One batch of a sender, of records with unique values. `done_ns` and `base_offset` are -1 while there is none."""
+    """One batch of a sender with unique values. `done_ns` and `base_offset` are -1 until they are known."""
 
     sender: str
     number: int
@@ -113,7 +113,8 @@ class EndOffsetReply(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """A member of a group had these partitions, from its assignment until it gave them up, or its session ended."""
+    """A time span in which a member of a group owned these partitions: from its assignment until it gave them up, or
+    until its session ended."""
 
     group: str
     member: str
@@ -122,11 +123,11 @@ class Ownership(NamedTuple):
     since_ns: int
     until_ns: int
     requested_ns: int = -1
-    """When it asked to join that generation; -1: not known."""
+    """Time of the request to join that generation; -1 if unknown."""
 
 
 class CommitAttempt(NamedTuple):
-    """An offset that a member of a generation asked to be committed; `code` is what it was told, None for no answer."""
+    """An offset that a member of a generation committed; `code` is that of the reply, None for no reply."""
 
     group: str
     tp: TopicPartition
@@ -138,7 +139,7 @@ class CommitAttempt(NamedTuple):
 
 
 class GroupOffsets(NamedTuple):
-    """Where a group is, its coordinator said."""
+    """Committed offsets of a group as its coordinator returned them."""
 
     group: str
     offsets: dict[TopicPartition, int]
@@ -148,7 +149,7 @@ class GroupOffsets(NamedTuple):
 
 @dataclass
 class ClientHistory:
-    """All of one run, in the order in which it happened."""
+    """The history of one run, in the order of events."""
 
     sends: list[Send] = field(default_factory=list)
     polls: list[PollResult] = field(default_factory=list)
@@ -160,12 +161,12 @@ class ClientHistory:
     """Replies of coordinators to the periodic offset reader; the flag is true if no other broker could have replied for
     the group."""
     codes: dict[str, int] = field(default_factory=dict)
-    """How often each error code was answered."""
+    """Number of replies with each error code."""
 
     def count_code(self, code: Code) -> None:
-        """Counts an answer."""
+        """Counts the error code of a reply."""
         self.codes[code.name] = self.codes.get(code.name, 0) + 1
 
     def acked_sends(self) -> Iterator[Send]:
-        """Sends that were answered well, and with an offset."""
+        """Returns sends that were acknowledged with an offset."""
         return (send for send in self.sends if send.verdict is SendVerdict.OK and send.base_offset >= 0)

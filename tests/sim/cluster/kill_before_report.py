@@ -18,8 +18,8 @@ DOWN_SECONDS = (0.01, 0.5)
 
 
 class KillBeforeReport:
-    """Cuts the power of brokers, and kills them when they have losses to tell, until it is cancelled. Draws apart from
-    all other troubles; `count` says how many had."""
+    """Cuts the power of brokers, and kills them while they have losses to report, until it is cancelled. It draws from
+    its own random stream; `count` has the number of kills."""
 
     def __init__(self, seed: int, world: SimWorld) -> None:
         self.count = 0
@@ -35,7 +35,7 @@ class KillBeforeReport:
                 await self._cut_power(self._rng.choice(hosts), full=self._rng.random() < 0.6)
 
     async def _cut_power(self, host: SimHost, *, full: bool) -> None:
-        """Where the disk is full meanwhile, logs stay closed that the next start opens."""
+        """Cuts the power of a broker. If its disk is full meanwhile, the next start leaves logs closed."""
         await host.end("power")
         if full:
             host.machine.disk.capacity = 1
@@ -55,8 +55,9 @@ class KillBeforeReport:
             if not host.idle or host.frozen:
                 return False
             if host.latest_node is not None and (host.up or not full):
-                parts = host.latest_node.hosted_replicas
-                if parts.has_unchecked_logs or parts.suspect_partitions or parts.unreported_losses:
+                losses = host.latest_node.losses
+                has_unchecked_logs = host.latest_node.hosted_replicas.log_store.has_unchecked_logs
+                if has_unchecked_logs or losses.suspect_partitions or losses.unreported:
                     return True
         return False
 

@@ -1,5 +1,5 @@
-"""Members of a consumer group over the wire: they read what is theirs, commit it, and note since when and how long they
-owned it (until they give it up, or their session must have ended at the coordinator)."""
+"""Members of a consumer group over the wire: they read and commit their partitions, and record the time spans in which
+they own them (until they give them up, or until their session must have ended at the coordinator)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HEARTBEAT_SECONDS = 1.0
 
 @contextmanager
 def short_sessions() -> Iterator[None]:
-    """Members that are missed within a run's time."""
+    """Returns a client whose members time out within a run."""
     names = {"SESSION_MS": SESSION_MS, "REBALANCE_MS": REBALANCE_MS, "HEARTBEAT_SECONDS": HEARTBEAT_SECONDS}
     before = {name: getattr(group_member, name) for name in names}
     for name, value in names.items():
@@ -55,8 +55,8 @@ A = TypeVar("A", bound=Message)
 
 
 class InstanceClient(ObservedClient):
-    """The client of a member that is static (KIP-345): it says so with all it asks of its coordinator. None: it is
-    not."""
+    """The client of a static member (KIP-345): it sends its instance id with every request to the coordinator. None:
+    the member is not static."""
 
     instance: str | None = None
 
@@ -73,7 +73,7 @@ class InstanceClient(ObservedClient):
 
 
 class TimedMember(ConsumerGroupMember):
-    """Notes when it asked for its assignment: the answer may be long on its way, and its session began before."""
+    """Records when it requested its assignment: the reply may take long, and its session began before."""
 
     requested_ns = 0
 
@@ -92,14 +92,14 @@ class TimedMember(ConsumerGroupMember):
 
 
 class GroupMember:
-    """One member, which joins, reads, commits, and joins again, until `working` is unset."""
+    """One member that joins, reads, commits, and joins again, until `working` is unset."""
 
     def __init__(
         self, name: str, group: str, client: InstanceClient, loop: SimLoop, history: ClientHistory, topic: str
     ) -> None:
         self.name = name
         self.returns = 0
-        """How often it came back to the place that it had, as a static one does."""
+        """How often it came back as the same static member."""
         self.working = True
         self.stays = False
         """True if the member stays for as long as the group lets it."""
@@ -118,7 +118,7 @@ class GroupMember:
         self._is_out_of_range = False
 
     def positions(self) -> dict[TopicPartition, int]:
-        """How far it has read what is its own now; nothing while it has no place."""
+        """Returns its read positions in the partitions that it owns; none while it owns none."""
         if self._current is None or self._current[0].must_rejoin.is_set():
             return {}
         return self._current[1].positions()
@@ -149,7 +149,7 @@ class GroupMember:
             self.returns += known >= 0
 
     async def _run_generation(self, member: TimedMember) -> None:
-        """One generation."""
+        """Runs one generation of the group."""
         began_ns = self._loop.now_ns
         async with asyncio.timeout(20):
             assigned = await member.join()
@@ -198,7 +198,7 @@ class GroupMember:
                 )
 
     async def _commit_late(self, name: str, generation: int, assigned: list[TopicPartition]) -> None:
-        """A commit of the generation before, as if it had been long on its way: to be refused."""
+        """Sends a commit of the previous generation, as if it had been delayed: the coordinator must refuse it."""
         offsets, asked_ns = dict.fromkeys(assigned, 0), self._loop.now_ns
         codes: dict[TopicPartition, Code] = {}
         try:

@@ -38,7 +38,7 @@ _CRC_AT = 17
 
 
 def batches_of(data: Buffer, *, check_crc: bool = False) -> list[LogBatch]:
-    """The whole batches of some bytes of a log, up to the first that does not prove itself."""
+    """Returns the whole batches at the start of some log bytes, up to the first with a wrong CRC."""
     return [
         LogBatch(
             each.base_offset,
@@ -53,7 +53,7 @@ def batches_of(data: Buffer, *, check_crc: bool = False) -> list[LogBatch]:
 
 
 class LogStart(NamedTuple):
-    """A manifest said so from then on."""
+    """A log start in a manifest, from a time on."""
 
     at_ns: int
     offset: int
@@ -68,7 +68,7 @@ class ConfigInForce(NamedTuple):
 
 
 class ClusterModel(BucketRules):
-    """Watches the bucket. `copies` has the reference model of each partition, `told` from where on losses were
+    """Watches the bucket. `copies` has the reference model of each partition, `told` the offsets from which losses were
     reported."""
 
     def __init__(self, bucket: SimBucket, settings: Settings, report: ReportFinding, now: Callable[[], int]) -> None:
@@ -77,17 +77,17 @@ class ClusterModel(BucketRules):
         self.images: dict[int, Image] = {}
         self.copies: dict[PartitionId, ModelOfCopies] = {}
         self.lives: dict[str, int] = {}
-        """By incarnation: which life of its machine that is."""
+        """By incarnation: the number of that process on its machine."""
         self.max_clock_skew_ms: Callable[[], int] = lambda: 0
-        """How far the clocks of brokers were ever apart, at most."""
+        """Largest difference between the clocks of brokers so far."""
         self.requested_start: Callable[[TopicPartition], int] = lambda tp: 0
-        """Below which offset somebody asked records to be deleted."""
+        """Highest offset below which a client requested deletion."""
         self._log_starts: dict[PartitionId, list[LogStart]] = {}
         self._manifest_epochs: dict[PartitionId, int] = {}
         self._checked_images: dict[str, Image] = {}
-        """By process: the image that it went by when last it was asked."""
+        """By process: the image that the last check found in it."""
         self.applied_slot: Callable[[int], int] = lambda node: self.image.slot
-        """Up to which slot a broker has acted on the log."""
+        """Slot up to which a broker has applied the log."""
         self.is_controller: Callable[[int], bool] = lambda node: False
         """True if a broker considers itself the active controller."""
         self.unclean_election_times: list[int] = []
@@ -97,7 +97,7 @@ class ClusterModel(BucketRules):
         self._config_images: dict[TopicId, Image] = {}
         self._defaults: tuple[Mapping[str, str] | None, TopicConfig] = (None, settings.topic_defaults())
         self._written_ns: dict[int, int] = {}
-        """By slot: when it was written."""
+        """By slot: the time of its write."""
         self._settings = settings
         self._report = report
         self._now = now
@@ -105,7 +105,7 @@ class ClusterModel(BucketRules):
         bucket.memory.on_delete = self._check_delete_call
 
     def copies_of(self, partition_id: PartitionId) -> ModelOfCopies:
-        """The model of one partition."""
+        """Returns the model of one partition."""
         found = self.copies.get(partition_id)
         if found is None:
             topic = self.image.topics_by_id.get(partition_id.topic_id)
@@ -123,18 +123,18 @@ class ClusterModel(BucketRules):
         return self._config_history(topic_id)[-1].config
 
     def configs_since(self, topic_id: TopicId, since_ns: int) -> list[TopicConfig]:
-        """All that it went by at any time since."""
+        """Returns all configurations in force since then."""
         known = self._config_history(topic_id)
         first = max((number for number, each in enumerate(known) if each.at_ns < since_ns), default=0)
         return [each.config for each in known[first:]]
 
     def behind_since_ns(self, node: int) -> int:
-        """Since when there is something that a broker has not acted on; now where there is nothing."""
+        """Returns the time since when a broker has unapplied changes; now if it has none."""
         return self._written_ns.get(self.applied_slot(node) + 1, self._now())
 
     def min_isr(self, partition_id: PartitionId, node: int, leader_min_isr: int, replicas: int) -> int:
-        """How many replicas must hold a record before it is committed, where `node` leads, by `leader_min_isr` and of
-        so many replicas as it knows of. R3: that is what the log says, or said when the broker last acted on it."""
+        """Returns how many replicas must have a record before it is committed, if `node` leads with `leader_min_isr`
+        and that many replicas. R3: the value of the metadata log, now or when the broker last applied it."""
         if self.applied_slot(node) >= self.image.slot:
             replicas = len(self.image.topics_by_id[partition_id.topic_id].partitions[partition_id.partition].replicas)
         wanted = min(leader_min_isr, replicas)
@@ -152,11 +152,11 @@ class ClusterModel(BucketRules):
         return wanted
 
     def flush(self, partition_id: PartitionId) -> set[str]:
-        """All that the topic ever said of `flush`, the last of it included."""
+        """Returns all values that `flush` of the topic ever had, including the present one."""
         return {each.config.flush for each in self._config_history(partition_id.topic_id)}
 
     def on_log_start(self, partition_id: PartitionId, offset: int) -> None:
-        """A log starts here, a broker or a manifest says."""
+        """Records a log start that a broker or a manifest states."""
         copies = self.copies_of(partition_id)
         if offset <= copies.log_start:
             return
@@ -167,8 +167,8 @@ class ClusterModel(BucketRules):
         copies.on_log_start(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.max_clock_skew_ms(), asked)
 
     def on_local_log_start(self, partition_id: PartitionId, offset: int) -> None:
-        """I21: a log on a disk starts no higher than the manifest says, once that names something: what lies below it
-        is asked of the bucket. One that names nothing was made when a topic came to be tiered."""
+        """I21: a log on a disk starts no higher than its manifest, once that names a segment: reads below go to the
+        bucket. A manifest without segments is from when the topic became tiered."""
         start, end = self._cold_bounds.get(partition_id, (offset, 0))
         if offset > start < end:
             self._report(
@@ -178,7 +178,7 @@ class ClusterModel(BucketRules):
         self.on_log_start(partition_id, offset)
 
     def incarnation(self, node: int) -> str:
-        """The one that the cluster knows of."""
+        """Returns the incarnation that the cluster knows."""
         broker = self.image.brokers.get(node)
         return broker.incarnation if broker is not None else ""
 
@@ -191,7 +191,7 @@ class ClusterModel(BucketRules):
         )
 
     def check_image(self, name: str, image: Image) -> None:
-        """M5, I24: what a broker goes by is a prefix of the log."""
+        """M5, I24: the image of a broker is a prefix of the log."""
         if self._checked_images.get(name) is image:
             return
         self._checked_images[name] = image
@@ -204,7 +204,7 @@ class ClusterModel(BucketRules):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _config_history(self, topic_id: TopicId) -> list[ConfigInForce]:
-        """All that a topic ever went by, the last of it as the log has it now."""
+        """Returns all configurations that a topic ever had, the last one as the log has it now."""
         seen = self._config_images.get(topic_id)
         if seen is self.image:
             return self._configs[topic_id]
@@ -272,7 +272,7 @@ class ClusterModel(BucketRules):
                 self._update_topic(topic, old.topics_by_id.get(topic.topic_id), between, everything)
 
     def _on_offsets_loss(self, topic: TopicImage, before: TopicImage | None) -> None:
-        """An unclean election may take commits, where the settings for all allow one."""
+        """Records that an unclean election may take commits, if the settings of all brokers allow one."""
         told = [each.loss for each in before.partitions] if before is not None else [None] * len(topic.partitions)
         lost = any(each.loss != known for each, known in zip(topic.partitions, told, strict=False))
         if lost and self.config(topic.topic_id).unclean_leader_election_enable:
@@ -324,8 +324,8 @@ class ClusterModel(BucketRules):
         self.on_log_start(manifest.partition_id, manifest.log_start_offset)
 
     def _check_cold(self, copies: ModelOfCopies, entry: SegmentEntry) -> None:
-        """I20: what goes up is what is committed. (And so: by a leader that was none, or above the high watermark,
-        nothing does.)"""
+        """I20: uploaded records are committed. (So a broker that does not lead uploads nothing, and no leader uploads
+        above the high watermark.)"""
         data = self._bucket.objects[entry.key].data[: entry.log_bytes]
         for batch in batches_of(data):
             if batch.last < entry.base_offset:

@@ -1,12 +1,12 @@
-"""All copies of one partition, what is committed of them, and the rules that bind them: a reference model.
+"""Reference model of all copies of one partition, of its committed records, and of the rules that bind them.
 
-It is told what happens (a batch is appended here, a log cut there, a high watermark moves, the metadata log says who is
-in sync, a machine loses power) and says at once which rule of docs/INVARIANTS.md that breaks: I3, I5 to I10, I16, I22,
-R1, and R3 to R5. It knows more than any broker: the true high watermark, the true content of every disk. Pure; whoever
-observes stands in `witness.py` and `truth.py`.
+The model learns of each event (a batch is appended, a log cut, a high watermark moves, the metadata log changes the
+ISR, a machine loses power) and reports at once which rule of docs/INVARIANTS.md it breaks: I3, I5 to I10, I16, I22, R1,
+and R3 to R5. It knows more than any broker: the true high watermark, and the true content of every disk. Pure;
+`observer.py` and `model.py` feed it.
 
-Durability is conditional on a budget: a committed record may be lost only from the moment on at which no member of ISR
-or ELR, and not the bucket either, kept it.
+Durability has a budget: a committed record may be lost only from the moment on at which neither a member of ISR or ELR
+nor the bucket has it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ReportFinding = Callable[[str, str], None]
 
 
 class ModelLoss(NamedTuple):
-    """From `at_ns` on nothing holds the committed records from `from_offset` on: they may be gone."""
+    """A loss: from `at_ns` on no copy has the committed records from `from_offset` on. They may be gone."""
 
     at_ns: int
     from_offset: int
 
 
 class ModelOfCopies:
-    """One partition. Nodes are numbers; `now` gives the time of a loss."""
+    """The copies of one partition. Nodes are numbers; `now` returns the time of a loss."""
 
     def __init__(self, name: str, report: ReportFinding, now: Callable[[], int]) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class ModelOfCopies:
         self.log_start = 0
         self.losses: list[ModelLoss] = []
         self.lost_tail_bytes = 0
-        """So many bytes above what is committed may have counted for some leader, and are gone."""
+        """Bytes above the committed records that some leader may have counted and that are gone."""
         self.state: PartitionImage | None = None
         self.parted = -1
         """The epoch of the last leader that was elected uncleanly, where the topic allows it."""
@@ -64,8 +64,8 @@ class ModelOfCopies:
     # -- one log ------------------------------------------------------------------------------------------------------
 
     def on_opened(self, node: int, start: int, batches: Sequence[LogBatch]) -> None:
-        """A start found this on its disk. What was there when the process was gone must be there still; after a power
-        cut, what is committed, if it counted only what was fsynced."""
+        """A start opened this log on its disk. Everything that the process had written is still there; after a power
+        cut all committed records, if the copy counted only fsynced ones."""
         copy = self.copy(node)
         copy.open_count += 1
         copy.began_behind_cold = False
@@ -94,8 +94,8 @@ class ModelOfCopies:
         copy.end = batch.last + 1
 
     def on_truncated(self, node: int, to: int, *, why: str) -> None:
-        """A log ends at `to` from now on. I7: what is committed is never cut away, unless it is lost anyway or cold, or
-        the copy counts for nothing."""
+        """A log ends at `to` from now on. I7: committed records are never cut away, unless they are lost anyway or
+        cold, or the copy does not count."""
         copy = self.copy(node)
         self._advance_agreed(copy)
         copy.stopped_cleanly = copy.began_behind_cold = False
@@ -121,16 +121,16 @@ class ModelOfCopies:
         return self._followed_epochs.get(node, now.leader_epoch) >= now.leader_epoch
 
     def on_log_reset(self, node: int, offset: int) -> None:
-        """A log begins empty at `offset`: what lies below is cold, or was never here."""
+        """A log begins empty at `offset`: the records below are cold, or were never here."""
         self.on_truncated(node, min(offset, self.copy(node).start), why="restart")
         self.copy(node).replace(offset, ())
 
     def on_begun_behind_cold(self, node: int) -> None:
-        """The same, with all that the bucket knows of what lies below."""
+        """A log begins empty at the cold end, with the producer state and epochs that the bucket has."""
         self.copy(node).began_behind_cold = True
 
     def on_local_delete(self, node: int, start: int) -> None:
-        """Local records below `start` are gone. I22: not before they are cold, or the log starts above them."""
+        """Local records below `start` are deleted. I22: they must be cold, or below the log start."""
         copy = self.copy(node)
         if start > max(self.cold_end, self.log_start, copy.start):
             self._report("I22", f"{self.name}: b{node} drops what is below {start}, cold is up to {self.cold_end}")
@@ -149,9 +149,10 @@ class ModelOfCopies:
         is_proof_unknown: bool = False,
         is_partly_synced: bool = False,
     ) -> None:
-        """A power cut or worse left just this on the disk, though the next start may not be able to prove it (or, when
-        that is `unsure`, may or not). It ended the machine's `life`. `partly`: only some of it was fsynced before it
-        counted, for the topic says something else of that now than it did; it may count if nothing is missing."""
+        """A power cut or worse left exactly this on the disk. The next start may not be able to prove the log (if
+        `unsure`: may or may not). The damage ended the machine's `life`. `partly`: only some records were fsynced
+        before they counted, because the topic has another `flush` setting now; the log may count if nothing is
+        missing."""
         copy = self.copy(node)
         end = copy.end
         self._count_lost_tail(copy)
@@ -167,7 +168,7 @@ class ModelOfCopies:
         self._update_losses()
 
     def on_death_while_suspect(self, node: int, life: int, *, has_no_proof: bool) -> None:
-        """The process ended before it could trust the directory (`Registration.directory_trusted`). The next start
+        """The process ended before it could trust the directory (`LossReporter.directory_trusted`). The next start
         suspects again every log that this start suspected, though the copy may have joined the ISR meanwhile.
         `has_no_proof`: nothing on its disk proves the log, because there was no room for a note, or because the log is
         new and not synced before it counts."""
@@ -176,19 +177,19 @@ class ModelOfCopies:
             copy.suspect_after = life
 
     def on_directory_trusted(self, node: int) -> None:
-        """Its broker believes the directory from now on."""
+        """The broker trusts the directory from now on."""
         copy = self.copy(node)
         copy.suspect, copy.suspect_after = False, -1
 
     def on_flush_changed(self) -> None:
-        """The topic says something else of `flush` now: what was hurt before and is not back yet may be believed by
-        either."""
+        """The topic has another value of `flush` now: copies with earlier damage that are not back yet may be trusted
+        by either value."""
         for copy in self.copies.values():
             if copy.damaged_life >= 0:
                 copy.is_proof_unknown = True
 
     def tail_bytes(self) -> int:
-        """How much may count above what is committed, at most, for any leader."""
+        """Returns how many bytes any leader may count above the committed records, at most."""
         return max([self.lost_tail_bytes, *map(self._tail_bytes_of, self.copies.values())])
 
     def _tail_bytes_of(self, copy: CopyModel) -> int:
@@ -198,11 +199,11 @@ class ModelOfCopies:
         self.lost_tail_bytes = max(self.lost_tail_bytes, self._tail_bytes_of(copy))
 
     def on_clean_stop(self, node: int) -> None:
-        """Its broker notes that it has stopped cleanly."""
+        """The broker notes that it has stopped cleanly."""
         self.copy(node).stopped_cleanly = True
 
     def on_cold_end(self, end: int) -> None:
-        """The bucket holds everything below `end`, from the log start on."""
+        """The bucket has all records below `end`, from the log start on."""
         if end and not self.cold_end:
             self._cold_since_ns = self._now()
         self.cold_end = max(self.cold_end, end)
@@ -215,8 +216,8 @@ class ModelOfCopies:
         max_clock_skew_ms: int,
         requested_start: int = 0,
     ) -> None:
-        """The log starts here from now on. I22: what went, the topic did not promise to keep, by one of what it said
-        lately, or somebody asked that all below `requested_start` be deleted."""
+        """The log starts here from now on. I22: a recent configuration of the topic allowed the deletion, or a client
+        requested the deletion of all records below `requested_start`."""
         if offset <= self.log_start:
             return
         known = [batch for batch in self.committed.values() if batch.last >= max(self.log_start, requested_start)]
@@ -240,9 +241,9 @@ class ModelOfCopies:
     # -- leaders ------------------------------------------------------------------------------------------------------
 
     def on_leader(self, node: int, incarnation: str, epoch: int, end: int, high_watermark: int = 0) -> None:
-        """I8: one leader per epoch. I9: who is elected has everything that is committed, unless that is lost. R5: no
-        epoch begins below what is cold. I6: `high_watermark`, which it knows from before, is committed; what was lost
-        in between is so again where it was there all the time."""
+        """I8: one leader per epoch. I9: an elected leader has all committed records, unless they are lost. R5: no epoch
+        begins below the cold end. I6: the `high_watermark` that the leader knows from before is committed. A record
+        that was lost in between is committed again, if the leader had it all the time."""
         known = self._leaders.setdefault(epoch, (node, incarnation))
         if known != (node, incarnation):
             self._report("I8", f"{self.name}: b{node} ({incarnation}) leads epoch {epoch}, and so does {known}")
@@ -274,7 +275,7 @@ class ModelOfCopies:
         return epoch in self._leaders
 
     def on_follow(self, node: int, epoch: int) -> None:
-        """I16: a follower that has obeyed a leader obeys none of an earlier epoch any more."""
+        """I16: a follower that has followed a leader follows none of an earlier epoch any more."""
         newest = self._followed_epochs.get(node, epoch)
         if epoch < newest:
             self._report("I16", f"{self.name}: b{node} takes from the leader of epoch {epoch}, after epoch {newest}")
@@ -344,8 +345,8 @@ class ModelOfCopies:
                 )  # fmt: skip
 
     def on_follower_watermark(self, node: int, high_watermark: int) -> None:
-        """A follower takes so much for committed, and serves it to consumers near by (KIP-392). I6: so much is. I5: and
-        it is what the follower has. What is lost meanwhile it may know of later."""
+        """A follower considers records below `offset` committed, and serves them to nearby consumers (KIP-392). I6:
+        they are committed. I5: the follower has the committed records. It may learn of a loss later."""
         copy = self.copy(node)
         self._advance_agreed(copy)
         sure = min(self.committed_end, copy.agreed_end)
@@ -356,7 +357,8 @@ class ModelOfCopies:
             )  # fmt: skip
 
     def _required_replicas(self, node: int, epoch: int, in_sync: Collection[int]) -> set[int]:
-        """Whom a high watermark has to wait for: a leader in force for all that the metadata log says (R3)."""
+        """Returns the replicas that a high watermark must wait for: for a leader in force, all that the metadata log
+        names (R3)."""
         if self.state is None:
             return {*in_sync}
         said = {node, *self.state.isr}
@@ -385,9 +387,9 @@ class ModelOfCopies:
         *,
         unclean: bool = False,
     ) -> None:
-        """The metadata log says this of the partition now; `live` are the brokers that may lead, `lives` says of each
-        which of its lives has registered, `between` who was in sync at any time within this slot. `unclean`: whether
-        the topic wants somebody to lead, whatever he lacks; what is lost by it is lost from then on."""
+        """Applies a partition of the metadata log. `live` are the brokers that may lead, `lives` says of each which of
+        its processes has registered, `between` has the brokers that were in sync at any time within this slot.
+        `unclean`: the topic allows any replica to lead; records that the leader lacks are lost from then on."""
         old, self.state = self.state, new
         if unclean and old is not None and self._is_unclean(old, new, lives):
             self.parted = new.leader_epoch
@@ -439,7 +441,7 @@ class ModelOfCopies:
         return returned or new.leader not in (*old.isr, *old.elr)
 
     def _check_member(self, node: int, new: PartitionImage, lives: Mapping[int, int]) -> None:
-        """I10, R1: whoever is in ISR or ELR has all that is committed; who came back unproved is in neither."""
+        """I10, R1: a member of ISR or ELR has all committed records; a broker that came back unproved is in neither."""
         copy = self.copy(node)
         self._advance_agreed(copy)
         returned = not copy.is_provable and copy.damaged_life < lives.get(node, 0)
@@ -505,7 +507,8 @@ class ModelOfCopies:
     # -- the budget ---------------------------------------------------------------------------------------------------
 
     def _advance_agreed(self, copy: CopyModel) -> None:
-        """Moves on to where the copy parts from what is committed; below the log start nobody asks."""
+        """Advances to the offset where the copy diverges from the committed records; records below the log start do not
+        count."""
         committed, copy.agreed_end = self.committed, max(copy.agreed_end, min(self.log_start, copy.end))
         if copy.agreed_end >= min(copy.end, self.committed_end):
             return
@@ -529,8 +532,7 @@ class ModelOfCopies:
             self.losses.append(ModelLoss(self._now(), best))
 
     def may_have_diverged(self, offset: int, since_ns: int) -> bool:
-        """True if, since then, a reader may have got this offset as another record, or as a record that is lost by
-        now."""
+        """True if, since then, a reader may have got another record at this offset, or a record that is lost by now."""
         apart = any(loss.from_offset <= offset and loss.at_ns >= since_ns for loss in self._diverged_reads)
         return apart or self.may_be_gone(offset, since_ns)
 

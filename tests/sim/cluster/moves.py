@@ -1,5 +1,5 @@
-"""Replicas that move while all goes on, those of groups' offsets too: AlterPartitionReassignments over the wire, and
-where they must end up."""
+"""Reassignments during a run, of partitions and of committed offsets of groups: AlterPartitionReassignments over the
+wire, and the replicas that must result."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Replicas = tuple[int, ...]
 
 
 class ExpectedReplicas:
-    """Where replicas may end up: where the last move that was granted leads, and each since whose answer is not known
-    (None). Nothing is known after one that was cancelled."""
+    """The replicas that may result: those of the last granted request, and those of each later one without a reply
+    (None). After a cancelled one nothing is known."""
 
     def __init__(self) -> None:
         self._possible: dict[TopicPartition, set[Replicas]] = {}
 
     def on_reply(self, tp: TopicPartition, wanted: Replicas | None, code: Code | None) -> None:
-        """`wanted` None cancels what is under way."""
+        """Records a reply. `wanted` None cancels the reassignment."""
         unsure = code is None or code in (Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER)
         if wanted is None:
             if unsure or code is Code.NONE:
@@ -61,8 +61,8 @@ class ExpectedReplicas:
 
 
 class Reassignments:
-    """All moves of a run, whoever asks: one request after the other, so that its answer says what holds. `asked` has
-    those that anybody ever asked to move."""
+    """All reassignments of a run, of any client: one request after the other, so that the last reply is in force.
+    `asked` has all partitions that were ever requested to move."""
 
     def __init__(self) -> None:
         self.requested: set[TopicPartition] = set()
@@ -103,8 +103,8 @@ async def _alter_reassignments(
 
 
 class Reassigner:
-    """Asks for moves of the run's partitions, and where groups are at work of their offsets, until `working` is unset.
-    `brokers` are those that may hold something, `moving` says how many partitions are on their way."""
+    """Requests reassignments of the run's partitions, and of committed offsets if groups are at work, until `working`
+    is unset. `brokers` are those that may have replicas, `moving` returns how many partitions move now."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Reassigner:
         self.counts: dict[str, int] = {}
         self.offsets_moved = 0
         self.concurrent_moves = 0
-        """How often several partitions were on their way at once."""
+        """How often several partitions moved at once."""
         self._client = client
         self._options = options
         self._log_event = log_event
@@ -146,8 +146,7 @@ class Reassigner:
         await self._client.close()
 
     async def _move_several(self) -> None:
-        """Partitions of all topics at once. While they are on their way, some are called off, and some are to go
-        elsewhere after all."""
+        """Moves partitions of all topics at once. Meanwhile some moves are cancelled, and some get another target."""
         rng = self._several_rng
         places = {
             TopicPartition(shape.name, number): shape
@@ -170,7 +169,7 @@ class Reassigner:
         return tuple(rng.sample(self._brokers(), rng.randint(least, shape.replicas)))
 
     def _offsets_target(self) -> Replicas:
-        """All brokers, in whatever order, or all but one."""
+        """Returns all brokers in random order, or all but one."""
         brokers = self._brokers()
         return tuple(
             self._offsets_rng.sample(brokers, self._offsets_rng.randint(max(1, len(brokers) - 1), len(brokers)))

@@ -18,12 +18,13 @@ from tiered.object_store.faulty import FaultKind, RequestThrottle
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
 RESTART_HINT = "start the broker again"
 DELAY_SECONDS_MAX = 10.0
-"""A call that was begun before all healed has to end well before everything must be live again."""
+"""Longest delay of a bucket call: a call from before the end of all faults must end well before everything must be live
+again."""
 CLOCK_JUMP_MS = 3_000_000
 
 
 class Nemesis:
-    """Makes trouble until it is told to end. `counts` says what it did."""
+    """Injects faults until `end` is called. `counts` has the number of each kind."""
 
     def __init__(self, options: ClusterOptions, world: SimWorld, model: ClusterModel) -> None:
         self._counts: dict[str, int] = {}
@@ -37,7 +38,7 @@ class Nemesis:
         self.throttle: RequestThrottle | None = None
 
     def begin(self) -> None:
-        """Slow or drifting machines and a bucket that errs, from the first moment on; troublemakers from now on."""
+        """Starts slow or drifting machines and a bucket with faults at once, and the fault sources."""
         rng = random.Random(f"{self._options.seed}/throttle")
         if rate := self._options.bucket_rate:
             self.throttle = RequestThrottle(rate, rng.randint(30, 100), rng.choice((0.3, 1.0, 3.0)))
@@ -64,11 +65,11 @@ class Nemesis:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each kind came."""
+        """Returns how often each kind of fault came."""
         return self._counts | {"rot": self._rot.count, "untold": self._kill_before_report.count}
 
     async def end(self) -> None:
-        """No more trouble; what is under way is broken off where it stands, then everything is mended."""
+        """Stops all fault sources where they are, then repairs everything."""
         for maker in self._fault_tasks:
             maker.cancel()
         await asyncio.gather(*self._fault_tasks, return_exceptions=True)
@@ -83,8 +84,8 @@ class Nemesis:
                 host.power_on()
 
     async def act_as_operator(self) -> None:
-        """Does what brokers ask people for, until it is cancelled: one that found rot too late for its start is started
-        again."""
+        """Does what brokers ask operators for, until it is cancelled: restarts a broker that found rot too late for its
+        start."""
         while True:
             await asyncio.sleep(1.0)
             for host, node in list(self._world.nodes()):
@@ -94,12 +95,12 @@ class Nemesis:
                     host.power_on()
 
     def max_clock_skew_ms(self) -> int:
-        """How far two readings of wall clocks, at whatever times, were ever apart beyond the time between them."""
+        """Returns the largest difference of two readings of wall clocks beyond the time between them."""
         drift_ms = 2 * self._options.drift_ppm * self._world.loop.now_ns // 10**12
         return max(self._clock_jumps) - min(self._clock_jumps) + drift_ms + 1
 
     def failure(self) -> BaseException | None:
-        """Why a troublemaker ended, if one did."""
+        """Returns the error that ended a fault source, if any."""
         done = (maker for maker in self._fault_tasks if maker.done() and not maker.cancelled())
         return next((error for maker in done if (error := maker.exception())), None)
 
@@ -125,7 +126,7 @@ class Nemesis:
             await getattr(self, f"_{kind}")()
 
     def _pick_host(self) -> SimHost | None:
-        """One that nobody is busy with."""
+        """Returns a machine without another fault, or None."""
         free = [host for host in self._world.hosts.values() if host.idle and not host.frozen and host.process]
         return self._rng.choice(free) if free else None
 
@@ -133,7 +134,7 @@ class Nemesis:
         self._world.events.add(f"nemesis: {what}")
 
     async def _wait(self, most: float, least: float = 0.05) -> None:
-        """Short times are as frequent as long ones."""
+        """Waits for a random time. Short times are as frequent as long ones."""
         await asyncio.sleep(least * (most / least) ** self._rng.random())
 
     async def _kill(self) -> None:
@@ -169,7 +170,7 @@ class Nemesis:
             host.power_on()
 
     async def _flapping(self) -> None:
-        """One machine again and again, faster than anybody notices."""
+        """Kills one machine again and again, faster than any broker notices."""
         host = self._pick_host()
         how = self._rng.choice(("kill", "power"))
         for _ in range(self._rng.randint(2, 4)):
@@ -250,7 +251,7 @@ class Nemesis:
         await self._cut_links([(source, target)])
 
     async def _isolated(self) -> None:
-        """One broker from the others, or from its clients too."""
+        """Cuts one broker off from the others, or from its clients too."""
         lonely = self._rng.choice([host.name for host in self._world.hosts.values()])
         others = [name for name in self._all_hosts() if name != lonely]
         if self._rng.random() < 0.5:

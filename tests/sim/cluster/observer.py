@@ -1,8 +1,8 @@
-"""Sees what brokers do, by hooks around a few production functions, and tells the reference model.
+"""Observes brokers by hooks around a few production functions, and feeds the reference model.
 
-Nothing in production knows of it: the hooks are put around functions of classes for the time of a run, and which broker
-acts is said by the context (`PROCESS`). A broken rule goes to `Findings`, which the run looks at after every step of
-its own: raised here, it would only be one more error that a broker knows how to live with.
+Production code does not know of the hooks. They wrap functions of classes for the duration of a run; the context
+(`PROCESS`) tells which broker acts. A broken rule goes to `Findings`, which the run checks after every step: an
+exception raised here would only be one more error that a broker handles.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ LOG_DIR = "log"
 
 
 class Finding(NamedTuple):
-    """A rule that is broken."""
+    """A broken rule."""
 
     rule: str
     what: str
 
 
 class BrokenRules(AssertionError):
-    """A run that found something. `rules` are those that are broken, the first one first."""
+    """Raised by a run with findings. `rules` are the broken rules, the first one first."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__("; ".join(f"{each.rule}: {each.what}" for each in findings[:3]))
@@ -50,7 +50,7 @@ class BrokenRules(AssertionError):
 
 
 class Findings:
-    """Broken rules so far."""
+    """The broken rules so far."""
 
     def __init__(self, log_event: Callable[[str], None]) -> None:
         self.found: list[Finding] = []
@@ -61,14 +61,14 @@ class Findings:
         self._log_event(f"BROKEN {rule}: {what}")
 
     def raise_if_any(self) -> None:
-        """Raises when anything is."""
+        """Raises if any rule is broken."""
         if self.found:
             raise BrokenRules(self.found)
 
 
 @contextmanager
 def patched(owner: type[Any] | ModuleType, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """`owner.name` is `make(original)` for a while. The name must be there."""
+    """Replaces `owner.name` by `make(original)` for the duration of the context. The name must exist."""
     original = owner.__dict__[name]
     setattr(owner, name, make(original))
     try:
@@ -78,7 +78,7 @@ def patched(owner: type[Any] | ModuleType, name: str, make: Callable[[Any], Any]
 
 
 def acting_node() -> int:
-    """The node id of the broker that acts; 0 when none does."""
+    """Returns the node id of the broker that acts; 0 if none does."""
     name = PROCESS.get().partition(".")[0]
     return int(name[1:]) if name else 0
 
@@ -92,7 +92,7 @@ class Observer:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Sees everything inside."""
+        """Observes everything within the context."""
         hooks: tuple[tuple[type[Any] | ModuleType, str, Callable[[Any], Any]], ...] = (
             (DiskLog, "open", self._open),
             (DiskLog, "_write", self._write),
@@ -115,7 +115,8 @@ class Observer:
     # -- logs ---------------------------------------------------------------------------------------------------------
 
     def _pid(self, log: DiskLog) -> PartitionId | None:
-        """None for what the model does not speak of: offsets of groups, and topics that are deleted."""
+        """Returns None for partitions that the model does not cover: committed offsets of groups, and deleted
+        topics."""
         partition_id = PartitionId(TopicId(log.topic_id), int(log.name.rpartition("-")[2]))
         return partition_id if self._model.is_modelled(partition_id) else None
 
@@ -189,7 +190,7 @@ class Observer:
         return begin_behind
 
     def _on_failed_truncation(self, log: DiskLog) -> None:
-        """A cut that failed, on a full disk: what is there now is what the next opening finds."""
+        """Handles a cut that failed on a full disk: the next open finds what is there now."""
         partition_id, disk = self._pid(log), log._files.disk
         if partition_id is not None:
             assert isinstance(disk, SimDisk)
@@ -262,12 +263,12 @@ class Observer:
 
 
 def read_stamp(data: Any, at: int) -> tuple[int, int]:
-    """Base offset and leader epoch as they stand in the bytes of a batch."""
+    """Returns base offset and leader epoch from the bytes of a batch."""
     return int.from_bytes(data[at : at + 8], "big"), int.from_bytes(data[at + 12 : at + 16], "big", signed=True)
 
 
 def read_batches(log: DiskLog) -> list[LogBatch]:
-    """All batches of the segments that an opened log has; read past the disk's faults."""
+    """Returns all batches of the segments of an open log; reads past the disk's faults."""
     files = log._files
     disk = files.disk
     assert isinstance(disk, SimDisk)
@@ -280,7 +281,7 @@ def read_batches(log: DiskLog) -> list[LogBatch]:
 
 
 def has_boot_mark(disk: SimDisk) -> bool:
-    """True if the next start believes all that was written since the machine began."""
+    """True if the next start trusts all that was written since the machine booted."""
     mark = disk._find(f"{LOG_DIR}/{BOOT_MARK}")
     return isinstance(mark, Inode) and bytes(mark.data).decode() == disk.boot_mark()
 
@@ -293,8 +294,8 @@ def has_torn_metadata(disk: SimDisk, directory: str) -> bool:
 
 
 def read_disk_log(disk: SimDisk, directory: str) -> tuple[int, list[LogBatch]]:
-    """Where the log in a partition's directory begins, and what its files hold: batches that prove themselves, up to
-    the first that does not, or that does not follow the one before it."""
+    """Returns the start of the log in a partition's directory, and its valid batches: up to the first with a wrong CRC,
+    or the first that does not follow the one before it."""
     folder = disk._find(f"{LOG_DIR}/{directory}")
     whole: list[LogBatch] = []
     if not isinstance(folder, Folder):

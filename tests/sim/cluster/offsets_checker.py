@@ -1,7 +1,7 @@
-"""I18 at the moment of telling: what a coordinator shows of a group is committed in the log of groups.
+"""I18 at the moment of a reply: an offset that a coordinator returns is committed in the log of groups.
 
-Hooks see what is written to logs of `__consumer_offsets`, and how far their leaders' high watermarks come. An offset
-that no batch below any of them ever set is not committed, whoever has it in memory.
+Hooks observe writes to logs of `__consumer_offsets`, and the high watermarks of their leaders. An offset that no batch
+below any of these high watermarks set is not committed, even if a coordinator has it in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
 
 BatchKey = tuple[int, int]
-"""Leader epoch and base offset: one batch of the log."""
+"""Leader epoch and base offset of one batch."""
 CommittedOffset = tuple[str, str, int, int]
 """Group, topic, partition, offset."""
 
@@ -42,7 +42,7 @@ class OffsetsChecker:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Sees everything inside."""
+        """Observes everything within the context."""
         hooks: tuple[tuple[type[Any], str, Callable[[Any], Any]], ...] = (
             (DiskLog, "open", self._open),
             (DiskLog, "_write", self._write),

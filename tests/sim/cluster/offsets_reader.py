@@ -22,8 +22,8 @@ FETCH_SECONDS = 0.3
 
 
 class GroupOffsetsReader:
-    """Asks one broker while `is_coordinator` says that it takes itself for a coordinator, until `working` is unset.
-    `sole` says under which epoch the groups are led while nobody else may answer for them, else -1."""
+    """Polls one broker while `is_coordinator` says that it considers itself a coordinator, until `working` is unset.
+    `sole` returns the epoch of the coordinator while no other broker can reply for the groups, else -1."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One machine's log of a partition, in the reference model of `copies.py`."""
+"""One machine's log of a partition, in the reference model of `model_of_copies.py`."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class CopyModel:
     is_provable: bool = True
     damaged_life: int = -1
     is_unopened: bool = False
-    """It was hurt so that a start could not prove it whole, and none has opened it since, though it may lead: a full
-    disk keeps it closed."""
+    """Damage left a log that a start cannot prove, and no start has opened it since, though it may lead: a full disk
+    keeps it closed."""
     stopped_cleanly: bool = False
-    """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
-    made the stop's mark invalid. So it is `unsure`."""
+    """Nothing was written since a clean stop. Even a power cut then leaves the log proved, unless a start had begun and
+    made the mark of the stop invalid: it is `unsure`."""
     is_proof_unknown: bool = False
     suspect: bool = False
-    """It was hurt so that a start cannot prove it whole, and its broker does not believe its directory again yet."""
+    """Damage left a log that a start cannot prove, and its broker does not trust its directory again yet."""
     suspect_after: int = -1
-    """The life that ended in that state: every later start suspects the log again. -1: none."""
+    """The process that ended in that state: every later start suspects the log again. -1: none."""
     open_count: int = 0
-    """How often a start has looked at it."""
+    """How many starts have opened the log."""
     is_removed: bool = False
-    """It is no replica any more, or was none since the log was opened last: its log may be thrown away."""
+    """The broker is no replica any more, or was none since the log was opened last: the log may be deleted."""
     began_behind_cold: bool = False
-    """It began behind what is cold, and nobody opened or cut it since: its broker knows of producers what the bucket
-    does."""
+    """The log began at the cold end and was not opened or cut since: its broker has the producer state of the
+    bucket."""
     kept_synced: bool = False
-    """The last damage took no fsynced bytes, and only these count here: the copy has all that it reported."""
+    """The last damage took no fsynced bytes, and only fsynced bytes count here: the copy has all that it reported."""
 
     def index_at(self, offset: int) -> int:
-        """The index of the first batch at or above an offset."""
+        """Returns the index of the first batch at or above an offset."""
         return bisect_left(self.batches, offset, key=lambda batch: batch.base)
 
     def replace(self, start: int, batches: Iterable[LogBatch]) -> None:
-        """It holds just this from now on."""
+        """Sets the content of the copy."""
         self.batches = list(batches)
         self.start = self.batches[0].base if self.batches else start
         self.end = self.batches[-1].last + 1 if self.batches else start

@@ -1,5 +1,5 @@
-"""Everybody who changes a cluster in use, as the options say: moves of partitions, brokers that come and go,
-and settings."""
+"""Operators of a run that change a cluster in use, as the options say: reassignments, brokers that join and leave, and
+settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Operator = Reassigner | BrokerChanges | SettingsChanges
 
 
 class Operators:
-    """Those of one run."""
+    """The operators of one run."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Operators:
 
     @property
     def all(self) -> list[Operator]:
-        """In the order in which they begin."""
+        """Returns the operators in the order of their start."""
         return [*self._by_kind.values()]
 
     @property
@@ -64,11 +64,11 @@ class Operators:
         return found
 
     def present_hosts(self) -> list[SimHost]:
-        """The machines of brokers that have joined and have not left."""
+        """Returns the machines of brokers that have joined and have not left."""
         return [host for host in self._world.hosts.values() if not host.is_absent]
 
     def count_moving(self) -> int:
-        """How many partitions are on their way."""
+        """Returns how many partitions move now."""
         return sum(each.is_reassigning for topic in self._model.image.topics.values() for each in topic.partitions)
 
     def _present_ids(self) -> list[int]:

@@ -11,27 +11,27 @@ from tiered.config.settings import Settings
 
 MIB = 1 << 20
 BROKERS = 3
-"""How many a run has."""
+"""Possible numbers of brokers of a run."""
 TROUBLES = (
     "kill", "power", "disk_lost", "freeze", "stop", "disk_full", "disk_error", "disk_slow", "clock_jump",
     "one_way", "isolated", "halves", "reset", "bucket_away", "bucket_away_for_one", "kill_all", "power_all", "flapping",
 )  # fmt: skip
-"""Every kind of trouble. Each seed takes some of them."""
+"""Every kind of fault. Each seed takes some of them."""
 ACTS_LATE = "acts_late"
-"""The trouble that is drawn apart from those."""
+"""The fault that is drawn apart from these."""
 
 SETTING_KINDS = ("flush", "min_isr", "retention", "local_retention", "tiering", "unclean")
-"""Kinds of settings that may change while everybody uses what they are set for."""
+"""Kinds of settings that may change during their use."""
 
 SETTINGS_CHANGE_SHARE, DEFAULT_MIN_ISR_SHARE, DELETES_SHARE, UNCLEAN_SHARE, UNTIERED_SHARE = 0.5, 0.2, 0.3, 0.1, 0.25
-"""Shares: of seeds in which settings change, whose topics go by the brokers' `min.insync.replicas`, in which records
-are deleted, and in which anybody may lead; of topics that are not tiered."""
+"""Shares of seeds in which settings change, whose topics use the brokers' `min.insync.replicas`, in which records are
+deleted, and in which any replica may lead; share of topics that are not tiered."""
 ACTS_LATE_SHARE, JOINS_SHARE, LEAVES_SHARE, STATIC_SHARE = 0.25, 0.2, 0.7, 0.4
-"""Shares: of seeds in which brokers act late, and in which one joins; of those, in which one leaves; of those with
+"""Shares of seeds in which brokers act late, and in which one joins; of the latter, in which one leaves; of those with
 groups, whose members are static."""
 
 SMALL_CHUNK_SHARES = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
-"""Shares of connections whose pieces go down to a byte: the more, the more a run costs."""
+"""Shares of connections with chunks down to one byte: the larger the share, the slower the run."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ClusterOptions:
 
     seed: int
     brokers: int
-    """Those that are there from the beginning."""
+    """Number of brokers at the beginning."""
     topics: tuple[TopicShape, ...]
     segment_bytes: int
     local_retention_bytes: int
@@ -76,7 +76,7 @@ class ClusterOptions:
     send_rate: float
     """Batches per second of each sender."""
     in_flight: int
-    """How many batches of one partition an idempotent sender has under way at once, at most."""
+    """Maximum number of batches that an idempotent sender has in flight for one partition."""
     readers: int
     members: int
     admin: bool
@@ -89,11 +89,11 @@ class ClusterOptions:
     """Bytes that a follower fetches from a partition in one request; at least one batch."""
     troublemakers: int
     pause_seconds: float
-    """Mean time between two troubles of one maker."""
+    """Mean time between two faults of one source."""
     worst_fault: float
-    """Chance of a bucket call to fail, at most."""
+    """Maximum chance that a bucket call fails."""
     bucket_rate: float
-    """Calls per second that the bucket takes of all brokers before it throttles them; 0 means all."""
+    """Calls per second of all brokers before the bucket throttles them; 0 means no limit."""
     list_keys: int
     """Maximum number of keys in one page of a list; 0 means as many as requested."""
     latency_seconds: float
@@ -115,15 +115,15 @@ class ClusterOptions:
     static: bool = False
     """True if all members of the group but one are static."""
     deletes: bool = False
-    """True if records are deleted all the time."""
+    """True if records are deleted during the whole run."""
     changes: tuple[str, ...] = ()
-    """Which kinds of settings change, of topics in use and of all brokers."""
+    """Kinds of settings that change, of topics in use and of all brokers."""
     min_isr: int = 1
     """`min.insync.replicas` in the configuration file of each broker."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS) -> ClusterOptions:
-        """The options of a seed."""
+        """Returns the options of a seed."""
         rng = random.Random(f"{seed}/cluster-options")
         count = rng.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if rng.random() < 0.35)
@@ -165,11 +165,11 @@ class ClusterOptions:
         return made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
-        """The same with something else."""
+        """Returns the options with some fields changed."""
         return replace(self, **changes)
 
     def describe(self) -> str:
-        """One line for each, to be read."""
+        """Returns one readable line for each option."""
         return "\n".join(f"  {each.name}={getattr(self, each.name)!r}" for each in fields(self))
 
     @property
@@ -185,7 +185,7 @@ class ClusterOptions:
         }
 
     def settings(self) -> list[Settings]:
-        """Those of each broker."""
+        """Returns the settings of each broker."""
         return [
             replace(
                 COMMON_SETTINGS,

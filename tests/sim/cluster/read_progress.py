@@ -1,6 +1,6 @@
-"""I19: once all heals, groups come to rest and who reads gets to the end, while everybody still works.
+"""I19: after all faults, groups come to rest and readers reach the end, while all clients still work.
 
-The end is what was committed when all had healed: senders go on meanwhile.
+The end is the committed end at the end of the faults: senders continue meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ends = Mapping[TopicPartition, int]
 
 
 async def wait_until_read(run: ClusterRun) -> None:
-    """Lets time pass until everybody has read all of it."""
+    """Lets time pass until every reader has read everything."""
     ends = {
         tp: run.model.copies_of(partition_id).committed_end
         for tp in run.own_partitions()

@@ -1,4 +1,4 @@
-"""Readers over the wire, without a group: each reads partitions on and on, and now and then begins somewhere else."""
+"""Readers over the wire without a group: each reads partitions continuously, and sometimes starts at another offset."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StandaloneReader:
         return len(consumer.positions()) == len(self._partitions()) if self.stays else stays
 
     def positions(self) -> dict[TopicPartition, int]:
-        """How far it has read what it reads now."""
+        """Returns its positions in the partitions that it reads now."""
         return self._consumer.positions() if self._consumer is not None else {}
 
     async def _choose_positions(self, consumer: KafkaConsumer) -> None:

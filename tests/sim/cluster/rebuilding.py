@@ -1,6 +1,6 @@
-"""I31, I23: the bucket alone must suffice, and holds only what is named.
+"""I31, I23: the bucket alone suffices for a rebuild, and has only named objects.
 
-All disks are lost once everything is cold; what comes back is held against what was there.
+All disks are lost once everything is cold; the rebuilt state is compared with the state before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SNAPSHOT_SLACK_SECONDS = 10.0
 
 
 async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionDump]) -> None:
-    """I31: all disks are lost at once; every topic with its settings, every cold record and every group's offsets are
-    back, and offsets go on above. I11: so are the last batches of each producer."""
+    """I31: all disks are lost at once. Every topic with its settings, every cold record and every group's offsets come
+    back, and offsets continue above. I11: the last batches of each producer come back too."""
     sender = run.make_sender("before", -1, True, resends=True)
     await _write_batches(run, sender)
     await run.wait_until(lambda: _roll_until_cold(run), COLD_SECONDS, "everything is cold")
@@ -88,9 +88,9 @@ def find_moved_offsets(
     found: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, tuple[int, int]],
 ) -> list[TopicPartition]:
-    """Where a group is elsewhere after the rebuild. What it had committed may have stood above the end of a partition
-    that lost records once, where its coordinator did not lead that partition then; the rebuild cuts it to the end that
-    the partition has by then, between the two of `ends`."""
+    """Returns groups with another offset after the rebuild. A commit may have been above the end of a partition that
+    once lost records, if its coordinator did not lead that partition. The rebuild cuts it to the end that the partition
+    has by then, between the two of `ends`."""
     wrong = []
     for tp in sorted({*was, *found}):
         before, now = was.get(tp, -1), found.get(tp, -1)
@@ -109,8 +109,8 @@ def _topic_settings(image: Image) -> dict[str, tuple[TopicId, int, dict[str, str
 
 
 async def _settled_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
-    """Where the group is, and will be whatever happens to disks: its image follows within a minute. All that is
-    committed is cold, so nothing is cut back."""
+    """Returns the offsets of the group once no loss of disks can change them: its image follows within a minute. All
+    committed records are cold, so that no offset is cut back."""
     if not run.options.members:
         return {}
     found = await audit.fetch_group_offsets(run)
@@ -119,8 +119,8 @@ async def _settled_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
 
 
 def _unnamed_objects(run: ClusterRun) -> list[str]:
-    """Objects that nothing names, of deleted topics too. (Those go by wall clocks: where one jumped, they may be late,
-    or what was under way to a topic may land when it is forgotten.)"""
+    """Returns objects that nothing names, also of deleted topics. (Their deletion goes by wall clocks: after a jump
+    they may be late, or an upload may land when the topic is already forgotten.)"""
     known = run.model.image.topics_by_id
     jumped = "clock_jump" in run.options.troubles
     return [key for key in run.model.unreferenced() if not jumped or key.split("/")[1] in known]

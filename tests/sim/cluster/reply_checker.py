@@ -1,7 +1,7 @@
-"""I21, I22 at the moment of telling: what clients are shown of the beginning of a partition.
+"""I21, I22 at the moment of a reply: the beginning of a partition as clients see it.
 
-Once DeleteRecords was answered, nobody who asks later is shown a record below that, nor a log start below it. And
-nobody is sent away (OFFSET_OUT_OF_RANGE) from an offset that may still be read.
+Once DeleteRecords was acknowledged, no later request returns a record below its offset, nor a log start below it. And
+no request for a readable offset gets OFFSET_OUT_OF_RANGE.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BASE, _DELTA = slice(0, 8), slice(23, 27)
 
 @dataclass
 class DeletionReplies:
-    """Up to where DeleteRecords was answered, when, and after which unclean election: (ns, offset, its epoch or -1)."""
+    """Acknowledged deletions: (ns, offset, epoch of the last unclean election or -1)."""
 
     replies: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -34,7 +34,7 @@ class DeletionReplies:
             self.replies.append((at_ns, offset, unclean_epoch))
 
     def start_before(self, at_ns: int, unclean_epoch: int) -> int:
-        """Returns the highest offset of a deletion that was answered by then and after the unclean election of that
+        """Returns the highest offset of a deletion that was acknowledged by then and after the unclean election of that
         epoch. A leader of an unclean election may lack a deletion as it lacks records."""
         answers = self.replies
         return max(
@@ -43,10 +43,11 @@ class DeletionReplies:
 
 
 class ReplyChecker:
-    """Judges each answer to a client. A log that is lost as a whole begins anew, below what was deleted.
+    """Checks each reply to a client. A log that is lost as a whole begins again, below deleted records.
 
-    `copies` gives the model of a partition as it is named now, `sole` under which
-    epoch it is led while nobody else may answer for it, else -1."""
+    `copies` returns the model of a partition by its present name, `sole` the epoch of its leader while no other broker
+    can reply for it, else -1.
+    """
 
     def __init__(
         self,
@@ -55,14 +56,14 @@ class ReplyChecker:
         sole_epoch: Callable[[TopicPartition], int],
     ) -> None:
         self.checked = 0
-        """Answers of partitions from which somebody was told that records are deleted."""
+        """Number of checked replies about partitions with an acknowledged deletion."""
         self._deletions: dict[PartitionId, DeletionReplies] = {}
         self._pid = pid
         self._copies = copies
         self._sole_epoch = sole_epoch
 
     def on_records_deleted(self, tp: TopicPartition, at_ns: int, offset: int) -> None:
-        """DeleteRecords was answered with this log start."""
+        """Records an acknowledged deletion with this log start."""
         partition_id = self._pid(tp)
         if partition_id is not None:
             # By a leader that may not have heard of that election, it was not after it.
@@ -70,7 +71,7 @@ class ReplyChecker:
             self._deletions.setdefault(partition_id, DeletionReplies()).on_reply(at_ns, offset, parted)
 
     def deleted_below(self, tp: TopicPartition, at_ns: int) -> int:
-        """Up to where records stay deleted that somebody had been told of by then."""
+        """Returns the offset below which records stay deleted, by the replies until then."""
         partition_id = self._pid(tp)
         known = self._deletions.get(partition_id) if partition_id is not None else None
         if partition_id is None or known is None:
@@ -137,8 +138,8 @@ class ReplyChecker:
                 yield Finding("I22", f"{tp}: a fetch from {offset} gives {last}, {known.replies[-1]} was told")
 
     def _check_out_of_range(self, tp: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
-        """Judged where it was the one leader that said it: one that was deposed may lack what was written since, and a
-        follower sends to the leader whoever asks for what is not on its disk (KIP-392), until it leads itself."""
+        """Checks replies of the sole leader only: a deposed one may lack later records, and a follower sends requests
+        for records that are not on its disk to the leader (KIP-392), until it leads itself."""
         partition_id = self._pid(tp)
         if partition_id is None or sole < 0 or sole != self._sole_epoch(tp):
             return

@@ -36,7 +36,7 @@ class ReplyObserver:
         )
 
     def on_resend(self, written: AckedBatch, node: int, code: Code, offset: int) -> None:
-        """A batch that was acknowledged was sent again."""
+        """Records that an acknowledged batch was sent again."""
         run, send = self._run, written.send
         self.retries += 1
         partition_id = run.partition_id(send.tp)
@@ -52,12 +52,12 @@ class ReplyObserver:
         return known is not None and bool(known.group_coordinators.host.led_partitions)
 
     def _on_reply(self, request: Message, answer: Message, node: int | None, before: Any, requested_ns: int) -> None:
-        """Any client was told something."""
+        """Checks a reply to any client."""
         for finding in self.reply_checker.check_reply(request, answer, node, before, requested_ns):
             self._run.findings.report(*finding)
 
     def _on_records_deleted(self, tp: TopicPartition, start: int) -> None:
-        """DeleteRecords was answered."""
+        """Records a reply to DeleteRecords."""
         run = self._run
         self.reply_checker.on_records_deleted(tp, run.loop.now_ns, start)
         for finding in run.expected.on_records_deleted(tp, start):

@@ -1,7 +1,7 @@
-"""I30: what brokers hold, at every look of a run, and when nobody asks them any more.
+"""I30: the resources of brokers, at every check of a run and once no client sends requests.
 
-At every look: bounds that no load of a run comes near. At rest: what a broker holds is bounded by its replicas, their
-segments, and how many brokers there are; so what is not given back shows.
+At every check: bounds far above the load of a run. At rest: the resources of a broker are bounded by its replicas,
+their segments, and the number of brokers, so that a leak shows.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ LIMITS = {
     "streams": 100,
     "files": 1_000,
 }
-"""At any moment. Frames of a run are small, so what they may hold of the budget is too."""
+"""Bounds at any moment. Frames of a run are small, and so is their share of the memory budget."""
 IDLE_TASKS = 60
 IDLE_PENDING = 12
-"""Requests that wait while nobody but brokers asks."""
+"""Pending requests while only brokers send any."""
 STREAMS_A_PEER = 2 * (IDLE_CONNECTIONS_MAX + 3)
-"""Both ways: links that lie ready, and those on which a follower's fetch, a controller's word, or its answer waits."""
+"""Streams in both directions: idle connections, and those on which a follower's fetch, a request of the controller, or
+its reply waits."""
 GARBAGE_NS = 5_000_000_000
 FILES_A_SEGMENT = 5
 FILES_A_REPLICA = 2
-"""Checkpoints while they are written."""
+"""Files per replica, with checkpoints that are being written."""
 
 
 def measure_loads(run: ClusterRun) -> Iterator[tuple[SimHost, Broker, BrokerLoad]]:
@@ -71,7 +72,7 @@ def idle_limits(run: ClusterRun, node: Broker) -> BrokerLoad:
 
 
 def check_limits(run: ClusterRun) -> None:
-    """Nothing grows without bound."""
+    """Checks that no resource grows without bound."""
     for host, _, load in measure_loads(run):
         for name, held in load.items():
             run.high_load[name] = max(run.high_load.get(name, 0), held)
@@ -80,8 +81,8 @@ def check_limits(run: ClusterRun) -> None:
 
 
 def is_idle(run: ClusterRun) -> bool:
-    """Back to what brokers need without clients. What an error's traceback still held goes first, now and then: nobody
-    collects garbage during a run."""
+    """True if each broker is back at the resources that it needs without clients. First frees, now and then, what the
+    traceback of an error holds: a run does not collect garbage."""
     if not find_excess(run):
         return True
     if run.loop.now_ns >= run.collected_ns + GARBAGE_NS:

@@ -1,8 +1,8 @@
-"""I11 from the side of who sends again: a retry is answered with the offset of its first try, and writes nothing.
+"""I11 for retries: a retry gets the offset of its first try, and writes nothing.
 
-Kept are the last five batches of a producer, as far as its leader can know them after a start: those that its log still
-has here, or all where that log began behind what is cold. Judged is what the leader of the metadata log says of a batch
-that is committed and not lost.
+A leader keeps the last five batches of a producer, as far as it can know them after a start: those that its log still
+has, or all if the log began at the cold end. The check judges replies of the leader of the metadata log about batches
+that are committed and not lost.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tiered.errors import Code
 def check_retry(
     copies: ModelOfCopies, node: int, first: int, crc: int, since_ns: int, code: Code, offset: int
 ) -> Iterator[Finding]:
-    """The batch with this `crc`, acknowledged at `first`, was sent again; what `node` said of it. It was invoked first
-    at `since_ns`."""
+    """Checks the reply of `node` to a repeated batch with this `crc` that was acknowledged at `first`. The batch was
+    first sent at `since_ns`."""
     batch, copy = copies.committed.get(first), copies.copy(node)
     if batch is None or batch.crc != crc or first < copies.log_start or copies.may_be_gone(first, since_ns):
         return

@@ -37,7 +37,7 @@ EPOCH_BYTES = range(12, 16)
 
 
 class RotTarget(NamedTuple):
-    """The log of one partition on one machine; `path` is its active segment, `synced` whether its topic has
+    """The log of one partition on one machine. `path` is its active segment, `synced` is true if its topic has
     `flush=ack`."""
 
     copies: ModelOfCopies
@@ -47,7 +47,7 @@ class RotTarget(NamedTuple):
 
 
 class BitRot:
-    """Flips bits until it is cancelled. Draws apart from all other troubles; `count` says how many."""
+    """Flips bits until it is cancelled. It draws from its own random stream; `count` has the number of flips."""
 
     def __init__(self, seed: int, world: SimWorld, model: ClusterModel) -> None:
         self.count = 0
@@ -78,7 +78,7 @@ class BitRot:
                 await self._hold_until_opened(host, place, looked)
 
     async def _hold_until_opened(self, host: SimHost, place: RotTarget, looked: int) -> None:
-        """Protects the machine until a start has read the log; where `synced` is set, until that start is over."""
+        """Protects the machine until a start has read the log; if `synced` is set, until that start is over."""
         copies = place.copies
         copy = copies.copy(host.node_id)
         try:
@@ -107,8 +107,8 @@ class BitRot:
                 yield RotTarget(copies, self._model.flush(partition_id) == {"ack"}, directory, path)
 
     def _active_segment(self, host: SimHost, directory: str, topic_id: TopicId) -> str:
-        """Returns the segment that a start reads from its first byte on. "" if there is none, or nothing in it, or if
-        the log is that of an earlier topic of this name, which a broker that acts late still has."""
+        """Returns the segment that a start reads from its first byte on. "" if there is none, if it is empty, or if the
+        log is of an earlier topic of this name, which a broker that acts late still has."""
         disk = host.machine.disk
         owner = disk._find(f"{LOG_DIR}/{directory}/{METADATA_FILE}")
         if not isinstance(owner, Inode) or bytes(owner.data) != encode_metadata(topic_id):
@@ -139,4 +139,4 @@ class BitRot:
 def _is_page_cache_trusted(host: SimHost) -> bool:
     """True if the next start after a process death trusts the page cache."""
     node = host.node
-    return host.idle and not host.frozen and host.up and node is not None and node.registration.directory_trusted
+    return host.idle and not host.frozen and host.up and node is not None and node.loss_reporter.directory_trusted

@@ -1,6 +1,6 @@
-"""One seed of a cluster: everything starts, clients work, things go wrong together; then all heals, must be live again
-within its deadlines, and is audited: every log, every acknowledged record, and in some runs a rebuild from the bucket.
-"""
+"""One seed of a cluster run: everything starts, clients work, and faults overlap. Then all faults end, everything must
+be live again within its deadlines, and the audit checks every log, every acknowledged record, and in some runs a
+rebuild from the bucket."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Clients = list[
 
 
 class ClusterRun:
-    """One seed. `main` raises when a predicate does not hold."""
+    """One seed. `main` raises if a rule is broken."""
 
     def __init__(self, options: ClusterOptions, loop: SimLoop) -> None:
         self.options = options
@@ -85,13 +85,13 @@ class ClusterRun:
         self.failover_checker = FailoverChecker(self)
         self._sampled_ns = 0
         self._trusted_since: dict[str, int] = {}
-        """Processes that believe their directory, and since when."""
+        """Processes that trust their directory, and since when."""
         """The processes that were seen to believe their directory."""
         self.high_load: dict[str, int] = {}
         self.collected_ns = 0
-        """When garbage was last collected."""
+        """Time of the last garbage collection."""
         self.disk_loss_times: list[int] = []
-        """When a machine lost more than a process."""
+        """Times when a machine lost more than a process."""
         network = self.world.network
         network.latency_seconds = (options.latency_seconds / 10, options.latency_seconds)
         network.is_asymmetric = options.skewed
@@ -198,7 +198,7 @@ class ClusterRun:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """Those that senders and readers use: of the topics of the run, and of what the administration made."""
+        """Returns the partitions that senders and readers use: of the topics of the run, and of the administration."""
         own = [
             TopicPartition(shape.name, number) for shape in self.options.topics for number in range(shape.partitions)
         ]
@@ -246,7 +246,7 @@ class ClusterRun:
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
 
     def own_partitions(self) -> list[TopicPartition]:
-        """Those of the topics of the run."""
+        """Returns the partitions of the topics of the run."""
         return [tp for tp in self.partitions() if tp.topic.startswith("t")]
 
     def make_sender(self, name: str, acks: int, idempotent: bool, *, resends: bool = False) -> SimProducer:
@@ -265,7 +265,8 @@ class ClusterRun:
             self.findings.report("I4", f"{poll.tp}: {last} is served, committed is up to {copies.committed_end}")
 
     def sole_epoch(self, tp: TopicPartition) -> int:
-        """Under which epoch a partition is led; -1 while somebody may take himself for its leader under another one."""
+        """Returns the leader epoch of a partition; -1 while another broker may consider itself its leader under another
+        epoch."""
         partition_id = self.partition_id(tp)
         if partition_id is None:
             return -1
@@ -281,7 +282,7 @@ class ClusterRun:
         await done
 
     async def check_writable(self) -> None:
-        """Liveness: every partition takes a record that every replica in sync must have."""
+        """Liveness: every partition takes a record that every in-sync replica must have."""
         sender = self.make_sender("last", -1, True)
         end_ns = self.loop.now_ns + round(LIVE_SECONDS * 1e9)
         for tp in self.own_partitions():
@@ -298,7 +299,7 @@ class ClusterRun:
         self.model.lives[incarnation] = host.lives
 
     def _on_end(self, host: SimHost, how: str) -> None:
-        """A process is gone: what that took is said to the model before anybody can notice."""
+        """Handles the end of a process: feeds its losses to the model before any broker can notice."""
         self._on_process_death(host)
         if how in ("kill", "stop"):
             return
@@ -327,7 +328,7 @@ class ClusterRun:
     def _on_process_death(self, host: SimHost) -> None:
         """Tells the model if the next start may trust the directory that this process left. The process notes a moment
         later which logs are whole up to their fsynced end."""
-        believed = host.latest_node is not None and host.latest_node.registration.directory_trusted
+        believed = host.latest_node is not None and host.latest_node.loss_reporter.directory_trusted
         if believed and self.loop.now_ns - self._trusted_since.get(host.process, self.loop.now_ns) < SYNC_NOTE_NS:
             for copies in self.model.copies.values():
                 copies.on_death_while_suspect(host.node_id, host.lives, has_no_proof=True)
@@ -343,7 +344,7 @@ class ClusterRun:
                 copies.on_death_while_suspect(host.node_id, host.lives, has_no_proof=full or not alone)
 
     def _applied_slot(self, node: int) -> int:
-        """Up to which slot a broker has acted on the metadata log."""
+        """Returns the slot up to which a broker has applied the metadata log."""
         known = self.world.hosts[node].node if node in self.world.hosts else None
         return known.cluster.loader.applied_slot if known is not None else -1
 
@@ -361,7 +362,7 @@ class ClusterRun:
             host.node_id in image.brokers and image.brokers[host.node_id].live
             for host in self.operators.present_hosts()
         ]
-        told = not any(node.hosted_replicas.unreported_losses for _, node in self.world.nodes())
+        told = not any(node.losses.unreported for _, node in self.world.nodes())
         return (
             told
             and all(brokers)
@@ -382,7 +383,7 @@ class ClusterRun:
             self.check()
 
     async def wait_until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Lets time pass until it holds."""
+        """Lets time pass until the condition holds."""
         end_ns = self.loop.now_ns + round(seconds * 1e9)
         while not condition():
             assert self.loop.now_ns < end_ns, f"liveness: not within {seconds} s: {what}\n{self.state()}"
@@ -397,7 +398,7 @@ class ClusterRun:
                 raise failed
         for host, node in self.world.nodes():
             self.model.check_image(host.process, node.image)
-            if node.registration.directory_trusted and host.process not in self._trusted_since:
+            if node.loss_reporter.directory_trusted and host.process not in self._trusted_since:
                 self._trusted_since[host.process] = self.loop.now_ns
                 for copies in self.model.copies.values():
                     copies.on_directory_trusted(host.node_id)
@@ -414,7 +415,7 @@ class ClusterRun:
         self.findings.raise_if_any()
 
     def _leader_of(self, name: str) -> SimHost | None:
-        """The machine that leads the first partition of a topic, as the metadata log has it."""
+        """Returns the machine that leads the first partition of a topic in the metadata log."""
         topic = self.model.image.topics.get(name)
         return self.world.hosts.get(topic.partitions[0].leader) if topic is not None else None
 
@@ -432,7 +433,7 @@ class ClusterRun:
         return self.model.copies_of(partition_id).log_start if partition_id is not None else 0
 
     def state(self) -> str:
-        """The cluster in a few lines."""
+        """Returns the state of the cluster in a few lines."""
         image = self.model.image
         lines = [f"slot={image.slot} controller={image.controller} epoch={image.controller_epoch}"]
         for node, broker in image.brokers.items():
@@ -451,8 +452,8 @@ class ClusterRun:
 
 
 def run(seed: int, adjust: Callable[[ClusterOptions], ClusterOptions] = lambda drawn: drawn) -> ClusterRun:
-    """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it; `of`
-    changes what the seed draws."""
+    """Runs one seed to its end. An error has the options, the last events and the command that reruns the seed; `of`
+    changes the drawn options."""
     loop = SimLoop(seed, seconds_max=900, steps_max=2_000_000)
     made: list[ClusterRun] = []
 

@@ -44,7 +44,7 @@ REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 
 
 class AckedBatch(NamedTuple):
-    """A batch that was acknowledged, as it was sent."""
+    """An acknowledged batch, as it was sent."""
 
     send: Send
     data: bytes
@@ -64,7 +64,7 @@ class ProducerIdentity:
 
 
 def is_refused(send: Send) -> bool:
-    """It is surely not there, and nothing of it is under way."""
+    """True if the batch is certainly not in the log and no request with it is in flight."""
     return send.verdict is SendVerdict.FAILED and send.attempts == 1
 
 
@@ -76,7 +76,7 @@ def can_continue(sends: Sequence[Send]) -> bool:
 
 
 class SimProducer:
-    """One client that sends, batch after batch, until `working` is unset."""
+    """One client that sends batch after batch until `working` is unset."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class SimProducer:
         self._resend_rng = random.Random(f"{loop.seed}/{name}/again")
         self._on_resend = on_resend if idempotent else None
         self._acked_batches: dict[TopicPartition, deque[AckedBatch]] = {}
-        """The last batches of this identity, by partition."""
+        """The last batches of this producer id, by partition."""
 
     async def work(self) -> None:
         while self.working:
@@ -122,12 +122,12 @@ class SimProducer:
         await self._client.close()
 
     async def send(self, tp: TopicPartition) -> Send | None:
-        """One batch, to its end; None when there was no identity to be had."""
+        """Sends one batch until its outcome is final; returns None if no producer id could be had."""
         sends = await self._send_some(tp, 1)
         return sends[0] if sends else None
 
     def count_acked(self, tp: TopicPartition) -> int:
-        """How many batches of a partition it could send again."""
+        """Returns how many batches of a partition it could send again."""
         return len(self._acked_batches.get(tp, ()))
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class SimProducer:
         await self._client.close()
 
     async def _send_some(self, tp: TopicPartition, count: int) -> list[Send]:
-        """So many batches, none of which waits for the one before it."""
+        """Sends several batches without waiting for the replies in between."""
         if self._idempotent and self._identity is None:
             self._identity = await self._init_producer_id()
             if self._identity is None:
@@ -172,7 +172,7 @@ class SimProducer:
             self._acked_batches.setdefault(tp, deque(maxlen=BATCHES_RETAINED)).extend(written)
 
     async def resend(self, tp: TopicPartition) -> int:
-        """The last batches of a partition once more, until somebody says what they are; how many he said it of."""
+        """Sends the last batches of a partition again until a reply identifies them; returns how many it identified."""
         known = self._acked_batches.get(tp, ())
         left = list(known)
         for _ in range(RESEND_TRIES):
@@ -254,7 +254,7 @@ class SimProducer:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _send_once(self, batches: list[tuple[Send, bytes]]) -> None:
-        """One request for each. What it says is noted; what it does not say leaves the verdict as it was."""
+        """Sends one request per batch and records the replies. A batch without a reply keeps its verdict."""
         tp = batches[0][0].tp
         try:
             shares, _ = await self._client.group_by_leader([tp])

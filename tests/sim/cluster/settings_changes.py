@@ -1,5 +1,5 @@
-"""Settings that change while topics are in use, of one topic or of all brokers. Half of the time an operator acts when
-a broker is away: what a setting says of records that were written under another one matters most then."""
+"""Settings that change while topics are in use, of one topic or of all brokers. Half of the time an operator acts while
+a broker is down: then the value matters most for records that were written under another one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TOPIC_EDITS: Mapping[str, tuple[Edit, ...]] = {
         {"unclean.leader.election.enable": None},
     ),
 }
-"""By kind: what a topic may be told. None takes the topic's own value away."""
+"""By kind: values that a topic may get. None removes the topic's own value."""
 CLUSTER_EDITS: Mapping[str, tuple[Edit, ...]] = {
     "flush": ({"log.flush": "ack"}, {"log.flush": "none"}, {"log.flush": None}),
     "min_isr": (
@@ -78,11 +78,11 @@ CLUSTER_EDITS: Mapping[str, tuple[Edit, ...]] = {
     "tiering": ({"log.remote.storage.enable": "true"}, {"log.remote.storage.enable": None}),
     "unclean": ({"unclean.leader.election.enable": "true"}, {"unclean.leader.election.enable": None}),
 }
-"""By kind: what all brokers may be told."""
+"""By kind: values that all brokers may get."""
 
 
 class SettingsChanges:
-    """Changes settings of the run's topics until `working` is unset. `away` says whether a broker is."""
+    """Changes settings of the run's topics until `working` is unset. `away` returns true if a broker is down."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class SettingsChanges:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _change(self, name: str, kind: str, edit: Edit) -> None:
-        """`name` is a topic, or empty for all brokers."""
+        """Changes a setting. `name` is a topic, or empty for all brokers."""
         try:
             code: Code | None = await self._alter_configs(name, edit)
         except REQUEST_ERRORS as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.model import batches_of
 from tests.sim.cluster.observer import Finding, read_disk_log
-from tiered.broker.housekeeping import COLLECT_SECONDS
+from tiered.broker.object_deletion import COLLECT_SECONDS
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS
 from tiered.cold.layout import parse_key
 from tiered.ids import PartitionId
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from tests.sim.cluster.run import ClusterRun
 
 OVERDUE_NS = round((COLLECT_SECONDS + 5) * 1e9)
-"""The interval at which it is looked at, the grace time of a run, and some."""
+"""The interval of the check, the grace time of a run, and a margin."""
 
 SWEEP_NS = (UPLOAD_IN_FLIGHT_MS + 60_000) * 1_000_000
-"""Time until a sweep that is due after a lost reply has passed, with the pauses between tries."""
+"""Time until a sweep that is due after a lost reply has run, with the pauses between attempts."""
 
 
 def check_stored(run: ClusterRun) -> Iterator[Finding]:
-    """All replicas, and all that is cold."""
+    """Checks all replicas and all cold records."""
     for topic in run.model.image.topics.values():
         for number, partition in enumerate(topic.partitions):
             partition_id = PartitionId(topic.topic_id, number)
@@ -49,7 +49,7 @@ def check_stored(run: ClusterRun) -> Iterator[Finding]:
 
 
 def check_cold(run: ClusterRun) -> Iterator[Finding]:
-    """Every live segment of every manifest."""
+    """Checks every live segment of every manifest."""
     objects = run.world.bucket.objects
     for manifest in run.model.manifests():
         if not run.model.is_modelled(manifest.partition_id):
@@ -71,8 +71,8 @@ def check_cold(run: ClusterRun) -> Iterator[Finding]:
 
 
 def check_overdue(run: ClusterRun) -> Iterator[Finding]:
-    """I23: an expired object goes after its grace time, where the leader that let it expire leads still; where requests
-    may get lost, with the sweep after it. (That is later than most runs last: `rebuilding` waits for it.)"""
+    """I23: an expired object is deleted after its grace time, if the leader that expired it still leads; if requests
+    may get lost, by the next sweep. (That is later than the end of most runs: `rebuilding` waits for it.)"""
     limit_ns = OVERDUE_NS
     if run.options.worst_fault or any(kind.startswith("bucket") for kind in run.options.troubles):
         if "clock_jump" in run.options.troubles:
@@ -92,7 +92,7 @@ def check_overdue(run: ClusterRun) -> Iterator[Finding]:
 def check_same_batches(
     name: str, rule: str, batches: Sequence[LogBatch], committed: Mapping[int, LogBatch]
 ) -> Iterator[Finding]:
-    """Where a log has something else than what is committed; above that it may have what it likes."""
+    """Reports a log that differs from the committed records; above them it may have any records."""
     if not committed:
         return
     newest = max(committed)
@@ -107,7 +107,7 @@ def check_same_batches(
 
 
 def check_contiguous(name: str, batches: Sequence[LogBatch]) -> Iterator[Finding]:
-    """I3: batch follows on batch."""
+    """I3: each batch begins at the end of the one before."""
     for one, other in pairwise(batches):
         if other.base != one.last + 1:
             yield Finding("I3", f"{name}: {other} follows on {one}")

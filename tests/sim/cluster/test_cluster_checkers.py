@@ -1,5 +1,5 @@
-"""The checkers of client histories: each reports a history that breaks its rule, and is silent for one that does
-not."""
+"""Tests of the checkers of client histories: each reports a history that breaks its rule, and is silent for one that
+does not."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def rules(findings: Iterator[Finding]) -> list[str]:
     return [finding.rule for finding in findings]
 
 
-def test_i1_i2_what_was_acknowledged_is_there_and_where_it_was_said() -> None:
+def test_i1_i2_acknowledged_record_is_at_its_offset() -> None:
     history = ClientHistory([make_send(b"a", 0), make_send(b"b", 1)])
     assert rules(checkers.check_acked_records(history, make_dump(b"a", b"b"), is_promised, never)) == []
     assert rules(checkers.check_acked_records(history, make_dump(b"a", b"x"), is_promised, never)) == ["I1"]
@@ -78,23 +78,23 @@ def test_i1_i2_what_was_acknowledged_is_there_and_where_it_was_said() -> None:
     )
 
 
-def test_i1_knows_what_was_promised() -> None:
+def test_i1_only_promised_records_count() -> None:
     send = replace(make_send(b"a", 0), acks=1)
     assert rules(checkers.check_acked_records(ClientHistory([send]), make_dump(b"x"), is_promised, never)) == []
 
 
-def test_a_loss_is_told_from_its_first_record_on() -> None:
+def test_loss_is_reported_from_its_first_record_on() -> None:
     history = ClientHistory([make_send(b"a", 0), make_send(b"b", 1)])
     for told, expected in (([1], []), ([0], []), ([2], ["R4"]), ([], ["R4"])):
         assert rules(checkers.check_losses_reported(history, make_dump(b"a", b"x"), is_promised, {T: told})) == expected
 
 
-def test_i3_there_is_no_hole() -> None:
+def test_i3_log_with_a_hole_is_reported() -> None:
     assert rules(checkers.check_dense_offsets(make_dump(b"a", b"b"))) == []
     assert rules(checkers.check_dense_offsets({T: PartitionDump(0, 3, {0: b"a", 2: b"c"})})) == ["I3"]
 
 
-def test_i3_a_reader_skips_nothing_and_gets_nothing_again() -> None:
+def test_i3_reader_that_skips_or_repeats_records_is_reported() -> None:
     first = make_poll((0, b"a"), (1, b"b"))
     for rows, expected in (((2,), []), ((3,), ["I3"]), ((1,), ["I3"]), ((2, 4), ["I3"])):
         then = make_poll(*((offset, b"x") for offset in rows), position=2, is_repositioned=False)
@@ -103,7 +103,7 @@ def test_i3_a_reader_skips_nothing_and_gets_nothing_again() -> None:
     assert rules(checkers.check_contiguous_reads(ClientHistory(polls=[trimmed]))) == []
 
 
-def test_i4_an_offset_has_one_value_for_all_and_for_ever() -> None:
+def test_i4_offset_with_two_values_is_reported() -> None:
     history = ClientHistory(polls=[make_poll((0, b"a")), make_poll((0, b"b"))])
     assert rules(checkers.check_one_value_per_offset(history, {}, never)) == ["I4"]
     assert rules(checkers.check_one_value_per_offset(history, {}, always)) == []
@@ -113,7 +113,7 @@ def test_i4_an_offset_has_one_value_for_all_and_for_ever() -> None:
     assert rules(checkers.check_one_value_per_offset(history, make_dump(b"b", start=1), never)) == []
 
 
-def test_i6_nothing_is_served_above_the_high_watermark() -> None:
+def test_i6_record_above_the_high_watermark_is_reported() -> None:
     poll = make_poll((0, b"a"), (1, b"b"))
     assert rules(checkers.check_reads_committed(ClientHistory(polls=[poll._replace(high_watermark=2)]))) == []
     assert rules(checkers.check_reads_committed(ClientHistory(polls=[poll._replace(high_watermark=1)]))) == ["I6"]
@@ -130,7 +130,7 @@ def test_i6_nothing_is_served_above_the_high_watermark() -> None:
         (5, EndOffsetReply("r", TopicPartition("t", 1), 2, 3, 4, True), []),
     ],
 )
-def test_i6_an_end_that_is_named_does_not_go_back(seen: int, end: EndOffsetReply, red: list[str]) -> None:
+def test_i6_reported_end_does_not_go_back(seen: int, end: EndOffsetReply, red: list[str]) -> None:
     """A reported end is not below an offset that its reader saw before the request, in a fetch or in an earlier
     report."""
     poll = make_poll((0, b"a"), at_ns=1)._replace(high_watermark=seen)
@@ -140,7 +140,7 @@ def test_i6_an_end_that_is_named_does_not_go_back(seen: int, end: EndOffsetReply
     assert rules(checkers.check_end_offsets(ClientHistory(end_offsets=[before, end]), never)) == red
 
 
-def test_i11_a_value_is_there_once_and_sequences_follow() -> None:
+def test_i11_repeated_value_or_sequence_gap_is_reported() -> None:
     assert rules(checkers.check_no_duplicates(make_dump(b"a", b"b"), never)) == []
     assert rules(checkers.check_no_duplicates(make_dump(b"a", b"a"), never)) == ["I11"]
     batches = [(0, 7, 0, 2), (2, -1, -1, 1), (3, 7, 2, 1)]
@@ -152,7 +152,7 @@ def test_i11_a_value_is_there_once_and_sequences_follow() -> None:
     )
 
 
-def test_i12_a_sender_finds_its_records_in_order() -> None:
+def test_i12_records_of_a_sender_out_of_order_are_reported() -> None:
     sends = [make_send(b"a", 0), make_send(b"b", 1)]
     assert rules(checkers.check_order(ClientHistory(sends), make_dump(b"a", b"b"))) == []
     assert rules(checkers.check_order(ClientHistory(sends), make_dump(b"b", b"a"))) == ["I12"]
@@ -176,7 +176,7 @@ def test_i12_a_sender_finds_its_records_in_order() -> None:
     )
 
 
-def test_i13_what_is_read_was_sent_and_not_refused() -> None:
+def test_i13_record_that_was_never_sent_or_was_refused_is_reported() -> None:
     assert rules(checkers.check_no_phantoms(ClientHistory([make_send(b"a", 0)]), make_dump(b"a"))) == []
     assert rules(checkers.check_no_phantoms(ClientHistory(), make_dump(b"a"))) == ["I13"]
     refused = make_send(b"a", 0, verdict=SendVerdict.FAILED)
@@ -185,7 +185,7 @@ def test_i13_what_is_read_was_sent_and_not_refused() -> None:
     assert rules(checkers.check_no_phantoms(ClientHistory([elsewhere]), make_dump(b"a"))) == ["I13"]
 
 
-def test_i17_a_partition_has_one_owner() -> None:
+def test_i17_partition_with_two_owners_is_reported() -> None:
     def owner(member: str, generation: int, since: int, until: int) -> Ownership:
         return Ownership("g", member, generation, (T,), since, until)
 
@@ -199,57 +199,59 @@ def test_i17_a_partition_has_one_owner() -> None:
     assert rules(checkers.check_single_owner([owner("a", 1, 0, 3), *later], [3])) == [], "its generation is from before"
 
 
-def test_i18_a_group_is_where_it_was_told_to_be() -> None:
+def test_i18_committed_offset_is_that_of_the_last_commit() -> None:
     def commit(offset: int, at: int, code: Code | None = Code.NONE) -> CommitAttempt:
         return CommitAttempt("g", T, offset, at, at + 1, code)
 
-    def said(found: int, asked: int, answered: int = 99) -> list[str]:
+    def reply(found: int, asked: int, answered: int = 99) -> list[str]:
         offsets = {T: found} if found >= 0 else {}
         return rules(checkers.check_committed_offsets(commits, [GroupOffsets("g", offsets, asked, answered)]))
 
     commits = [commit(5, 0), commit(8, 10), commit(9, 20, None)]
     for found, expected in ((8, []), (9, []), (5, ["I18"]), (7, ["I18"]), (-1, ["I18"])):
-        assert said(found, asked=50) == expected
-    assert said(5, asked=5, answered=12) == said(8, asked=5, answered=12) == []
-    assert said(9, asked=5, answered=12) == said(5, asked=15) == ["I18"], "not asked for yet; another was acknowledged"
-    assert said(-1, asked=0, answered=2) == [] and said(-1, asked=1, answered=2) == ["I18"]
+        assert reply(found, asked=50) == expected
+    assert reply(5, asked=5, answered=12) == reply(8, asked=5, answered=12) == []
+    assert reply(9, asked=5, answered=12) == reply(5, asked=15) == ["I18"], (
+        "not asked for yet; another was acknowledged"
+    )
+    assert reply(-1, asked=0, answered=2) == [] and reply(-1, asked=1, answered=2) == ["I18"]
     commits = []
-    assert said(-1, asked=0) == []
+    assert reply(-1, asked=0) == []
 
 
-def test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_else() -> None:
+def test_i18_returned_offset_stays_until_the_next_commit() -> None:
     def commit(offset: int, at: int, code: Code | None = Code.NONE) -> CommitAttempt:
         return CommitAttempt("g", T, offset, at, at + 1, code)
 
-    def said(before: int, after: int, *, sure: bool = True, lost_at: int = -1) -> list[str]:
+    def reply(before: int, after: int, *, sure: bool = True, lost_at: int = -1) -> list[str]:
         offsets = {T: after} if after >= 0 else {}
         shown = [(GroupOffsets("g", {T: before}, 30, 31), False), (GroupOffsets("g", offsets, 50, 51), sure)]
         return rules(checkers.check_offsets_stable(commits, shown, [lost_at] if lost_at >= 0 else []))
 
     commits = [commit(5, 0), commit(8, 10), commit(6, 40, Code.ILLEGAL_GENERATION)]
-    assert said(8, 8) == said(5, 8) == [], "the later of both"
-    assert said(8, 5) == said(8, -1) == said(8, 6) == ["I18"]
-    assert said(8, 5, sure=False) == said(8, 5, lost_at=20) == []
-    assert said(8, 5, lost_at=60) == ["I18"]
+    assert reply(8, 8) == reply(5, 8) == [], "the later of both"
+    assert reply(8, 5) == reply(8, -1) == reply(8, 6) == ["I18"]
+    assert reply(8, 5, sure=False) == reply(8, 5, lost_at=20) == []
+    assert reply(8, 5, lost_at=60) == ["I18"]
     commits = [commit(5, 0, None), commit(8, 10), commit(7, 40)]
-    assert said(8, 5) == said(8, 7) == [], "it may have come late; it was asked for since"
+    assert reply(8, 5) == reply(8, 7) == [], "it may have come late; it was asked for since"
     commits = [commit(5, 0), commit(8, 10), commit(5, 52)]
-    assert said(8, 5) == ["I18"], "it was asked for later than it was shown"
+    assert reply(8, 5) == ["I18"], "it was asked for later than it was shown"
     commits = [commit(9, 40), commit(8, 60)]
-    assert said(8, 9) == [], "8 was not shown because of the commit that followed"
+    assert reply(8, 9) == [], "8 was not shown because of the commit that followed"
     for waited in (Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE):
         commits = [commit(5, 10, waited), commit(8, 40), commit(5, 60)]
-        assert said(5, 8) == said(8, 5) == [], "a commit that waited for replicas may be in the log"
+        assert reply(5, 8) == reply(8, 5) == [], "a commit that waited for replicas may be in the log"
         commits = [commit(5, 52, waited)]
-        assert said(8, 5) == ["I18"], "it was asked for later than it was shown"
+        assert reply(8, 5) == ["I18"], "it was asked for later than it was shown"
     commits = [commit(5, 10, Code.UNKNOWN_MEMBER_ID)]
-    assert said(8, 5) == ["I18"]
+    assert reply(8, 5) == ["I18"]
 
 
-def test_i18_a_coordinator_cuts_offsets_back_where_records_were_lost() -> None:
+def test_i18_coordinator_may_cut_offsets_back_after_a_loss() -> None:
     commits = [CommitAttempt("g", T, 8, 10, 11, Code.NONE)]
 
-    def said(after: int, gone_from: int) -> list[str]:
+    def reply(after: int, gone_from: int) -> list[str]:
         shown = [(GroupOffsets("g", {T: 8}, 30, 31), False), (GroupOffsets("g", {T: after}, 50, 51), True)]
         return rules(
             checkers.check_offsets_stable(
@@ -257,37 +259,37 @@ def test_i18_a_coordinator_cuts_offsets_back_where_records_were_lost() -> None:
             )
         )
 
-    assert said(5, gone_from=5) == [], "the log ends at 5"
-    assert said(5, gone_from=6) == ["I18"], "all that is before 6 is there"
-    assert said(9, gone_from=0) == ["I18"], "forward is no cut"
+    assert reply(5, gone_from=5) == [], "the log ends at 5"
+    assert reply(5, gone_from=6) == ["I18"], "all that is before 6 is there"
+    assert reply(9, gone_from=0) == ["I18"], "forward is no cut"
 
 
-def test_i18_a_group_may_be_where_its_partition_ends_that_lost_records() -> None:
-    def said(found: int, *, gone_from: int, answered: int = 51) -> list[str]:
+def test_i18_offset_may_be_the_end_of_a_partition_that_lost_records() -> None:
+    def reply(found: int, *, gone_from: int, answered: int = 51) -> list[str]:
         offsets = {T: found} if found >= 0 else {}
         places = [GroupOffsets("g", offsets, answered - 1, answered)]
         return rules(checkers.check_committed_offsets(commits, places, lambda _, offset, since: offset >= gone_from))
 
     commits = [CommitAttempt("g", T, 8, 10, 11, Code.NONE)]
-    assert said(5, gone_from=5) == [], "the log ends at 5"
-    assert said(5, gone_from=6) == ["I18"], "all that is before 6 is there"
-    assert said(9, gone_from=0) == ["I18"], "forward is no cut"
-    assert said(-1, gone_from=0) == ["I18"], "a cut takes no offset away"
-    assert said(5, gone_from=5, answered=9) == ["I18"], "nobody had asked for anything by then"
+    assert reply(5, gone_from=5) == [], "the log ends at 5"
+    assert reply(5, gone_from=6) == ["I18"], "all that is before 6 is there"
+    assert reply(9, gone_from=0) == ["I18"], "forward is no cut"
+    assert reply(-1, gone_from=0) == ["I18"], "a cut takes no offset away"
+    assert reply(5, gone_from=5, answered=9) == ["I18"], "nobody had asked for anything by then"
 
 
-def test_i17_generations_go_on() -> None:
-    def owned(member: str, generation: int, asked: int, since: int) -> Ownership:
+def test_i17_generation_that_goes_back_is_reported() -> None:
+    def owns(member: str, generation: int, asked: int, since: int) -> Ownership:
         return Ownership("g", member, generation, (T,), since, since + 9, asked)
 
-    first, again = owned("a", 3, 0, 5), owned("b", 2, 6, 9)
-    assert rules(checkers.check_generations_grow([first, owned("b", 4, 6, 9)])) == []
-    assert rules(checkers.check_generations_grow([first, owned("b", 2, 4, 9)])) == [], "its answer was long on its way"
+    first, again = owns("a", 3, 0, 5), owns("b", 2, 6, 9)
+    assert rules(checkers.check_generations_grow([first, owns("b", 4, 6, 9)])) == []
+    assert rules(checkers.check_generations_grow([first, owns("b", 2, 4, 9)])) == [], "its answer was long on its way"
     assert rules(checkers.check_generations_grow([first, again])) == ["I17"]
     assert rules(checkers.check_generations_grow([first, again], [7])) == []
 
 
-def test_i18_a_generation_that_is_over_commits_nothing() -> None:
+def test_i18_commit_of_an_old_generation_is_reported() -> None:
     owned = [Ownership("g", "a", 1, (T,), 0, 9), Ownership("g", "b", 2, (T,), 5, 9)]
 
     def told(generation: int, at: int, code: Code | None = Code.NONE) -> list[str]:
@@ -312,11 +314,11 @@ def test_i18_a_generation_that_is_over_commits_nothing() -> None:
         (Code.KAFKA_STORAGE_ERROR, 1, 1, SendVerdict.UNKNOWN),
     ],
 )
-def test_what_an_error_says_of_a_send(code: Code, acks: int, attempts: int, verdict: SendVerdict) -> None:
+def test_error_code_gives_the_verdict_of_a_send(code: Code, acks: int, attempts: int, verdict: SendVerdict) -> None:
     assert verdict_of(code, acks=acks, attempts=attempts) is verdict
 
 
-def test_moves_end_where_the_last_one_that_was_granted_leads() -> None:
+def test_replicas_end_up_as_the_last_granted_reassignment_says() -> None:
     ends, here = ExpectedReplicas(), {T: (1, 2)}
     ends.on_reply(T, (2, 3), Code.INVALID_REPLICA_ASSIGNMENT)
     assert list(ends.find_misplaced(here.__getitem__)) == []
@@ -330,8 +332,8 @@ def test_moves_end_where_the_last_one_that_was_granted_leads() -> None:
     assert list(ends.find_misplaced(here.__getitem__)) == []
 
 
-def test_offsets_of_groups_that_moved_to_fewer_brokers_gain_the_missing_one() -> None:
-    """Behind those that they have, and only they do."""
+def test_moved_offsets_partition_gains_its_missing_replica() -> None:
+    """The new replica comes after the existing ones. Only partitions of committed offsets gain one."""
     for tp, gains in ((T, False), (OFFSETS, True)):
         ends = ExpectedReplicas()
         ends.on_reply(tp, (3, 1), Code.NONE)
@@ -339,8 +341,8 @@ def test_offsets_of_groups_that_moved_to_fewer_brokers_gain_the_missing_one() ->
         assert list(ends.find_misplaced({tp: (1, 3, 2)}.__getitem__))
 
 
-def test_a_directory_is_marked_until_the_machine_loses_power() -> None:
-    """A process may die as it likes: what it wrote is in the page cache."""
+def test_boot_mark_stays_until_a_power_cut() -> None:
+    """A process may die in any way: its writes are in the page cache."""
     disk = SimDisk(random.Random(0))
 
     async def trust(marked: SimDisk) -> None:

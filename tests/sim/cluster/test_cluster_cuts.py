@@ -1,5 +1,5 @@
-"""I7 and I10 in the reference model: what is committed is not cut away, and not left behind, but where that is a loss
-of its own."""
+"""Tests of I7 and I10 in the reference model: committed records are not cut away and not left behind, unless that is a
+loss of its own."""
 
 from __future__ import annotations
 
@@ -8,86 +8,86 @@ from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss
 
 
-def test_i7_what_is_committed_is_not_cut() -> None:
-    told = make_three_copies(2)
-    told.copies.on_truncated(3, 10, why="divergence")
-    assert told.broken_rules == ["I7"]
+def test_i7_cut_of_committed_records_is_reported() -> None:
+    rig = make_three_copies(2)
+    rig.copies.on_truncated(3, 10, why="divergence")
+    assert rig.broken_rules == ["I7"]
 
 
-def test_i7_a_copy_that_counts_for_nobody_may_follow_who_led_before() -> None:
-    """Broker 1 was cut off, and removed 2 and 3 from the ISR; then 3 led, and 1 followed it. Broker 2 only has older
-    news."""
-    told = make_three_copies(1)
-    told.write(2, 3, base=10)
-    told.change_partition(3, 2, (1, 3))
-    told.copies.on_leader(3, "c", 2, 20)
-    told.write(1, base=10)
-    told.commit(20, node=3, epoch=2, isr=(1, 3))
-    told.copies.on_follow(2, 1)
-    told.copies.on_truncated(2, 10, why="divergence")
-    assert told.broken_rules == []
+def test_i7_copy_that_does_not_count_may_follow_an_earlier_leader() -> None:
+    """Broker 1 was cut off and removed 2 and 3 from the ISR. Then 3 led, and 1 followed it. Broker 2 has only the older
+    image."""
+    rig = make_three_copies(1)
+    rig.write(2, 3, base=10)
+    rig.change_partition(3, 2, (1, 3))
+    rig.copies.on_leader(3, "c", 2, 20)
+    rig.write(1, base=10)
+    rig.commit(20, node=3, epoch=2, isr=(1, 3))
+    rig.copies.on_follow(2, 1)
+    rig.copies.on_truncated(2, 10, why="divergence")
+    assert rig.broken_rules == []
 
 
-def test_i7_nor_is_it_cut_by_who_obeys_the_newest_leader() -> None:
-    told = make_three_copies(2)
-    told.change_partition(1, 1, (1, 3))
-    told.copies.on_leader(1, "a", 1, 20)
-    told.copies.on_follow(2, 1)
-    told.copies.on_truncated(2, 10, why="divergence")
-    assert told.broken_rules == ["I7"]
+def test_i7_cut_by_a_follower_of_the_newest_leader_is_reported() -> None:
+    rig = make_three_copies(2)
+    rig.change_partition(1, 1, (1, 3))
+    rig.copies.on_leader(1, "a", 1, 20)
+    rig.copies.on_follow(2, 1)
+    rig.copies.on_truncated(2, 10, why="divergence")
+    assert rig.broken_rules == ["I7"]
 
 
-def test_i10_who_joined_and_came_back_within_one_slot_was_relied_on_before_it_was_hurt() -> None:
-    """The end of a move: broker 3 joined, 1 and 2 left, and 3, whose power had failed, is there again."""
+def test_i10_broker_that_joins_and_returns_in_one_slot_counted_before() -> None:
+    """The end of a reassignment: broker 3 joined, 1 and 2 left, and 3, which had lost power, is back."""
     for between in ((1, 2, 3), ()):
-        told = make_three_copies(1)
-        told.change_partition(1, 0, (1, 2))
-        told.damage(3)
-        told.change_partition(3, 2, (3,), lives={**LIVES, 3: 2}, isr_within_slot=between)
-        assert ("I10" in told.broken_rules) is (not between)
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1, 2))
+        rig.damage(3)
+        rig.change_partition(3, 2, (3,), lives={**LIVES, 3: 2}, isr_within_slot=between)
+        assert ("I10" in rig.broken_rules) is (not between)
 
 
-def test_i10_who_came_back_unproved_within_one_slot_was_relied_on_by_who_left_in_it() -> None:
-    """Broker 1 stops and leaves the in-sync set to 3, whose power had failed, and 3 is there again."""
+def test_i10_unproved_return_in_one_slot_counted_for_the_broker_that_left() -> None:
+    """Broker 1 stops and leaves the ISR to broker 3, which had lost power and is back."""
     for between, life in (((1, 3), 2), ((1, 3), 3), ((), 2)):
-        told = make_three_copies(1)
-        told.change_partition(3, 0, (1, 3))
-        told.damage(3)
-        told.change_partition(NO_LEADER, 1, (), lives={**LIVES, 3: life}, isr_within_slot=between)
-        assert ("I10" in told.broken_rules) is (not between)
+        rig = make_three_copies(1)
+        rig.change_partition(3, 0, (1, 3))
+        rig.damage(3)
+        rig.change_partition(NO_LEADER, 1, (), lives={**LIVES, 3: life}, isr_within_slot=between)
+        assert ("I10" in rig.broken_rules) is (not between)
 
 
-def test_i6_what_a_leader_knows_to_be_committed_from_before_is_so_again_after_an_unclean_election() -> None:
+def test_i6_unclean_leader_with_old_committed_records_commits_them_again() -> None:
     """Broker 3 has ten records, broker 2 led without any of them, and now 3 leads again."""
-    told = make_three_copies(1)
-    told.change_partition(2, 1, (2,), live=(2,), loss=Loss(1, 0, 0), unclean=True)
-    told.copies.copy(2).replace(0, [])
-    told.copies.on_leader(2, "b", 1, 0)
-    assert told.copies.committed_end == 0
-    told.change_partition(3, 2, (3,), live=(3,), loss=Loss(2, 0, 0), unclean=True)
-    told.copies.on_leader(3, "c", 2, 10, 10)
-    assert told.copies.committed_end == 10 and told.broken_rules == []
-    told = make_three_copies(2)
-    told.change_partition(3, 1, (1, 3))
-    told.write(3, base=20)
-    told.copies.on_leader(3, "c", 1, 30, 30)
-    assert told.broken_rules == ["I6"], "nobody committed it"
+    rig = make_three_copies(1)
+    rig.change_partition(2, 1, (2,), live=(2,), loss=Loss(1, 0, 0), unclean=True)
+    rig.copies.copy(2).replace(0, [])
+    rig.copies.on_leader(2, "b", 1, 0)
+    assert rig.copies.committed_end == 0
+    rig.change_partition(3, 2, (3,), live=(3,), loss=Loss(2, 0, 0), unclean=True)
+    rig.copies.on_leader(3, "c", 2, 10, 10)
+    assert rig.copies.committed_end == 10 and rig.broken_rules == []
+    rig = make_three_copies(2)
+    rig.change_partition(3, 1, (1, 3))
+    rig.write(3, base=20)
+    rig.copies.on_leader(3, "c", 1, 30, 30)
+    assert rig.broken_rules == ["I6"], "nobody committed it"
 
 
-def test_i7_what_is_cold_may_go_for_a_restart() -> None:
-    told = make_three_copies(2)
-    told.copies.on_cold_end(20)
-    told.copies.on_log_reset(3, 20)
-    assert told.broken_rules == [] and told.copies.copy(3).end == 20
+def test_i7_cold_records_may_be_cut_for_a_restart_at_the_cold_end() -> None:
+    rig = make_three_copies(2)
+    rig.copies.on_cold_end(20)
+    rig.copies.on_log_reset(3, 20)
+    assert rig.broken_rules == [] and rig.copies.copy(3).end == 20
 
 
-def test_i5_what_a_full_disk_kept_closed_is_judged_when_it_is_opened() -> None:
-    told = ModelRig()
-    told.write(1, base=0)
-    told.damage(1, batch(0))
-    told.change_partition(1, 1, (1,), lives={**LIVES, 1: LIVES[1] + 1})
-    told.copies.on_opened(1, 0, [])
-    assert "I5" not in told.broken_rules
-    told.write(1, base=0)
-    told.copies.on_opened(1, 0, [])
-    assert "I5" in told.broken_rules
+def test_i5_log_that_a_full_disk_kept_closed_is_judged_when_opened() -> None:
+    rig = ModelRig()
+    rig.write(1, base=0)
+    rig.damage(1, batch(0))
+    rig.change_partition(1, 1, (1,), lives={**LIVES, 1: LIVES[1] + 1})
+    rig.copies.on_opened(1, 0, [])
+    assert "I5" not in rig.broken_rules
+    rig.write(1, base=0)
+    rig.copies.on_opened(1, 0, [])
+    assert "I5" in rig.broken_rules

@@ -1,4 +1,5 @@
-"""Expectations of the administration: each reply is a fact, no reply leaves two possible states."""
+"""Tests of the expectations of the administration: each reply is a fact, and a missing reply leaves two possible
+states."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ SIZE = {"segment.bytes": "1024"}
 
 
 class MetadataLogStub:
-    """The metadata log, as far as it speaks of topic x."""
+    """A metadata log with one topic x."""
 
     def __init__(self) -> None:
         self.topic: TopicImage | None = None
@@ -33,7 +34,7 @@ class MetadataLogStub:
         return [finding.rule for finding in self.expected.check()]
 
 
-def test_what_was_made_is_there_at_the_answer_and_later() -> None:
+def test_created_topic_exists_from_the_reply_on() -> None:
     log = MetadataLogStub()
     assert [each.rule for each in log.expected.on_created("x", 1, SIZE, OK)] == ["I24"], "it is not there"
     log.set_topic()
@@ -44,7 +45,7 @@ def test_what_was_made_is_there_at_the_answer_and_later() -> None:
     assert log.rules == ["I24"]
 
 
-def test_what_was_refused_did_not_happen() -> None:
+def test_refused_creation_leaves_no_topic() -> None:
     log = MetadataLogStub()
     assert list(log.expected.on_created("x", 1, SIZE, Code.INVALID_REPLICATION_FACTOR)) == []
     assert log.rules == []
@@ -52,7 +53,7 @@ def test_what_was_refused_did_not_happen() -> None:
     assert log.rules == ["I24"]
 
 
-def test_what_was_not_answered_may_have_happened_or_not_and_may_yet() -> None:
+def test_creation_without_a_reply_may_take_effect_at_any_time() -> None:
     for code in (None, LATER):
         log = MetadataLogStub()
         assert list(log.expected.on_created("x", 1, SIZE, code)) == []
@@ -65,7 +66,7 @@ def test_what_was_not_answered_may_have_happened_or_not_and_may_yet() -> None:
         assert log.rules == [], "the request that was not answered came late"
 
 
-def test_each_change_is_there_from_its_answer_on() -> None:
+def test_each_change_is_in_force_from_its_reply_on() -> None:
     log = MetadataLogStub()
     expected = log.create_topic()
     assert [each.rule for each in expected.on_partitions_added("x", 2, OK)] == ["I24"]
@@ -78,7 +79,7 @@ def test_each_change_is_there_from_its_answer_on() -> None:
     assert log.rules == []
 
 
-def test_a_change_without_answer_leaves_both_values_and_never_a_third() -> None:
+def test_change_without_a_reply_leaves_two_possible_values() -> None:
     log = MetadataLogStub()
     assert list(log.create_topic().on_configs_altered("x", {"segment.bytes": "2048"}, None)) == []
     for size, rules in (("1024", []), ("2048", []), ("4096", ["I24"])):
@@ -86,7 +87,7 @@ def test_a_change_without_answer_leaves_both_values_and_never_a_third() -> None:
         assert log.rules == rules
 
 
-def test_m5_a_topic_that_was_made_is_known_to_whoever_answers_later() -> None:
+def test_m5_created_topic_is_known_in_every_later_reply() -> None:
     log = MetadataLogStub()
     expected = log.create_topic()
     assert [each.rule for each in expected.on_configs_altered("x", SIZE, Code.UNKNOWN_TOPIC_OR_PARTITION)] == ["M5"]
@@ -94,7 +95,7 @@ def test_m5_a_topic_that_was_made_is_known_to_whoever_answers_later() -> None:
     assert list(expected.on_configs_altered("x", SIZE, Code.UNKNOWN_TOPIC_OR_PARTITION)) == [], "by then it may be gone"
 
 
-def test_a_second_try_finds_what_the_first_one_made() -> None:
+def test_second_try_may_find_the_topic_of_the_first() -> None:
     log = MetadataLogStub()
     assert list(log.expected.on_created("x", 1, SIZE, LATER)) == []
     log.set_topic()
@@ -103,14 +104,14 @@ def test_a_second_try_finds_what_the_first_one_made() -> None:
     assert log.rules == ["I24"], "it was there once, and nobody deleted it"
 
 
-def test_deleted_records_are_answered_for_when_the_manifest_says_so() -> None:
+def test_deletion_is_acknowledged_once_the_manifest_has_it() -> None:
     log, tp = MetadataLogStub(), TopicPartition("x", 0)
     log.start = 5
     assert list(log.expected.on_records_deleted(tp, 5)) == []
     assert [each.rule for each in log.expected.on_records_deleted(tp, 6)] == ["I22"]
 
 
-def test_what_is_set_for_all_brokers_is_there_from_its_answer_on() -> None:
+def test_setting_of_all_brokers_is_in_force_from_its_reply_on() -> None:
     said: dict[str, str] = {}
     expected = ExpectedTopics(
         lambda name: None, cluster_configs=lambda: said, initial_configs={"min.insync.replicas": "2"}
@@ -124,7 +125,7 @@ def test_what_is_set_for_all_brokers_is_there_from_its_answer_on() -> None:
     assert [each.rule for each in expected.check()] == ["I24"], "it was refused"
 
 
-def test_a_broker_that_registers_may_say_again_for_all_what_was_taken_away() -> None:
+def test_registration_may_restore_a_removed_setting_of_all_brokers() -> None:
     said = {"min.insync.replicas": "1"}
     expected = ExpectedTopics(
         lambda name: None, cluster_configs=lambda: said, initial_configs={"min.insync.replicas": "2"}
@@ -136,7 +137,7 @@ def test_a_broker_that_registers_may_say_again_for_all_what_was_taken_away() -> 
         assert list(expected.check()) == []
 
 
-def test_a_setting_of_a_topic_that_was_taken_away_is_not_there() -> None:
+def test_removed_setting_of_a_topic_is_gone() -> None:
     log = MetadataLogStub()
     expected = log.create_topic()
     log.set_topic(partitions=1)

@@ -1,4 +1,4 @@
-"""Records that followers consider committed and serve to consumers nearby (KIP-392)."""
+"""Tests of records that followers consider committed and serve to nearby consumers (KIP-392)."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from tests.sim.cluster.test_model_of_copies import LIVE, make_three_copies
 from tiered.replication import follower_step
 
 
-def test_i6_a_follower_serves_what_is_committed() -> None:
-    told = make_three_copies(2)
-    told.write(*LIVE, base=20)
+def test_i6_uncommitted_record_at_a_follower_is_reported() -> None:
+    rig = make_three_copies(2)
+    rig.write(*LIVE, base=20)
     for high_watermark in (0, 15, 20):
-        told.copies.on_follower_watermark(2, high_watermark)
-    assert told.broken_rules == []
-    told.copies.on_follower_watermark(2, 30)
-    assert told.broken_rules == ["I6"]
+        rig.copies.on_follower_watermark(2, high_watermark)
+    assert rig.broken_rules == []
+    rig.copies.on_follower_watermark(2, 30)
+    assert rig.broken_rules == ["I6"]
 
 
-def test_i5_a_follower_serves_what_others_have_too() -> None:
-    told = make_three_copies(1)
-    told.change_partition(1, 0, (1, 2))
-    told.write(1, 2, base=10)
-    told.write(3, base=10, epoch=1)
-    told.commit(20, isr=(1, 2))
-    told.copies.on_follower_watermark(3, 10)
-    assert told.broken_rules == []
-    told.copies.on_follower_watermark(3, 20)
-    assert told.broken_rules == ["I5"]
+def test_i5_record_of_a_follower_that_differs_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.change_partition(1, 0, (1, 2))
+    rig.write(1, 2, base=10)
+    rig.write(3, base=10, epoch=1)
+    rig.commit(20, isr=(1, 2))
+    rig.copies.on_follower_watermark(3, 10)
+    assert rig.broken_rules == []
+    rig.copies.on_follower_watermark(3, 20)
+    assert rig.broken_rules == ["I5"]
 
 
-def test_i6_a_follower_may_hear_of_a_loss_later() -> None:
-    told = make_three_copies(2)
+def test_i6_follower_may_learn_of_a_loss_later() -> None:
+    rig = make_three_copies(2)
     for node in LIVE:
-        told.damage(node)
-    told.change_partition(1, 1, (1,))
-    told.copies.on_leader(1, "b", 1, 0)
-    assert told.copies.committed_end == 0
-    told.copies.on_follower_watermark(2, 20)
-    assert told.broken_rules == []
+        rig.damage(node)
+    rig.change_partition(1, 1, (1,))
+    rig.copies.on_leader(1, "b", 1, 0)
+    assert rig.copies.committed_end == 0
+    rig.copies.on_follower_watermark(2, 20)
+    assert rig.broken_rules == []
 
 
-def test_i6_a_follower_that_serves_all_it_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Followers are looked at now and then: in some runs only when they have no more than is committed."""
+def test_i6_follower_that_serves_its_whole_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run samples followers now and then. In some runs it sees them only when all their records are committed."""
     run(1, without_faults)
-    monkeypatch.setattr(follower_step, "next_high_watermark", lambda known, told, end: end)
+    monkeypatch.setattr(follower_step, "next_high_watermark", lambda known, sent, end: end)
     with pytest.raises(BrokenRules, match="I6: t0-0: follower"):
         for seed in range(1, 6):
             run(seed, without_faults)

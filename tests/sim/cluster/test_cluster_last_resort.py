@@ -1,4 +1,5 @@
-"""Rule R4 of the reference model where the last of those that are waited for returns and one is elected in one step."""
+"""Tests of rule R4 in the reference model: the last awaited replica returns and another one is elected in the same
+step."""
 
 from __future__ import annotations
 
@@ -10,25 +11,23 @@ from tiered.metadata.image import Loss, PartitionImage
 
 AGAIN = {1: 2, 2: 2, 3: 2}
 BUT_ONE = AGAIN | {1: 1}
-"""Broker 1 has not returned yet, and nobody knows that it lost anything."""
+"""Broker 1 has not returned yet, and no broker knows that it lost records."""
 
 
 @pytest.mark.parametrize(("winner", "red"), [(1, []), (2, ["R4"]), (3, ["R4"])])
-def test_who_returns_last_may_have_been_eligible_until_another_is_elected(winner: int, red: list[str]) -> None:
-    told = make_three_copies(3)
-    told.damage(1, batch(0), batch(10))
-    told.damage(2, batch(0))
-    told.damage(3)
-    told.change_partition(NO_LEADER, 0, (), (1,), (2, 3), lives=BUT_ONE)
+def test_last_replica_to_return_may_be_eligible_until_the_election(winner: int, red: list[str]) -> None:
+    rig = make_three_copies(3)
+    rig.damage(1, batch(0), batch(10))
+    rig.damage(2, batch(0))
+    rig.damage(3)
+    rig.change_partition(NO_LEADER, 0, (), (1,), (2, 3), lives=BUT_ONE)
     elected = PartitionImage((1, 2, 3), winner, 1, (winner,), (), loss=Loss(1, 20, 0))
-    told.copies.on_partition_change(elected, LIVE, AGAIN, ())
-    assert told.broken_rules == red
+    rig.copies.on_partition_change(elected, LIVE, AGAIN, ())
+    assert rig.broken_rules == red
 
 
-def test_who_leads_alone_and_reports_a_loss_was_not_elected_for_it() -> None:
-    told = make_three_copies(2)
-    told.damage(1, batch(0))
-    told.copies.on_partition_change(
-        PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ()
-    )
-    assert "R4" not in told.broken_rules
+def test_sole_leader_with_a_loss_report_was_not_elected_by_it() -> None:
+    rig = make_three_copies(2)
+    rig.damage(1, batch(0))
+    rig.copies.on_partition_change(PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ())
+    assert "R4" not in rig.broken_rules

@@ -1,4 +1,4 @@
-"""The rules over the bucket, each once kept and once broken: by objects made by hand, put there and deleted again."""
+"""Tests of the rules over the bucket, each once kept and once broken, with objects that the test puts and deletes."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ BEGINNING: tuple[Change, ...] = (
     TopicCreated(TOPIC, PID.topic_id, ((1,),) * (PID.partition + 1), {"retention.ms": "-1"}, 0),
     PartitionChanged(PID.topic_id, PID.partition, 1, 1, (1,), ()),
 )
-"""Slot 0: one broker, which leads the one partition that matters here."""
+"""Slot 0: one broker, which leads the only partition of the test."""
 
 
 def at_once(call: Coroutine[Any, Any, Any]) -> None:
-    """The bucket in memory gives up no loop."""
+    """Runs a coroutine to its end: the bucket in memory never waits."""
     with pytest.raises(StopIteration):
         call.send(None)
 
 
 class ModelledBucket:
-    """A bucket with slot 0 in it, and what was found wrong since."""
+    """A bucket with slot 0 in it, and the findings since."""
 
     def __init__(self) -> None:
         self.broken_rules: list[str] = []
@@ -80,7 +80,7 @@ class ModelledBucket:
         self.put(manifest_key(PID), encode(made))
 
     def write(self, base: int, *, records: int = 10, epoch: int = 1) -> SegmentEntry:
-        """A batch that is committed, and cold: its segment is there, and nothing names it yet."""
+        """Writes a committed batch and its segment object, which no manifest names yet."""
         data = batch(base, records)
         for each in batches_of(data):
             self.copies.on_append(1, each)
@@ -94,7 +94,7 @@ class ModelledBucket:
 
 
 def make_cold() -> tuple[ModelledBucket, SegmentEntry, SegmentEntry]:
-    """Two segments that are named."""
+    """Returns a bucket with two named segments."""
     kept = ModelledBucket()
     one, two = kept.write(0), kept.write(10)
     kept.put_manifest(manifest(one, two))
@@ -102,7 +102,7 @@ def make_cold() -> tuple[ModelledBucket, SegmentEntry, SegmentEntry]:
     return kept, one, two
 
 
-def test_i20_an_object_is_written_once() -> None:
+def test_i20_object_written_twice_is_reported() -> None:
     kept, one, _ = make_cold()
     kept.put(one.key, batch(0))
     assert kept.broken_rules == []
@@ -110,7 +110,7 @@ def test_i20_an_object_is_written_once() -> None:
     assert kept.broken_rules == ["I20"]
 
 
-def test_i20_what_goes_up_is_what_is_committed() -> None:
+def test_i20_upload_of_uncommitted_records_is_reported() -> None:
     kept, one, two = make_cold()
     three = kept.upload(20, batch(20))
     kept.put_manifest(manifest(one, two, three))
@@ -123,7 +123,7 @@ def test_i20_what_goes_up_is_what_is_committed() -> None:
     )
 
 
-def test_i20_an_offset_stays_in_its_object() -> None:
+def test_i20_offset_that_moves_to_another_object_is_reported() -> None:
     kept, one, two = make_cold()
     again = replace(two, key=kept.upload(10, batch(10), epoch=2).key)
     kept.put_manifest(manifest(one, two))
@@ -132,7 +132,7 @@ def test_i20_an_offset_stays_in_its_object() -> None:
     assert kept.broken_rules == ["I20"]
 
 
-def test_i21_what_is_cold_has_no_hole() -> None:
+def test_i21_hole_in_the_cold_range_is_reported() -> None:
     kept, one, two = make_cold()
     for wrong in (
         replace(manifest(one, two), nodes=(one, replace(two, base_offset=11))),
@@ -145,7 +145,7 @@ def test_i21_what_is_cold_has_no_hole() -> None:
         assert kept.broken_rules == ["I21"]
 
 
-def test_i21_what_is_cold_does_not_become_less() -> None:
+def test_i21_cold_range_that_shrinks_is_reported() -> None:
     kept, one, two = make_cold()
     kept.put_manifest(manifest(one))
     assert kept.broken_rules == ["I21"]
@@ -157,7 +157,7 @@ def test_i21_what_is_cold_does_not_become_less() -> None:
     assert kept.broken_rules == ["I21"]
 
 
-def test_i23_what_is_named_is_there_and_stays() -> None:
+def test_i23_missing_or_deleted_named_object_is_reported() -> None:
     kept, one, two = make_cold()
     unnamed = kept.write(20)
     kept.delete(unnamed.key)
@@ -172,14 +172,14 @@ def test_i23_what_is_named_is_there_and_stays() -> None:
     assert kept.broken_rules == ["I23"]
 
 
-def test_i23_of_a_deleted_topic_everything_may_go() -> None:
+def test_i23_all_objects_of_a_deleted_topic_may_go() -> None:
     kept, one, _ = make_cold()
     kept.put_slot(1, TopicDeleted(PID.topic_id, 0))
     kept.delete(one.key)
     assert kept.broken_rules == []
 
 
-def test_i23_what_has_expired_may_go_and_what_made_it_so_is_known() -> None:
+def test_i23_expired_object_may_go_and_its_expiry_is_known() -> None:
     kept, one, two = make_cold()
     kept.model.requested_start = lambda tp: 10
     assert kept.model.expiry_of(PID, 0, one.key) is None
@@ -190,13 +190,13 @@ def test_i23_what_has_expired_may_go_and_what_made_it_so_is_known() -> None:
     assert kept.broken_rules == []
 
 
-def test_i22_a_manifest_lets_nothing_go_early() -> None:
+def test_i22_early_expiry_in_a_manifest_is_reported() -> None:
     kept, _, two = make_cold()
     kept.put_manifest(replace(manifest(two), log_start_offset=10))
     assert kept.broken_rules == ["I22"]
 
 
-def test_i16_a_manifest_names_nothing_of_an_earlier_epoch() -> None:
+def test_i16_manifest_change_of_an_earlier_epoch_is_reported() -> None:
     kept, one, two = make_cold()
     late, new = kept.write(20), kept.upload(20, batch(20), epoch=3)
     kept.put_manifest(replace(manifest(one, two), leader_epoch=3))
@@ -210,7 +210,7 @@ def test_i16_a_manifest_names_nothing_of_an_earlier_epoch() -> None:
     assert kept.broken_rules == ["I16"] and "was under epoch 3" in kept.messages[0]
 
 
-def test_m3_no_slot_goes_above_the_boundary() -> None:
+def test_m3_deleted_slot_above_the_boundary_is_reported() -> None:
     kept = ModelledBucket()
     for slot in (1, 2):
         kept.put_slot(slot)
@@ -222,14 +222,14 @@ def test_m3_no_slot_goes_above_the_boundary() -> None:
 
 
 @pytest.mark.parametrize(("sequence", "collected", "red"), [(2, 1, []), (2, 0, ["M3"]), (1, 1, ["M3"])])
-def test_m3_the_boundary_only_grows(sequence: int, collected: int, red: list[str]) -> None:
+def test_m3_boundary_that_goes_back_is_reported(sequence: int, collected: int, red: list[str]) -> None:
     kept = ModelledBucket()
     kept.put_boundary(1, 1)
     kept.put_boundary(sequence, collected)
     assert kept.broken_rules == red
 
 
-def test_i23_the_boundary_names_what_is_there_and_stays() -> None:
+def test_i23_missing_or_deleted_snapshot_of_the_boundary_is_reported() -> None:
     kept = ModelledBucket()
     snapshot = SnapshotRef(0, "meta/snap/0")
     kept.put_boundary(1, -1, snapshot)
@@ -242,7 +242,7 @@ def test_i23_the_boundary_names_what_is_there_and_stays() -> None:
     assert kept.broken_rules == ["I23"]
 
 
-def test_i24_slots_are_dense_written_once_and_fit() -> None:
+def test_i24_slots_are_dense_written_once_and_apply() -> None:
     kept = ModelledBucket()
     kept.put_slot(1)
     assert kept.broken_rules == [] and kept.model.image.slot == 1
@@ -257,14 +257,14 @@ def test_i24_slots_are_dense_written_once_and_fit() -> None:
     assert kept.broken_rules[0] == "I20", "it was written twice"
 
 
-def test_m3_a_slot_below_the_boundary_is_void() -> None:
+def test_m3_slot_below_the_boundary_is_void() -> None:
     kept = ModelledBucket()
     kept.put_boundary(1, 1)
     kept.put_slot(1, TopicDeleted(PID.topic_id, 0), epoch=0)
     assert kept.broken_rules == [] and kept.model.image.slot == 0 and kept.model.counts["void_slots"] == 1
 
 
-def test_i25_epochs_of_controllers_never_go_back() -> None:
+def test_i25_controller_epoch_that_goes_back_is_reported() -> None:
     kept = ModelledBucket()
     kept.put_slot(1, epoch=2)
     kept.put_slot(2, epoch=2)
@@ -273,7 +273,7 @@ def test_i25_epochs_of_controllers_never_go_back() -> None:
     assert kept.broken_rules == ["I25"]
 
 
-def test_m5_a_broker_goes_by_a_prefix_of_the_log() -> None:
+def test_m5_image_that_is_no_prefix_of_the_log_is_reported() -> None:
     kept = ModelledBucket()
     before = kept.model.image
     kept.put_slot(1)
@@ -286,7 +286,7 @@ def test_m5_a_broker_goes_by_a_prefix_of_the_log() -> None:
     assert kept.broken_rules == ["I24", "M5"]
 
 
-def test_r3_a_leader_goes_by_what_the_log_says_or_said_when_it_acted_last() -> None:
+def test_r3_leader_uses_the_min_isr_of_the_log_or_of_its_last_applied_slot() -> None:
     kept = ModelledBucket()
     acted = [0]
     kept.model.applied_slot = lambda node: acted[0]
@@ -301,7 +301,7 @@ def test_r3_a_leader_goes_by_what_the_log_says_or_said_when_it_acted_last() -> N
     assert kept.broken_rules == ["R3"]
 
 
-def test_what_a_topic_goes_by_follows_the_log() -> None:
+def test_configuration_of_a_topic_follows_the_log() -> None:
     kept = ModelledBucket()
     assert kept.model.flush(PID) == {"none"}
     kept.now = 5
@@ -314,7 +314,7 @@ def test_what_a_topic_goes_by_follows_the_log() -> None:
     assert [each.flush for each in kept.model.configs_since(PID.topic_id, 6)] == ["ack"]
 
 
-def test_i22_what_a_topic_kept_until_lately_may_still_go() -> None:
+def test_i22_expiry_by_a_recent_configuration_is_allowed() -> None:
     for later, red in ((1, []), (DECISION_DELAY_NS + 1, ["I22"])):
         kept, _, two = make_cold()
         kept.put_slot(1, TopicConfigChanged(PID.topic_id, {"retention.bytes": "1"}))
@@ -325,7 +325,7 @@ def test_i22_what_a_topic_kept_until_lately_may_still_go() -> None:
         assert kept.broken_rules == red
 
 
-def test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest() -> None:
+def test_i21_local_log_that_starts_above_its_manifest_is_reported() -> None:
     kept = ModelledBucket()
     kept.model.on_local_log_start(PID, 0)
     kept.put_manifest(manifest())

@@ -1,4 +1,4 @@
-"""Recovery after the loss of all disks, and the objects that may be left in the bucket by then."""
+"""Tests of the recovery after the loss of all disks, and of the objects that may be left in the bucket by then."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ T, U = TopicPartition("t", 0), TopicPartition("t", 1)
         ({T: 12}, {}, [T]),
     ],
 )
-def test_i31_a_group_is_where_it_was_or_is_cut_to_the_end(
+def test_i31_group_offset_is_the_same_or_cut_to_the_end(
     was: dict[TopicPartition, int], found: dict[TopicPartition, int], wrong: list[TopicPartition]
 ) -> None:
-    """Both partitions end at 10, and go on to 12 while all are on their way back."""
+    """Both partitions end at 10, and grow to 12 during the recovery."""
     assert find_moved_offsets(was, found, {T: (10, 12), U: (10, 12)}) == wrong
 
 
 @pytest.mark.parametrize("jumped", [False, True])
-def test_i23_what_nothing_names_is_found_and_of_a_deleted_topic_where_no_clock_jumped(jumped: bool) -> None:
+def test_i23_unnamed_objects_are_found_unless_a_clock_jumped(jumped: bool) -> None:
     kept, _, _ = make_cold()
     options = SimpleNamespace(troubles=("clock_jump",) if jumped else ())
     run = cast(Any, SimpleNamespace(model=kept.model, options=options))

@@ -1,5 +1,5 @@
-"""Checks of replies: retries, log starts and records below them, offsets of groups, and the service while a broker is
-missing. Each fails for a broker that breaks it."""
+"""Tests of the checks of replies: retries, log starts and records below them, offsets of groups, and the service while
+a broker is missing. Each check fails for a broker that breaks its rule."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LED_PARTITION = PartitionImage((1, 2), 1, 0, (1, 2), ())
 
 
 def make_committed() -> ModelOfCopies:
-    """Ten records, a batch each, all committed; broker 1 leads, and has them from 4 on."""
+    """Returns a model of ten committed batches of one record; broker 1 leads, and has them from 4 on."""
     copies = ModelOfCopies("t-0", lambda rule, what: None, lambda: 0)
     copies.state = LED_PARTITION
     copies.committed = {number: LogBatch(number, number, 0, 100 + number) for number in range(10)}
@@ -70,17 +70,17 @@ def make_committed() -> ModelOfCopies:
         (1, 12, 112, Code.NONE, 13, False),
     ],
 )
-def test_i11_a_retry_is_told_the_offset_of_its_first_try(
+def test_i11_retry_with_another_offset_is_reported(
     node: int, first: int, crc: int, code: Code, offset: int, wrong: bool
 ) -> None:
-    """But where its batch is not here any more and this process may not have seen it, or it is not the leader that
-    answers, or another batch stands there."""
+    """The check is silent if the batch is gone here and this process may never have seen it, if another broker than the
+    leader replies, or if another batch has that offset."""
     assert [each.rule for each in retries.check_retry(make_committed(), node, first, crc, 0, code, offset)] == [
         "I11"
     ] * wrong
 
 
-def test_i11_a_log_that_began_behind_the_bucket_knows_all_that_the_bucket_does() -> None:
+def test_i11_log_that_began_at_the_cold_end_knows_retries_of_the_bucket() -> None:
     def told(copies: ModelOfCopies) -> int:
         return len([*retries.check_retry(copies, 1, 2, 102, 0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)])
 
@@ -95,7 +95,7 @@ def test_i11_a_log_that_began_behind_the_bucket_knows_all_that_the_bucket_does()
 
 
 class ReplyRig:
-    """Judges replies about partition `t-0`."""
+    """A checker of replies about partition `t-0`."""
 
     def __init__(self, sole: int = 0) -> None:
         self.copies = make_committed()
@@ -118,11 +118,11 @@ class ReplyRig:
 
 
 def batch_head(base: int, count: int) -> bytes:
-    """The head of a batch."""
+    """Returns the header of a batch."""
     return base.to_bytes(8, "big") + bytes(15) + (count - 1).to_bytes(4, "big") + bytes(40)
 
 
-def test_i22_below_what_was_told_to_be_deleted_nobody_is_shown_anything_who_asks_later() -> None:
+def test_i22_records_below_an_acknowledged_deletion_are_reported() -> None:
     heard = ReplyRig()
     heard.checker.on_records_deleted(T, 50, 5)
     heard.checker.on_records_deleted(T, 80, 7)
@@ -142,8 +142,8 @@ def test_i22_below_what_was_told_to_be_deleted_nobody_is_shown_anything_who_asks
 
 
 @pytest.mark.parametrize(("sole", "is_cold", "after", "wrong"), [(0, False, 0, 1), (-1, False, 0, 0), (0, True, 1, 1)])
-def test_i22_who_is_elected_uncleanly_may_lack_a_deletion(sole: int, is_cold: bool, after: int, wrong: int) -> None:
-    """A deletion that the new leader answers itself holds, and so does a log start in a manifest."""
+def test_i22_unclean_leader_may_lack_a_deletion(sole: int, is_cold: bool, after: int, wrong: int) -> None:
+    """A deletion that the new leader acknowledges itself holds, and so does a log start in a manifest."""
     heard = ReplyRig(sole)
     heard.checker.on_records_deleted(T, 50, 5)
     assert heard.check_start(4, 60) == ["I22"]
@@ -153,7 +153,7 @@ def test_i22_who_is_elected_uncleanly_may_lack_a_deletion(sole: int, is_cold: bo
     assert heard.check_start(1, 90) == ["I22"] * wrong and heard.check_start(2, 90) == ["I22"] * after
 
 
-def test_i21_the_leader_sends_nobody_away_from_what_may_be_read() -> None:
+def test_i21_out_of_range_for_a_readable_offset_is_reported() -> None:
     away = PartitionData(0, Code.OFFSET_OUT_OF_RANGE.number, -1)
     heard = ReplyRig()
     assert heard.check_fetch(away, 0, offset=3) == heard.check_fetch(away, 0, offset=10) == ["I21"]
@@ -183,7 +183,7 @@ def find_last_only(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_seed(how: str) -> int:
-    """One in which a broker that does not control goes missing so."""
+    """Returns a seed in which a broker that is not the controller goes missing in this way."""
     for seed in range(1_000):
         rng = random.Random(f"{seed}/lasting")
         if rng.random() < TRIAL_CHANCE and rng.choice((1, 2, 3)) == 2 and rng.choice(FAULT_KINDS) == how:
@@ -206,7 +206,7 @@ def find_seed(how: str) -> int:
         ),
     ],
 )
-def test_a_broker_that_breaks_it_is_found(
+def test_broker_that_breaks_the_rule_is_found(
     owner: type[Any],
     name: str,
     make: Callable[[Any], Any],
@@ -223,7 +223,7 @@ def test_a_broker_that_breaks_it_is_found(
     assert broken.value.rules[0] == rule
 
 
-def test_bounds_leave_room_for_a_session_and_for_another_controllers() -> None:
+def test_failover_bounds_allow_a_session_and_that_of_a_new_controller() -> None:
     bounds = FailoverBounds.for_session(3.0)
     assert 3.0 < bounds.replaced < bounds.fenced - 3.0 < bounds.led
     assert failover_checker.COMMIT_SECONDS > 5.0

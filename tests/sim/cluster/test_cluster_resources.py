@@ -1,4 +1,4 @@
-"""Resource limits of brokers during a run: each bound, once just kept and once just broken."""
+"""Tests of the resource limits of brokers during a run: each bound, once just kept and once just broken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sim.cluster.test_cluster_stored import without_faults
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_i30_a_broker_holds_no_more_than_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i30_resource_above_its_bound_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load = {name: LIMITS[name]}
     of = cast(Any, SimpleNamespace(high_load={}, findings=Findings(lambda what: None)))
     monkeypatch.setattr(resources, "measure_loads", lambda of: [(SimpleNamespace(process="b1"), None, load)])
@@ -28,7 +28,7 @@ def test_i30_a_broker_holds_no_more_than_that(name: str, monkeypatch: pytest.Mon
     assert of.high_load == load
 
 
-def test_i30_every_bound_is_of_something_that_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_i30_every_bound_has_a_measured_resource(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(1, without_faults).high_load.keys() == LIMITS.keys()
     monkeypatch.setitem(LIMITS, "tasks", 10)
     with pytest.raises(BrokenRules, match="I30"):

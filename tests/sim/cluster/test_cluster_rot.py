@@ -1,4 +1,4 @@
-"""Targets of bit rot: only logs of the topic that is judged."""
+"""Test of the targets of bit rot: only logs of the topic that the run judges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLD, NEW = TopicId("A" * 22), TopicId("B" * 22)
 
 
 def test_log_of_an_earlier_topic_of_the_name_is_no_target() -> None:
-    """A broker that acts late still had the log of the earlier topic, and its damage was laid to the new one."""
+    """Once, a broker that acted late still had the log of the earlier topic, and its damage counted for the new one."""
     disk, segment = SimDisk(random.Random(1)), f"{LOG_DIR}/t-0/{0:020d}.log"
     disk.make_dirs(f"{LOG_DIR}/t-0")
     for path, data in ((segment, batch(0)), (f"{LOG_DIR}/t-0/{METADATA_FILE}", encode_metadata(OLD))):

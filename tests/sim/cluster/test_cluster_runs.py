@@ -1,4 +1,4 @@
-"""Hundreds of lives of a cluster (`make sim OF=cluster SEEDS=1000` runs as many as you like)."""
+"""Simulated runs of a cluster with hundreds of seeds (`make sim OF=cluster SEEDS=1000` runs any number)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ REACHED = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_seed_breaks_a_promise() -> None:
+def test_runs_of_many_seeds_break_no_promise() -> None:
     run_seeds("cluster", SEEDS, REACHED)
 
 
 def trace_elsewhere(seed: int, hash_seed: int) -> str:
-    """Steps and digest of a run in a process of its own."""
+    """Returns steps and digest of a run in a process of its own."""
     code = f"from tests.sim.cluster.run import run; print(*run({seed}).trace)"
     env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -42,8 +42,8 @@ def trace_elsewhere(seed: int, hash_seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", [6, 26])
-def test_a_seed_is_one_story(seed: int) -> None:
-    """The same seed takes the same steps in the same order, in whatever process."""
+def test_same_seed_takes_the_same_steps(seed: int) -> None:
+    """A seed takes the same steps in the same order in every process."""
     first, second = run(seed), run(seed)
     assert first.trace == second.trace
     assert first.counts == second.counts

@@ -1,4 +1,4 @@
-"""Senders with several batches under way: in peace, and when one of them gets lost before those behind it."""
+"""Tests of senders with several batches in flight: without faults, and if one of the batches is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OK, REFUSED, UNKNOWN = (SendVerdict.OK, 2), (SendVerdict.FAILED, 1), (SendVerdic
         ([OK, (SendVerdict.FAILED, 2)], False),
     ],
 )
-def test_an_identity_goes_on_behind_what_is_known(ends: list[tuple[SendVerdict, int]], expected: bool) -> None:
+def test_producer_id_continues_behind_known_batches(ends: list[tuple[SendVerdict, int]], expected: bool) -> None:
     tp = TopicPartition("t", 0)
     sends = [Send("s", 0, tp, (b"v",), -1, 0, verdict=verdict, attempts=attempts) for verdict, attempts in ends]
     assert can_continue(sends) is expected
@@ -39,13 +39,13 @@ def with_in_flight(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def count_concurrent(sends: list[Send]) -> int:
-    """How many were under way with another one of their producer."""
+    """Returns how many batches were in flight with another one of their producer."""
     begun = [(send.producer_id, send.tp, send.invoked_ns) for send in sends if send.producer_id >= 0]
     return len(begun) - len(set(begun))
 
 
-def test_batches_are_under_way_together_and_one_that_gets_lost_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I11 and I12 hold for the sake of the broker alone: it is found when it takes what does not follow."""
+def test_pipelined_batches_are_sent_again_after_a_lost_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the broker keeps I11 and I12 here: a broker that takes a batch out of sequence is found."""
     assert count_concurrent(run(1, lambda drawn: without_faults(drawn).with_changes(in_flight=1)).history.sends) == 0
     sends = run(1, with_in_flight).history.sends
     assert count_concurrent(sends) > 20 and all(

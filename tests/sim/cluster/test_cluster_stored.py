@@ -1,4 +1,4 @@
-"""Checks of the stored bytes at the end: a run that would pass fails if the bytes are damaged there."""
+"""Tests of the checks of stored bytes at the end: a run that would pass fails if the bytes are damaged there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = [LogBatch(number, number, 0, number) for number in range(4)]
 
 
 def without_faults(drawn: ClusterOptions) -> ClusterOptions:
-    """One topic on all brokers, all of which goes up and nothing of which expires; no trouble."""
+    """Returns options of a run without faults: one topic on all brokers that is uploaded and never expires."""
     topic = TopicShape("t0", 1, 3, 2, "none")
     return drawn.with_changes(
         topics=(topic,), troubles=(), worst_fault=0.0, retention_bytes=-1, retention_ms=-1, chaos_seconds=15.0,
@@ -50,7 +50,7 @@ def corrupt_object(of: ClusterRun) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "rule"), [(corrupt_log, "I5"), (delete_object, "I23"), (corrupt_object, "I20")])
-def test_what_is_spoilt_at_the_end_is_found(
+def test_damage_at_the_end_is_found(
     spoil: Callable[[ClusterRun], None], rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = stored.check_stored
@@ -66,7 +66,7 @@ def test_what_is_spoilt_at_the_end_is_found(
     assert broken.value.rules[0] == rule
 
 
-def test_an_expired_object_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_object_that_is_not_deleted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def brief(drawn: ClusterOptions) -> ClusterOptions:
         return without_faults(drawn).with_changes(retention_bytes=2048, local_retention_bytes=1, chaos_seconds=50.0)
 
@@ -86,6 +86,6 @@ def test_an_expired_object_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) 
         ([LOG[0], *LOG[2:]], "is missing"),
     ],
 )
-def test_a_log_differs_below_what_is_committed_or_not_at_all(batches: list[LogBatch], what: str) -> None:
+def test_log_that_differs_is_reported_below_the_committed_end_only(batches: list[LogBatch], what: str) -> None:
     found = [each.what for each in stored.check_same_batches("log", "I5", batches, {each.base: each for each in LOG})]
     assert [each.partition(") ")[2] for each in found] == ([what] if what else [])

@@ -1,4 +1,4 @@
-"""Machines of a simulated cluster: how a broker's process ends and begins, and what else can happen to it."""
+"""Tests of the machines of a simulated cluster: how a broker's process starts and ends, and the faults in between."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def fetch_metadata(world: SimWorld, name: str) -> MetadataResponse:
         await client.close()
 
 
-def test_a_broker_answers_over_the_network_and_no_more_when_it_is_killed() -> None:
-    async def tale(world: SimWorld, host: SimHost) -> None:
+def test_killed_broker_no_longer_answers_over_the_network() -> None:
+    async def scenario(world: SimWorld, host: SimHost) -> None:
         got = await fetch_metadata(world, "c1")
         assert [(broker.node_id, broker.host, broker.port) for broker in got.brokers] == [(1, "b1", 9092)]
         process = host.process
@@ -62,36 +62,36 @@ def test_a_broker_answers_over_the_network_and_no_more_when_it_is_killed() -> No
         await wait_up(host)
         assert host.lives == 2 and (await fetch_metadata(world, "c3")).brokers
 
-    run(tale)
+    run(scenario)
 
 
-def test_each_end_is_told_before_the_next_life_begins() -> None:
-    async def tale(world: SimWorld, host: SimHost) -> None:
-        told: list[tuple[str, int]] = []
-        host.on_end = lambda each, how: told.append((how, each.lives))
+def test_each_end_is_reported_before_the_next_start() -> None:
+    async def scenario(world: SimWorld, host: SimHost) -> None:
+        ends: list[tuple[str, int]] = []
+        host.on_end = lambda each, how: ends.append((how, each.lives))
         for how in ("kill", "power", "disk"):
             await host.end(how)
             host.power_on()
             await wait_up(host)
         assert await host.stop()
-        assert told == [("kill", 1), ("power", 2), ("disk", 3), ("stop", 4)]
+        assert ends == [("kill", 1), ("power", 2), ("disk", 3), ("stop", 4)]
 
-    run(tale)
+    run(scenario)
 
 
-def test_a_stop_that_takes_too_long_is_a_kill() -> None:
-    async def tale(world: SimWorld, host: SimHost) -> None:
-        told: list[str] = []
-        host.on_end = lambda each, how: told.append(how)
+def test_stop_that_takes_too_long_becomes_a_kill() -> None:
+    async def scenario(world: SimWorld, host: SimHost) -> None:
+        ends: list[str] = []
+        host.on_end = lambda each, how: ends.append(how)
         host.machine.disk.sync_seconds = lambda: 10.0
         assert not await host.stop(0.5)
-        assert told == ["kill"]
+        assert ends == ["kill"]
 
-    run(tale)
+    run(scenario)
 
 
-def test_a_frozen_broker_answers_when_it_goes_on() -> None:
-    async def tale(world: SimWorld, host: SimHost) -> None:
+def test_frozen_broker_answers_when_it_resumes() -> None:
+    async def scenario(world: SimWorld, host: SimHost) -> None:
         host.freeze()
         asking = asyncio.get_running_loop().create_task(fetch_metadata(world, "c1"))
         await asyncio.sleep(2)
@@ -99,28 +99,28 @@ def test_a_frozen_broker_answers_when_it_goes_on() -> None:
         host.resume()
         assert (await asking).brokers
 
-    run(tale)
+    run(scenario)
 
 
-def test_a_broker_whose_disk_fails_is_started_again() -> None:
-    async def tale(world: SimWorld, host: SimHost) -> None:
+def test_broker_with_a_failed_disk_is_started_again() -> None:
+    async def scenario(world: SimWorld, host: SimHost) -> None:
         assert host.node is not None
-        told: list[str] = []
-        host.on_end = lambda each, how: told.append(how)
+        ends: list[str] = []
+        host.on_end = lambda each, how: ends.append(how)
         host.machine.disk._failed = "sync failed"
         host.node._fail("the disk is gone")
         await asyncio.sleep(0.2)
         await wait_up(host)
-        assert host.lives == 2 and told == ["failed"]
+        assert host.lives == 2 and ends == ["failed"]
 
-    run(tale)
+    run(scenario)
 
 
-def test_a_broker_that_ends_for_no_reason_is_a_finding() -> None:
-    async def tale(world: SimWorld, host: SimHost) -> None:
+def test_broker_that_ends_without_a_reason_is_a_finding() -> None:
+    async def scenario(world: SimWorld, host: SimHost) -> None:
         assert host.node is not None and host.failure() is None
         host.node._fail("a bug")
         await asyncio.sleep(0.2)
         assert "ended by itself" in str(host.failure())
 
-    run(tale)
+    run(scenario)

@@ -1,4 +1,4 @@
-"""The reference model of a partition's copies: each rule, once kept and once broken."""
+"""Tests of the reference model of a partition's copies: each rule, once kept and once broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def batch(base: int, epoch: int = 0, crc: int = 0) -> LogBatch:
 
 
 class ModelRig:
-    """A partition on brokers 1 to 3 under min.insync.replicas 2, with what was found wrong."""
+    """A model of a partition on brokers 1 to 3 with min.insync.replicas 2, and its findings."""
 
     def __init__(self) -> None:
         self.broken_rules: list[str] = []
@@ -53,167 +53,168 @@ class ModelRig:
 
 
 def make_three_copies(count: int) -> ModelRig:
-    """`count` batches on all three, committed."""
-    told = ModelRig()
+    """Returns a model with `count` committed batches on all three brokers."""
+    rig = ModelRig()
     for number in range(count):
-        told.write(1, 2, 3, base=number * 10)
-    told.commit(count * 10)
-    assert told.broken_rules == [] and told.copies.committed_end == count * 10
-    return told
+        rig.write(1, 2, 3, base=number * 10)
+    rig.commit(count * 10)
+    assert rig.broken_rules == [] and rig.copies.committed_end == count * 10
+    return rig
 
 
-def test_a_whole_story_breaks_no_rule() -> None:
-    told = make_three_copies(2)
-    told.write(1, 2, base=20)
-    told.change_partition(1, 0, (1, 2))
-    told.commit(30, isr=(1, 2))
-    told.change_partition(2, 1, (2,), (1,), live=(2, 3))
-    told.copies.on_leader(2, "b", 1, 30)
-    told.write(2, 3, base=30, epoch=1)
-    told.copies.on_truncated(1, 30, why="nothing")
-    assert told.broken_rules == ["I3"], "broker 3 wrote 30 at its end 20"
+def test_correct_sequence_of_events_breaks_no_rule() -> None:
+    rig = make_three_copies(2)
+    rig.write(1, 2, base=20)
+    rig.change_partition(1, 0, (1, 2))
+    rig.commit(30, isr=(1, 2))
+    rig.change_partition(2, 1, (2,), (1,), live=(2, 3))
+    rig.copies.on_leader(2, "b", 1, 30)
+    rig.write(2, 3, base=30, epoch=1)
+    rig.copies.on_truncated(1, 30, why="nothing")
+    assert rig.broken_rules == ["I3"], "broker 3 wrote 30 at its end 20"
 
 
-def test_what_lies_below_the_log_start_may_be_of_another_history() -> None:
-    """All of the new epoch is deleted before a follower that has records of the old one asks: nothing parts them."""
+def test_records_below_the_log_start_may_be_of_another_history() -> None:
+    """All records of the new epoch are deleted before a follower with records of the old one fetches: nothing
+    diverges."""
     for start, red in ((30, []), (20, ["I10"])):
-        told = make_three_copies(2)
-        told.write(3, base=20)
-        told.change_partition(2, 1, (2,), (1,), live=(1, 2))
-        told.copies.on_leader(2, "b", 1, 20)
-        told.write(1, 2, base=20, epoch=1)
-        told.change_partition(2, 1, (1, 2))
-        told.commit(30, node=2, epoch=1, isr=(1, 2))
-        told.copies.on_log_start(start, [Retention()], 0, 0, requested_start=start)
-        told.change_partition(2, 1, (1, 2, 3))
-        assert told.broken_rules == red
+        rig = make_three_copies(2)
+        rig.write(3, base=20)
+        rig.change_partition(2, 1, (2,), (1,), live=(1, 2))
+        rig.copies.on_leader(2, "b", 1, 20)
+        rig.write(1, 2, base=20, epoch=1)
+        rig.change_partition(2, 1, (1, 2))
+        rig.commit(30, node=2, epoch=1, isr=(1, 2))
+        rig.copies.on_log_start(start, [Retention()], 0, 0, requested_start=start)
+        rig.change_partition(2, 1, (1, 2, 3))
+        assert rig.broken_rules == red
 
 
-def test_i3_a_log_has_no_gap() -> None:
-    told = make_three_copies(1)
-    told.write(2, base=20)
-    assert told.broken_rules == ["I3"]
+def test_i3_gap_in_a_log_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.write(2, base=20)
+    assert rig.broken_rules == ["I3"]
 
 
-def test_i5_a_start_finds_what_its_disk_held() -> None:
-    told = make_three_copies(2)
-    told.copies.on_opened(1, 0, [batch(0), batch(10)])
-    assert told.broken_rules == []
-    told.copies.on_opened(1, 0, [batch(0)])
-    assert told.broken_rules == ["I5"]
+def test_i5_start_finds_the_content_of_its_disk() -> None:
+    rig = make_three_copies(2)
+    rig.copies.on_opened(1, 0, [batch(0), batch(10)])
+    assert rig.broken_rules == []
+    rig.copies.on_opened(1, 0, [batch(0)])
+    assert rig.broken_rules == ["I5"]
 
 
-def test_i5_after_a_power_cut_the_rest_may_be_gone_but_what_was_fsynced() -> None:
-    told = make_three_copies(2)
-    told.damage(1, batch(0), batch(10))
-    told.copies.on_opened(1, 0, [batch(0)])
-    assert told.broken_rules == []
-    told.damage(2, batch(0), batch(10), proved=True)
-    told.copies.on_opened(2, 0, [batch(0)])
-    assert told.broken_rules == ["I5"]
+def test_i5_power_cut_may_take_all_but_fsynced_records() -> None:
+    rig = make_three_copies(2)
+    rig.damage(1, batch(0), batch(10))
+    rig.copies.on_opened(1, 0, [batch(0)])
+    assert rig.broken_rules == []
+    rig.damage(2, batch(0), batch(10), proved=True)
+    rig.copies.on_opened(2, 0, [batch(0)])
+    assert rig.broken_rules == ["I5"]
 
 
-def test_i5_what_is_committed_once_stays_so() -> None:
-    told = make_three_copies(1)
-    told.change_partition(2, 1, (2, 3))
-    told.copies.on_leader(2, "b", 1, 10)
-    told.write(2, 3, base=10, epoch=1)
-    told.commit(20, 2, 1, (2, 3))
-    told.write(1, base=10)
-    told.copies.on_high_watermark(1, 0, 20, (1,), 1)
-    assert told.broken_rules == ["I5", "I6"]
+def test_i5_changed_committed_record_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.change_partition(2, 1, (2, 3))
+    rig.copies.on_leader(2, "b", 1, 10)
+    rig.write(2, 3, base=10, epoch=1)
+    rig.commit(20, 2, 1, (2, 3))
+    rig.write(1, base=10)
+    rig.copies.on_high_watermark(1, 0, 20, (1,), 1)
+    assert rig.broken_rules == ["I5", "I6"]
 
 
-def test_i6_a_high_watermark_covers_what_all_in_sync_have() -> None:
-    told = make_three_copies(1)
-    told.write(1, 2, base=10)
-    told.commit(20)
-    assert told.broken_rules == ["I6"]
+def test_i6_high_watermark_above_an_in_sync_replica_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.write(1, 2, base=10)
+    rig.commit(20)
+    assert rig.broken_rules == ["I6"]
 
 
-def test_i6_whom_the_metadata_log_took_out_a_leader_may_still_count() -> None:
-    told = ModelRig()
-    told.change_partition(1, 0, (1, 2))
-    told.write(1, 2, base=0)
-    told.commit(10)
-    assert told.broken_rules == []
+def test_i6_leader_may_still_count_a_removed_isr_member() -> None:
+    rig = ModelRig()
+    rig.change_partition(1, 0, (1, 2))
+    rig.write(1, 2, base=0)
+    rig.commit(10)
+    assert rig.broken_rules == []
 
 
-def test_i6_a_high_watermark_never_goes_back() -> None:
-    told = make_three_copies(2)
-    told.commit(10)
-    assert told.broken_rules == ["I6"]
+def test_i6_high_watermark_that_goes_back_is_reported() -> None:
+    rig = make_three_copies(2)
+    rig.commit(10)
+    assert rig.broken_rules == ["I6"]
 
 
-def test_i6_a_high_watermark_stays_within_the_log() -> None:
-    told = make_three_copies(1)
-    told.commit(20)
-    assert told.broken_rules[0] == "I6"
+def test_i6_high_watermark_above_the_log_end_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.commit(20)
+    assert rig.broken_rules[0] == "I6"
 
 
-def test_r3_a_high_watermark_needs_enough_in_sync() -> None:
-    told = make_three_copies(1)
-    told.change_partition(1, 0, (1,), (2,))
-    told.write(1, base=10)
-    told.commit(20, isr=(1,))
-    assert told.broken_rules == ["R3"]
+def test_r3_high_watermark_with_a_small_isr_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.change_partition(1, 0, (1,), (2,))
+    rig.write(1, base=10)
+    rig.commit(20, isr=(1,))
+    assert rig.broken_rules == ["R3"]
 
 
-def test_i8_an_epoch_has_one_leader() -> None:
-    told = make_three_copies(1)
-    told.copies.on_leader(1, "a", 0, 10)
-    assert told.broken_rules == []
-    told.copies.on_leader(2, "b", 0, 10)
-    assert told.broken_rules == ["I8"]
+def test_i8_second_leader_of_an_epoch_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.copies.on_leader(1, "a", 0, 10)
+    assert rig.broken_rules == []
+    rig.copies.on_leader(2, "b", 0, 10)
+    assert rig.broken_rules == ["I8"]
 
 
-def test_i8_a_leader_does_not_change_within_an_epoch() -> None:
-    told = make_three_copies(1)
-    told.change_partition(2, 0, (1, 2, 3))
-    assert told.broken_rules == ["I8"]
+def test_i8_changed_leader_within_an_epoch_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.change_partition(2, 0, (1, 2, 3))
+    assert rig.broken_rules == ["I8"]
 
 
-def test_i9_who_is_elected_has_all_that_is_committed() -> None:
-    told = make_three_copies(1)
-    told.write(1, 2, base=10)
-    told.change_partition(1, 0, (1, 2))
-    told.commit(20, isr=(1, 2))
-    told.change_partition(3, 1, (3,))
-    assert told.broken_rules == ["I10", "I10"], "3 has not everything, and 1 and 2 went for it"
-    told.broken_rules.clear()
-    told.copies.on_leader(3, "c", 1, 10)
-    assert told.broken_rules == [], "by then nobody in sync holds it: that was said already"
+def test_i9_leader_without_all_committed_records_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.write(1, 2, base=10)
+    rig.change_partition(1, 0, (1, 2))
+    rig.commit(20, isr=(1, 2))
+    rig.change_partition(3, 1, (3,))
+    assert rig.broken_rules == ["I10", "I10"], "3 has not everything, and 1 and 2 went for it"
+    rig.broken_rules.clear()
+    rig.copies.on_leader(3, "c", 1, 10)
+    assert rig.broken_rules == [], "by then nobody in sync holds it: that was said already"
 
 
-def test_i9_the_log_itself_counts_not_its_length() -> None:
-    told = make_three_copies(1)
-    told.write(3, base=10, epoch=7)
-    told.write(1, 2, base=10)
-    told.change_partition(1, 0, (1, 2))
-    told.commit(20, isr=(1, 2))
-    told.copies.on_leader(3, "c", 1, 20)
-    assert told.broken_rules == ["I9"]
+def test_i9_content_of_a_log_counts_and_not_its_length() -> None:
+    rig = make_three_copies(1)
+    rig.write(3, base=10, epoch=7)
+    rig.write(1, 2, base=10)
+    rig.change_partition(1, 0, (1, 2))
+    rig.commit(20, isr=(1, 2))
+    rig.copies.on_leader(3, "c", 1, 20)
+    assert rig.broken_rules == ["I9"]
 
 
-def test_i10_a_member_has_all_that_is_committed() -> None:
-    told = make_three_copies(1)
-    told.write(1, 2, base=10)
-    told.change_partition(1, 0, (1, 2))
-    told.commit(20, isr=(1, 2))
-    told.change_partition(1, 0, (1, 2, 3))
-    assert told.broken_rules == ["I10"]
+def test_i10_member_without_all_committed_records_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.write(1, 2, base=10)
+    rig.change_partition(1, 0, (1, 2))
+    rig.commit(20, isr=(1, 2))
+    rig.change_partition(1, 0, (1, 2, 3))
+    assert rig.broken_rules == ["I10"]
 
 
-def test_i10_the_last_whole_copy_does_not_leave_for_one_that_is_known_to_lack() -> None:
+def test_i10_last_complete_copy_does_not_leave_for_an_incomplete_one() -> None:
     for life, red in ((1, []), (2, ["I10"])):
-        told = make_three_copies(1)
-        told.change_partition(1, 0, (1, 2))
-        told.damage(2)
-        told.change_partition(2, 1, (2,), live=(2, 3), lives=LIVES | {2: life})
-        assert told.broken_rules == red, "damage that nobody knows of yet is forgiven"
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1, 2))
+        rig.damage(2)
+        rig.change_partition(2, 1, (2,), live=(2, 3), lives=LIVES | {2: life})
+        assert rig.broken_rules == red, "damage that nobody knows of yet is forgiven"
 
 
-def test_i10_who_died_before_it_believed_its_directory_is_doubted_again() -> None:
+def test_i10_broker_that_dies_before_it_trusts_its_directory_is_suspect() -> None:
     """A power cut took nothing of the last member's log. It led as last resort, with or without a loss report, and was
     killed. Its next start has to suspect the log again, unless the broker had trusted its directory by then."""
     for loss in (None, Loss(2, 20, 0)):
@@ -221,199 +222,199 @@ def test_i10_who_died_before_it_believed_its_directory_is_doubted_again() -> Non
             (False, False, False, []), (True, False, False, ["I10"]),
             (False, False, True, ["I10"]), (False, True, True, []),
         ):  # fmt: skip
-            told = make_three_copies(2)
-            told.change_partition(1, 0, (1,))
-            told.damage(1, batch(0), batch(10), proved=proved)
+            rig = make_three_copies(2)
+            rig.change_partition(1, 0, (1,))
+            rig.damage(1, batch(0), batch(10), proved=proved)
             again = LIVES | {1: 2}
-            told.change_partition(NO_LEADER, 1, (), (), (1,), lives=again, loss=Loss(1, 20, 0))
-            told.broken_rules.clear()
-            told.change_partition(1, 2, (1,), lives=again, loss=loss)
+            rig.change_partition(NO_LEADER, 1, (), (), (1,), lives=again, loss=Loss(1, 20, 0))
+            rig.broken_rules.clear()
+            rig.change_partition(1, 2, (1,), lives=again, loss=loss)
             if believed:
-                told.copies.on_directory_trusted(1)
+                rig.copies.on_directory_trusted(1)
             else:
-                told.copies.on_death_while_suspect(1, 2, has_no_proof=full)
-            told.change_partition(NO_LEADER, 2, (), (1,), live=(2, 3), lives=again, loss=loss)
-            assert told.broken_rules == [], "it is eligible while it is away"
-            told.change_partition(NO_LEADER, 2, (), (), (1,), lives=again | {1: 3}, loss=loss)
-            assert told.broken_rules == red, (loss, believed, full, proved)
+                rig.copies.on_death_while_suspect(1, 2, has_no_proof=full)
+            rig.change_partition(NO_LEADER, 2, (), (1,), live=(2, 3), lives=again, loss=loss)
+            assert rig.broken_rules == [], "it is eligible while it is away"
+            rig.change_partition(NO_LEADER, 2, (), (), (1,), lives=again | {1: 3}, loss=loss)
+            assert rig.broken_rules == red, (loss, believed, full, proved)
 
 
-def test_i10_a_leader_is_in_sync_and_all_in_sync_are_live() -> None:
+def test_i10_leader_is_in_sync_and_all_isr_members_are_live() -> None:
     for isr, live, red in (((1, 2), (1, 2), []), ((1, 2), (1, 3), ["I10"]), ((2, 3), LIVE, ["I10"])):
-        told = make_three_copies(1)
-        told.change_partition(1, 0, isr, live=live)
-        assert told.broken_rules == red
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, isr, live=live)
+        assert rig.broken_rules == red
 
 
 def test_i10_sets_are_disjoint_and_of_replicas() -> None:
-    told = make_three_copies(1)
-    told.change_partition(1, 0, (1, 2), (2,))
-    assert told.broken_rules == ["I10"]
+    rig = make_three_copies(1)
+    rig.change_partition(1, 0, (1, 2), (2,))
+    assert rig.broken_rules == ["I10"]
 
 
-def test_r1_who_joined_and_lost_power_before_anybody_wrote_so_has_what_it_fsynced() -> None:
+def test_r1_member_that_lost_power_before_its_join_has_fsynced_records() -> None:
     for proved in (True, False):
-        told = make_three_copies(1)
-        told.change_partition(1, 0, (1, 2))
-        told.damage(3)
-        told.change_partition(1, 0, (1, 2), lives={**LIVES, 3: 2})
-        told.write(3, base=0)
-        told.copies.on_damage(3, 0, [batch(0)], 2, is_provable=proved)
-        told.change_partition(1, 0, (1, 2, 3), lives={**LIVES, 3: 2})
-        told.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: 3})
-        assert told.broken_rules == ([] if proved else ["R1"])
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1, 2))
+        rig.damage(3)
+        rig.change_partition(1, 0, (1, 2), lives={**LIVES, 3: 2})
+        rig.write(3, base=0)
+        rig.copies.on_damage(3, 0, [batch(0)], 2, is_provable=proved)
+        rig.change_partition(1, 0, (1, 2, 3), lives={**LIVES, 3: 2})
+        rig.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: 3})
+        assert rig.broken_rules == ([] if proved else ["R1"])
 
 
-def test_i10_the_last_of_a_move_leaves_for_one_that_joins_with_all_that_is_committed() -> None:
+def test_i10_last_old_replica_leaves_when_a_complete_one_joins() -> None:
     for upto in (20, 10):
-        told = make_three_copies(2)
-        told.change_partition(1, 0, (1, 2))
-        told.damage(3)
-        told.change_partition(1, 0, (1,), lives={**LIVES, 3: 2})
+        rig = make_three_copies(2)
+        rig.change_partition(1, 0, (1, 2))
+        rig.damage(3)
+        rig.change_partition(1, 0, (1,), lives={**LIVES, 3: 2})
         for base in range(0, upto, 10):
-            told.write(3, base=base)
-        told.change_partition(3, 1, (3,), lives={**LIVES, 3: 2})
-        assert told.broken_rules == ([] if upto == 20 else ["I10"])
+            rig.write(3, base=base)
+        rig.change_partition(3, 1, (3,), lives={**LIVES, 3: 2})
+        assert rig.broken_rules == ([] if upto == 20 else ["I10"])
 
 
-def test_r1_who_joins_and_comes_back_whole_within_one_slot_is_eligible() -> None:
+def test_r1_broker_that_joins_and_returns_whole_in_one_slot_is_eligible() -> None:
     for lives in (3, 2):
-        told = make_three_copies(1)
-        told.change_partition(1, 0, (1, 2))
-        told.damage(3, batch(0))
-        told.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: lives})
-        assert told.broken_rules == ([] if lives == 3 else ["R1"])
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1, 2))
+        rig.damage(3, batch(0))
+        rig.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: lives})
+        assert rig.broken_rules == ([] if lives == 3 else ["R1"])
 
 
-def test_r1_who_joins_and_is_fenced_within_one_slot_is_eligible() -> None:
-    """By the life that it joined in: what hurt it came before."""
+def test_r1_broker_that_joins_and_is_fenced_in_one_slot_is_eligible() -> None:
+    """The process that joined counts: the damage came before it."""
     for between in ((1, 2, 3), ()):
-        told = make_three_copies(1)
-        told.change_partition(1, 0, (1, 2))
-        told.damage(3, batch(0))
-        told.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: 2}, isr_within_slot=between)
-        assert told.broken_rules == ([] if between else ["R1"])
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1, 2))
+        rig.damage(3, batch(0))
+        rig.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: 2}, isr_within_slot=between)
+        assert rig.broken_rules == ([] if between else ["R1"])
 
 
-def test_r1_who_comes_back_unproved_is_not_eligible() -> None:
-    told = make_three_copies(1)
-    told.damage(2, batch(0))
-    told.change_partition(1, 0, (1, 3), (2,))
-    assert told.broken_rules == [], "the cluster does not know yet"
-    told.change_partition(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
-    assert told.broken_rules == ["R1"]
+def test_r1_broker_that_returns_unproved_is_not_eligible() -> None:
+    rig = make_three_copies(1)
+    rig.damage(2, batch(0))
+    rig.change_partition(1, 0, (1, 3), (2,))
+    assert rig.broken_rules == [], "the cluster does not know yet"
+    rig.change_partition(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
+    assert rig.broken_rules == ["R1"]
 
 
-def test_r1_a_clean_stop_outlives_a_power_cut() -> None:
-    told = make_three_copies(1)
-    told.copies.on_clean_stop(2)
-    told.damage(2, batch(0))
-    told.change_partition(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
-    assert told.broken_rules == []
+def test_r1_log_after_a_clean_stop_is_whole_after_a_power_cut() -> None:
+    rig = make_three_copies(1)
+    rig.copies.on_clean_stop(2)
+    rig.damage(2, batch(0))
+    rig.change_partition(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
+    assert rig.broken_rules == []
 
 
-def test_r2_who_joined_after_damage_counts_again() -> None:
-    told = make_three_copies(2)
-    told.damage(2, batch(0))
+def test_r2_copy_that_joins_after_damage_counts_again() -> None:
+    rig = make_three_copies(2)
+    rig.damage(2, batch(0))
     again = LIVES | {2: 2}
-    told.change_partition(1, 0, (1, 3), lives=again)
-    told.change_partition(1, 0, (1, 2, 3), lives=again)
-    assert told.broken_rules == ["I10"], "it lacks the second batch"
-    told.broken_rules.clear()
-    told.write(2, base=10)
-    told.change_partition(1, 0, (1, 2, 3), lives=again)
-    assert told.broken_rules == [] and told.copies.copy(2).is_provable
+    rig.change_partition(1, 0, (1, 3), lives=again)
+    rig.change_partition(1, 0, (1, 2, 3), lives=again)
+    assert rig.broken_rules == ["I10"], "it lacks the second batch"
+    rig.broken_rules.clear()
+    rig.write(2, base=10)
+    rig.change_partition(1, 0, (1, 2, 3), lives=again)
+    assert rig.broken_rules == [] and rig.copies.copy(2).is_provable
 
 
-def test_r4_of_unproved_members_the_one_with_most_is_elected() -> None:
+def test_r4_unproved_member_with_the_most_records_is_elected() -> None:
     for winner, red in ((1, []), (2, ["R4"])):
-        told = make_three_copies(3)
-        told.damage(1, batch(0), batch(10))
-        told.damage(2, batch(0))
-        told.damage(3)
+        rig = make_three_copies(3)
+        rig.damage(1, batch(0), batch(10))
+        rig.damage(2, batch(0))
+        rig.damage(3)
         again = {1: 2, 2: 2, 3: 2}
-        told.change_partition(NO_LEADER, 1, (), (), (1, 2, 3), lives=again)
-        told.change_partition(winner, 2, (winner,), lives=again)
-        assert told.broken_rules == red
+        rig.change_partition(NO_LEADER, 1, (), (), (1, 2, 3), lives=again)
+        rig.change_partition(winner, 2, (winner,), lives=again)
+        assert rig.broken_rules == red
 
 
-def test_a_budget_that_is_used_up_forgives_from_where_nothing_is_held() -> None:
-    told = make_three_copies(3)
-    told.now = 5
-    told.damage(1, batch(0), batch(10))
-    assert not told.copies.may_be_gone(25, 0), "2 and 3 hold it"
-    told.damage(2)
-    told.damage(3, batch(0))
-    assert told.copies.may_be_gone(25, 0) and told.copies.may_be_gone(20, 5)
-    assert not told.copies.may_be_gone(15, 0) and not told.copies.may_be_gone(25, 6)
+def test_loss_beyond_the_fault_budget_is_allowed_from_its_first_record() -> None:
+    rig = make_three_copies(3)
+    rig.now = 5
+    rig.damage(1, batch(0), batch(10))
+    assert not rig.copies.may_be_gone(25, 0), "2 and 3 hold it"
+    rig.damage(2)
+    rig.damage(3, batch(0))
+    assert rig.copies.may_be_gone(25, 0) and rig.copies.may_be_gone(20, 5)
+    assert not rig.copies.may_be_gone(15, 0) and not rig.copies.may_be_gone(25, 6)
 
 
-def test_what_is_cold_is_never_lost() -> None:
-    told = make_three_copies(2)
-    told.copies.on_cold_end(10)
+def test_cold_records_are_never_lost() -> None:
+    rig = make_three_copies(2)
+    rig.copies.on_cold_end(10)
     for node in (1, 2, 3):
-        told.damage(node)
-    assert told.copies.may_be_gone(10, 0) and not told.copies.may_be_gone(9, 0)
+        rig.damage(node)
+    assert rig.copies.may_be_gone(10, 0) and not rig.copies.may_be_gone(9, 0)
 
 
-def test_r5_no_epoch_begins_below_what_is_cold() -> None:
-    told = make_three_copies(2)
-    told.copies.on_cold_end(20)
-    told.copies.on_log_reset(2, 20)
-    told.copies.on_leader(2, "b", 1, 20)
-    assert told.broken_rules == []
-    told.copies.on_leader(3, "c", 2, 10)
-    assert told.broken_rules == ["R5"]
+def test_r5_epoch_that_begins_below_the_cold_end_is_reported() -> None:
+    rig = make_three_copies(2)
+    rig.copies.on_cold_end(20)
+    rig.copies.on_log_reset(2, 20)
+    rig.copies.on_leader(2, "b", 1, 20)
+    assert rig.broken_rules == []
+    rig.copies.on_leader(3, "c", 2, 10)
+    assert rig.broken_rules == ["R5"]
 
 
-def test_i22_what_is_local_goes_only_when_it_is_cold_or_expired() -> None:
-    told = make_three_copies(3)
-    told.copies.on_cold_end(10)
-    told.copies.on_local_delete(1, 10)
-    assert told.broken_rules == []
-    told.copies.on_local_delete(3, 20)
-    assert told.broken_rules == ["I22"]
-    told.copies.on_log_start(20, [Retention(retention_ms=0)], 1, 0)
-    told.copies.on_local_delete(2, 20)
-    assert told.broken_rules == ["I22"]
+def test_i22_local_delete_of_records_that_are_not_cold_is_reported() -> None:
+    rig = make_three_copies(3)
+    rig.copies.on_cold_end(10)
+    rig.copies.on_local_delete(1, 10)
+    assert rig.broken_rules == []
+    rig.copies.on_local_delete(3, 20)
+    assert rig.broken_rules == ["I22"]
+    rig.copies.on_log_start(20, [Retention(retention_ms=0)], 1, 0)
+    rig.copies.on_local_delete(2, 20)
+    assert rig.broken_rules == ["I22"]
 
 
-def test_i22_a_log_starts_only_where_retention_lets_it() -> None:
-    told = make_three_copies(3)
-    told.copies.on_log_start(20, [Retention(retention_ms=0)], 1, 0)
-    told.copies.on_log_start(10, [Retention()], 1, 0)
-    assert told.broken_rules == [] and told.copies.log_start == 20
-    told.copies.on_log_start(30, [Retention(retention_ms=1)], 1, 0)
-    assert told.broken_rules == ["I22"]
+def test_i22_log_start_that_retention_forbids_is_reported() -> None:
+    rig = make_three_copies(3)
+    rig.copies.on_log_start(20, [Retention(retention_ms=0)], 1, 0)
+    rig.copies.on_log_start(10, [Retention()], 1, 0)
+    assert rig.broken_rules == [] and rig.copies.log_start == 20
+    rig.copies.on_log_start(30, [Retention(retention_ms=1)], 1, 0)
+    assert rig.broken_rules == ["I22"]
 
 
-def test_i22_what_a_leader_may_have_counted_and_lost_counts() -> None:
-    told = ModelRig()
+def test_i22_lost_tail_of_a_leader_counts_for_retention() -> None:
+    rig = ModelRig()
     for base in (0, 10):
         for node in (1, 2, 3):
-            told.copies.on_append(node, batch(base)._replace(size=100))
-    told.commit(20)
-    told.copies.on_append(1, batch(20)._replace(size=50))
-    told.copies.on_truncated(1, 20, why="divergence")
-    told.copies.on_log_start(10, [Retention(retention_bytes=150)], 0, 0)
-    assert told.broken_rules == []
-    told.copies.on_log_start(20, [Retention(retention_bytes=51)], 0, 0)
-    assert told.broken_rules == ["I22"]
+            rig.copies.on_append(node, batch(base)._replace(size=100))
+    rig.commit(20)
+    rig.copies.on_append(1, batch(20)._replace(size=50))
+    rig.copies.on_truncated(1, 20, why="divergence")
+    rig.copies.on_log_start(10, [Retention(retention_bytes=150)], 0, 0)
+    assert rig.broken_rules == []
+    rig.copies.on_log_start(20, [Retention(retention_bytes=51)], 0, 0)
+    assert rig.broken_rules == ["I22"]
 
 
-def test_i16_who_obeyed_a_leader_obeys_no_earlier_one() -> None:
-    told = make_three_copies(1)
-    told.copies.on_follow(2, 3)
-    told.copies.on_follow(2, 3)
-    told.copies.on_follow(3, 2)
-    assert told.broken_rules == []
-    told.copies.on_follow(2, 2)
-    assert told.broken_rules == ["I16"]
+def test_i16_follower_of_an_earlier_leader_is_reported() -> None:
+    rig = make_three_copies(1)
+    rig.copies.on_follow(2, 3)
+    rig.copies.on_follow(2, 3)
+    rig.copies.on_follow(3, 2)
+    assert rig.broken_rules == []
+    rig.copies.on_follow(2, 2)
+    assert rig.broken_rules == ["I16"]
 
 
-def test_r5_who_was_deposed_before_it_could_begin_may_begin_below() -> None:
-    told = make_three_copies(2)
-    told.change_partition(2, 2, (1, 2, 3))
-    told.copies.on_cold_end(20)
-    told.copies.on_leader(3, "c", 1, 10)
-    assert told.broken_rules == []
+def test_r5_leader_deposed_before_its_begin_may_begin_below_the_cold_end() -> None:
+    rig = make_three_copies(2)
+    rig.change_partition(2, 2, (1, 2, 3))
+    rig.copies.on_cold_end(20)
+    rig.copies.on_leader(3, "c", 1, 10)
+    assert rig.broken_rules == []

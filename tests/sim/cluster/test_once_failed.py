@@ -1,4 +1,4 @@
-"""Seeds of clusters that once failed, the fault, and the test that shows it now.
+"""Tests of the seeds of clusters that once failed: the fault, and the test that shows it now.
 
 Each change of a broker or of the simulation changes the run of a seed, so that a seed alone soon shows nothing: its
 fault is kept as a test of its own. The seeds run all the same.
@@ -67,11 +67,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11402388: (
         "a leader that was cut off was answered a deletion by the manifest alone, which its successor had read before",
-        test_deleted_records.test_deletion_below_min_insync_replicas_is_not_answered,
+        test_deleted_records.test_deletion_below_min_insync_replicas_is_not_acknowledged,
     ),
     11402378: (
         "a log that was new began where one of an earlier topic of its name had started",
-        test_node_races.test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_topic_of_its_name,
+        test_node_races.test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name,
     ),
     11401862: (
         "a clean stop wrote a producer snapshot anew, which a power cut tore, and retries were written twice",
@@ -83,31 +83,31 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11400000: (
         "a record of that moment went with an old segment, for its timestamp was ahead of the broker's clock",
-        test_retention.test_a_record_of_this_moment_stays_though_its_clock_is_ahead_and_its_segment_is_old,
+        test_retention.test_new_record_with_a_clock_ahead_stays_in_an_old_segment,
     ),
     11410063: (
         "the model believed a log that was new in a life without a boot mark",
-        test_cluster_checkers.test_a_directory_is_marked_until_the_machine_loses_power,
+        test_cluster_checkers.test_boot_mark_stays_until_a_power_cut,
     ),
     11410559: (
         "the model knew one end of a partition where the rebuild had gone through several",
-        test_cluster_rebuilding.test_i31_a_group_is_where_it_was_or_is_cut_to_the_end,
+        test_cluster_rebuilding.test_i31_group_offset_is_the_same_or_cut_to_the_end,
     ),
     9010668: (
         "the model held a leader to what is cold that was deposed before it could begin",
-        test_model_of_copies.test_r5_who_was_deposed_before_it_could_begin_may_begin_below,
+        test_model_of_copies.test_r5_leader_deposed_before_its_begin_may_begin_below_the_cold_end,
     ),
     9031250: (
         "a leader died before it could tell its loss, and who had joined it meanwhile led",
-        test_losses.test_nobody_joins_who_leads_with_a_loss_that_is_not_told,
+        test_losses.test_isr_of_a_leader_with_an_unreported_loss_does_not_grow,
     ),
     8054: (
         "a disk that failed under a log that goes did not end the broker when it was to follow the next",
-        test_follower_node.test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new,
+        test_follower_node.test_failed_disk_ends_the_broker_when_it_gets_a_new_partition,
     ),
     20519: (
         "the model held a deposed leader to a replica that the metadata log had taken away",
-        test_model_of_copies.test_i6_whom_the_metadata_log_took_out_a_leader_may_still_count,
+        test_model_of_copies.test_i6_leader_may_still_count_a_removed_isr_member,
     ),
     21472: (
         "a loss that was told while another leader was elected was told to nobody",
@@ -115,15 +115,15 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     50083: (
         "a log that began anew on a full disk kept the epochs of before, and its followers began anew without end",
-        test_leader_state.test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts,
+        test_leader_state.test_empty_log_at_the_cold_end_restarts_without_the_epochs_below,
     ),
     50190: (
         "a start waited 30 s for one connection",
-        test_start_behind_a_cut.test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended,
+        test_start_behind_a_cut.test_broker_that_starts_behind_a_cut_serves_soon_after_it_heals,
     ),
     2042069: (
         "an I/O error under a checkpoint did not end the broker",
-        test_node_faults.test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too,
+        test_node_faults.test_disk_that_fails_during_a_checkpoint_ends_the_broker,
     ),
     2044372: (
         "a follower that cut its log kept the old point up to which it was durable",
@@ -131,7 +131,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2060655: (
         "the model asked for records below the log start",
-        test_model_of_copies.test_what_lies_below_the_log_start_may_be_of_another_history,
+        test_model_of_copies.test_records_below_the_log_start_may_be_of_another_history,
     ),
     2064508: (
         "a member that asked for its place again kept the session from before, and lost its place with it",
@@ -143,11 +143,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     5021583: (
         "the model held a follower that had been put out, and heard a leader of before, to what was committed since",
-        test_cluster_cuts.test_i7_a_copy_that_counts_for_nobody_may_follow_who_led_before,
+        test_cluster_cuts.test_i7_copy_that_does_not_count_may_follow_an_earlier_leader,
     ),
     6000217: (
         "what a full disk kept closed counted as empty in an election, and another one led with less",
-        test_unopened_log.test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_nothing,
+        test_unopened_log.test_proved_end_after_a_power_cut_equals_the_end_of_the_opened_log,
     ),
     7020636: (
         "rot that was found came back with a power cut, below the point from which on the next start looked",
@@ -155,35 +155,35 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7003915: (
         "the model asked of who joined and came back within one slot what it had when it was back",
-        test_cluster_cuts.test_i10_who_joined_and_came_back_within_one_slot_was_relied_on_before_it_was_hurt,
+        test_cluster_cuts.test_i10_broker_that_joins_and_returns_in_one_slot_counted_before,
     ),
     7013914: (
         "a broker that was fenced before it acted on its first leadership told nobody what a power cut may have taken",
-        test_registration.test_a_log_stays_in_doubt_until_somebody_else_leads,
+        test_registration.test_log_stays_suspect_until_another_broker_leads,
     ),
     7022703: (
         "a power cut took what was known of producers, once the segments that it was made from had been dropped",
-        test_log_bad_days.test_producers_of_dropped_segments_survive_a_power_cut,
+        test_log_bad_days.test_producers_of_deleted_segments_survive_a_power_cut,
     ),
     7023257: (
         "retention by age of a local segment took what was before it in the bucket, and younger",
-        test_retention.test_age_deletes_nothing_after_records_that_only_the_bucket_has,
+        test_retention.test_age_deletes_nothing_behind_younger_records_of_the_bucket,
     ),
     7021195: (
         "a damaged producer snapshot was kept open after it had been removed",
-        test_log_bad_days.test_a_damaged_producer_snapshot_never_goes_to_the_bucket,
+        test_log_bad_days.test_damaged_producer_snapshot_is_rebuilt_before_upload,
     ),
     7030212: (
         "the checker wanted the order of what was under way together where the broker had lost all of the producer",
-        test_cluster_checkers.test_i12_a_sender_finds_its_records_in_order,
+        test_cluster_checkers.test_i12_records_of_a_sender_out_of_order_are_reported,
     ),
     11000880: (
         "the model did not know that a commit refused for lack of replicas may be in the log",
-        test_cluster_checkers.test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_else,
+        test_cluster_checkers.test_i18_returned_offset_stays_until_the_next_commit,
     ),
     11001031: (
         "the model asked at the end for a committed offset that was cut back where records were lost",
-        test_cluster_checkers.test_i18_a_group_may_be_where_its_partition_ends_that_lost_records,
+        test_cluster_checkers.test_i18_offset_may_be_the_end_of_a_partition_that_lost_records,
     ),
     11000932: (
         "a log that began behind the bucket knew no retries of what only sub-manifests name",
@@ -191,27 +191,27 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11000209: (
         "a leader that had heard of the next one, or was behind the controller, acknowledged after an unclean election",
-        test_cut_off.test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn,
+        test_cut_off.test_leader_resigns_in_the_turn_in_which_it_learns_of_another,
     ),
     11000285: (
         "the model wanted a manifest that names nothing to say where a log starts",
-        test_cluster_model.test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest,
+        test_cluster_model.test_i21_local_log_that_starts_above_its_manifest_is_reported,
     ),
     11000590: (
         "the model did not know whom a broker had relied on that left in one slot with another one's return",
-        test_cluster_cuts.test_i10_who_came_back_unproved_within_one_slot_was_relied_on_by_who_left_in_it,
+        test_cluster_cuts.test_i10_unproved_return_in_one_slot_counted_for_the_broker_that_left,
     ),
     11000871: (
         "a log that its broker alone held counted as empty once a move of it had begun",
-        test_losses.test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records,
+        test_losses.test_partition_moved_during_its_only_brokers_start_keeps_its_records,
     ),
     11001077: (
         "a broker that was to lead, and did not yet, sent consumers away from what is cold",
-        test_nearest.test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads,
+        test_nearest.test_elected_follower_refuses_consumers_before_it_leads,
     ),
     11001247: (
         "the model knew nothing of what a leader begins with after two unclean elections",
-        test_cluster_cuts.test_i6_what_a_leader_knows_to_be_committed_from_before_is_so_again_after_an_unclean_election,
+        test_cluster_cuts.test_i6_unclean_leader_with_old_committed_records_commits_them_again,
     ),
     11001491: (
         "a leader asked for a new incarnation by what the one before had",
@@ -223,19 +223,19 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11100511: (
         "a deletion that the bucket did not take kept followers out of the in-sync set",
-        test_deleted_records.test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set,
+        test_deleted_records.test_deletion_refused_by_the_bucket_blocks_no_isr_join,
     ),
     11300287: (
         "a broker that had a loss to tell wrote before it told, and its next start told the loss from behind that",
-        test_losses.test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole,
+        test_losses.test_broker_with_an_unreported_loss_takes_no_records,
     ),
     11300365: (
         "a broker that was cut off stood for controller on what an earlier one had said of the bucket",
-        test_cut_off.test_what_a_controller_said_of_the_bucket_says_nothing_to_who_was_cut_off_since,
+        test_cut_off.test_broker_cut_off_during_a_bucket_outage_does_not_take_over,
     ),
     11500009: (
         "the model asked of a leader that was elected uncleanly for a deletion that the one before had answered",
-        test_cluster_replies.test_i22_who_is_elected_uncleanly_may_lack_a_deletion,
+        test_cluster_replies.test_i22_unclean_leader_may_lack_a_deletion,
     ),
     11001847: (
         "a follower cut its log below its start, led next, and wrote what nobody could read or copy",
@@ -250,11 +250,11 @@ ENDS = (21583, 160809, 5241, 6746, 6972)
 
 
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
-def test_a_seed_that_once_failed_does_not(seed: int) -> None:
+def test_seed_that_once_failed_passes(seed: int) -> None:
     story = run_seed(seed, "cluster")[1]
     assert not story, story
 
 
-def test_what_a_seed_found_is_shown_by_a_test_that_runs() -> None:
+def test_every_fault_that_a_seed_found_has_a_test() -> None:
     for seed, (what, test) in FOUND.items():
         assert what and test.__name__.startswith("test_") and callable(test), seed

@@ -36,7 +36,7 @@ class TopicIdChecker:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Sees everything inside."""
+        """Observes everything within the context."""
         with ExitStack() as stack:
             for owner, name in READ_AND_WRITE_METHODS:
                 stack.enter_context(patched(owner, name, self._wrap))

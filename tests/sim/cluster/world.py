@@ -1,9 +1,9 @@
-"""A simulated cluster: machines with a broker each, one bucket, one network. What can happen to a machine stands here;
-when it does is the nemesis' business.
+"""A simulated cluster: machines with a broker each, one bucket, one network. This file defines the faults of a machine;
+the nemesis chooses when they happen.
 
-A broker runs as on a real machine: a supervisor starts its process, and again when it could not start or ended. A kill
-is not a cancel: the ports of the process are revoked first, then its tasks are cleared away, and nothing of it ever
-runs again. All that a process starts bears its name (`tests.sim.harness.loop.PROCESS`).
+A broker runs as on a real machine: a supervisor starts its process, and starts it again if it could not start or ended.
+A kill is not a cancel: the ports of the process are revoked first, then its tasks are cleared away, and none of them
+ever runs again. All tasks of a process carry its name (`tests.sim.harness.loop.PROCESS`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STOP_SECONDS = 40.0
 CLIENT_SECONDS = 4.0
 CLIENT_RETRY_SECONDS = 1.0
 BUSY_SECONDS = 2.0
-"""For how long a broker may act on something else before it can be made to act late."""
+"""Longest time that a broker may spend on other work before it can be made to act late."""
 EVENTS = 200
 EVENT_CHARS = 200
 OPERATING_ERRORS = (Refused, Unavailable, Corrupt, Fenced)
@@ -60,9 +60,9 @@ class EventLog:
 
 
 class SimHost:
-    """One machine, and the broker on it while one runs. `gone` is told how each process ended, before the next begins:
-    "kill", "power" (cut), "disk" (lost), "stop" (clean), or "failed", in whatever way, after an error of the disk
-    ("failed stop" where it had come to the end of a clean stop)."""
+    """One machine, and the broker on it while one runs. `gone` gets the end of each process before the next one begins:
+    "kill", "power" (cut), "disk" (lost), "stop" (clean), or "failed" after an error of the disk ("failed stop" if it
+    had reached the end of a clean stop)."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class SimHost:
         self.machine = SimMachine(loop, self.name, bucket, network)
         self.node: Broker | None = None
         self.latest_node: Broker | None = None
-        """The last one that was made, which may be starting still."""
+        """The broker that was made last, which may still be starting."""
         self.server: KafkaServer | None = None
         self.process = ""
         self.lives = 0
         self.on_end: Callable[[SimHost, str], None] = lambda host, how: None
         self.on_start: Callable[[SimHost, str], None] = lambda host, incarnation: None
-        """Is told the incarnation of each life."""
+        """Callback with the incarnation of each start."""
         self.is_absent = False
-        """It has not joined yet, or has left for good."""
+        """True if the broker has not joined yet, or has left for good."""
         self.disk_full_lives: set[int] = set()
-        """The lives in which its disk became full, or had room again."""
+        """Numbers of the processes in which the disk became full, or had room again."""
         self.is_protected = False
-        """Nobody else may take it down."""
+        """True if no other fault may take the machine down."""
         self.restart_seconds: Callable[[], float] = lambda: 0.5
         self._settings = settings
         self._loop = loop
@@ -100,7 +100,7 @@ class SimHost:
         self._supervisor: asyncio.Task[None] | None = None
         self._ending = False
         self.late_count = 0
-        """How many make the broker act late just now."""
+        """Number of faults that make the broker act late now."""
 
     @property
     def up(self) -> bool:
@@ -122,12 +122,12 @@ class SimHost:
         self._supervisor = self._loop.create_task(self._supervise(), name=f"supervisor-{self.name}")
 
     async def end(self, how: str) -> None:
-        """The process is gone at once, and with it what the kind of its end takes."""
+        """Ends the process at once, with the losses of that kind of end."""
         await self._cancel_supervisor()
         await self._end(how)
 
     async def stop(self, seconds: float = STOP_SECONDS) -> bool:
-        """Told to stop, as by SIGTERM. After so long it is killed; whether it had stopped by itself."""
+        """Stops the broker as SIGTERM does, and kills it after a time limit; returns true if it stopped by itself."""
         node, server = self.node, self.server
         await self._cancel_supervisor()
         stopped = False
@@ -141,7 +141,7 @@ class SimHost:
         return stopped
 
     def limit_disk(self, capacity: int | None) -> None:
-        """The disk has room for so much from now on; None: for all."""
+        """Limits the room on the disk from now on; None: no limit."""
         self.machine.disk.capacity = capacity
         self.disk_full_lives.add(self.lives)
 
@@ -170,7 +170,7 @@ class SimHost:
             busy.release()
 
     def failure(self) -> BaseException | None:
-        """Why the supervisor gave up, if it did."""
+        """Returns the reason for which the supervisor gave up, if it did."""
         done = self._supervisor
         return done.exception() if done is not None and done.done() and not done.cancelled() else None
 
@@ -318,16 +318,16 @@ class SimWorld:
 
     @property
     def addresses(self) -> list[Address]:
-        """Where clients begin."""
+        """Returns the bootstrap addresses of clients."""
         return [Address(host.name, PORT) for host in self.hosts.values()]
 
     def nodes(self) -> Iterator[tuple[SimHost, Broker]]:
-        """The brokers that run, frozen or not."""
+        """Returns the running brokers, frozen or not."""
         for host in self.hosts.values():
             if host.node is not None and host.up:
                 yield host, host.node
 
     async def shut_down(self) -> None:
-        """Takes every machine away, so that the loop can end."""
+        """Removes every machine, so that the loop can end."""
         for host in self.hosts.values():
             await host.end("kill")

@@ -1,9 +1,9 @@
 """Rules of the bucket that hold at every moment, checked on each write that takes effect, and on each delete.
 
-I20 an object never changes, I21 cold data has no hole and no overlap and never shrinks, I22/I23 a manifest names only
-existing objects, and no named object is deleted, I24 a metadata slot is written once, I25 controller epochs never go
-back, M3 the boundary only grows and names existing snapshots; and, beyond them: an offset that a manifest names stays
-in the same object for as long as it is named (I20).
+I20 an object never changes; I21 cold data has no hole and no overlap and never shrinks; I22/I23 a manifest names only
+existing objects, and no named object is deleted; I24 a metadata slot is written once; I25 controller epochs never go
+back; M3 the boundary only grows and names existing snapshots. Beyond them: an offset that a manifest names stays in the
+same object for as long as it is named (I20).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tiered.metadata.layout import BOUNDARY_KEY, Boundary, decode_boundary, deco
 
 
 class BucketRules:
-    """Watches one bucket: every write is checked as it takes effect, against what is there at that moment."""
+    """Checks every write to one bucket as it takes effect, against the objects at that moment."""
 
     def __init__(self, bucket: SimBucket) -> None:
         self._bucket = bucket
@@ -31,7 +31,7 @@ class BucketRules:
         self._segment_objects: dict[tuple[PartitionId, int], tuple[int, str]] = {}
         """(partition, base offset) -> (next offset, object) of every segment that a manifest ever named."""
         self._cold_bounds: dict[PartitionId, tuple[int, int]] = {}
-        """Log start and cold end as the last manifest had them."""
+        """Log start and cold end of the last manifest."""
         self._epochs: dict[int, int] = {}
         self._boundary = Boundary()
         self._deleted: set[TopicId] = set()
@@ -61,7 +61,7 @@ class BucketRules:
             self._check_slot(key, body)
 
     def _check_delete(self, keys: Sequence[str]) -> None:
-        """I23: nothing goes that is named at this moment. M3: no slot above the boundary does."""
+        """I23: no named object is deleted. M3: no slot above the boundary is deleted."""
         named: dict[PartitionId, set[str]] = {}
         for key in keys:
             if key.startswith("meta/log/"):
@@ -78,7 +78,7 @@ class BucketRules:
                     assert key not in alive, f"I23: {key} goes, {partition_id} names it"
 
     def named_keys(self, partition_id: PartitionId) -> set[str]:
-        """The manifest of a partition, if it has one, and all that it names and still needs."""
+        """Returns the key of a partition's manifest, if it has one, and all keys that it names and still needs."""
         key = manifest_key(partition_id)
         stored = self._bucket.objects.get(key)
         if stored is None:
@@ -87,19 +87,19 @@ class BucketRules:
         return {key, *(node.key for node in self._live_nodes(manifest.nodes, manifest.log_start_offset))}
 
     def manifests(self) -> Iterator[Manifest]:
-        """Every manifest as it stands now."""
+        """Returns every present manifest."""
         for key, stored in sorted(self._bucket.objects.items()):
             if key.endswith("/manifest"):
                 yield decode(stored.data, key)
 
     def segments(self, manifest: Manifest) -> Iterator[SegmentEntry]:
-        """The live segments of a manifest, sub-manifests opened, oldest first."""
+        """Returns the live segments of a manifest and its sub-manifests, oldest first."""
         for node in self._live_nodes(manifest.nodes, manifest.log_start_offset):
             if isinstance(node, SegmentEntry):
                 yield node
 
     def unreferenced(self) -> list[str]:
-        """Data objects that no manifest names."""
+        """Returns data objects that no manifest names."""
         named = {key for manifest in self.manifests() for key in self.named_keys(manifest.partition_id)}
         return sorted(key for key in self._bucket.objects if key.startswith("data/") and key not in named)
 
@@ -108,7 +108,7 @@ class BucketRules:
         assert self._crc.setdefault(key, crc) == crc, f"I20: {key} was written twice with different bytes"
 
     def _check_manifest(self, manifest: Manifest) -> None:
-        """That it holds together is proved by reading it."""
+        """Checks a manifest against its predecessor; its decoder checks the manifest itself."""
         if manifest.topic_id in self._deleted:
             return
         reach = manifest.log_start_offset, manifest.cold_end_offset
@@ -135,7 +135,7 @@ class BucketRules:
         self.counts["collected_slots"] = boundary.collected + 1
 
     def topics(self) -> set[TopicId]:
-        """Ids of all topics that have an object."""
+        """Returns the ids of all topics that have an object."""
         return {TopicId(key.split("/")[1]) for key in self._bucket.objects if key.startswith("data/")}
 
     def _check_slot(self, key: str, body: bytes) -> None:
@@ -151,7 +151,7 @@ class BucketRules:
         assert entry.epoch >= max(lower, default=0), f"I25: slot {slot} has epoch {entry.epoch} after {max(lower)}"
 
     def _live_nodes(self, nodes: Iterable[ManifestNode], start: int) -> Iterator[ManifestNode]:
-        """Segments and sub-manifests that hold anything at or above `start`: of a dead one nothing need be there."""
+        """Returns segments and sub-manifests with records at or above `start`; objects of the others may be gone."""
         for node in nodes:
             if node.next_offset > start:
                 yield node

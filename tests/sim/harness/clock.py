@@ -8,12 +8,12 @@ import random
 from tests.sim.harness.loop import SimLoop
 
 EPOCH_MS = 1_700_000_000_000
-"""Where simulated wall clocks begin: a time of today's size, so that timestamps look like timestamps."""
+"""Begin of simulated wall clocks: a present-day time, so that timestamps have their usual size."""
 
 
 class SimClock:
-    """The loop's time. Each node has its own wall clock, which may be wrong and may jump; and its own pace: all its
-    clocks run faster by `drift_ppm` millionths than the world's, or slower."""
+    """The loop's time. Each broker has its own wall clock, which may be wrong and may jump, and its own rate: all its
+    clocks run faster or slower than the loop's by `drift_ppm` millionths."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -35,7 +35,7 @@ class SimClock:
 
 
 class SimRng:
-    """Streams that depend on the seed and their name alone."""
+    """Random streams that depend on the seed and their name only."""
 
     def __init__(self, seed: int | str) -> None:
         self.seed = seed

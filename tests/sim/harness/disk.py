@@ -1,6 +1,6 @@
-"""Simulated Disk port: a platter that can lose power, and the faults that a test may set.
+"""Simulated Disk port: contents that survive a power cut only if synced, and the faults that a test may set.
 
-Every change is numbered and can be observed, so that a test takes an image at each of them.
+Every change has a number and can be observed, so that a test takes an image at each of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEAD = "the process is dead"
 
 
 class Op(NamedTuple):
-    """One numbered change, as the observer sees it after it happened."""
+    """One numbered change, as the observer gets it afterwards."""
 
     number: int
     verb: str
@@ -32,8 +32,8 @@ class Op(NamedTuple):
 class DiskFault:
     """Fails calls of a verb (append, pwrite, truncate, pread, sync, rename, ...) on paths that contain `path`.
 
-    `error` is EIO, which is final for a write or sync, ENOSPC (of an append), or EMFILE, which passes. `times=-1` means
-    without end.
+    `error` is EIO, which is final for a write or sync, ENOSPC (of an append), or EMFILE, which is temporary. `times=-1`
+    means without end.
     """
 
     verb: str
@@ -62,7 +62,7 @@ class SimDisk:
         self.on_op: Callable[[Op], None] | None = None
         self.ops = 0
         self.open_files = 0
-        """Open files: neither closed nor let go of."""
+        """Open files: neither closed nor garbage."""
         self._rng = rng
         self._contents = contents or DurableBytes()
         self._failed = ""
@@ -155,11 +155,11 @@ class SimDisk:
     # -- what tests do to it ------------------------------------------------------------------------------------------
 
     def revoke(self) -> None:
-        """The process that used it is dead: whatever of it still runs can do nothing more here."""
+        """Revokes the port of a dead process: its tasks can change nothing here any more."""
         self._failed = DEAD
 
     def after_kill(self) -> SimDisk:
-        """The process died, the machine lives on: the page cache is whole."""
+        """Returns the disk after the death of the process: the page cache is whole."""
         self.revoke()
         return SimDisk(self._rng, self._contents)
 
@@ -168,15 +168,15 @@ class SimDisk:
         return self.crash_image(self._rng)
 
     def clone(self) -> SimDisk:
-        """The disk as after a kill at this moment; this one goes on, apart."""
+        """Returns a separate copy as after a kill at this moment."""
         return SimDisk(self._rng, copy.deepcopy(self._contents))
 
     def crash_image(self, rng: random.Random) -> SimDisk:
-        """The disk as after a power cut at this moment; this one goes on, apart."""
+        """Returns a separate copy as after a power cut at this moment."""
         return SimDisk(rng, self._contents.crash_image(rng))
 
     def flip_bit(self, path: str, bit: int) -> None:
-        """Rots one bit of a file (bit 0 is the lowest of the first byte)."""
+        """Flips one bit of a file (bit 0 is the lowest of the first byte)."""
         node = self._find(path)
         assert isinstance(node, Inode), f"no file {path}"
         for data in (node.data, node.durable):
@@ -237,7 +237,7 @@ class SimDisk:
 
 
 class SimFile:
-    """One open file; it stays readable when its name is gone."""
+    """One open file; it stays readable after its name is removed."""
 
     def __init__(self, disk: SimDisk, name: str, inode: Inode, write: bool) -> None:
         self.name = name

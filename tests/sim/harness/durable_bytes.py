@@ -18,7 +18,7 @@ BLOCK = 4096
 
 
 class Write(NamedTuple):
-    """Bytes put at an offset; `None` data cuts or extends the file to that offset."""
+    """Bytes at an offset; `None` data cuts or extends the file to that offset."""
 
     sequence: int
     offset: int
@@ -34,7 +34,7 @@ class Write(NamedTuple):
 
 @dataclass
 class Inode:
-    """The content of one file, under whatever names it has."""
+    """The content of one file, under any number of names."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -64,7 +64,7 @@ class Inode:
 
 
 def _tear(image: bytearray, write: Write, rng: random.Random) -> None:
-    """A part of the write that power cut short: whole sectors, or any byte."""
+    """Returns a part of the write that a power cut interrupted: whole sectors, or any number of bytes."""
     if not write.data or rng.random() < 0.3:
         return
     length = rng.randint(0, len(write.data))
@@ -75,7 +75,7 @@ def _tear(image: bytearray, write: Write, rng: random.Random) -> None:
 
 
 def _lose_block(image: bytearray, durable: bytearray, rng: random.Random) -> None:
-    """A block that had not reached the disk although a later one had: it holds what was there before, or zeros."""
+    """Replaces a block that had not reached the disk although a later one had: by its earlier content, or zeros."""
     first = min(len(durable), len(image)) // BLOCK
     start = rng.randint(first, len(image) // BLOCK) * BLOCK
     lost = range(start, min(start + BLOCK, len(image)))
@@ -85,7 +85,7 @@ def _lose_block(image: bytearray, durable: bytearray, rng: random.Random) -> Non
 
 @dataclass(eq=False)
 class Folder:
-    """Names as seen and as durable."""
+    """Visible and durable names."""
 
     names: dict[str, Inode | Folder] = field(default_factory=dict)
     durable: dict[str, Inode | Folder] = field(default_factory=dict)
@@ -96,7 +96,7 @@ DurableNames = dict[int, dict[str, Inode | Folder]]
 
 
 class NameChange(NamedTuple):
-    """One atomic change of names: (folder, name, node or None for gone), one or two of them."""
+    """One atomic change of names: one or two (folder, name, node or None for a removed name)."""
 
     edits: NameEdits
 
@@ -116,7 +116,7 @@ def _set_name(names: dict[str, Inode | Folder], name: str, node: Inode | Folder 
 
 @dataclass
 class DurableBytes:
-    """Disk contents that outlive a process: the tree, its journal of names, and the number of changes."""
+    """Disk contents that survive a process: the tree, its journal of names, and the number of changes."""
 
     root: Folder = field(default_factory=Folder)
     journal: list[NameChange] = field(default_factory=list)
@@ -124,13 +124,13 @@ class DurableBytes:
     boot: int = 1
 
     def rename(self, edits: NameEdits) -> None:
-        """Changes names as seen, and notes it in the journal."""
+        """Changes visible names, and notes the change in the journal."""
         self.journal.append(NameChange(edits))
         for folder, name, node in edits:
             _set_name(folder.names, name, node)
 
     def make_names_durable(self, folder: Folder) -> None:
-        """Makes a folder's names durable, and with a move between folders what the other one did before it."""
+        """Makes a folder's names durable; after a move between folders also the earlier changes of the other one."""
         needed, durable, waiting = [folder], [], []
         for naming in reversed(self.journal):
             if naming.touches(needed):
@@ -165,7 +165,7 @@ def _crash_image_of(
     made: dict[int, Inode | Folder],
     rng: random.Random,
 ) -> Folder:
-    """The folder as a power cut leaves it, with all below it; a node under two names stays one."""
+    """Returns the folder after a power cut, with its contents; a node with two names stays one node."""
     image = Folder()
     made[id(folder)] = image
     for name, node in lasting.get(id(folder), folder.durable).items():

@@ -1,11 +1,11 @@
-"""An event loop whose time is a number: it jumps to the next timer when nothing is ready.
+"""An event loop with a number as its time: it jumps to the next timer when nothing is ready.
 
-One seed gives one order of events: ready calls run first in, first out (libraries rely on it), timers that fall due in
+One seed gives one order of events: ready calls run first in, first out (libraries rely on it), timers that are due in
 the same nanosecond run in an order drawn from the seed. Time is counted in integer nanoseconds. Threads, sockets and
-signals do not exist here: asking for them is an error, so nothing real can slip in.
+signals do not exist here: their use is an error, so that nothing real can slip in.
 
-Several processes may share a loop: `PROCESS` names the one that a task or call-back belongs to, and all that it starts
-inherits the name. A process can be frozen, as by SIGSTOP, and be dead, after which nothing of it ever runs again.
+Several processes may share a loop: `PROCESS` names the one that a task or callback belongs to, and all that it starts
+inherits the name. A process can be frozen, as by SIGSTOP, and it can be dead: then none of its tasks ever runs again.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 PROCESS: ContextVar[str] = ContextVar("process", default="")
-"""Which simulated process runs just now; empty for the world outside of them, which never freezes."""
+"""Name of the simulated process that runs now; empty outside of all processes, where nothing ever freezes."""
 
 
 def process_context(name: str) -> Context:
-    """A context for the first task of a process: everything that comes of it belongs to that process."""
+    """Returns a context for the first task of a process: all its subtasks and callbacks belong to that process."""
     context = copy_context()
     context.run(PROCESS.set, name)
     return context
 
 
 class Deadlock(AssertionError):
-    """Nothing is ready, no timer is set, and the run is not over. Names the tasks that wait and where."""
+    """Nothing is ready, no timer is set, and the run is not over. The text names the waiting tasks and their
+    positions."""
 
 
 class RunTooLong(AssertionError):
-    """More virtual time or more steps than a run may take."""
+    """A run took more virtual time or more steps than allowed."""
 
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class OrderedTasks(dict[asyncio.Task[Any], None]):
 
 @contextlib.contextmanager
 def ordered_task_groups() -> Iterator[None]:
-    """Groups made inside cancel their tasks in the order in which they were created."""
+    """Makes task groups inside the context cancel their tasks in the order of creation."""
     group: Any = asyncio.TaskGroup
     begin = group.__init__
 
@@ -86,7 +87,7 @@ def do_nothing() -> None:
 
 
 class SimHandle(asyncio.Handle):
-    """A call that waits for its turn: made with the least effort, for a run makes thousands a second."""
+    """A waiting call. It is as small as possible, because a run makes thousands a second."""
 
     __slots__ = ()
 
@@ -102,7 +103,7 @@ class SimHandle(asyncio.Handle):
 
 
 class SimTimerHandle(asyncio.TimerHandle):
-    """The same for a timer."""
+    """A waiting call of a timer."""
 
     __slots__ = ()
 
@@ -140,10 +141,10 @@ class SimLoop(Loop):
         self._timers: list[tuple[int, float, int, SimTimerHandle]] = []
         self._count = 0
         self._tasks: dict[asyncio.Task[Any], str] = {}
-        """All that may run still, and those that ended since they were looked through last."""
+        """All tasks that may still run, and those that ended since the last clean-up."""
         self._tasks_most = TASKS_AT_ONCE
         self._halted: dict[str, list[asyncio.Handle] | None] = {}
-        """Processes that do not run: with what waits for them to go on, or None for the dead."""
+        """Processes that do not run, with their waiting calls, or None for a dead one."""
         self._errors: list[dict[str, Any]] = []
         self._end_ns = round(seconds_max * NS)
         self._steps_max = steps_max
@@ -153,7 +154,7 @@ class SimLoop(Loop):
     # -- running ------------------------------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Runs to the end of `main`, then cancels what is left. An error that nobody took is raised here."""
+        """Runs to the end of `main`, then cancels the remaining tasks. Raises an error that no task handled."""
         gc_was_on = gc.isenabled()
         gc.disable()  # finalizers run when memory says so, not when the seed does
         try:
@@ -178,8 +179,8 @@ class SimLoop(Loop):
         return task.result()
 
     def _run_until_done(self, main: asyncio.Future[Any]) -> None:
-        """One call after the other, until `main` is done. Everything that happens goes through here: what can be looked
-        up once is."""
+        """Runs one call after the other until `main` is done. Every event passes here, so that attributes are looked up
+        once."""
         ready, halted, crc32 = self._ready, self._halted, zlib.crc32
         while not main.done():
             if not ready:
@@ -201,7 +202,7 @@ class SimLoop(Loop):
                 raise RunTooLong(f"{self.steps} steps seed={self.seed}")
 
     def _advance_to_timer(self) -> None:
-        """To the next timer, and all timers of that instant become ready."""
+        """Advances to the next timer, and makes all timers of that instant ready."""
         timers = self._timers
         while timers and timers[0][3]._cancelled:
             heappop(timers)
@@ -226,7 +227,7 @@ class SimLoop(Loop):
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def freeze(self, process: str) -> None:
-        """Nothing of it runs until `resume`: timers that fall due meanwhile fire late, all together."""
+        """Stops a process until `resume`: timers that are due meanwhile fire late, all together."""
         self._halted.setdefault(process, [])
 
     def resume(self, process: str) -> None:
@@ -241,16 +242,16 @@ class SimLoop(Loop):
         return self._halted.get(process) is not None
 
     def end_process(self, process: str) -> None:
-        """Its tasks are over: timers and call-backs that are left of it never run."""
+        """Ends a process: its remaining timers and callbacks never run."""
         assert not self.tasks_of(process), f"{process} still runs:\n{self._describe_waiting()}"
         self._halted[process] = None
 
     def count_tasks(self) -> Counter[str]:
-        """How many tasks each process has."""
+        """Returns the number of tasks of each process."""
         return Counter([owner for task, owner in self._tasks.items() if not task.done()])
 
     def tasks_of(self, process: str) -> list[asyncio.Task[Any]]:
-        """Those that have not ended, in the order in which they began."""
+        """Returns the unfinished tasks of a process in the order of their start."""
         return [task for task, owner in self._tasks.items() if owner == process and not task.done()]
 
     # -- scheduling ---------------------------------------------------------------------------------------------------
@@ -313,16 +314,16 @@ class SimLoop(Loop):
     get_debug = bool  # False, without a call: every future asks
 
     def set_debug(self, enabled: bool) -> None:
-        """There is one mode."""
+        """Does nothing: there is one mode."""
 
     async def shutdown_asyncgens(self) -> None:
-        """Generators are closed by their users here."""
+        """Does nothing: their users close generators."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Does nothing: there is no executor."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Kept, and raised at the end of the run: in a simulation no error is only a line in a log."""
+        """Keeps the error and raises it at the end of the run: in a simulation no error is only a line in a log."""
         self._errors.append(context)
 
     def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""One simulated machine: what a process sees of it, and how process, power and disk can go."""
+"""One simulated machine: the ports of its processes, and the faults of process, power and disk."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tiered.ports import World
 
 
 class SimMachine:
-    """A host with a clock, a disk and a way to the bucket. Each process on it gets a `World` of its own.
+    """A host with a clock, a disk and a connection to the bucket. Each process on it gets a `World` of its own.
 
-    A crash is not a cancel: `kill` and the like revoke the ports of the process first, so that what its `finally`
-    blocks still try has no effect; then the caller cancels its tasks.
+    A crash is not a cancel: `kill` and the like revoke the ports of the process first, so that its `finally` blocks
+    have no effect; then the caller cancels its tasks.
     """
 
     def __init__(self, loop: SimLoop, name: str, bucket: SimBucket, network: SimNetwork) -> None:
@@ -30,7 +30,7 @@ class SimMachine:
         self._processes = 0
 
     def process(self) -> World:
-        """The ports of a new process. The one before must be gone."""
+        """Returns the ports of a new process. The one before must be gone."""
         self._network.power_on(self.name)
         self._processes += 1
         self.store = self._bucket.store(self.faults, self.clock)
@@ -38,26 +38,26 @@ class SimMachine:
         return World(self.clock, rng, self.disk, self.store, self._network.host(self.name))
 
     def kill(self) -> None:
-        """The process dies, the page cache lives. The system is there and tells the peers so."""
+        """Kills the process; the page cache survives. The system is up and resets the connections of the peers."""
         self._revoke_store()
         self._network.reset(self.name)
         self.disk = self._keep_conditions(self.disk.after_kill())
 
     def power_cut(self) -> None:
-        """Process and page cache are gone, and nobody is told; the disk holds one of the images that this may leave."""
+        """Takes process and page cache, and no peer is notified; the disk has one of the images that this may leave."""
         self._revoke_store()
         self._network.power_off(self.name)
         self.disk = self._keep_conditions(self.disk.after_power_cut())
 
     def lose_disk(self) -> None:
-        """The machine goes silently, and another that bears its name comes to an empty directory."""
+        """Takes the machine silently; another one of its name starts with an empty directory."""
         self._revoke_store()
         self._network.power_off(self.name)
         self.disk.revoke()
         self.disk = self._keep_conditions(SimDisk(self._rng.stream("disk")))
 
     def _keep_conditions(self, disk: SimDisk) -> SimDisk:
-        """The circumstances of the machine outlive its processes."""
+        """Copies the conditions of the machine to the ports of its next process."""
         disk.capacity, disk.sync_seconds, disk.faults = self.disk.capacity, self.disk.sync_seconds, self.disk.faults
         return disk
 

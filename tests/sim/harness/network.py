@@ -1,10 +1,10 @@
 """Simulated Net port: streams between named hosts, with latency, chunks, cuts and resets.
 
-Nothing is lost inside a stream, as in TCP: what is sent while the way is cut arrives after it heals. A cut may be one
-way. The death of a process is told by resets, as far as these get through; a machine without power is silent, and knows
-nothing of its connections when it is back: they are half open until their peers use them. Ports and hosts live in one
-`SimNetwork`; each node gets its own `SimNet`. Call-backs run in the context of the process that asked for them, so that
-a frozen one finds full buffers when it goes on.
+A stream loses nothing, as in TCP: bytes that are sent during a cut arrive after it heals. A cut may be one-way. A dead
+process resets its connections, as far as the resets get through. A machine without power is silent, and does not know
+its connections when it is back: they are half open until their peers use them. Ports and hosts belong to one
+`SimNetwork`; each broker gets its own `SimNet`. Callbacks run in the context of the process that registered them, so
+that a frozen one finds full buffers when it resumes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tiered.ports import Stream
 FIRST_PORT = 20_000
 CHUNK_BYTES = 16 * 1024
 LATENCY_FACTORS = (0.2, 0.5, 1.0, 3.0)
-"""By how much a skewed way differs from what the network draws."""
+"""Factors by which the latency of a skewed link differs from the drawn one."""
 LOCAL = ("127.0.0.1", "localhost", "0.0.0.0", "")
 
 
 class SimNetwork:
-    """All hosts and the ways between them. Latency and chunking are drawn from the seed."""
+    """All hosts and the links between them. Latency and chunking are drawn from the seed."""
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
         self.loop = loop
@@ -46,22 +46,22 @@ class SimNetwork:
         self._latency_factors: dict[tuple[str, str], float] = {}
         self._small_chunk_rng = random.Random(f"{loop.seed}/fine-chunks")
         self.context = copy_context()
-        """Where bytes travel: whoever sent them may be frozen by the time they arrive."""
+        """Context of bytes in flight: their sender may be frozen when they arrive."""
 
     def host(self, name: str) -> SimNet:
         return SimNet(self, name)
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing passes from source to target until `heal`."""
+        """Stops all bytes from source to target until `heal`."""
         self._cuts[source, target] = None
 
     def mend(self, source: str, target: str) -> None:
-        """The way from source to target is open again, and what waited on it arrives."""
+        """Opens the link from source to target again, and delivers the waiting bytes."""
         self._cuts.pop((source, target), None)
         self._flush()
 
     def heal(self) -> None:
-        """Every way is open again, and what waited arrives."""
+        """Opens every link again, and delivers the waiting bytes."""
         self._cuts.clear()
         self._flush()
 
@@ -70,7 +70,8 @@ class SimNetwork:
             stream.flush()
 
     def reset(self, host: str) -> None:
-        """All connections of a host break; its listeners are gone: the process died. Who is cut off learns it later."""
+        """Breaks all connections of a host and closes its listeners: the process died. A peer that is cut off learns it
+        later."""
         for stream in [stream for stream in self._streams if host in (stream.host, stream.far.host)]:
             if stream.half_open:
                 continue
@@ -105,7 +106,7 @@ class SimNetwork:
             listener.close()
 
     def break_between(self, one: str, other: str) -> None:
-        """The connections between two hosts are reset, both live on."""
+        """Resets the connections between two hosts; both stay up."""
         for stream in [stream for stream in self._streams if (stream.host, stream.far.host) == (one, other)]:
             stream.reset_both()
 
@@ -113,7 +114,7 @@ class SimNetwork:
         return (source, target) in self._cuts
 
     def latency(self, source: str, target: str) -> float:
-        """How long the next piece takes from one host to another (seconds)."""
+        """Returns the seconds that the next chunk takes from one host to another."""
         least, most = self.latency_seconds
         seconds = least + (most - least) * self._rng.random()
         return seconds * self._latency_factor(source, target) if self.is_asymmetric else seconds
@@ -149,7 +150,7 @@ class SimNetwork:
         self._listeners.pop((host, port), None)
 
     def open_streams(self) -> Counter[str]:
-        """How many ends of connections each host has that it did not close, nor learnt the loss of."""
+        """Returns how many ends of connections each host has that it did not close, and whose loss it did not learn."""
         return Counter(stream.host for stream in self._streams if stream.is_open)
 
     def add_stream(self, stream: SimStream) -> None:
@@ -160,7 +161,7 @@ class SimNetwork:
 
 
 class SimNet:
-    """One host's way to the network. Loopback names mean the host itself."""
+    """One host's access to the network. Loopback names mean the host itself."""
 
     def __init__(self, network: SimNetwork, host: str) -> None:
         self._network = network

@@ -13,7 +13,7 @@ from tiered.ports import Buffer, Clock, GetResult, ListedObject, NotFound, Ok, P
 
 
 class SimBucket:
-    """One bucket that outlives brokers: each gets its own way to it, with its own faults.
+    """One bucket that outlives brokers: each broker gets its own connection with its own faults.
 
     `written` is the history of every object, in the order in which the writes took effect: (key, bytes).
     """
@@ -25,7 +25,7 @@ class SimBucket:
 
     @property
     def requests(self) -> int:
-        """How many have arrived, of all kinds."""
+        """Returns the number of requests of all kinds."""
         return self.memory.requests
 
     @property
@@ -42,22 +42,22 @@ class SimBucket:
 
 
 class SimStore(FaultyStore):
-    """One process's way to the bucket."""
+    """One process's connection to the bucket."""
 
     def revoke(self) -> None:
-        """The process is dead: nothing that still runs of it reaches the bucket; what is under way may land."""
+        """Revokes the port of a dead process: none of its later calls reaches the bucket; a call in flight may land."""
         self.faults = Faults(outage=True, reply_seconds=0.0)
 
 
 class RecordingStore(MemoryStore):
-    """Remembers what was written: an offset that a manifest names never changes its bytes."""
+    """Records all writes: an offset that a manifest names never changes its bytes."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.written: list[tuple[str, bytes]] = []
         self.on_write: Callable[[], None] = lambda: None
         self.on_delete: Callable[[Sequence[str]], None] = lambda keys: None
-        """Is told of each delete before it takes effect."""
+        """Callback before each delete takes effect."""
         self.requests = 0
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
@@ -85,12 +85,13 @@ class RecordingStore(MemoryStore):
 DRAWN_KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.THROTTLE)
 """Fault kinds that a swarm draws. Throttling counts calls and is not random."""
 LISTED_PREFIXES = ("data/", "meta/")
-"""Where a list finds what can go, and a later one finds the rest. Images of groups are found by a list alone: one that
-hides the newest is beyond what stores promise, and what groups rest on."""
+"""Prefixes whose lists find garbage, so that a later list finds the rest. Images of groups are found by a list alone: a
+list that hides the newest one breaks the promise of stores that groups rely on."""
 
 
 def tolerable_rules(rules: Sequence[FaultRule], rng: random.Random) -> list[FaultRule]:
-    """The rules, with lists stale (and that often, for there are few of them) only where that is borne."""
+    """Returns the rules, with stale lists (frequent ones, because there are few) only for prefixes that tolerate
+    them."""
     stale = [rule for rule in rules if rule.kind is FaultKind.STALE_LIST]
     return [rule for rule in rules if rule.kind is not FaultKind.STALE_LIST] + [
         FaultRule(FaultKind.STALE_LIST, ("list",), key=prefix, probability=rng.random(), seconds=rule.seconds)
@@ -100,7 +101,7 @@ def tolerable_rules(rules: Sequence[FaultRule], rng: random.Random) -> list[Faul
 
 
 def draw_faults(rng: random.Random, worst: float = 0.25) -> Faults:
-    """A swarm: a random subset of all kinds of faults, each with a random chance up to `worst`."""
+    """Draws a swarm: a random subset of all kinds of faults, each with a random chance up to `worst`."""
     rules = [
         FaultRule(kind, ALL_VERBS, probability=rng.random() * worst, seconds=rng.choice((0.05, 0.5, 3.0, 30.0)))
         for kind in DRAWN_KINDS

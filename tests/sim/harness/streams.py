@@ -1,4 +1,4 @@
-"""One end of a simulated connection: what travels, what waits to be read, and how it ends."""
+"""One end of a simulated connection: bytes in flight, bytes that wait to be read, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class StreamSignal(Enum):
 
 
 class SimStream:
-    """One end of a connection. What it sends waits in `_in_flight` for its time, then in the far end's `_inbox`."""
+    """One end of a connection. Sent bytes wait in `_in_flight` until they are due, then in the `_inbox` of the far
+    end."""
 
     far: SimStream
 
@@ -100,7 +101,7 @@ class SimStream:
         return not self._closed and not self._error
 
     def flush(self) -> None:
-        """Delivers what is due, in order, unless the way is cut."""
+        """Delivers due bytes in order, unless the link is cut."""
         while self._in_flight and self._in_flight[0][0] <= self._network.loop.now_ns:
             if self._network.is_cut(self.host, self.far.host) or self._network.is_powered_off(self.far.host):
                 return
@@ -134,7 +135,7 @@ class SimStream:
         return self._is_forgotten or self.far._is_forgotten
 
     def forget(self) -> None:
-        """This end is gone, with all that it has not delivered; the far one is not told."""
+        """Drops this end and its undelivered bytes; the far end is not notified."""
         self._is_forgotten, self._reset_sent = True, False
         self._error = self._error or "the process is gone"
         self._in_flight.clear()
@@ -146,14 +147,14 @@ class SimStream:
             self._network.drop_stream(self.far)
 
     def send_reset(self) -> None:
-        """Tells the far end, once, that this one is gone."""
+        """Notifies the far end, once, that this end is gone."""
         if not self._reset_sent:
             self._reset_sent = True
             self._network.add_stream(self)
             self._send(StreamSignal.RESET)
 
     def on_reachable(self) -> None:
-        """The machine of an end that is gone can be reached: who waited for room there is asked to go on."""
+        """The machine of an end that is gone can be reached: wakes writers that wait for room there."""
         if self._is_forgotten:
             self._inbox.clear()
             self.far.wake_writer()

@@ -1,4 +1,4 @@
-"""The simulated loop: equal runs for equal seeds, time that jumps, and nothing real."""
+"""Tests of the simulated loop: equal runs for equal seeds, time that jumps, and nothing real."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def run(seed: int) -> tuple[list[int], int]:
     return order, loop.digest
 
 
-def test_one_seed_gives_one_run() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     assert run(1) == run(1)
 
 
-def test_another_seed_gives_another_order_of_what_is_due_together() -> None:
+def test_another_seed_orders_simultaneous_timers_differently() -> None:
     assert run(1) != run(2)
 
 
-def test_an_hour_passes_at_once_and_exactly() -> None:
+def test_virtual_hour_passes_at_once_and_exactly() -> None:
     loop = SimLoop(1)
 
     async def main() -> int:
@@ -58,7 +58,7 @@ def test_timeouts_and_events_work_as_on_any_loop() -> None:
     assert SimLoop(1).run(main()) == "True 5.0"
 
 
-def test_waiting_for_nothing_is_a_deadlock_that_names_the_task() -> None:
+def test_deadlock_names_the_waiting_task() -> None:
     async def waits_for_ever() -> None:
         await asyncio.Event().wait()
 
@@ -66,7 +66,7 @@ def test_waiting_for_nothing_is_a_deadlock_that_names_the_task() -> None:
         SimLoop(1).run(waits_for_ever())
 
 
-def test_a_run_without_end_is_cut() -> None:
+def test_endless_run_is_stopped() -> None:
     async def ticks() -> None:
         while True:
             await asyncio.sleep(1)
@@ -75,7 +75,7 @@ def test_a_run_without_end_is_cut() -> None:
         SimLoop(1, seconds_max=100).run(ticks())
 
 
-def test_an_error_that_nobody_takes_fails_the_run() -> None:
+def test_unhandled_error_fails_the_run() -> None:
     def broken() -> None:
         raise ValueError("nobody looked")
 
@@ -87,7 +87,7 @@ def test_an_error_that_nobody_takes_fails_the_run() -> None:
         SimLoop(1).run(main())
 
 
-def test_threads_and_sockets_do_not_exist() -> None:
+def test_use_of_threads_and_sockets_is_an_error() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         with pytest.raises(NotImplementedError):
@@ -100,17 +100,17 @@ def test_threads_and_sockets_do_not_exist() -> None:
     SimLoop(1).run(main())
 
 
-def test_tasks_left_over_are_cancelled() -> None:
+def test_remaining_tasks_are_cancelled_at_the_end() -> None:
     ends: list[str] = []
 
-    async def left() -> None:
+    async def sleep_for_ever() -> None:
         try:
             await asyncio.sleep(1000)
         finally:
             ends.append("cancelled")
 
     async def main() -> None:
-        task = asyncio.get_running_loop().create_task(left())
+        task = asyncio.get_running_loop().create_task(sleep_for_ever())
         await asyncio.sleep(1)
         assert not task.done()
 
@@ -125,7 +125,7 @@ async def count_seconds(order: list[str], name: str, count: int) -> None:
         order.append(f"{name}{number}")
 
 
-def test_a_frozen_process_misses_its_timers_and_catches_up() -> None:
+def test_frozen_process_runs_its_timers_after_it_resumes() -> None:
     loop, order = SimLoop(1), list[str]()
 
     async def main() -> None:
@@ -145,7 +145,7 @@ def test_a_frozen_process_misses_its_timers_and_catches_up() -> None:
     assert not loop.is_frozen("a")
 
 
-def test_all_that_a_process_starts_belongs_to_it() -> None:
+def test_subtasks_belong_to_the_process_that_started_them() -> None:
     loop, order = SimLoop(1), list[str]()
 
     async def parent() -> None:
@@ -170,7 +170,7 @@ def test_all_that_a_process_starts_belongs_to_it() -> None:
     assert sorted(order) == ["child0", "self0"], "a dead process does nothing more, not even its timers"
 
 
-def test_a_clock_that_drifts_runs_at_its_own_pace() -> None:
+def test_drifting_clock_runs_at_its_own_rate() -> None:
     loop = SimLoop(1)
     clock = SimClock(loop)
 

@@ -1,4 +1,4 @@
-"""A simulated machine: what a dead process can still do (nothing), and what outlives it."""
+"""Tests of a simulated machine: a dead process can do nothing more, and some of its state outlives it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def write_until_killed(world: World, host: SimMachine, how: str) -> None:
 
 
 @pytest.mark.parametrize(("how", "names"), [("kill", ["f"]), ("power_cut", ["f"]), ("lose_disk", [])])
-def test_a_crash_is_not_a_cancel(how: str, names: list[str]) -> None:
+def test_crash_is_no_cancel(how: str, names: list[str]) -> None:
     loop = SimLoop(1)
     host = machine(loop)
 
@@ -65,7 +65,7 @@ def test_a_crash_is_not_a_cancel(how: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("how", "told"), [("kill", True), ("power_cut", False), ("lose_disk", False)])
-def test_peers_hear_of_a_dead_process_and_not_of_a_dead_machine(how: str, told: bool) -> None:
+def test_peers_notice_a_dead_process_and_no_dead_machine(how: str, told: bool) -> None:
     """Peers of a dead machine learn of its death when it is back: the new process listens nowhere yet."""
     loop = SimLoop(1)
     network = SimNetwork(loop, random.Random(1))
@@ -89,7 +89,7 @@ def test_peers_hear_of_a_dead_process_and_not_of_a_dead_machine(how: str, told: 
     loop.run(main())
 
 
-def test_a_power_cut_takes_what_was_not_synced() -> None:
+def test_power_cut_takes_unsynced_bytes() -> None:
     sizes = set()
     for seed in range(30):
         loop = SimLoop(seed)
@@ -99,7 +99,7 @@ def test_a_power_cut_takes_what_was_not_synced() -> None:
     assert 0 in sizes and 5 in sizes
 
 
-def test_each_process_draws_anew_and_each_seed_repeats() -> None:
+def test_random_streams_differ_by_process_and_repeat_by_seed() -> None:
     def draws() -> list[float]:
         host = machine(SimLoop(7))
         return [host.process().rng.stream("nonce").random() for _ in range(3)]
@@ -107,13 +107,13 @@ def test_each_process_draws_anew_and_each_seed_repeats() -> None:
     assert draws() == draws() and len(set(draws())) == 3
 
 
-def test_drawn_faults_are_a_different_subset_for_each_seed() -> None:
+def test_each_seed_draws_another_subset_of_faults() -> None:
     subsets = {tuple(rule.kind for rule in draw_faults(random.Random(seed)).rules) for seed in range(50)}
     assert len(subsets) > 20
     assert {kind for subset in subsets for kind in subset} == set(FaultKind) - {FaultKind.THROTTLE}
 
 
-def test_the_history_of_the_bucket_is_in_the_order_in_which_writes_took_effect() -> None:
+def test_bucket_history_has_the_order_in_which_writes_took_effect() -> None:
     loop = SimLoop(1)
     bucket = SimBucket(loop)
     host = SimMachine(loop, "m", bucket, SimNetwork(loop, random.Random(1)))

@@ -1,4 +1,4 @@
-"""The simulated network, when a machine is silent: half-open connections, and resets that do not get through."""
+"""Tests of the simulated network with a silent machine: half-open connections, and resets that do not get through."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_lost(stream: Stream) -> bool:
     return False
 
 
-def test_a_machine_without_power_is_silent_and_its_connections_stay_open_at_the_peers() -> None:
+def test_connections_to_a_machine_without_power_stay_half_open() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -37,7 +37,7 @@ def test_a_machine_without_power_is_silent_and_its_connections_stay_open_at_the_
     assert talk.text() == b""
 
 
-def test_nobody_connects_to_a_machine_without_power_until_it_is_back() -> None:
+def test_connect_to_a_machine_without_power_fails_until_it_is_back() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -55,7 +55,7 @@ def test_nobody_connects_to_a_machine_without_power_until_it_is_back() -> None:
     talk.loop.run(main())
 
 
-def test_what_connects_while_the_power_goes_times_out_too() -> None:
+def test_connect_during_a_power_cut_times_out() -> None:
     talk = TwoHosts()
     talk.network.latency_seconds = (1.0, 1.0)
 
@@ -70,7 +70,7 @@ def test_what_connects_while_the_power_goes_times_out_too() -> None:
     talk.loop.run(main())
 
 
-def test_a_machine_that_is_back_answers_on_old_connections_with_a_reset_once_they_are_used() -> None:
+def test_old_connection_to_a_returned_machine_is_reset_once_used() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -86,7 +86,7 @@ def test_a_machine_that_is_back_answers_on_old_connections_with_a_reset_once_the
     talk.loop.run(main())
 
 
-def test_what_was_sent_in_vain_is_answered_with_a_reset_when_the_machine_is_back() -> None:
+def test_bytes_sent_to_a_dead_machine_get_a_reset_when_it_is_back() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -102,7 +102,7 @@ def test_what_was_sent_in_vain_is_answered_with_a_reset_when_the_machine_is_back
     talk.loop.run(main())
 
 
-def test_a_window_that_was_full_of_what_nobody_read_opens_for_the_probe() -> None:
+def test_full_window_of_a_dead_machine_opens_for_the_probe() -> None:
     talk = TwoHosts()
     wrote: list[bool] = []
 
@@ -127,7 +127,7 @@ def test_a_window_that_was_full_of_what_nobody_read_opens_for_the_probe() -> Non
     talk.loop.run(main())
 
 
-def test_a_reset_does_not_pass_a_cut_and_arrives_when_it_is_mended() -> None:
+def test_reset_waits_behind_a_cut_until_it_heals() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -145,7 +145,7 @@ def test_a_reset_does_not_pass_a_cut_and_arrives_when_it_is_mended() -> None:
     talk.loop.run(main())
 
 
-def test_connections_that_both_ends_lost_are_forgotten() -> None:
+def test_connections_that_both_ends_lost_are_removed() -> None:
     talk = TwoHosts()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""The simulated disk: what a power cut may leave and what it may not, and the faults that tests can set."""
+"""Tests of the simulated disk: the possible images after a power cut, and the faults that tests can set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATER = [bytes([200 + number]) * 3000 for number in range(4)]
 
 
 async def write_file(disk: SimDisk) -> None:
-    """One file with 100 synced bytes and 12,000 that are not."""
+    """Writes a file with 100 synced bytes and 12,000 unsynced ones."""
     file = disk.open("f", create=True)
     file.append([SYNCED])
     await file.sync()
@@ -39,7 +39,7 @@ def test_synced_bytes_survive_every_power_cut() -> None:
     assert all(image.startswith(SYNCED) for image in draw_crash_images())
 
 
-def test_a_power_cut_may_leave_all_nothing_a_torn_write_zeros_or_a_hole() -> None:
+def test_power_cut_may_leave_all_nothing_a_torn_write_zeros_or_a_hole() -> None:
     full = SYNCED + b"".join(LATER)
     tails = [image[len(SYNCED) :] for image in draw_crash_images()]
     whole = [tail for tail in tails if full[len(SYNCED) :].startswith(tail)]
@@ -50,7 +50,7 @@ def test_a_power_cut_may_leave_all_nothing_a_torn_write_zeros_or_a_hole() -> Non
     assert all(len(tail) <= 12_000 for tail in tails)
 
 
-def test_a_synced_file_whose_folder_was_not_may_lose_its_name() -> None:
+def test_synced_file_in_an_unsynced_folder_may_lose_its_name() -> None:
     disk = SimDisk(random.Random(0))
 
     async def main() -> None:
@@ -65,7 +65,7 @@ def test_a_synced_file_whose_folder_was_not_may_lose_its_name() -> None:
     assert True in named and False in named
 
 
-def test_a_rename_is_all_or_nothing() -> None:
+def test_rename_is_all_or_nothing() -> None:
     disk = SimDisk(random.Random(0))
 
     async def main() -> None:
@@ -89,7 +89,7 @@ def test_a_rename_is_all_or_nothing() -> None:
     assert not any(disk.crash_image(random.Random(seed)).exists("a/new") for seed in SEEDS)
 
 
-def test_a_kill_loses_nothing_and_keeps_the_boot_mark() -> None:
+def test_kill_loses_nothing_and_keeps_the_boot_mark() -> None:
     disk = SimDisk(random.Random(0))
     SimLoop(0).run(write_file(disk))
     after = disk.after_kill()
@@ -99,13 +99,13 @@ def test_a_kill_loses_nothing_and_keeps_the_boot_mark() -> None:
         disk.open("f")
 
 
-def test_a_power_cut_changes_the_boot_mark() -> None:
+def test_power_cut_changes_the_boot_mark() -> None:
     disk = SimDisk(random.Random(0))
     mark = disk.boot_mark()
     assert disk.after_power_cut().boot_mark() != mark
 
 
-def test_what_is_written_after_the_sync_began_is_not_synced_by_it() -> None:
+def test_write_during_a_sync_is_not_synced_by_it() -> None:
     disk = SimDisk(random.Random(0))
     disk.sync_seconds = lambda: 1.0
     loop = SimLoop(0)
@@ -123,7 +123,7 @@ def test_what_is_written_after_the_sync_began_is_not_synced_by_it() -> None:
     assert b"before" in found and all(data.startswith(b"before") for data in found)
 
 
-def test_a_clone_and_an_image_go_their_own_way() -> None:
+def test_clone_and_crash_image_are_separate_disks() -> None:
     disk = SimDisk(random.Random(0))
     SimLoop(0).run(write_file(disk))
     clone = disk.clone()
@@ -132,7 +132,7 @@ def test_a_clone_and_an_image_go_their_own_way() -> None:
     assert (disk.open("f").size(), disk.exists("g")) == (12_100, False)
 
 
-def test_every_change_is_numbered_and_can_be_imaged() -> None:
+def test_every_change_has_a_number_and_an_image() -> None:
     disk = SimDisk(random.Random(0))
     seen: list[Op] = []
     sizes: list[int] = []
@@ -148,7 +148,7 @@ def test_every_change_is_numbered_and_can_be_imaged() -> None:
     assert sizes == [0, 100, 100, 100, 3100, 6100, 9100, 12100]
 
 
-def test_a_full_disk_takes_appends_whole_or_not_at_all() -> None:
+def test_full_disk_takes_appends_whole_or_not_at_all() -> None:
     disk = SimDisk(random.Random(0))
     disk.capacity = 10
     file = disk.open("f", create=True)
@@ -160,7 +160,7 @@ def test_a_full_disk_takes_appends_whole_or_not_at_all() -> None:
     assert file.append([b"abc"]) == 11
 
 
-def test_a_failed_sync_is_final() -> None:
+def test_failed_sync_is_final() -> None:
     disk = SimDisk(random.Random(0))
     disk.faults.append(DiskFault("sync", "f"))
 
@@ -179,7 +179,7 @@ def test_a_failed_sync_is_final() -> None:
     SimLoop(0).run(main())
 
 
-def test_faults_choose_by_verb_path_and_count() -> None:
+def test_faults_match_by_verb_path_and_count() -> None:
     disk = SimDisk(random.Random(0))
     disk.faults.append(DiskFault("pread", ".log", skip=1, times=1))
     log, other = disk.open("0.log", create=True), disk.open("0.index", create=True)
@@ -190,7 +190,7 @@ def test_faults_choose_by_verb_path_and_count() -> None:
     assert log.pread(0, 1) == b""
 
 
-def test_a_flipped_bit_is_there_after_a_power_cut_too() -> None:
+def test_flipped_bit_stays_after_a_power_cut() -> None:
     disk = SimDisk(random.Random(0))
     SimLoop(0).run(write_file(disk))
     disk.flip_bit("f", 8 * 10 + 3)

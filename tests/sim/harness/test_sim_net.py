@@ -1,4 +1,4 @@
-"""The simulated network: cuts hold bytes back, resets break connections, seeds repeat."""
+"""Tests of the simulated network: cuts hold bytes back, resets break connections, seeds repeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiered.ports import Stream
 
 
 class TwoHosts:
-    """Hosts a and b with one connection; what arrives at b is noted with its time."""
+    """Hosts a and b with one connection; arrivals at b are recorded with their time."""
 
     def __init__(self, seed: int = 1) -> None:
         self.loop = SimLoop(seed)
@@ -45,7 +45,7 @@ class TwoHosts:
         return b"".join(data for _, data in self.received)
 
 
-def test_bytes_take_the_latency_of_the_way() -> None:
+def test_bytes_take_the_latency_of_the_link() -> None:
     talk = TwoHosts()
     talk.network.latency_seconds = (0.25, 0.25)
 
@@ -59,7 +59,7 @@ def test_bytes_take_the_latency_of_the_way() -> None:
     assert talk.received == [(0.75, b"x")]
 
 
-def test_a_cut_holds_bytes_until_it_heals_one_way_only() -> None:
+def test_one_way_cut_holds_bytes_until_it_heals() -> None:
     talk = TwoHosts()
     talk.network.chunk_bytes_max = 1 << 20
 
@@ -79,7 +79,7 @@ def test_a_cut_holds_bytes_until_it_heals_one_way_only() -> None:
     assert talk.received[0][0] > 60
 
 
-def test_one_way_is_mended_alone() -> None:
+def test_one_direction_heals_alone() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -97,7 +97,7 @@ def test_one_way_is_mended_alone() -> None:
     assert talk.text() == b"x"
 
 
-def test_a_frozen_process_is_heard_no_more_and_finds_full_buffers_when_it_goes_on() -> None:
+def test_frozen_process_is_silent_and_finds_full_buffers_when_it_resumes() -> None:
     talk = TwoHosts()
     talk.network.chunk_bytes_max = 1 << 20
 
@@ -116,7 +116,7 @@ def test_a_frozen_process_is_heard_no_more_and_finds_full_buffers_when_it_goes_o
     assert len(talk.received) == 1 and talk.received[0][0] > 2 and talk.text() == b"before while"
 
 
-def test_a_connection_between_two_hosts_breaks_and_others_do_not() -> None:
+def test_break_between_two_hosts_keeps_other_connections() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_a_connection_between_two_hosts_breaks_and_others_do_not() -> None:
     talk.loop.run(main())
 
 
-def test_connecting_across_a_cut_times_out() -> None:
+def test_connect_across_a_cut_times_out() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -142,7 +142,7 @@ def test_connecting_across_a_cut_times_out() -> None:
     talk.loop.run(main())
 
 
-def test_the_death_of_a_process_resets_its_connections_and_frees_its_ports() -> None:
+def test_dead_process_resets_its_connections_and_frees_its_ports() -> None:
     talk = TwoHosts()
 
     async def main() -> None:
@@ -158,7 +158,7 @@ def test_the_death_of_a_process_resets_its_connections_and_frees_its_ports() -> 
     assert talk.errors == ["connection lost peer=a:20001 error=Connection reset by peer"]
 
 
-def test_chunks_are_drawn_and_may_be_single_bytes() -> None:
+def test_chunk_sizes_are_drawn_and_may_be_one_byte() -> None:
     talk = TwoHosts()
     talk.network.chunk_bytes_max = 3
 
@@ -174,7 +174,7 @@ def test_chunks_are_drawn_and_may_be_single_bytes() -> None:
     assert {len(data) for _, data in talk.received} == {1, 2, 3}
 
 
-def test_some_connections_have_pieces_of_their_own_size() -> None:
+def test_some_connections_deliver_small_chunks() -> None:
     talk = TwoHosts()
     talk.network.small_chunk_share = 0.5
     taken: list[int] = []
@@ -190,8 +190,8 @@ def test_some_connections_have_pieces_of_their_own_size() -> None:
     assert 5 < sum(size < 100 for size in taken) < 30
 
 
-def test_there_and_back_may_take_different_times() -> None:
-    """Each way has its own pace, which the seed gives it, and keeps it."""
+def test_directions_of_a_link_may_have_different_latencies() -> None:
+    """The seed gives each direction its own latency, which stays."""
     network = TwoHosts(5).network
     network.latency_seconds = (1.0, 1.0)
     assert network.latency("a", "b") == network.latency("b", "a") == 1.0
@@ -205,7 +205,7 @@ def test_there_and_back_may_take_different_times() -> None:
     assert [again.latency(*way) for way in reversed(ways)] == [paces[way] for way in reversed(ways)]
 
 
-def test_one_seed_gives_one_conversation() -> None:
+def test_same_seed_gives_the_same_deliveries() -> None:
     def conversation(seed: int) -> list[tuple[float, bytes]]:
         talk = TwoHosts(seed)
 

@@ -1,5 +1,5 @@
-"""The bugs themselves: each turns a function of production into one that has it. What they are for, `mutants.py`
-says."""
+"""The bugs of the mutants: each function turns a production function into one with the bug. `mutants.py` says which
+rules each breaks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ LONG_MAX = 2**63 - 1
 REFUSE_AFTER_MS = 20_000
 SWEEP_SECONDS = 0.1
 LEAKED: list[Any] = []
-"""Files that a mutant does not close; emptied when it is gone."""
+"""Files that a mutant does not close; the list is emptied when the mutant ends."""
 
 
 class NoStream:
-    """Swallows the close, so that the real stream never gets it."""
+    """A stream that ignores close, so that the real stream stays open."""
 
     def close(self) -> None:
         """Closes nothing."""
@@ -63,10 +63,10 @@ def elect_first_to_return(original: Any) -> Any:
 
 
 def keep_isr_after_restart(original: Any) -> Any:
-    def returned(old: Any, node: int, end: Any, terms: Any) -> Any:
+    def keep_isr(old: Any, node: int, end: Any, terms: Any) -> Any:
         return old if node in old.isr or node in old.elr else original(old, node, end, terms)
 
-    return returned
+    return keep_isr
 
 
 def join_at_stale_watermark(original: Any) -> Any:
@@ -106,7 +106,7 @@ def skip_boundary_check(original: Any) -> Any:
 
 def read_collected_slots(original: Any) -> Any:
     async def catch_up(self: StandbyController) -> None:
-        committed = self._cluster.loader
+        committed = self._view.loader
         entries, _ = await read_entries(self._store, committed.image.slot + 1)
         if not entries:
             return cast("None", await original(self))
@@ -183,7 +183,7 @@ def sweep_unfinished_objects(original: Any) -> Any:
 
 
 def sweep_during_upload(original: Any) -> Any:
-    """By itself no bug: what is in the making is no garbage, whenever it is swept."""
+    """Sweeps during uploads. That alone is no bug: objects of uploads in flight are no garbage at any time."""
 
     async def sweep(self: Tiering, replica: LeaderReplica) -> None:
         while not replica.is_stopped:

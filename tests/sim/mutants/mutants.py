@@ -1,9 +1,9 @@
-"""Bugs put in on purpose: each breaks one rule by putting another function in the place of a production one, in this
-process and for a while. A simulator that does not find them proves nothing.
+"""Bugs put in on purpose. Each breaks one rule: it replaces a production function in this process for a while. A
+simulator that does not find them proves nothing.
 
-`rules` are those that it breaks: a run that fails for anything else has not found it. `seeds` is within how many seeds
-a search must find it (`make sim-mutants`), and `of` what makes the drawn options fit to show it: the rest stays as it
-is drawn.
+`rules` are the rules that a mutant breaks: a run that fails for another reason has not found it. `seeds` is the number
+of seeds within which a search must find it (`make sim-mutants`). `of` changes the drawn options so that the bug can
+show; the other options stay as drawn.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def failure_reason(report: str) -> str:
 
 @dataclass(frozen=True)
 class SimMutant:
-    """One bug. `make` turns each original function into the one that has it. `rules` are those that it breaks, or how
-    what it keeps from happening in time begins: a run that fails for anything else has found something else."""
+    """One bug. `make` turns each original function into one with the bug. `rules` are the rules that it breaks, or the
+    beginning of the text of a state that is not reached in time. A run that fails for another reason has found
+    something else."""
 
     name: str
     description: str
@@ -68,7 +69,7 @@ class SimMutant:
 
     @contextmanager
     def apply(self) -> Iterator[None]:
-        """The bug is there inside."""
+        """Puts the bug in for the duration of the context."""
         with ExitStack() as stack:
             for owner, name, make in self.patches:
                 original = owner.__dict__[name]
@@ -79,24 +80,24 @@ class SimMutant:
 
 
 def _with_group(drawn: ClusterOptions) -> ClusterOptions:
-    """Two members of a group, which lose sight of their coordinator."""
+    """Adds two members of a group that lose contact with their coordinator."""
     return drawn.with_changes(members=2, troubles=("one_way", "isolated", "kill"), troublemakers=2, chaos_seconds=25.0)
 
 
 def _with_rebuild(drawn: ClusterOptions) -> ClusterOptions:
-    """A group, and in the end the bucket alone."""
+    """Adds a group, and at the end the loss of everything but the bucket."""
     return drawn.with_changes(members=2, troubles=(), chaos_seconds=15.0, rebuild=True)
 
 
 def _lose_replies(drawn: ClusterOptions) -> ClusterOptions:
-    """Answers get lost, again and again."""
+    """Loses replies repeatedly."""
     return drawn.with_changes(
         troubles=("freeze", "one_way", "isolated"), troublemakers=2, pause_seconds=1.0, chaos_seconds=25.0
     )  # fmt: skip
 
 
 def _cut_all_power(drawn: ClusterOptions) -> ClusterOptions:
-    """All machines lose power, again and again."""
+    """Cuts the power of all machines repeatedly."""
     topic = TopicShape("t0", 1, 2, 2, "none")
     return drawn.with_changes(
         topics=(topic,), troubles=("power_all",), troublemakers=1, pause_seconds=1.0, send_rate=8.0, senders=3,
@@ -106,7 +107,7 @@ def _cut_all_power(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def _catch_up(drawn: ClusterOptions) -> ClusterOptions:
-    """Followers that come back need many fetches."""
+    """Makes followers that come back need many fetches."""
     topic = TopicShape("t0", 1, 3, 2, "none")
     return drawn.with_changes(
         topics=(topic,), troubles=("kill", "isolated"), troublemakers=2, pause_seconds=1.0, send_rate=8.0, senders=3,
@@ -116,7 +117,7 @@ def _catch_up(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def _upload_only(drawn: ClusterOptions) -> ClusterOptions:
-    """Nothing but uploads, to a bucket that errs half of the time."""
+    """Leaves nothing but uploads, to a bucket that fails half of the time."""
     topic = TopicShape("t0", 2, 2, 1, "none")
     return drawn.with_changes(
         topics=(topic,), troubles=(), worst_fault=0.3, segment_bytes=1024, send_rate=8.0, senders=3, rot=False,
@@ -125,7 +126,7 @@ def _upload_only(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def _freeze_uploading_leaders(drawn: ClusterOptions) -> ClusterOptions:
-    """Leaders freeze with an upload under way, and go on when another leads."""
+    """Freezes leaders during an upload; they resume when another broker leads."""
     topic = TopicShape("t0", 2, 3, 1, "none")
     return drawn.with_changes(
         topics=(topic,), troubles=("freeze",), troublemakers=2, pause_seconds=1.0, session_ms=1500, worst_fault=0.2,
@@ -135,7 +136,8 @@ def _freeze_uploading_leaders(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def _forget_epochs(drawn: ClusterOptions) -> ClusterOptions:
-    """Leaders change, what is cold leaves the disk at once, and power cuts take what a disk knew of old epochs."""
+    """Changes leaders, deletes cold segments from the disk at once, and cuts the power, so that a disk loses old
+    epochs."""
     topic = TopicShape("t0", 2, 2, 1, "none")
     return drawn.with_changes(
         topics=(topic,), troubles=("power", "kill"), troublemakers=2, pause_seconds=1.0, session_ms=1500,
@@ -146,7 +148,7 @@ def _forget_epochs(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def _restart_leaders(drawn: ClusterOptions) -> ClusterOptions:
-    """Leaders die while much is under way, and are back before their clients give up."""
+    """Kills leaders with many pending requests and starts them before their clients give up."""
     topic = TopicShape("t0", 2, 1, 1, "none")
     return drawn.with_changes(
         topics=(topic,), troubles=("kill", "flapping", "disk_slow"), troublemakers=2, pause_seconds=1.0, send_rate=8.0,
@@ -156,12 +158,12 @@ def _restart_leaders(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def _fail_bucket_calls(drawn: ClusterOptions) -> ClusterOptions:
-    """The bucket errs often."""
+    """Makes the bucket fail often."""
     return drawn.with_changes(worst_fault=0.2)
 
 
 def _freeze_controllers(drawn: ClusterOptions) -> ClusterOptions:
-    """Controllers freeze while others collect what they are about to write."""
+    """Freezes controllers while others collect the slots that they are about to write."""
     return drawn.with_changes(
         troubles=("freeze", "isolated"), troublemakers=2, pause_seconds=1.0, snapshot_slots=2, admin=True,
         session_ms=1500, worst_fault=0.1, chaos_seconds=25.0,
@@ -169,17 +171,17 @@ def _freeze_controllers(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def _flip_bits(drawn: ClusterOptions) -> ClusterOptions:
-    """Bits flip."""
+    """Flips bits on disks."""
     return drawn.with_changes(rot=True)
 
 
 def _change_topics(drawn: ClusterOptions) -> ClusterOptions:
-    """Somebody changes topics all the time."""
+    """Changes topics all the time."""
     return drawn.with_changes(admin=True, worst_fault=max(drawn.worst_fault, 0.05))
 
 
 def _recreate_topics(drawn: ClusterOptions) -> ClusterOptions:
-    """Topics come and go under the same names, and brokers act late on that."""
+    """Recreates topics under the same names, and delays the brokers that act on it."""
     return drawn.with_changes(
         admin=True, troubles=(), send_rate=8.0, senders=3,
         chaos_seconds=25.0, rebuild=False, moves=False, members=0, rot=False, worst_fault=0.0, bucket_rate=0.0,
@@ -350,4 +352,4 @@ FIRST_SEEDS = {
     "streams_left": 0,
     "wrong_cold_epoch": 4,
 }
-"""By mutant: the first seed that shows it. Some have a scenario as well (`scenarios.py`)."""
+"""By mutant: the first seed that shows it. Some mutants have a scenario as well (`scenarios.py`)."""

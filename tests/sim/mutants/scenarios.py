@@ -1,4 +1,4 @@
-"""Directed scenarios of mutants that a search finds rarely: each holds, and breaks while its bug is in."""
+"""Directed scenarios for mutants that a search finds rarely: each holds without its bug, and breaks with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiered.metadata.layout import Entry, encode_entry, slot_key
 
 
 def slow_reader_meets_old_slot() -> None:
-    """Rule M3: who froze reads the slot after its own, which the boundary has passed long since."""
+    """Rule M3: a broker that froze reads the slot after its own one. The boundary has passed that slot long ago."""
 
     images: list[Image] = []
 
@@ -40,8 +40,8 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "r4_first_leads": test_partition_transitions.test_most_complete_log_of_several_last_known_leads,
     "unclean_election": test_partition_transitions.test_replica_that_leaves_a_small_isr_stays_eligible,
     "r2_joins_behind": test_leader_state.test_follower_joins_isr_only_at_epoch_start,
-    "sweep_too_early": test_uploader.test_an_undecided_manifest_change_keeps_its_object_from_the_sweep,
+    "sweep_too_early": test_uploader.test_sweep_spares_the_object_of_an_undecided_change,
     "wrong_cold_epoch": test_ends_of_epochs.test_end_of_a_cold_epoch_is_found_in_lineages_of_segments,
-    "fenced_upload": test_uploader.test_a_fenced_leader_uploads_in_vain,
+    "fenced_upload": test_uploader.test_upload_of_a_fenced_leader_is_not_named,
 }
-"""By mutant."""
+"""The scenario of each such mutant, by its name."""

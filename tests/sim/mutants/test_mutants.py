@@ -1,5 +1,5 @@
-"""Mutants, each at a seed that shows it: the run fails with the mutant and by its own rule, and passes without it.
-Mutants that seeds seldom show have a scenario. (`make sim-mutants` searches for all.)"""
+"""Tests of mutants, each at a seed that shows it: the run fails with the mutant, by its own rule, and passes without
+it. Mutants that seeds seldom show have a scenario. (`make sim-mutants` searches for all.)"""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.sim.mutants.scenarios import SCENARIOS
 
 EVENT = re.compile(r" *\d+\.\d{3} ")
 TRIES = 30
-"""A change of the code changes every run a little: one of these tries shows the bug."""
+"""Number of tries: a change of the code changes every run a little, and one of the tries shows the bug."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(FIRST_SEEDS))
-def test_a_planted_bug_is_found(name: str) -> None:
+def test_seed_fails_with_its_mutant_and_passes_without(name: str) -> None:
     first = FIRST_SEEDS[name]
     for seed in range(first, first + TRIES):
         story = run_seed(seed, "cluster", name)[1]
@@ -39,18 +39,18 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
-def test_a_planted_bug_breaks_its_story(name: str) -> None:
+def test_scenario_breaks_with_its_mutant_and_holds_without(name: str) -> None:
     SCENARIOS[name]()
     with MUTANTS[name].apply(), pytest.raises((AssertionError, pytest.fail.Exception)):
         SCENARIOS[name]()
     SCENARIOS[name]()
 
 
-def test_every_planted_bug_is_shown_here() -> None:
+def test_every_mutant_has_a_seed_or_a_scenario() -> None:
     assert FIRST_SEEDS.keys() == MUTANTS.keys() >= SCENARIOS.keys()
 
 
-def test_a_plant_is_shown_by_its_own_rules_alone() -> None:
+def test_only_its_own_rules_show_a_mutant() -> None:
     story = "Traceback (most recent call last):\n  1.0 b1: I4: no\na.Broken: I10: b1 lacks some; I4: t\n  seed=1\n"
     assert failure_reason(story) == "I10: b1 lacks some; I4: t" and failure_reason("") == ""
     mutant = MUTANTS["above_high_watermark"]
@@ -63,7 +63,7 @@ def test_a_plant_is_shown_by_its_own_rules_alone() -> None:
     assert MUTANTS["files_left"].explains(late) and not MUTANTS["nobody_joins"].explains(late)
 
 
-def test_a_plant_is_gone_when_it_is_over() -> None:
+def test_mutant_is_removed_at_the_end() -> None:
     for mutant in MUTANTS.values():
         before = [owner.__dict__[attribute] for owner, attribute, _ in mutant.patches]
         with mutant.apply():

@@ -1,4 +1,4 @@
-"""Many runs at once, each process as if it were the first: forked ones would drag along what other tests left."""
+"""Many simulated runs at once, each in a new process: a forked process would inherit the state of earlier tests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.sim.__main__ import run_seed
 
 
 def run_seeds(world: str, seeds: int, expected_counts: Sequence[str]) -> None:
-    """Runs the first `seeds` of a world. Each must hold all promises, and all of them together get to each of
-    `reached`: else they prove less than they seem to."""
+    """Runs the first `seeds` seeds of a world. No run may break a promise. All runs together must reach each of
+    `reached`: otherwise they prove less than they seem to."""
     totals: Counter[str] = Counter()
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=spawn) as pool:

@@ -1,4 +1,4 @@
-"""A topic that is made again under its name while its leader acts late, and a client that asks that leader."""
+"""Rig of a topic that is recreated under its name while its leader acts late, and of a client of that leader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS = 30.0
 
 
 class RecreatedTopic:
-    """The topic `t` on `slow`, which leads it, and on `quick`; how it is made again, and a client that asks `slow`."""
+    """The topic `t` on `slow`, which leads it, and on `quick`; the steps that recreate it; and a client of `slow`."""
 
     def __init__(self, three: ThreeBrokers, replicas: int, configs: Mapping[str, str] | None = None) -> None:
         self.three = three
@@ -46,7 +46,7 @@ class RecreatedTopic:
         return TopicId(made.topic_id)
 
     async def create_first(self) -> None:
-        """The first topic is led, and holds records."""
+        """Creates the first topic, with a leader and records."""
         await self._create_topic()
         await self.three.wait_until(lambda: self.slow.node.hosted_replicas.find_leader(AT) is not None, SECONDS)
         self.old_replica = self.slow.node.leader_replica(*AT)
@@ -54,7 +54,7 @@ class RecreatedTopic:
             await self.old_replica.append(batch([b"old-%d" % number]), acks=ACKS_ALL)
 
     async def recreate(self) -> None:
-        """The second topic is there, and `slow` has acted on nothing: it opens some other log meanwhile."""
+        """Recreates the topic. `slow` has not acted on it: it opens some other log meanwhile."""
         await self.slow.node.hosted_replicas._role_change_lock.acquire()
         await self.three.controller.node.submit(DeleteTopic("t", self.old_replica.topic_id))
         self.new_id = await self._create_topic()
@@ -84,7 +84,7 @@ class RecreatedTopic:
         return self.slow.node.leader_replica(*AT)
 
     async def release_slow(self) -> LeaderReplica:
-        """`slow` gets its turn; the second topic's replica there."""
+        """Lets `slow` act. Returns the replica of the second topic there."""
         self.slow.node.hosted_replicas._role_change_lock.release()
         await self.three.wait_until(self.is_led, SECONDS)
         return self.slow.node.leader_replica(*AT)
@@ -101,7 +101,8 @@ class RecreatedTopic:
         return self._links[broker.node_id]
 
     async def produce(self, topic_id: str, *, acks: int = ACKS_ALL, timeout_ms: int = 3_000) -> tuple[Code, int]:
-        """One record, by the topic's id, or by its name where that is empty: the code, and its offset."""
+        """Writes one record, by the topic id, or by its name if the id is empty. Returns the error code and the
+        offset."""
         rows = [TopicProduceData("t", topic_id, [PartitionProduceData(0, bytes(batch([b"precious"])))])]
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=rows)
         got = await (await self.link(self.slow)).send(request, ProduceResponse, SECONDS, 13 if topic_id else 12)
@@ -111,7 +112,7 @@ class RecreatedTopic:
     async def fetch(
         self, topic_id: str, offset: int, *, wait_ms: int = 0, broker: SimBroker | None = None
     ) -> tuple[Code, list[bytes]]:
-        """Records from `offset` on, in the same way."""
+        """Reads records from `offset` on, by id or name as `produce` does."""
         where = FetchPartition(0, -1, offset, partition_max_bytes=1 << 20)
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", topic_id, [where])])
         request.rack_id = "far"  # a follower answers only who names a rack

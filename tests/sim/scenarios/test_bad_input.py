@@ -1,4 +1,5 @@
-"""Brokers that cannot be of the cluster, and those who pretend to be: each is told why, and nothing is lost."""
+"""Tests of brokers with invalid settings or a false identity: each is refused with a reason, and the cluster loses
+nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tiered_api.kafka.server.server import serve_kafka
 NAMED = replace(QUICK, inter_broker_listener_name="BROKERS", broker_session_timeout_ms=3_600_000)
 
 
-def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
+def test_requests_among_brokers_are_served_on_their_own_listener_only() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(NAMED)
         ports = {"BROKERS": 9092, "CLIENTS": 9093}
@@ -70,7 +71,7 @@ def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
 
 
 @pytest.mark.parametrize(("version", "words"), [(2, "upgrade it"), (0, "use the program that wrote it")])
-def test_a_store_of_another_format_is_refused_and_left_alone(version: int, words: str) -> None:
+def test_store_of_another_format_is_refused_and_unchanged(version: int, words: str) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.stop()
@@ -88,10 +89,10 @@ def test_a_store_of_another_format_is_refused_and_left_alone(version: int, words
     run(scenario)
 
 
-@pytest.mark.parametrize("reigns", [True, False])
-def test_a_second_broker_of_a_node_id_is_refused_where_the_first_answers_brokers(reigns: bool) -> None:
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_second_broker_of_a_node_id_is_refused_while_the_first_answers(is_controller: bool) -> None:
     async def scenario(three: ThreeBrokers) -> None:
-        first = three.controller if reigns else three.others()[0]
+        first = three.controller if is_controller else three.others()[0]
         epoch = first.node.image.controller_epoch
         machine = SimMachine(three.loop, "twin", three.bucket, three.network)
         world = machine.process()
@@ -109,7 +110,7 @@ def test_a_second_broker_of_a_node_id_is_refused_where_the_first_answers_brokers
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_clock_an_hour_off_is_said_and_loses_nothing(hours: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_clock_an_hour_off_is_reported_and_loses_nothing(hours: int, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         wrong = three.others()[0]
         await wrong.stop()
@@ -134,8 +135,9 @@ def test_a_clock_an_hour_off_is_said_and_loses_nothing(hours: int, caplog: pytes
 
 
 @pytest.mark.parametrize("flush", ["hot", "cold"])
-def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) -> None:
-    """Retention goes by the controller's time while it is so far ahead, and lets go what is due by that."""
+def test_clock_an_hour_fast_keeps_records_for_their_whole_retention(flush: str) -> None:
+    """While the leader's clock is so far ahead, retention uses the controller's time, and deletes the records that are
+    due by it."""
     minutes = 10
     configs = {"retention.ms": str(minutes * 60_000), "segment.bytes": "1024", "segment.ms": "5000"}
     if flush == "hot":
@@ -172,7 +174,7 @@ def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) 
     run_scenario(scenario)
 
 
-def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() -> None:
+def test_broker_with_an_unreachable_address_delays_no_other_and_is_reported() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         leader, *_ = three.others()
         cut = next(each for each in three.others() if each is not leader)
@@ -194,8 +196,9 @@ def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() ->
     run_scenario(scenario)
 
 
-def test_a_broker_that_nobody_reaches_where_it_says_is_not_told_to_clients() -> None:
-    """Else it would lead what nobody could write to, read or copy. A way that comes to be open is waited for."""
+def test_broker_with_an_unreachable_address_is_not_in_client_metadata() -> None:
+    """Otherwise it would lead partitions that no client could write or read and no follower could copy. It joins once
+    its address is reachable."""
 
     async def scenario(three: ThreeBrokers) -> None:
         astray = three.others()[0]
@@ -218,7 +221,7 @@ def test_a_broker_that_nobody_reaches_where_it_says_is_not_told_to_clients() -> 
     run_scenario(scenario)
 
 
-def test_a_broker_that_says_to_be_where_another_one_is_is_refused() -> None:
+def test_broker_with_the_address_of_another_one_is_refused() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         one, other = three.others()
         before = three.controller.node.image.brokers[one.node_id].listeners

@@ -1,4 +1,4 @@
-"""What always holds does not, through a bug: nobody is answered from it, and the broker ends."""
+"""Test of a broken invariant: a broker that finds one ends, and sends no reply that depends on it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server.server import serve_kafka
 
 
-def test_a_broker_ends_before_it_says_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the leader counts a record more than there is."""
+def test_broker_with_a_broken_invariant_ends_without_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test puts in a bug: the leader counts one record more than the log has."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)

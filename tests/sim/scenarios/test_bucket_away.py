@@ -1,4 +1,4 @@
-"""The bucket is away: what goes on, what waits, and who comes back meanwhile."""
+"""Tests of an unreachable bucket: what continues, what waits, and which brokers start meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered.ports import GetResult, NotFound
 from tiered.replication.leader_replica import ACKS_ALL
 
 SOON_SECONDS = 40.0
-"""Seconds after which a broker serves again: the longest pause of its start, a session and what it has to read."""
+"""Seconds until a broker serves again: the longest pause of its start, a session, and its reads of the bucket."""
 
 
 def set_bucket_outage(three: ThreeBrokers, *, is_unreachable: bool) -> None:
@@ -28,16 +28,14 @@ def problems(broker: SimBroker) -> str:
 
 
 async def create_topic(three: ThreeBrokers, name: str, *replicas: int) -> None:
-    """A topic of one partition, led by the first of `replicas`."""
+    """Creates a topic of one partition, led by the first of `replicas`."""
     wanted = CreateTopic(name, assignments=[list(replicas)], configs={"min.insync.replicas": "2"})
     await three.controller.node.submit(wanted)
     await three.wait_until(lambda: all(name in each.node.image.topics for each in three.brokers.values()), 10)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
-    seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_restarted_broker_waits_for_the_bucket_and_then_serves(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
         others = [each.node_id for each in three.brokers.values() if each is not late]
@@ -55,7 +53,7 @@ def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
         health = late.node.health()
         assert not health.ok and "waits for the bucket" in problems(late), health.problems
         assert health.details["store_unreachable_since_ms"] is not None
-        said = [each for each in caplog.messages if "the start waits for the bucket" in each]
+        said = [each for each in caplog.messages if "start waits for the bucket" in each]
         assert len(said) == 1, "it is said once"
         set_bucket_outage(three, is_unreachable=False)
         await three.wait_until(lambda: starting.done(), SOON_SECONDS)
@@ -70,7 +68,7 @@ def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_cluster_that_restarts_as_a_whole_waits_too(seed: int) -> None:
+def test_cluster_that_restarts_as_a_whole_waits_for_the_bucket(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         for each in three.brokers.values():
             await each.kill()
@@ -86,7 +84,7 @@ def test_a_cluster_that_restarts_as_a_whole_waits_too(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0, 2.6, 3.0])
-def test_an_outage_that_begins_during_a_start_is_outlasted_too(seconds: float) -> None:
+def test_start_outlasts_an_outage_that_begins_during_it(seconds: float) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.first_byte_seconds = 0.1
         starting = asyncio.create_task(site.start())
@@ -105,7 +103,7 @@ def test_an_outage_that_begins_during_a_start_is_outlasted_too(seconds: float) -
     run(scenario)
 
 
-def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_start_ends_at_once_on_a_stop(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.outage = True
         starting = asyncio.create_task(site.start())
@@ -122,12 +120,12 @@ def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCa
     run(scenario)
 
 
-def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def denied(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
+def test_refusal_of_the_store_ends_the_start_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def deny(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         raise Unavailable("AccessDenied", refused=True)
 
     async def scenario(site: SimBrokerRig) -> None:
-        monkeypatch.setattr(MeteredStore, "get", denied)
+        monkeypatch.setattr(MeteredStore, "get", deny)
         with pytest.raises(Unavailable, match="AccessDenied"):
             await asyncio.wait_for(site.start(), 1)
         await site.stop()
@@ -136,7 +134,7 @@ def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.
 
 
 async def is_acked(leader: SimBroker, topic: str, acks: int) -> bool:
-    """Whether a record is acknowledged within two seconds."""
+    """True if a record is acknowledged within two seconds."""
     try:
         await leader.node.leader_replica(topic, 0).append(batch([b"v"]), acks=acks, timeout_ms=2_000)
     except Refused:
@@ -145,7 +143,7 @@ async def is_acked(leader: SimBroker, topic: str, acks: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed: int) -> None:
+def test_acks_all_waits_only_if_a_member_of_the_last_isr_is_gone(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         leader = three.controller
         stays, dies = three.others()
@@ -181,8 +179,9 @@ def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed
     run_scenario(scenario, seed)
 
 
-def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> None:
-    """Rule R6: it cannot know whom its partitions were given to, and nobody can take the controller's place."""
+def test_broker_without_controller_contact_refuses_acks_all() -> None:
+    """Rule R6. The bucket is unreachable, so that no other broker can replace the controller. The broker cannot know
+    which brokers got its partitions."""
 
     async def scenario(three: ThreeBrokers) -> None:
         dies = three.controller

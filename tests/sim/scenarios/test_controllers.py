@@ -1,5 +1,5 @@
-"""Who is controller, told as stories of three brokers on one bucket: they find each other and lose each other, and
-never do two of them write."""
+"""Tests of the choice of the controller among three brokers on one bucket: they find and lose each other, and never two
+of them write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tiered_api.kafka.client.group_offsets import commit_offsets
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_three_that_start_together_have_one_controller_and_keep_it(seed: int) -> None:
+def test_three_brokers_that_start_together_keep_one_controller(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await asyncio.sleep(30)
         assert len(three.controller_ids()) == 1
@@ -35,7 +35,7 @@ def test_three_that_start_together_have_one_controller_and_keep_it(seed: int) ->
     run_scenario(scenario, seed)
 
 
-def test_whoever_is_asked_passes_on_to_the_controller_and_knows_the_result() -> None:
+def test_any_broker_forwards_a_request_and_has_its_result_in_the_image() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         for number, each in enumerate(three.brokers.values()):
             made = await each.node.submit(CreateTopic(f"t{number}", 3))
@@ -49,7 +49,7 @@ def test_whoever_is_asked_passes_on_to_the_controller_and_knows_the_result() -> 
     run_scenario(scenario)
 
 
-def test_a_topic_is_open_everywhere_when_its_creation_is_answered() -> None:
+def test_new_topic_is_open_on_every_broker_when_the_reply_is_sent() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         start = three.now
         made = await three.others()[0].node.submit(CreateTopic("t", 6))
@@ -61,7 +61,7 @@ def test_a_topic_is_open_everywhere_when_its_creation_is_answered() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_controller_that_dies_is_replaced_within_a_second(seed: int) -> None:
+def test_dead_controller_is_replaced_within_a_second(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         await old.kill()
@@ -79,7 +79,7 @@ def test_a_controller_that_dies_is_replaced_within_a_second(seed: int) -> None:
     run_scenario(scenario, seed)
 
 
-def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_session() -> None:
+def test_dead_broker_is_fenced_at_once_and_a_cut_off_one_after_its_session() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         controller = three.controller
         first, second = three.others()
@@ -107,7 +107,7 @@ def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_frozen_controller_wakes_up_as_a_follower(seed: int) -> None:
+def test_frozen_controller_resumes_as_a_standby(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         three.loop.freeze(old.process)
@@ -131,8 +131,9 @@ def test_a_frozen_controller_wakes_up_as_a_follower(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_two_controllers_after_a_cut_are_one_soon_after_it_heals(seed: int) -> None:
-    """The old one has nobody to tell it but those that it misses, where it does not reach the bucket either."""
+def test_one_controller_is_left_soon_after_a_cut_heals(seed: int) -> None:
+    """The old controller reaches neither the others nor the bucket. Only the brokers that it misses can tell it about
+    the new one."""
 
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
@@ -152,7 +153,7 @@ def test_two_controllers_after_a_cut_are_one_soon_after_it_heals(seed: int) -> N
     run_scenario(scenario, seed)
 
 
-def test_a_new_controller_is_followed_without_the_bucket() -> None:
+def test_brokers_follow_a_new_controller_without_the_bucket() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         first, second = three.others()
@@ -166,7 +167,7 @@ def test_a_new_controller_is_followed_without_the_bucket() -> None:
     run_scenario(scenario)
 
 
-def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None:
+def test_bucket_outage_changes_neither_controller_nor_metadata() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         epoch = three.controller.node.image.controller_epoch
         for each in three.brokers.values():
@@ -192,8 +193,8 @@ def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None
     run_scenario(scenario)
 
 
-def test_a_controller_that_cannot_write_finds_out_who_took_over() -> None:
-    """It cannot fence who no longer follows it, so it has to ask those that it only misses."""
+def test_controller_that_cannot_write_finds_its_successor() -> None:
+    """It cannot fence brokers that no longer follow it. Therefore it asks the brokers that it misses."""
 
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
@@ -208,7 +209,7 @@ def test_a_controller_that_cannot_write_finds_out_who_took_over() -> None:
     run_scenario(scenario)
 
 
-def test_a_controller_that_alone_cannot_write_makes_room() -> None:
+def test_controller_resigns_if_it_alone_cannot_write() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         old.machine.faults.outage = True
@@ -225,8 +226,8 @@ def test_a_controller_that_alone_cannot_write_makes_room() -> None:
     run_scenario(scenario)
 
 
-def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None:
-    """M3: a put that lands late takes the place of a slot that was collected."""
+def test_broker_that_was_frozen_takes_no_entry_below_the_boundary() -> None:
+    """M3: a put that lands late fills a slot that was collected."""
 
     async def scenario(three: ThreeBrokers) -> None:
         controller, away = three.controller, three.others()[0]
@@ -234,11 +235,11 @@ def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None
             three.network.cut(source.name, target.name)
         away.machine.faults.outage = True
         slot = away.node.image.slot + 1
-        node, reign = controller.node, controller.node.cluster.active_controller
-        assert reign is not None
+        node, controller_run = controller.node, controller.node.cluster.active_controller
+        assert controller_run is not None
         for name in ("a", "b", "c"):
             await node.submit(CreateTopic(name))
-            await reign._metadata.write_snapshot(node.image)
+            await controller_run._metadata.write_snapshot(node.image)
         boundary, _ = await read_boundary(node.store)
         assert away.node.image.slot < slot < boundary.collected
         told, heard = away.node.cluster.loader._on_changes, set[str]()
@@ -258,7 +259,7 @@ def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None
     run_scenario(scenario)
 
 
-def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_committed() -> None:
+def test_fenced_broker_returns_only_after_it_applied_all_committed_changes() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         controller, slow = three.controller, three.others()[0]
         for source, target in ((controller, slow), (slow, controller)):
@@ -271,7 +272,7 @@ def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_commit
                 lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION
             )
             await asyncio.sleep(SESSION)
-            assert slow.node.cluster.applied_slot < slow.node.image.slot
+            assert slow.node.cluster.loader.applied_slot < slow.node.image.slot
             assert controller.node.image.brokers[slow.node_id].fenced
         await three.wait_until(three.is_everyone_known, 5)
 
@@ -279,12 +280,12 @@ def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_commit
 
 
 SETTLE_SECONDS = 180.0
-"""Seconds until no sweep of what earlier epochs left is due any more."""
+"""Seconds until no sweep of objects of earlier epochs is due any more."""
 
 
 @pytest.mark.parametrize("filled", [False, True])
-def test_an_idle_cluster_hardly_asks_the_bucket(filled: bool) -> None:
-    """Also one that holds records, hot and cold, and a group: each broker asks once a minute."""
+def test_idle_cluster_sends_few_requests_to_the_bucket(filled: bool) -> None:
+    """Each broker sends one request a minute, also if the cluster has hot and cold records and a group."""
 
     async def scenario(three: ThreeBrokers) -> None:
         if filled:
@@ -303,7 +304,8 @@ def test_an_idle_cluster_hardly_asks_the_bucket(filled: bool) -> None:
 
 
 async def fill(three: ThreeBrokers) -> None:
-    """Topics of three replicas with closed segments in the bucket and an open one, and a group that has committed."""
+    """Creates topics of three replicas, with closed segments in the bucket and an open one, and a group with a
+    commit."""
     configs = {"segment.bytes": "4096", "retention.ms": "3600000", "local.retention.bytes": "4096"}
     for name in ("s", "t"):
         await three.controller.node.submit(CreateTopic(name, 3, 3, configs=configs))
@@ -324,7 +326,7 @@ def led_replicas(broker: SimBroker) -> list[LeaderReplica]:
     return [each for each in broker.node.leader_replicas() if each.topic in ("s", "t")]
 
 
-def test_a_clean_stop_is_no_death() -> None:
+def test_clean_stop_does_not_count_as_a_death() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         await three.controller.node.submit(CreateTopic("t", 6))
@@ -338,17 +340,18 @@ def test_a_clean_stop_is_no_death() -> None:
     run_scenario(scenario)
 
 
-def test_a_controller_that_is_told_to_stop_when_another_one_is_there_stops() -> None:
-    """The end of its reign and its own end come in one turn: neither may hide the other."""
+def test_controller_that_is_replaced_during_its_stop_stops() -> None:
+    """The end as controller and the stop of the broker come in one turn of the event loop. Neither may hide the
+    other."""
 
     async def scenario(three: ThreeBrokers) -> None:
         async def another() -> None:
             raise Fenced("a newer controller is there")
 
         controller = three.controller
-        reign, main = controller.node.cluster.active_controller, controller.node._main
-        assert reign is not None and reign._group is not None and main is not None
-        reign._group.create_task(another())
+        controller_run, main = controller.node.cluster.active_controller, controller.node._main
+        assert controller_run is not None and controller_run._group is not None and main is not None
+        controller_run._group.create_task(another())
         main.cancel()
         await three.wait_until(main.done, 5)
 

@@ -1,4 +1,4 @@
-"""A broker that no other one reaches, though it reaches the bucket: the others go on without it, undisturbed."""
+"""Tests of a broker that reaches the bucket but no other broker: the others continue undisturbed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTITIONS = 3
 
 
 def isolate(three: ThreeBrokers, broker: SimBroker) -> list[SimBroker]:
-    """The others."""
+    """Cuts the broker off from all others; returns the others."""
     others = [each for each in three.brokers.values() if each is not broker]
     for other in others:
         three.network.cut(broker.name, other.name)
@@ -30,18 +30,18 @@ def isolate(three: ThreeBrokers, broker: SimBroker) -> list[SimBroker]:
 
 
 async def create_topic(three: ThreeBrokers) -> None:
-    """A topic of three replicas, two of which must be in sync, led by each broker once."""
+    """Creates a topic of three replicas with `min.insync.replicas` 2, where each broker leads a partition."""
     await three.controller.node.submit(CreateTopic("t", PARTITIONS, 3, configs={"min.insync.replicas": "2"}))
     await three.wait_until(lambda: all("t" in each.node.image.topics for each in three.brokers.values()), 10)
 
 
 def leaders(broker: SimBroker) -> set[int]:
-    """As a client is told that asks this one."""
+    """Returns the leaders that a client of this broker is told of."""
     return {each.leader for each in broker.node.image.topics["t"].partitions}
 
 
 async def try_append(three: ThreeBrokers, number: int, known_by: SimBroker) -> bool:
-    """Whether the leader that `asked` names takes a record and says that it is safe."""
+    """True if the leader that `known_by` names acknowledges a record."""
     leader = known_by.node.image.topics["t"].partitions[number].leader
     if leader < 0:
         return False
@@ -52,7 +52,7 @@ async def try_append(three: ThreeBrokers, number: int, known_by: SimBroker) -> b
 
 
 async def wait_all_writable(three: ThreeBrokers, known_by: SimBroker, seconds: float) -> float:
-    """Until every partition takes records from a client that knows what `asked` knows; how long it took."""
+    """Waits until every partition takes records from a client of `known_by`; returns the seconds."""
     start, left = three.now, set(range(PARTITIONS))
     while left:
         assert three.now - start < seconds, f"not in time: {left}"
@@ -62,8 +62,8 @@ async def wait_all_writable(three: ThreeBrokers, known_by: SimBroker, seconds: f
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(seed: int) -> None:
-    """A client may go on asking it: it has to hear from the bucket who leads now."""
+def test_controller_that_is_cut_off_is_replaced_and_learns_it(seed: int) -> None:
+    """A client may go on to use the old controller, which must read the new leaders from the bucket."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three)
@@ -79,7 +79,7 @@ def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("whom", ["controller", "follower"])
-def test_who_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> None:
+def test_broker_that_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three)
         lost = three.controller if whom == "controller" else three.others()[0]
@@ -101,9 +101,9 @@ def test_who_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_a_controller_said_of_the_bucket_says_nothing_to_who_was_cut_off_since(seed: int) -> None:
-    """The bucket was away for all, and the controller said so. One broker is cut off, and then the bucket is back for
-    that one and for the controller."""
+def test_broker_cut_off_during_a_bucket_outage_does_not_take_over(seed: int) -> None:
+    """The bucket was unreachable for all, and the controller reported it. Then one broker is cut off, and the bucket
+    comes back for that broker and for the controller."""
 
     async def scenario(three: ThreeBrokers) -> None:
         old, lost = three.controller, three.others()[0]
@@ -126,7 +126,7 @@ def test_what_a_controller_said_of_the_bucket_says_nothing_to_who_was_cut_off_si
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: int) -> None:
+def test_broker_that_was_cut_off_takes_over_if_the_others_stay_silent(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         lost = three.others()[0]
         others = isolate(three, lost)
@@ -142,8 +142,9 @@ def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: i
     run_scenario(scenario, seed)
 
 
-def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_there() -> None:
-    """It goes on to take records and to upload them, with acks=1, until it hears; the topic is forgotten long after."""
+def test_cut_off_leader_of_a_deleted_topic_leaves_no_object() -> None:
+    """The leader takes records with acks=1 and uploads them until it reads the deletion from the bucket. The cluster
+    drops the topic id long after that."""
 
     async def scenario(three: ThreeBrokers) -> None:
         lonely, _ = three.others()
@@ -154,17 +155,17 @@ def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_t
         replica = lonely.node.leader_replica("t", 0)
         objects = f"data/{replica.topic_id}/"
 
-        def stored() -> list[str]:
+        def list_objects() -> list[str]:
             return [key for key in three.bucket.objects if key.startswith(objects)]
 
-        async def written() -> None:
+        async def write_record() -> None:
             with suppress(Refused):
                 while True:
                     replica.append_now(batch([b"x" * 300]), 1)
                     await asyncio.sleep(0.1)
 
-        writing = asyncio.create_task(written())
-        await three.wait_until(lambda: len(stored()) > 3, 60)
+        writing = asyncio.create_task(write_record())
+        await three.wait_until(lambda: len(list_objects()) > 3, 60)
         isolate(three, lonely)
         await control.node.submit(DeleteTopic("t", replica.topic_id))
         took = await three.wait_until(writing.done, 60)
@@ -172,13 +173,13 @@ def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_t
         assert lonely.node.cluster.standby.silent_ms > took * 900, "no other broker told it"
         await three.wait_until(lambda: not control.node.image.deleted_topics, 600)
         await asyncio.sleep(60)
-        assert not lonely.node.cluster.has_controller_contact and stored() == []
+        assert not lonely.node.cluster.has_controller_contact and list_objects() == []
 
     run_scenario(scenario)
 
 
-def test_a_request_that_the_last_controller_has_not_answered_ends_with_its_reign() -> None:
-    """Its outcome is settled then, though not known here; who waits may ask the next one."""
+def test_pending_request_ends_when_its_controller_is_replaced() -> None:
+    """Its outcome is decided then, but not known to this broker. The caller may send it to the next controller."""
 
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
@@ -195,8 +196,9 @@ def test_a_request_that_the_last_controller_has_not_answered_ends_with_its_reign
     run_scenario(scenario)
 
 
-def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another() -> None:
-    """It misses nobody: who follows it does, and to the others it says that they left long ago."""
+def test_controller_asked_for_its_view_checks_for_another_controller() -> None:
+    """The controller misses no broker, because the others still follow it. A request for its view makes it read the
+    bucket, where another controller has written the next slot."""
 
     async def scenario(three: ThreeBrokers) -> None:
         old, asker = three.controller, three.others()[0]
@@ -216,7 +218,7 @@ def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another
 
 
 @pytest.mark.parametrize("ends", ["killed", "frozen"])
-def test_a_broker_starts_although_the_controller_changes_while_it_registers(ends: str) -> None:
+def test_broker_starts_although_the_controller_changes_meanwhile(ends: str) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         starting, heir = three.others()
@@ -238,8 +240,8 @@ def test_a_broker_starts_although_the_controller_changes_while_it_registers(ends
     run_scenario(scenario)
 
 
-def test_a_controller_that_was_replaced_is_in_touch_with_none_until_it_hears_the_next() -> None:
-    """It learns that another one reigns by a slot that it does not get: that is no word from that one (rule R6)."""
+def test_replaced_controller_has_no_contact_until_the_next_one_answers() -> None:
+    """It learns of the next controller when it loses a slot. That is no contact with the next controller (rule R6)."""
 
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
@@ -255,8 +257,9 @@ def test_a_controller_that_was_replaced_is_in_touch_with_none_until_it_hears_the
     run_scenario(scenario)
 
 
-def test_a_broker_is_in_touch_only_once_it_knows_what_the_controller_knows() -> None:
-    """The controller answers it, but has nothing of what it missed in memory; and the bucket is away for it."""
+def test_broker_has_contact_only_once_it_has_the_controllers_changes() -> None:
+    """The controller replies, but no longer has in memory the changes that this broker missed. The broker does not
+    reach the bucket."""
 
     async def scenario(three: ThreeBrokers) -> None:
         victim = three.others()[0]
@@ -282,8 +285,9 @@ def test_a_broker_is_in_touch_only_once_it_knows_what_the_controller_knows() -> 
     run_scenario(scenario)
 
 
-def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> None:
-    """It is slow to act: until then it would acknowledge what the next leader, who was elected uncleanly, lacks."""
+def test_leader_resigns_in_the_turn_in_which_it_learns_of_another() -> None:
+    """Its own actions come late. Until then it would acknowledge records that the next leader, chosen by an unclean
+    election, lacks."""
 
     async def scenario(three: ThreeBrokers) -> None:
         slow, quick = three.others()

@@ -1,4 +1,4 @@
-"""What an answered DeleteRecords promises: nobody who leads later serves what was deleted."""
+"""Tests of the promise of DeleteRecords: once it is acknowledged, no later leader serves the deleted records."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def test_deletion_of_the_only_replica_outlives_its_process() -> None:
     run_scenario(scenario)
 
 
-def test_deletion_is_answered_before_a_followers_fetch_would_end() -> None:
-    """The leader's answer to a fetch that waits carries the new log start at once."""
+def test_deletion_ends_a_followers_waiting_fetch_at_once() -> None:
+    """The reply to the fetch carries the new log start at once."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, remote_storage_enable="false")
@@ -156,7 +156,7 @@ def test_deletion_is_answered_before_a_followers_fetch_would_end() -> None:
 
 
 @TIERED
-def test_deletion_waits_for_an_in_sync_follower_that_is_cut_off_until_it_left_the_in_sync_set(tiered: str) -> None:
+def test_deletion_waits_until_a_cut_off_follower_left_the_isr(tiered: str) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
         leader, leads = await wait_leader(three), leader_of(three)
@@ -179,7 +179,7 @@ def test_deletion_waits_for_an_in_sync_follower_that_is_cut_off_until_it_left_th
 
 
 def test_follower_that_joins_the_isr_later_cannot_bring_deleted_records_back() -> None:
-    """The follower was away while records were deleted; then it alone is left."""
+    """The follower was down during the deletion. Later it is the only replica left."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, remote_storage_enable="false")
@@ -200,9 +200,9 @@ def test_follower_that_joins_the_isr_later_cannot_bring_deleted_records_back() -
 
 
 @TIERED
-def test_deletion_below_min_insync_replicas_is_not_answered(tiered: str) -> None:
-    """A replica that left the in-sync set below that number may lead, and was not told. It may have read the manifest
-    before the deletion: then it shows what lies below until it takes the manifest over."""
+def test_deletion_below_min_insync_replicas_is_not_acknowledged(tiered: str) -> None:
+    """A replica that left the ISR below the minimum may lead without knowledge of the deletion. If it read the manifest
+    before the deletion, it serves the records until it takes the manifest over."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, in_sync=2, min_insync_replicas="2", remote_storage_enable=tiered)
@@ -222,7 +222,7 @@ def test_deletion_below_min_insync_replicas_is_not_answered(tiered: str) -> None
     run_scenario(scenario)
 
 
-def test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set() -> None:
+def test_deletion_refused_by_the_bucket_blocks_no_isr_join() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, min_insync_replicas="2", remote_storage_enable="true")
         leader, hit = await wait_leader(three), leader_of(three)

@@ -1,4 +1,4 @@
-"""ElectLeaders over the wire: to the preferred replica, and to whoever is left."""
+"""Test of ElectLeaders over the wire: the preferred leader, and an unclean election."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Results = dict[tuple[str, int], int]
 async def elect(
     link: BrokerConnection, kind: int, named: dict[str, list[int]] | None, version: int = 2
 ) -> tuple[int, Results]:
-    """The code of the whole answer, and of each partition in it."""
+    """Returns the error code of the whole reply, and of each partition in it."""
     wanted = None if named is None else [TopicPartitions(*each) for each in named.items()]
     answer = await link.send(ElectLeadersRequest(kind, wanted, 5_000), ElectLeadersResponse, 10, version)
     return answer.error_code, {
@@ -43,7 +43,7 @@ def leaders(site: SimBrokerRig, topic: str) -> list[int]:
 
 
 async def alter_isr(site: SimBrokerRig, topic: str, number: int, *members: int) -> None:
-    """The leader says so, and nothing else."""
+    """Sends an ISR change as the leader would, and nothing else."""
     image = site.node.image
     of, incarnations = image.topics[topic], {1: image.brokers[1].incarnation, 2: TWO}
     old = of.partitions[number]
@@ -53,7 +53,7 @@ async def alter_isr(site: SimBrokerRig, topic: str, number: int, *members: int) 
     assert codes == (Code.NONE,)
 
 
-def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
+def test_elections_choose_the_preferred_or_any_live_replica() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))

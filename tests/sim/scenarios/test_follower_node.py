@@ -1,4 +1,5 @@
-"""A broker that follows another one over Kafka's wire: what it copies, and what it says of that."""
+"""Tests of a broker that follows another one over Kafka's protocol: the records that it copies, and the replies of its
+clients."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ RECORDS = 3
 
 
 def reply_to_fetch(request: FetchRequest, version: int) -> FetchResponse:
-    """Gives one batch after the other, and says of each what is committed once it is asked for the next."""
+    """Returns one batch after the other, and reports each as committed once the next one is fetched."""
     answer = FetchResponse()
     for topic in request.topics:
         parts = []
@@ -38,7 +39,7 @@ def reply_to_fetch(request: FetchRequest, version: int) -> FetchResponse:
     return answer
 
 
-def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
+def test_follower_copies_over_the_wire_and_lists_its_logs() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         host = site.network.host("one")
         site.node = Broker(QUICK, site.machine.process(), Metrics(), peers=KafkaPeers(host))
@@ -68,8 +69,9 @@ def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
     run(scenario)
 
 
-def test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new() -> None:
-    """Whatever found it out before: no log that is opened on it is served, and none waits for it for ever."""
+def test_failed_disk_ends_the_broker_when_it_gets_a_new_partition() -> None:
+    """Any operation may have found the failure. No log that is opened on the disk is served, and no caller waits for it
+    for ever."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()

@@ -1,4 +1,4 @@
-"""A cluster that began with one broker: what was born there has replicas on all soon after others join."""
+"""Test of a cluster that began with one broker: topics from then get replicas on all brokers soon after others join."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiered.controller.requests import CreateTopic
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 
-def test_topics_that_were_born_on_one_broker_gain_replicas_as_brokers_join() -> None:
+def test_topics_of_a_single_broker_gain_replicas_as_brokers_join() -> None:
     loop = SimLoop(1, seconds_max=1_000)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Many lives of one broker that coordinates groups."""
+"""Simulated runs of one broker that coordinates groups and restarts often."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REACHED = ("acked", "images", "kill", "power", "disk", "stop", "stop_and_disk", 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_seed_loses_a_commit() -> None:
+def test_runs_of_many_seeds_lose_no_commit() -> None:
     run_seeds("groups", SEEDS, REACHED)
 
 
@@ -30,12 +30,13 @@ def test_no_seed_loses_a_commit() -> None:
         (289, "an image that is read wrong on its way is read again, before the one before it is taken for it"),
     ],
 )
-def test_seeds_that_once_failed(seed: int, what: str) -> None:
+def test_seeds_that_once_failed_pass(seed: int, what: str) -> None:
     assert run(seed).counts["acked"] > 0, what
 
 
-def test_a_failed_seed_tells_what_it_drew_and_did_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits beyond the end of a partition are cut back, for which a run takes care to have records enough."""
+def test_failed_seed_prints_its_options_events_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run fails because commits beyond the end of a partition are cut back. A usual run writes enough records for
+    its commits."""
     monkeypatch.setattr(group_run, "RECORDS", 2)
     _, story, _ = run_seed(3, "groups")
     _, _, told = story.partition("AssertionError: I18: ")

@@ -1,5 +1,5 @@
-"""What becomes of groups when the broker, its disk or its bucket goes: nothing acknowledged is lost to a death of the
-process, and what a lost disk takes is at most a minute old."""
+"""Tests of groups after the loss of a process, a disk or a bucket: a killed process loses no commit, and a lost disk
+loses at most the last minute."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tiered.cold.layout import manifest_key
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.replication.partition_report import explain
 
 G = "g"
 P = partition_of(G, 2)
@@ -34,15 +35,15 @@ P = partition_of(G, 2)
 @pytest.mark.parametrize(
     ("group", "of_50"), [("g", 3), ("", 0), ("my-group", 12), ("gruppe-ä-日本-𝄞", 33), ("polygenelubricants", 0)]
 )
-def test_a_group_has_the_place_that_kafka_gives_it(group: str, of_50: int) -> None:
-    """From Java: Math.abs("...".hashCode()) % 50, and 0 where that is the least integer of all."""
+def test_group_has_the_partition_that_kafka_assigns(group: str, of_50: int) -> None:
+    """The expected values are from Java: Math.abs("...".hashCode()) % 50, and 0 for the least integer of all."""
     assert partition_of(group, 50) == of_50
 
 
 # -- deaths -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_process_loses_no_commit_and_no_member() -> None:
+def test_killed_process_loses_no_commit_and_no_member() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
@@ -65,7 +66,7 @@ def test_a_killed_process_loses_no_commit_and_no_member() -> None:
     run(scenario)
 
 
-def test_commits_in_one_turn_share_a_batch_and_stand_in_their_order() -> None:
+def test_commits_of_one_turn_share_a_batch_in_their_order() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
@@ -86,7 +87,7 @@ def test_commits_in_one_turn_share_a_batch_and_stand_in_their_order() -> None:
     run(scenario)
 
 
-def test_what_was_fsynced_survives_a_power_cut() -> None:
+def test_fsynced_commits_survive_a_power_cut() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         replica = await site.create("t")
@@ -107,7 +108,8 @@ def test_what_was_fsynced_survives_a_power_cut() -> None:
 
 
 def test_commits_that_wait_for_an_fsync_survive_every_power_cut() -> None:
-    """With flush=ack an answer waits for the disk; many that wait share one fsync, and keep their order."""
+    """With flush=ack the reply to a commit waits for the disk. Many waiting commits share one fsync and keep their
+    order."""
 
     async def scenario(site: SimBrokerRig) -> None:
         settings = replace(GROUP_SETTINGS, log_flush="ack")
@@ -130,7 +132,7 @@ def test_commits_that_wait_for_an_fsync_survive_every_power_cut() -> None:
 # -- lost disks -------------------------------------------------------------------------------------------------------
 
 
-def test_after_every_disk_is_lost_groups_are_as_they_were_a_minute_ago() -> None:
+def test_groups_are_at_most_a_minute_old_after_the_loss_of_every_disk() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
@@ -148,7 +150,7 @@ def test_after_every_disk_is_lost_groups_are_as_they_were_a_minute_ago() -> None
         assert await heartbeat(site, G, joined) is Code.NONE
         replica = offsets_replica(site, P)
         assert replica.log_start_offset == end, "offsets of the topic went back"
-        assert replica.explain()["possible_loss"] is not None
+        assert explain(replica)["possible_loss"] is not None
         await commit(site, G, 9, generation=1, member=joined.member_id)
         assert replica.log.end_offset == end + 1
         await site.crash(site.machine.kill)
@@ -160,7 +162,7 @@ def test_after_every_disk_is_lost_groups_are_as_they_were_a_minute_ago() -> None
     run(scenario)
 
 
-def test_what_was_committed_before_another_leads_goes_to_the_bucket_though_nothing_follows() -> None:
+def test_image_of_earlier_commits_is_written_without_new_commits() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         replica = await site.create("t")
@@ -182,7 +184,7 @@ def test_what_was_committed_before_another_leads_goes_to_the_bucket_though_nothi
     run(scenario)
 
 
-def test_a_clean_stop_leaves_all_in_the_bucket() -> None:
+def test_clean_stop_writes_all_groups_to_the_bucket() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
@@ -197,7 +199,7 @@ def test_a_clean_stop_leaves_all_in_the_bucket() -> None:
     run(scenario)
 
 
-def test_a_stop_does_not_wait_for_a_bucket_that_is_slow() -> None:
+def test_stop_does_not_wait_for_a_slow_bucket() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
@@ -219,8 +221,8 @@ def test_a_stop_does_not_wait_for_a_bucket_that_is_slow() -> None:
     run(scenario)
 
 
-def test_offsets_beyond_what_is_left_of_a_partition_are_cut_back() -> None:
-    """Rule R5: a consumer goes on where the partition ends now instead of starting over."""
+def test_offsets_beyond_the_end_of_a_partition_are_cut_back() -> None:
+    """Rule R5: a consumer continues at the new end of the partition instead of its beginning."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
@@ -245,7 +247,7 @@ def test_offsets_beyond_what_is_left_of_a_partition_are_cut_back() -> None:
     run(scenario)
 
 
-def test_offsets_are_cut_back_also_where_their_partition_opens_after_the_groups() -> None:
+def test_offsets_are_cut_back_if_the_partition_opens_after_the_groups() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
@@ -264,7 +266,7 @@ def test_offsets_are_cut_back_also_where_their_partition_opens_after_the_groups(
     run(scenario)
 
 
-def test_an_image_that_rots_makes_way_for_the_one_before_it() -> None:
+def test_damaged_image_is_replaced_by_the_one_before() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
@@ -288,9 +290,9 @@ def test_an_image_that_rots_makes_way_for_the_one_before_it() -> None:
 # -- others who write -------------------------------------------------------------------------------------------------
 
 
-def test_a_fenced_leader_loses_its_successor_no_commit() -> None:
-    """A broker that is frozen while another takes its place goes on for a while: it writes images and deletes older
-    ones. Whatever it does, its successor's commits stay."""
+def test_fenced_coordinator_loses_no_commit_of_its_successor() -> None:
+    """A broker that freezes while another takes its place resumes for a while: it writes images and deletes older ones.
+    The commits of its successor stay."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)

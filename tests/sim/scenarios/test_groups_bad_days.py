@@ -1,4 +1,5 @@
-"""Groups on a bad day: a bucket that is away or lies, a full disk, topics that go; and what they cost at rest."""
+"""Tests of groups under faults: an unreachable or lying bucket, a full disk, deleted topics. And a test of their cost
+at rest."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ G = "g"
 P = partition_of(G, 2)
 
 
-def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
+def test_coordinator_waits_for_an_image_and_reports_it() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
@@ -56,7 +57,7 @@ def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
     run(scenario)
 
 
-def test_a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offset() -> None:
+def test_topic_deleted_during_the_load_of_groups_leaves_no_offset() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
@@ -76,7 +77,7 @@ def test_a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offset() -> N
     run(scenario)
 
 
-def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
+def test_groups_wait_while_the_bucket_lists_no_images() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
@@ -98,7 +99,7 @@ def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
     run(scenario)
 
 
-def test_groups_go_on_while_the_bucket_is_away() -> None:
+def test_groups_work_while_the_bucket_is_unreachable() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
@@ -117,7 +118,7 @@ def test_groups_go_on_while_the_bucket_is_away() -> None:
     run(scenario)
 
 
-def test_a_full_disk_refuses_commits_and_keeps_those_before() -> None:
+def test_full_disk_refuses_commits_and_keeps_earlier_ones() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
@@ -139,7 +140,7 @@ def test_a_full_disk_refuses_commits_and_keeps_those_before() -> None:
     run(scenario)
 
 
-def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
+def test_members_in_a_rebalance_get_a_reply_when_the_broker_stops() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         joined = await join(site, G)
@@ -155,7 +156,7 @@ def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
     run(scenario)
 
 
-def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
+def test_waiting_members_get_a_reply_when_the_coordinator_resigns() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         joined = await join(site, G)
@@ -173,7 +174,7 @@ def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
     run(scenario)
 
 
-def test_a_topic_that_is_deleted_while_nobody_coordinates_leaves_no_offset() -> None:
+def test_topic_deleted_without_a_coordinator_leaves_no_offset() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
@@ -191,7 +192,7 @@ def test_a_topic_that_is_deleted_while_nobody_coordinates_leaves_no_offset() -> 
     run(scenario)
 
 
-def test_offsets_that_nobody_uses_expire() -> None:
+def test_unused_offsets_expire() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(GROUP_SETTINGS, offsets_retention_minutes=30))
         await site.create("t")
@@ -207,7 +208,7 @@ def test_offsets_that_nobody_uses_expire() -> None:
 
 
 @pytest.mark.parametrize("with_groups", [False, True])
-def test_groups_at_rest_cost_the_bucket_nothing(with_groups: bool) -> None:
+def test_idle_groups_send_no_request_to_the_bucket(with_groups: bool) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")

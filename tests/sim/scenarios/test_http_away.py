@@ -1,5 +1,5 @@
-"""How the HTTP side of one broker reads and writes what another leads, in virtual time: leaders die, freeze and are cut
-off, and no record is written twice."""
+"""Tests of the HTTP side of one broker that reads and writes partitions of another, in virtual time: leaders die,
+freeze and are cut off, and no record is written twice."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.records.batch import decode_records
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.exchange.remote_brokers import LeaderNotFound
 from tiered_api.http.partitions.reads import load_bytes
-from tiered_api.http.partitions.remote_brokers import LeaderNotFound
 from tiered_api.http.partitions.remote_partition import RemotePartition
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.limits import HttpLimits
 
 AT = TopicPartition("t", 0)
 
@@ -33,7 +33,7 @@ class RemoteReader:
         self.remote_partition = RemotePartition(self.site, AT, node.image.topics["t"].topic_id)
 
     async def write(self, *values: bytes, timeout_ms: int = 15_000) -> int:
-        """The offset of the first."""
+        """Writes records; returns the offset of the first."""
         return (await self.remote_partition.append(batch(list(values)), timeout_ms=timeout_ms)).base_offset
 
     async def values(self) -> list[bytes | None]:
@@ -48,7 +48,7 @@ class RemoteReader:
 
 
 def isr_size(broker: SimBroker) -> int:
-    """How many replicas of the topic are, as far as this broker knows."""
+    """Returns the number of in-sync replicas of the topic in this broker's image."""
     topic = broker.node.image.topics.get("t")
     return len(topic.partitions[0].isr) if topic else 0
 
@@ -57,7 +57,8 @@ def run_with_reader(
     replicas: Callable[[SimBroker, SimBroker, SimBroker], list[SimBroker]],
     scenario: Callable[[ThreeBrokers, RemoteReader, list[SimBroker]], Awaitable[None]],
 ) -> None:
-    """A topic on what `replicas` makes of (controller, one, other), read and written by the first that has none."""
+    """Runs a scenario on a topic with the replicas that `replicas` chooses of (controller, one, other). The first
+    broker without a replica reads and writes it."""
 
     async def run_all(three: ThreeBrokers) -> None:
         held = replicas(three.controller, *three.others())
@@ -71,7 +72,7 @@ def run_with_reader(
     run_scenario(run_all)
 
 
-def test_a_partition_of_another_broker_is_written_and_read() -> None:
+def test_partition_of_another_broker_is_written_and_read() -> None:
     async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         assert await reader.remote_partition.fetch_bounds() == (0, 0)
         assert [await reader.write(b"a", b"b"), await reader.write(b"c")] == [0, 2]
@@ -86,7 +87,7 @@ def test_a_partition_of_another_broker_is_written_and_read() -> None:
     run_with_reader(lambda controller, one, other: [one], scenario)
 
 
-def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
+def test_waiting_read_ends_with_a_record_or_at_its_deadline() -> None:
     async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         start = three.now
         await reader.remote_partition.wait_for_more(0, 12_000)
@@ -100,7 +101,7 @@ def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
     run_with_reader(lambda controller, one, other: [one], scenario)
 
 
-def test_a_leader_that_dies_is_followed_by_the_next() -> None:
+def test_reader_continues_at_the_next_leader_after_a_death() -> None:
     async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         waiting = asyncio.create_task(reader.remote_partition.wait_for_more(1, 60_000))
@@ -116,7 +117,7 @@ def test_a_leader_that_dies_is_followed_by_the_next() -> None:
     run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
-def test_a_leader_that_freezes_holds_up_reads_for_a_while_only() -> None:
+def test_frozen_leader_delays_reads_for_a_bounded_time() -> None:
     async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         three.loop.freeze(held[0].process)
@@ -129,7 +130,7 @@ def test_a_leader_that_freezes_holds_up_reads_for_a_while_only() -> None:
     run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
-def test_what_may_have_been_written_is_not_written_again() -> None:
+def test_write_of_unknown_outcome_is_not_repeated() -> None:
     async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         leader, heir = held
         await reader.write(b"a")
@@ -145,7 +146,7 @@ def test_what_may_have_been_written_is_not_written_again() -> None:
     run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
-def test_a_partition_without_a_leader_is_waited_for() -> None:
+def test_request_waits_for_a_partition_without_a_leader() -> None:
     async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         await held[0].kill()
@@ -164,7 +165,7 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
     run_with_reader(lambda controller, one, other: [one], scenario)
 
 
-def test_another_topic_of_that_name_is_another_partition() -> None:
+def test_recreated_topic_is_another_partition() -> None:
     async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         again = CreateTopic("t", assignments=[[held[0].node_id]])
@@ -179,7 +180,7 @@ def test_another_topic_of_that_name_is_another_partition() -> None:
     run_with_reader(lambda controller, one, other: [one], scenario)
 
 
-def test_who_comes_to_lead_reads_and_writes_by_itself() -> None:
+def test_new_leader_reads_and_writes_locally() -> None:
     async def whole(three: ThreeBrokers) -> None:
         [one, other] = three.others()
         await three.controller.node.submit(CreateTopic("t", assignments=[[one.node_id, other.node_id]]))

@@ -1,6 +1,7 @@
-"""The HTTP side of a broker that has heard that a topic was made again, and has acted on nothing.
+"""Tests of the HTTP side of a broker that knows of a recreated topic and has not acted on it yet.
 
-Its own calls, with one replica and two; `tests/e2e/test_http_recreated_topics.py` asks over sockets."""
+The handlers are called directly, with one replica and with two; `tests/e2e/test_http_recreated_topics.py` uses sockets.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from tests.e2e.site import batch
 from tests.sim.scenarios.recreated_topic import OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.partitions.produce import append_locally, append_many, find_partition
 from tiered_api.http.partitions.record_formats import ProducerRecord
 from tiered_api.http.partitions.remote_partition import RemotePartition, resolve_leader
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.limits import HttpLimits
 
 
 def incoming(value: bytes) -> ProducerRecord:
@@ -24,7 +25,7 @@ def incoming(value: bytes) -> ProducerRecord:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_http_writes_to_the_topic_that_was_named_or_not_at_all(replicas: int) -> None:
+def test_http_writes_only_to_the_topic_that_was_named(replicas: int) -> None:
     async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
         site = HttpContext(node, HttpLimits(append_ms=2_000))
@@ -52,7 +53,7 @@ def test_http_writes_to_the_topic_that_was_named_or_not_at_all(replicas: int) ->
     run_recreated(scenario, replicas)
 
 
-def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
+def test_http_reads_only_the_topic_that_was_named() -> None:
     async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
         site = HttpContext(node, HttpLimits(leader_lookup_seconds=1.0))

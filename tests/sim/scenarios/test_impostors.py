@@ -1,5 +1,5 @@
-"""Strangers who say to be a broker, with all that every client can learn and more: each request of theirs is refused,
-and nothing is noted of it."""
+"""Tests of clients that pretend to be a broker and know all that every client can learn, and more: each of their
+requests is refused and has no effect."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ REFUSED = Code.CLUSTER_AUTHORIZATION_FAILED
 
 @dataclass
 class UntrustedClient:
-    """Somebody on the network. He also knows the incarnations of all brokers, which no answer gives away."""
+    """A client on the network that also knows the incarnations of all brokers, which no reply contains."""
 
     three: ThreeBrokers
     leader: SimBroker
@@ -77,7 +77,7 @@ class UntrustedClient:
         return [each for each in self.three.brokers.values() if each is not self.leader]
 
     def forged_peers(self) -> Iterator[KafkaPeers]:
-        """With no cluster id and with the right one, and all credentials that can be made of what he knows."""
+        """Connections without a cluster id and with the right one, with every credential that the client can derive."""
         incarnation, public = self.leader.node.incarnation, self.cluster_id
         made = hashlib.sha256(f"tiered brokers {public} ".encode()).digest()[:16]
         digest = bytes.fromhex(incarnation_digest(incarnation))
@@ -104,7 +104,7 @@ class UntrustedClient:
         return ReplicaFetch(node_id, number, 0, 1 << 20, 1 << 20, [where])
 
     def forged_requests(self) -> list[Request]:
-        """What would harm the cluster, if its controller did it."""
+        """Requests that would harm the cluster if its controller carried them out."""
         other = self.followers()[0].node
         who = other.settings.node_id, other.incarnation
         return [
@@ -114,7 +114,7 @@ class UntrustedClient:
 
 
 async def create_untrusted_client(three: ThreeBrokers) -> UntrustedClient:
-    """A topic on all three, led by the controller, and who has asked one of them all that clients may."""
+    """Creates a topic on all three brokers, led by the controller, and a client that has read all that clients may."""
     leader = three.controller
     order = [leader.node_id, *(each.node_id for each in three.others())]
     await leader.node.submit(CreateTopic("t", assignments=[order], configs={"min.insync.replicas": "2"}))
@@ -126,7 +126,7 @@ async def create_untrusted_client(three: ThreeBrokers) -> UntrustedClient:
 
 
 async def assert_refused(peers: KafkaPeers, client: UntrustedClient) -> None:
-    """Each request among brokers, at the controller, which leads too."""
+    """Sends each request among brokers to the controller, which leads too; checks that it is refused."""
     other = client.followers()[0].node
     newer = MetadataFetch(other.settings.node_id, other.incarnation, 0, 10**9, 10**9, 0)
     end = client.replica.log.end_offset
@@ -142,7 +142,7 @@ async def assert_refused(peers: KafkaPeers, client: UntrustedClient) -> None:
         assert caught.value.code is REFUSED
 
 
-def test_nobody_acknowledges_for_followers_that_are_cut_off() -> None:
+def test_forged_fetch_acknowledges_nothing_for_cut_off_followers() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         stranger = await create_untrusted_client(three)
         acked = await write(three, 5)
@@ -170,8 +170,8 @@ def test_nobody_acknowledges_for_followers_that_are_cut_off() -> None:
     run_scenario(scenario)
 
 
-def test_who_says_nothing_of_himself_keeps_no_dead_broker_alive() -> None:
-    """A follower's question is also its sign of life."""
+def test_request_without_a_credential_keeps_no_dead_broker_alive() -> None:
+    """A metadata fetch of a broker is also its heartbeat."""
 
     async def scenario(three: ThreeBrokers) -> None:
         stranger = await create_untrusted_client(three)
@@ -192,7 +192,7 @@ def test_who_says_nothing_of_himself_keeps_no_dead_broker_alive() -> None:
     run_scenario(scenario)
 
 
-def test_a_request_that_names_a_replica_is_refused_in_every_api_and_version() -> None:
+def test_request_with_a_replica_id_is_refused_in_every_api() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         stranger = await create_untrusted_client(three)
         acked = await write(three, 3)
@@ -229,8 +229,8 @@ def test_a_request_that_names_a_replica_is_refused_in_every_api_and_version() ->
 
 
 @pytest.mark.parametrize("key", sorted(INTER_BROKER_APIS))
-def test_every_request_among_brokers_says_the_credential(key: int) -> None:
-    """Those to come as well: their table has it, and their handler looks at it."""
+def test_every_request_among_brokers_has_the_credential(key: int) -> None:
+    """The test also covers later APIs: their table must have the credential, and their handler must check it."""
 
     async def scenario(site: SimBrokerRig) -> None:
         node = await site.start(QUICK)

@@ -1,4 +1,4 @@
-"""What clients are told in the moment in which a broker has died: they wait for it, and are then told the truth."""
+"""Tests of replies to clients at the moment when a broker has died: they wait for the truth and then contain it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ANSWER_SECONDS = 5.0
 def run_with_follower(
     scenario: Callable[[ThreeBrokers, SimBroker, SimBroker, BrokerConnection], Awaitable[None]],
 ) -> None:
-    """(the three, the leader of `t`, a follower of it, a client's connection to that one). Neither controls, and all
-    three have a record of `t`."""
+    """Runs a scenario with (the three brokers, the leader of `t`, a follower, a client's connection to that follower).
+    Neither of the two is the controller, and all three have a record of `t`."""
 
     async def run_all(three: ThreeBrokers) -> None:
         leader, follower = three.others()
@@ -45,7 +45,7 @@ async def find_coordinator(link: BrokerConnection, group: str) -> int:
     return found.node_id
 
 
-def test_a_client_that_asks_at_once_who_leads_is_told_the_next_leader_and_where_the_last_one_was() -> None:
+def test_metadata_after_a_death_names_next_leader_and_address_of_the_last() -> None:
     async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         three.controller.machine.faults.first_byte_seconds = 0.1  # what it decides is known a little later
         leader.machine.kill()
@@ -65,7 +65,7 @@ def test_a_client_that_asks_at_once_who_leads_is_told_the_next_leader_and_where_
     run_with_follower(scenario)
 
 
-def test_a_member_that_asks_at_once_for_its_coordinator_is_told_the_next_one() -> None:
+def test_find_coordinator_after_a_death_returns_the_next_coordinator() -> None:
     async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         await find_coordinator(link, "any")  # `__consumer_offsets` is there
         (group,) = [each for each in map(str, range(50)) if await find_coordinator(link, each) == leader.node_id][:1]
@@ -77,9 +77,9 @@ def test_a_member_that_asks_at_once_for_its_coordinator_is_told_the_next_one() -
     run_with_follower(scenario)
 
 
-def test_a_controller_that_copies_from_a_broker_fences_it_as_soon_as_their_connection_ends() -> None:
-    """Long before its session is over, and not only when it has been silent: it was answered just now, so that no
-    question of its was under way, whose end would have told the same."""
+def test_controller_fences_a_broker_when_its_replica_connection_ends() -> None:
+    """It fences the broker long before the end of its session. The broker had just got a reply, so that no request of
+    its own was pending whose end would have told the same."""
 
     async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         seen = three.controller.node
@@ -95,7 +95,7 @@ def test_a_controller_that_copies_from_a_broker_fences_it_as_soon_as_their_conne
     run_with_follower(scenario)
 
 
-def test_a_topic_that_lost_a_leader_for_good_is_described_at_once() -> None:
+def test_topic_that_lost_a_leader_for_good_is_described_at_once() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         one, _ = three.others()
         held = [[one.node_id], [three.controller.node_id]]

@@ -1,4 +1,4 @@
-"""Connections of the Kafka protocol over the simulated network, which cuts bytes anywhere and breaks connections."""
+"""Tests of Kafka connections over the simulated network, which splits bytes anywhere and breaks connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS = 20.0
 
 
 class RemoteClient:
-    """A client on another host, which connects again whenever its connection is broken."""
+    """A client on another host that reconnects whenever its connection breaks."""
 
     def __init__(self, site: SimBrokerRig, server: KafkaServer) -> None:
         self._net = site.network.host("far")
@@ -39,7 +39,7 @@ class RemoteClient:
         return self._link
 
     async def produce(self, replica: LeaderReplica, number: int) -> None:
-        """One record of an idempotent producer, tried until it is acknowledged."""
+        """Sends one record of an idempotent producer until it is acknowledged."""
         value = b"%d" % number * (20_000 if number % 7 == 0 else 50)
         raw = bytearray(encode_batch([(1, None, value, ())], producer_id=9, producer_epoch=0, base_sequence=number))
         while True:
@@ -66,7 +66,7 @@ class RemoteClient:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(seed: int) -> None:
+def test_records_arrive_once_and_in_order_over_a_faulty_network(seed: int) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(
@@ -106,8 +106,8 @@ def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(se
     run(scenario, seed)
 
 
-def test_who_comes_before_the_cluster_knows_where_this_broker_is_waits() -> None:
-    """Else a client would be told of no broker at all, and some ask again only after minutes."""
+def test_client_waits_until_the_cluster_knows_the_brokers_address() -> None:
+    """Otherwise the client would get metadata without brokers, and some clients retry only after minutes."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)

@@ -13,11 +13,12 @@ from tests.sim.scenarios.recreated_topic import AT, OLD, RecreatedTopic, run_rec
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
+from tiered_api.http.consumers.subscriptions import PatternCache, TopicCatalog
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.groups import fetch_end_offsets
 from tiered_api.http.partitions.remote_partition import RemotePartition
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.limits import HttpLimits
 
 NEW = 8
 
@@ -59,7 +60,9 @@ def test_rest_consumer_that_begins_at_the_end_reads_all_later_records_of_the_sec
     async def scenario(again: RecreatedTopic) -> None:
         await again.recreate_without_slow()
         context = http_context(again)
-        consumer = ConsumerInstance(context, "g", "c", ConsumerConfig(reset="latest", auto_commit=False), "far")
+        catalog = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
+        config = ConsumerConfig(reset="latest", auto_commit=False)
+        consumer = ConsumerInstance(context, catalog, "g", "c", config, "far")
         consumer.assign([AT])
         remote = RemotePartition(context, AT, again.new_id)
         with pytest.raises(Refused):

@@ -1,4 +1,4 @@
-"""The log has a line for what happens, not one for each partition that it happens to."""
+"""Tests of the broker's log: it has one line for an event, and not one for each partition of it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,24 @@ from tiered.errors import Refused
 PARTITIONS = 40
 
 
-def all_in_sync(three: ThreeBrokers) -> bool:
+def is_all_in_sync(three: ThreeBrokers) -> bool:
     topic = three.controller.node.image.topics.get("t")
     return topic is not None and all(len(each.isr) == 3 for each in topic.partitions)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_restart_of_a_broker_is_a_few_lines_however_many_partitions_it_has(
-    seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_restart_of_a_broker_with_many_partitions_is_a_few_lines(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tiered")
 
     async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", PARTITIONS, 3))
-        await three.wait_until(lambda: all_in_sync(three), 20)
+        await three.wait_until(lambda: is_all_in_sync(three), 20)
         away = three.others()[0]
         await away.kill()
-        await three.wait_until(lambda: not all_in_sync(three), 20)
+        await three.wait_until(lambda: not is_all_in_sync(three), 20)
         began = len(caplog.records)
         await away.start()
-        await three.wait_until(lambda: all_in_sync(three), 20)
+        await three.wait_until(lambda: is_all_in_sync(three), 20)
         await asyncio.sleep(5)
         lines.extend(each.getMessage() for each in caplog.records[began:])
         assert "NOT_LEADER_OR_FOLLOWER" not in caplog.text, "a leader that is not ready yet is no news"
@@ -46,7 +44,7 @@ def test_a_restart_of_a_broker_is_a_few_lines_however_many_partitions_it_has(
     assert sum("ISR changed" in line for line in lines) <= 10, "of two leaders, in one or two seconds"
 
 
-def test_a_bucket_that_is_away_for_an_hour_is_told_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_outage_of_the_bucket_is_logged_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         for each in three.brokers.values():
             each.machine.faults.outage = True

@@ -1,4 +1,5 @@
-"""A coordinator that hears no controller says nothing more of its groups: another one may keep them by then."""
+"""Test of a coordinator without controller contact: it sends no reply about its groups, because another broker may
+coordinate them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tiered.groups.requests import FetchOffsets
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 
-def test_a_coordinator_that_is_cut_off_answers_nobody_after_a_session() -> None:
+def test_coordinator_that_is_cut_off_is_silent_after_a_session() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         number = await three.controller.node.group_coordinators.partition_for("g")
         known = three.controller.node.image.topics[OFFSETS_TOPIC].partitions[number]

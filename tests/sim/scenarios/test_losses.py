@@ -1,4 +1,5 @@
-"""A broker without its disk: that records are gone is said, whatever comes between, and what others have stays."""
+"""Tests of brokers that lost their disk: the loss is reported whatever happens in between, and records of other
+replicas stay."""
 
 from __future__ import annotations
 
@@ -29,24 +30,25 @@ from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.replication.partition_report import explain
 
 AT = TopicPartition("t", 0)
 StartStage = Callable[[SimBroker, SimBroker], bool]
 
 
 def is_registered(broker: SimBroker, controller: SimBroker) -> bool:
-    """The controller knows its new life."""
+    """True if the controller knows the new incarnation."""
     known = controller.node.image.brokers[broker.node_id]
     return known.live and known.incarnation == broker.node.incarnation
 
 
 def is_leading(broker: SimBroker, controller: SimBroker) -> bool:
-    """It leads, and is about to tell."""
+    """True if the broker leads and is about to report its loss."""
     return any(replica.tp == AT for replica in broker.node.hosted_replicas.list_leaders())
 
 
 @pytest.mark.parametrize("reached", [is_registered, is_leading])
-def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: StartStage) -> None:
+def test_broker_cut_off_before_its_report_reports_the_loss_later(reached: StartStage) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
 
@@ -77,8 +79,9 @@ def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: StartStage) 
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole(acks: int) -> None:
-    """Its next start would tell the loss from an offset behind the records that it wrote."""
+def test_broker_with_an_unreported_loss_takes_no_records(acks: int) -> None:
+    """Otherwise its next start would report the loss from an offset behind the records that it wrote. The next start
+    reports the whole loss."""
 
     async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
@@ -109,7 +112,7 @@ def test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole
     run_scenario(scenario)
 
 
-def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
+def test_requests_wait_while_a_loss_is_reported() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
         await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
@@ -132,7 +135,7 @@ def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
     run_scenario(scenario)
 
 
-def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
+def test_groups_are_loaded_once_their_log_takes_records() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
         group = CommitOffsets("g", (PartitionOffset("t", 0, 0),))
@@ -157,19 +160,19 @@ def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
         three.network.heal()
         await starting
 
-        def loaded() -> bool:
+        def is_loaded() -> bool:
             led = [each for each in broker.node.hosted_replicas.list_leaders() if each.topic == OFFSETS_TOPIC]
             return bool(led) and not led[0].has_unreported_loss
 
-        await three.wait_until(loaded, 20)
+        await three.wait_until(is_loaded, 20)
         await asyncio.sleep(1)
         await broker.node.group_coordinators.ask("g", group)
 
     run_scenario(scenario)
 
 
-def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
-    """Who joined could lead when this one dies, and would not know that there was a loss."""
+def test_isr_of_a_leader_with_an_unreported_loss_does_not_grow() -> None:
+    """A follower that joined could lead when this leader dies, without knowledge of the loss."""
 
     async def scenario(three: ThreeBrokers) -> None:
         leader, other = three.others()
@@ -182,21 +185,21 @@ def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
         await other.kill()
         await three.wait_until(lambda: in_sync() == {leader.node_id}, 10)
         lost = leader.node.leader_replica("t", 0)
-        with patch.object(leader.node.registration, "_is_unreported", lambda replica: True):
-            leader.node.hosted_replicas.unreported_losses.append(lost)
+        with patch.object(leader.node.losses, "_is_unreported", lambda replica: True):
+            leader.node.losses.unreported.append(lost)
             await other.start()
             await three.wait_until(lambda: bool(other.node.hosted_replicas.list_replicas()), 5)
             await asyncio.sleep(3)
-            assert in_sync() == {leader.node_id} and leader.node.hosted_replicas.unreported_losses == [lost]
+            assert in_sync() == {leader.node_id} and leader.node.losses.unreported == [lost]
         await three.wait_until(lambda: len(in_sync()) == 2, 15)
-        assert not leader.node.hosted_replicas.unreported_losses
+        assert not leader.node.losses.unreported
 
     run_scenario(scenario)
 
 
-def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> None:
-    """Both followers left the in-sync set with all that was acknowledged then. The leader acknowledges more alone and
-    comes back to an empty disk: what the copies have stays, and the rest is told as a loss."""
+def test_intact_copies_survive_the_lost_disk_of_the_last_isr_member() -> None:
+    """Both followers left the ISR with all records that were acknowledged then. The leader acknowledges more alone, and
+    comes back with an empty disk. The records of the copies stay, and the rest is reported as a loss."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3)
@@ -216,13 +219,13 @@ def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> 
         await three.wait_until(lambda: again.high_watermark >= COUNT and len(isr_brokers(three)) == 3, SECONDS)
         assert again.state.node_id != hit.node_id
         assert await read_values(again, 0) == numbers(0, COUNT)
-        assert again.explain()["possible_loss"]["from_offset"] == COUNT
+        assert explain(again)["possible_loss"]["from_offset"] == COUNT
 
     run_scenario(scenario)
 
 
-def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
-    """It lost its unsynced records and still ends behind the others, which are asked."""
+def test_last_isr_member_leads_again_if_it_has_the_most_records() -> None:
+    """It lost its unsynced records. The controller asks the other replicas for their ends as well."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3)
@@ -239,16 +242,16 @@ def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
         await asyncio.gather(*(each.start() for each in others))
         await hit.start()
         again = await wait_leader(three)
-        await three.wait_until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
+        await three.wait_until(lambda: explain(again)["possible_loss"] is not None, SECONDS)
         assert again.state.node_id == hit.node_id
         assert (await read_values(again, 0))[: 2 * COUNT] == numbers(0, 2 * COUNT)
 
     run_scenario(scenario)
 
 
-def test_who_leads_long_after_its_start_tells_its_loss_at_once() -> None:
-    """The leader takes no records until then. It was elected once the third broker, which was asked for its end, was
-    fenced."""
+def test_leader_elected_long_after_its_start_reports_its_loss_at_once() -> None:
+    """The leader takes no records before its report. It was elected once the third broker, whose log end was awaited,
+    was fenced."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3)
@@ -270,13 +273,14 @@ def test_who_leads_long_after_its_start_tells_its_loss_at_once() -> None:
         again = await wait_leader(three)
         assert again.state.node_id == hit.node_id
         await three.wait_until(lambda: not again.has_unreported_loss, 0.1)
-        assert again.explain()["possible_loss"]["from_offset"] == again.epoch_start > COUNT
+        assert explain(again)["possible_loss"]["from_offset"] == again.epoch_start > COUNT
 
     run_scenario(scenario)
 
 
-def test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records() -> None:
-    """The power failed, so that nothing is sure; and the controller heard of the move before it heard of the log."""
+def test_partition_moved_during_its_only_brokers_start_keeps_its_records() -> None:
+    """After the power cut no log is certain. The reassignment reaches the controller before the end of the log. The
+    replica with the records leads."""
 
     async def scenario(three: ThreeBrokers) -> None:
         controller = three.controller

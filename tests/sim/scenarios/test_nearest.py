@@ -1,4 +1,5 @@
-"""Consumers that name their rack read from the replica in sync there (KIP-392), told of three brokers over the wire."""
+"""Tests of consumers that name their rack and read from the in-sync replica there (KIP-392), with three brokers over
+the wire."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ LARGE = b"x" * 3_000
 
 
 class RackReader:
-    """A consumer without a mind: it asks the broker that it is told to ask."""
+    """A consumer that follows every hint: it fetches from the broker that the last reply named."""
 
     def __init__(self, three: ThreeBrokers, rack: str, topic_id: TopicId | None = None) -> None:
         self.three = three
@@ -58,7 +59,7 @@ class RackReader:
 
 
 async def create_led_topic(three: ThreeBrokers, *replicas: int) -> SimBroker:
-    """The leader of a topic that is led by the first of `replicas`, in sync with all."""
+    """Creates a topic that the first of `replicas` leads, with all in sync; returns the leader."""
     await three.controller.node.submit(CreateTopic("t", assignments=[list(replicas)]))
     await three.wait_until(
         lambda: set(partition_image(three).isr) == set(replicas) and is_leading(three.brokers[replicas[0]]), 10
@@ -72,7 +73,7 @@ def set_racks(three: ThreeBrokers) -> None:
 
 
 async def restart_with_racks(three: ThreeBrokers) -> None:
-    """With the racks."""
+    """Restarts all brokers with their racks."""
     set_racks(three)
     for each in list(three.brokers.values()):
         await each.stop()
@@ -83,7 +84,7 @@ async def restart_with_racks(three: ThreeBrokers) -> None:
     await three.wait_until(lambda: len(three.controller_ids()) == 1, 20)
 
 
-def test_a_consumer_is_sent_to_its_rack_and_reads_all_that_is_committed_there() -> None:
+def test_consumer_is_sent_to_its_rack_and_reads_all_committed_records() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2)
@@ -111,7 +112,7 @@ def test_a_consumer_is_sent_to_its_rack_and_reads_all_that_is_committed_there() 
     run_scenario(scenario)
 
 
-def test_one_that_is_not_in_sync_sends_its_consumers_back_to_the_leader() -> None:
+def test_replica_out_of_sync_sends_consumers_back_to_the_leader() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2, 3)
@@ -135,7 +136,7 @@ def test_one_that_is_not_in_sync_sends_its_consumers_back_to_the_leader() -> Non
     run_scenario(scenario)
 
 
-def test_nobody_is_sent_to_a_broker_that_is_fenced() -> None:
+def test_no_consumer_is_sent_to_a_fenced_broker() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2)
@@ -151,8 +152,8 @@ def test_nobody_is_sent_to_a_broker_that_is_fenced() -> None:
     run_scenario(scenario)
 
 
-def test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads() -> None:
-    """Who asks it takes it for the leader, and would begin anew where it finds nothing."""
+def test_elected_follower_refuses_consumers_before_it_leads() -> None:
+    """Its consumers take it for the leader. After an out-of-range error they would reset their offsets."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
@@ -172,7 +173,7 @@ def test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads() -> None:
     run_scenario(scenario)
 
 
-def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
+def test_follower_without_a_record_sends_consumers_to_the_leader() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2)
@@ -208,8 +209,8 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
     run_scenario(scenario)
 
 
-def test_what_a_follower_has_and_not_all_in_sync_have_is_not_read_there() -> None:
-    """It is gone when the one that lacks it leads."""
+def test_follower_does_not_serve_records_that_are_not_on_all_of_the_isr() -> None:
+    """Such a record is gone when the replica without it leads."""
 
     async def scenario(three: ThreeBrokers) -> None:
         leader = await create_led_topic(three, 1, 2, 3)
@@ -238,8 +239,8 @@ def test_what_a_follower_has_and_not_all_in_sync_have_is_not_read_there() -> Non
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_was_read_at_any_replica_is_what_all_end_up_with(seed: int) -> None:
-    """Brokers are killed, frozen and cut off meanwhile."""
+def test_reads_at_any_replica_match_the_final_log(seed: int) -> None:
+    """Brokers are killed, frozen and cut off during the reads."""
 
     async def scenario(three: ThreeBrokers) -> None:
         chance = random.Random(seed)
@@ -295,7 +296,7 @@ def test_what_was_read_at_any_replica_is_what_all_end_up_with(seed: int) -> None
 
 
 def offsets_and_values(part: PartitionData) -> list[tuple[int, bytes]]:
-    """Offsets and values of an answer."""
+    """Returns the offsets and values of a reply."""
     data = part.records or b""
     walked = walk(data)
     assert walked.why == "", walked
@@ -303,14 +304,14 @@ def offsets_and_values(part: PartitionData) -> list[tuple[int, bytes]]:
 
 
 async def read_all_values(three: ThreeBrokers, node: int, topic_id: TopicId) -> list[bytes]:
-    """All values, from the leader."""
+    """Returns all values, read from the leader."""
     reader, values = RackReader(three, "z", topic_id), list[bytes]()
     while some := [value for at, value in offsets_and_values(await reader.ask(node, len(values))) if at >= len(values)]:
         values += some
     return values
 
 
-def test_a_cluster_of_leaders_only_prefers_nobody() -> None:
+def test_cluster_without_followers_names_no_preferred_replica() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         for each in three.brokers.values():
             each.overrides["replica_selector_class"] = LEADERS_ONLY

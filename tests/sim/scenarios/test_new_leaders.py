@@ -1,4 +1,4 @@
-"""A client that asks the wrong broker is told the right one in the same answer (KIP-951)."""
+"""Test of a request to a broker that does not lead: its reply names the leader (KIP-951)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def send_fetch(link: BrokerConnection, where: LedPartition, version: int) 
 
 
 @pytest.mark.parametrize("other", [True, False])
-def test_who_asks_the_wrong_broker_is_told_the_right_one(other: bool) -> None:
+def test_reply_of_a_broker_that_does_not_lead_names_the_leader(other: bool) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         listeners = {"PLAINTEXT": "two:9099"} if other else {}

@@ -1,4 +1,4 @@
-"""A new leader that does not know yet what is committed does not say where the log ends (KIP-207)."""
+"""Test of a new leader that does not know yet which records are committed: it reports no end of the log (KIP-207)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tiered_api.kafka.server.server import serve_kafka
 
 SESSION_SECONDS = 20
 OTHER = RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "", True)
-"""It never fetches."""
+"""A broker that never fetches."""
 
 
 @pytest.mark.parametrize(
     ("version", "code"),
     [(4, Code.LEADER_NOT_AVAILABLE), (5, Code.OFFSET_NOT_AVAILABLE), (9, Code.OFFSET_NOT_AVAILABLE)],
 )
-def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: int, code: Code) -> None:
+def test_new_leader_reports_no_end_before_it_knows_the_high_watermark(version: int, code: Code) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(OTHER)

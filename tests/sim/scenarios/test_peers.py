@@ -1,4 +1,5 @@
-"""Brokers that ask each other over the simulated network: a real server on one side, a small cluster behind it."""
+"""Tests of requests among brokers over the simulated network: a real server on one side, with a small cluster behind
+it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500)
 
 
 class ClusterStub:
-    """A cluster that answers as it is told: `wait` holds up who follows, `refused` is everybody's answer."""
+    """A cluster with fixed replies: `wait` delays metadata fetches, `refused` is the reply to every request."""
 
     NONSENSE = b"nonsense"
 
@@ -57,7 +58,7 @@ class ClusterStub:
 
 
 class PeerSession:
-    """The server on host `one`, and the one who asks on host `two`."""
+    """A server on host `one`, and a broker on host `two` that sends requests to it."""
 
     def __init__(self, site: SimBrokerRig, server: KafkaServer) -> None:
         self.site = site
@@ -68,7 +69,7 @@ class PeerSession:
         vars(site.node)["cluster"] = self.stub
 
     def restore(self) -> None:
-        """The node answers for itself again."""
+        """Lets the broker reply for itself again."""
         vars(self.site.node)["cluster"] = self._real
 
     @property
@@ -92,7 +93,7 @@ def run_with_peers(scenario: Callable[[PeerSession], Awaitable[None]], seed: int
     run(run_all, seed)
 
 
-def test_questions_and_answers_arrive_as_they_are() -> None:
+def test_requests_and_replies_arrive_unchanged() -> None:
     async def scenario(talk: PeerSession) -> None:
         peers = talk.peers
         assert await peers.fetch_metadata(THERE, ASK, 5) == MetadataFetchReply(
@@ -108,7 +109,7 @@ def test_questions_and_answers_arrive_as_they_are() -> None:
     run_with_peers(scenario)
 
 
-def test_a_refusal_comes_with_its_code_and_its_words() -> None:
+def test_refusal_arrives_with_code_and_text() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.refused = Refused(Code.NOT_CONTROLLER, "it is broker 3")
         for ask in (
@@ -124,7 +125,7 @@ def test_a_refusal_comes_with_its_code_and_its_words() -> None:
     run_with_peers(scenario)
 
 
-def test_a_request_that_the_controller_cannot_read_is_refused() -> None:
+def test_unreadable_request_to_the_controller_is_refused() -> None:
     async def scenario(talk: PeerSession) -> None:
         with pytest.raises(Refused, match="not a message") as caught:
             await talk.peers.forward(THERE, ClusterStub.NONSENSE, 5)
@@ -134,7 +135,7 @@ def test_a_request_that_the_controller_cannot_read_is_refused() -> None:
     run_with_peers(scenario)
 
 
-def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
+def test_stopping_broker_ends_the_fetches_of_its_followers() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
@@ -149,7 +150,7 @@ def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
     run_with_peers(scenario)
 
 
-def test_a_broker_of_another_cluster_refuses() -> None:
+def test_broker_of_another_cluster_refuses() -> None:
     async def scenario(talk: PeerSession) -> None:
         await talk.peers.get_controller_view(THERE, 5)
         talk.peers.cluster_id = "another"
@@ -166,7 +167,7 @@ def test_a_broker_of_another_cluster_refuses() -> None:
     run_with_peers(scenario)
 
 
-def test_who_follows_holds_up_nobody() -> None:
+def test_waiting_metadata_fetch_delays_no_other_request() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
@@ -180,7 +181,7 @@ def test_who_follows_holds_up_nobody() -> None:
     run_with_peers(scenario)
 
 
-def test_an_answer_that_does_not_come_is_missed_in_time_and_takes_its_connection_with_it() -> None:
+def test_missing_reply_times_out_and_closes_its_connection() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         began = talk.site.loop.time()
@@ -195,7 +196,7 @@ def test_an_answer_that_does_not_come_is_missed_in_time_and_takes_its_connection
     run_with_peers(scenario)
 
 
-def test_who_gives_up_ends_what_was_asked() -> None:
+def test_cancelled_caller_ends_its_request() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
@@ -210,7 +211,7 @@ def fail_if_called() -> None:
     raise AssertionError("something can have been done")
 
 
-def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
+def test_ended_process_is_distinguished_from_a_cut_connection() -> None:
     async def scenario(talk: PeerSession) -> None:
         assert not await talk.peers.is_gone(THERE, 1)
         talk.site.network.cut("one", "two")
@@ -228,7 +229,7 @@ def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
     run_with_peers(scenario)
 
 
-def test_connections_that_broke_are_not_used_again() -> None:
+def test_broken_connections_are_not_reused() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(3)]
@@ -247,7 +248,7 @@ def test_connections_that_broke_are_not_used_again() -> None:
     run_with_peers(scenario)
 
 
-def test_requests_at_once_are_bounded_and_so_are_connections_that_lie_ready() -> None:
+def test_concurrent_requests_and_idle_connections_are_bounded() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(IN_FLIGHT_MAX)]
@@ -262,7 +263,7 @@ def test_requests_at_once_are_bounded_and_so_are_connections_that_lie_ready() ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_breaks_is_unavailable_and_nothing_is_left_behind(seed: int) -> None:
+def test_any_fault_is_unavailable_and_leaves_no_connection(seed: int) -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.site.network.chunk_bytes_max = 500
         answered = lost = 0

@@ -1,4 +1,5 @@
-"""What a follower asks of a leader and what it understands of the answer, with Kafka's Fetch between them."""
+"""Tests of the requests that a follower sends to a leader, and of its parsing of the replies, with Kafka's Fetch in
+between."""
 
 from __future__ import annotations
 
@@ -46,21 +47,21 @@ def run_scenario(scenario: Callable[[KafkaPeers, Scripted], Awaitable[None]]) ->
     loop.run(main())
 
 
-def test_partitions_are_asked_for_by_topic_as_a_replica_that_names_itself() -> None:
+def test_fetch_groups_partitions_by_topic_and_names_the_replica() -> None:
     async def tell(peers: Peers, leader: Scripted) -> None:
         leader.script[FetchRequest] = lambda request, version: FetchResponse()
         assert await peers.fetch(THERE, ASK, 5) == []
-        asked = leader.asked[0].message
-        assert leader.asked[0].version == 17
-        assert (asked.replica_state, asked.credential) == (ReplicaState(2, (1 << 62) + 1), b"c" * 16)
-        assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (500, 1, 10 << 20)
-        assert (asked.session_id, asked.session_epoch) == (0, -1)
+        received = leader.received[0].message
+        assert leader.received[0].version == 17
+        assert (received.replica_state, received.credential) == (ReplicaState(2, (1 << 62) + 1), b"c" * 16)
+        assert (received.max_wait_ms, received.min_bytes, received.max_bytes) == (500, 1, 10 << 20)
+        assert (received.session_id, received.session_epoch) == (0, -1)
         assert [
             (
                 topic.topic_id, each.partition, each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch,
                 each.log_start_offset, each.partition_max_bytes,
             )
-            for topic in asked.topics
+            for topic in received.topics
             for each in topic.partitions
         ] == [
             (ORDERS, 0, 4, 100, 3, 7, 1 << 20),
@@ -71,7 +72,7 @@ def test_partitions_are_asked_for_by_topic_as_a_replica_that_names_itself() -> N
     run_scenario(tell)
 
 
-def test_an_answer_is_understood_in_all_its_parts() -> None:
+def test_every_field_of_a_fetch_reply_is_parsed() -> None:
     def answer(request: FetchRequest, version: int) -> FetchResponse:
         full = PartitionData(
             0, 0, 90, 90, 5, records=b"batches", aborted_transactions=None, local_start_offset=40, cold_end_offset=60
@@ -96,7 +97,7 @@ def test_an_answer_is_understood_in_all_its_parts() -> None:
     run_scenario(tell)
 
 
-def test_a_leader_may_refuse_all_of_it() -> None:
+def test_leader_may_refuse_a_whole_fetch() -> None:
     async def tell(peers: KafkaPeers, leader: Scripted) -> None:
         leader.script[FetchRequest] = lambda request, version: FetchResponse(error_code=77)
         with pytest.raises(Refused) as caught:
@@ -106,7 +107,7 @@ def test_a_leader_may_refuse_all_of_it() -> None:
     run_scenario(tell)
 
 
-def test_an_answer_that_is_none_is_as_good_as_no_answer() -> None:
+def test_invalid_fetch_reply_counts_as_no_reply() -> None:
     async def tell(peers: KafkaPeers, leader: Scripted) -> None:
         leader.script[FetchRequest] = lambda request, version: b"\0\0\0\x0a\0\0\0\1garbage"
         with pytest.raises(Unavailable):

@@ -1,5 +1,6 @@
-"""An idempotent producer has several requests under way when the leader changes: those behind a refused one are refused
-like it, and not as a gap in its numbers, for which clients begin new ones and lose the proof of what is there."""
+"""Test of an idempotent producer with several requests in flight when the leader changes. The requests behind a refused
+one get the same error, and no sequence gap: after a gap clients begin new sequences, and lose the proof of earlier
+records."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class PipelinedProducer(NamedTuple):
     topic_id: TopicId
 
     async def send(self, *sequences: int, producer: int = 7, epoch: int = 0) -> list[Code]:
-        """A record under each of these numbers, the next before the last one is answered; the codes of the answers."""
+        """Sends a record under each of these sequences, each before the reply to the last one; returns the error
+        codes."""
         codes = []
         for sequence in sequences:
             data = encode_batch(
@@ -45,7 +47,7 @@ class PipelinedProducer(NamedTuple):
 OK, MOVED, GAP = Code.NONE, Code.NOT_LEADER_OR_FOLLOWER, Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_what_follows_a_refused_batch_is_refused_like_it_also_by_who_leads_by_then() -> None:
+def test_batches_behind_a_refused_one_get_its_error_also_at_the_next_leader() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         old, heir = three.others()
         assignment = [[old.node_id, heir.node_id, three.controller.node_id]]
@@ -53,15 +55,15 @@ def test_what_follows_a_refused_batch_is_refused_like_it_also_by_who_leads_by_th
         links = [
             await open_connection(three.network.host("client"), each.name, 9092, "client", 5) for each in (old, heir)
         ]
-        at_old, at_heir = (PipelinedProducer(link, made.topic_id) for link in links)
+        at_old, at_next_leader = (PipelinedProducer(link, made.topic_id) for link in links)
         assert await at_old.send(0, 1) == [OK, OK]
-        assert await at_heir.send(2, 3) == [MOVED, MOVED]
+        assert await at_next_leader.send(2, 3) == [MOVED, MOVED]
         await old.kill()
         await three.wait_until(lambda: any(each.tp.topic == "t" for each in heir.node.leader_replicas()), 2 * SESSION)
-        assert await at_heir.send(4, 3) == [MOVED, MOVED], "the client has not seen the refusal of 2 yet"
-        assert await at_heir.send(2, 3, 4) == [OK, OK, OK]
-        assert await at_heir.send(6) == [GAP], "5 was never sent here"
-        assert await at_heir.send(5, 6) == [OK, OK]
+        assert await at_next_leader.send(4, 3) == [MOVED, MOVED], "the client has not seen the refusal of 2 yet"
+        assert await at_next_leader.send(2, 3, 4) == [OK, OK, OK]
+        assert await at_next_leader.send(6) == [GAP], "5 was never sent here"
+        assert await at_next_leader.send(5, 6) == [OK, OK]
         for link in links:
             link.close()
 

@@ -1,4 +1,4 @@
-"""Leaderships come back to the first replica, told as stories of three brokers."""
+"""Tests of leaderships that return to the first replica, in scenarios of three brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def create_topic(three: ThreeBrokers, first: int, count: int = 4) -> None:
     assert leaders(three) == [first] * count
 
 
-def test_who_comes_back_leads_again_a_moment_after_it_has_caught_up() -> None:
+def test_returned_preferred_leader_leads_soon_after_it_caught_up() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         await create_topic(three, first.node_id)
@@ -44,7 +44,7 @@ def test_who_comes_back_leads_again_a_moment_after_it_has_caught_up() -> None:
     run_scenario(scenario)
 
 
-def test_who_hands_over_before_it_stops_gets_nothing_back() -> None:
+def test_stopping_broker_gets_no_leadership_back() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         await create_topic(three, first.node_id)
@@ -60,7 +60,7 @@ def test_who_hands_over_before_it_stops_gets_nothing_back() -> None:
     run_scenario(scenario)
 
 
-def test_an_operator_may_forbid_it() -> None:
+def test_operator_may_turn_preferred_leaders_off() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         for each in three.brokers.values():
@@ -79,7 +79,7 @@ def test_an_operator_may_forbid_it() -> None:
     run_scenario(scenario)
 
 
-def test_who_is_about_to_stop_is_not_waited_for_where_enough_others_are_in_sync() -> None:
+def test_stopping_follower_leaves_the_isr_if_enough_others_are_in_it() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first, leader = three.others()
         await create_topic(three, leader.node_id)
@@ -96,7 +96,7 @@ def test_who_is_about_to_stop_is_not_waited_for_where_enough_others_are_in_sync(
     run_scenario(scenario)
 
 
-def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> None:
+def test_stopping_follower_stays_in_sync_if_others_are_too_few() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first, leader = three.others()
         both, two = [leader.node_id, first.node_id], {"min.insync.replicas": "2"}

@@ -1,4 +1,4 @@
-"""Partitions move between brokers, told as stories of three of them over the wire."""
+"""Tests of partitions that move between three brokers, over the wire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def partition_image(three: ThreeBrokers) -> PartitionImage:
 
 
 async def write(three: ThreeBrokers, count: int) -> list[bytes]:
-    """To whoever leads, until it is acknowledged."""
+    """Writes to the leader of the partition until the record is acknowledged."""
     acked = []
     for _ in range(count):
         value = b"%d" % three.loop.now_ns
@@ -48,7 +48,7 @@ def is_leading(broker: SimBroker) -> bool:
 
 
 def read_log(broker: SimBroker) -> bytes:
-    """What its log holds, batch after batch."""
+    """Returns the batches of its log."""
     log, found, offset = broker.node.leader_replica("t", 0).log, b"", 0
     while offset < log.end_offset:
         some = log.read(offset, 1, end_offset=log.end_offset)
@@ -67,7 +67,7 @@ async def move(three: ThreeBrokers, *target: int) -> Refused | None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_partition_goes_to_other_brokers_while_it_is_written(seed: int) -> None:
+def test_partition_moves_to_other_brokers_during_writes(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         writing = asyncio.create_task(write(three, 100))
@@ -87,8 +87,9 @@ def test_a_partition_goes_to_other_brokers_while_it_is_written(seed: int) -> Non
     run_scenario(scenario, seed)
 
 
-def test_manifest_of_a_partition_that_moved_here_is_taken_over_also_after_a_clean_stop() -> None:
-    """What this broker led before, it left cleanly. What another one led until now, that one may still write."""
+def test_manifest_of_a_moved_partition_is_taken_over_after_a_clean_stop() -> None:
+    """This broker left its earlier leadership cleanly. The other broker, which led until now, may still write the
+    manifest."""
 
     async def scenario(three: ThreeBrokers) -> None:
         here = next(each for each in three.others() if each.node_id != 1)
@@ -119,7 +120,7 @@ def has_replica(broker: SimBroker) -> bool:
     return any(each.tp == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
-def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:
+def test_reassignment_to_a_dead_broker_waits_and_can_be_cancelled() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         stays, goes = three.controller.node_id, three.others()[0].node_id
         await three.controller.node.submit(CreateTopic("t", assignments=[[stays]]))
@@ -150,7 +151,7 @@ def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(seed: int) -> None:
+def test_broker_drops_a_partition_that_left_it_while_it_was_down(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         gone = three.others()[0].node_id
         one, two = sorted({1, 2, 3} - {gone})
@@ -177,8 +178,8 @@ def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(see
     run_scenario(scenario, seed)
 
 
-def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
-    """By what the commands plan and ask for, over the wire."""
+def test_broker_is_emptied_and_refilled() -> None:
+    """The plans and requests are those of the commands, over the wire."""
 
     async def scenario(three: ThreeBrokers) -> None:
         made = await three.controller.node.submit(CreateTopic("t", 6, 2))

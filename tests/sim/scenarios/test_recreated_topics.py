@@ -1,8 +1,9 @@
-"""A topic is deleted and another one is made under its name, while the leader has heard of both and acted on neither.
+"""Tests of a topic that is deleted and recreated under its name, while the leader knows of both and has acted on
+neither.
 
-The leader's log is of the first topic then. Whoever asks for the second one, by name or by id, is refused, and so is
-whoever still asks for the first; who waited on the first is told that it is gone. The name alone never leads to the log
-of another topic.
+The log of the leader is of the first topic then. The leader refuses requests for the second topic, by name or by id,
+and requests for the first. A request that waited on the first topic gets an error that the topic is gone. The name
+alone never leads to the log of another topic.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ GONE = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 # -- followers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged_of_the_second() -> None:
-    """The follower has acted, and asks a leader that has not."""
+def test_follower_of_the_second_topic_gets_none_of_the_first_ones_records() -> None:
+    """The follower has acted on the second topic and fetches from a leader that has not. It gets all acknowledged
+    records of the second topic."""
 
     async def scenario(again: RecreatedTopic) -> None:
         await again.recreate()
@@ -88,8 +90,8 @@ def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged
     run_recreated(scenario, 2)
 
 
-def test_a_question_of_a_follower_that_waits_is_no_progress_of_another_topic() -> None:
-    """It was asked for the first topic, and waits for more of it while the second one begins."""
+def test_parked_fetch_of_a_follower_is_no_progress_in_another_topic() -> None:
+    """The fetch was sent for the first topic, and waits for more of its records while the second topic begins."""
 
     async def scenario(again: RecreatedTopic) -> None:
         await asyncio.sleep(1)
@@ -122,8 +124,8 @@ EVERY_REFERENCE = pytest.mark.parametrize("how", REFUSED)
 @EVERY_REFERENCE
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("acks", [1, ACKS_ALL])
-def test_records_are_not_taken_into_the_log_of_another_topic(replicas: int, acks: int, how: str) -> None:
-    """What the same connection sent before is remembered, up to the records."""
+def test_records_are_not_appended_to_the_log_of_another_topic(replicas: int, acks: int, how: str) -> None:
+    """The connection has cached its earlier produce request up to the records."""
 
     async def scenario(again: RecreatedTopic) -> None:
         for topic_id in (again.old_replica.topic_id, ""):
@@ -162,7 +164,7 @@ def test_records_of_another_topic_are_not_read(how: str) -> None:
 
 
 @EVERY_REFERENCE
-def test_a_follower_that_acts_late_gives_consumers_nothing_of_another_topic(how: str) -> None:
+def test_late_follower_serves_consumers_no_records_of_another_topic(how: str) -> None:
     async def scenario(again: RecreatedTopic) -> None:
         quick = again.quick
         await again.three.wait_until(lambda: again.quick.node.hosted_replicas.find_follower(AT) is not None, SECONDS)
@@ -199,7 +201,7 @@ async def describe_producers(link: BrokerConnection) -> int:
 
 
 @pytest.mark.parametrize("ask", [list_offsets, delete_records, end_of_epoch, describe_producers])
-def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[BrokerConnection], Awaitable[int]]) -> None:
+def test_requests_by_name_do_not_reach_another_topic(ask: Callable[[BrokerConnection], Awaitable[int]]) -> None:
     async def scenario(again: RecreatedTopic) -> None:
         link = await again.link(again.slow)
         assert code_of(await ask(link)) is Code.NONE
@@ -216,8 +218,8 @@ def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[BrokerCon
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("by_id", [False, True])
-def test_a_fetch_that_waits_is_told_that_its_topic_is_gone(by_id: bool, late: bool) -> None:
-    """Also where the second topic is led, and has records at that offset, before the fetch looks again."""
+def test_parked_fetch_fails_when_its_topic_is_gone(by_id: bool, late: bool) -> None:
+    """It fails even if the second topic has a leader and records at that offset before the fetch checks again."""
 
     async def scenario(again: RecreatedTopic) -> None:
         asked = again.old_replica.topic_id if by_id else ""
@@ -243,7 +245,7 @@ def test_a_fetch_that_waits_is_told_that_its_topic_is_gone(by_id: bool, late: bo
     run_recreated(scenario)
 
 
-def test_a_produce_that_waits_for_followers_is_told_that_its_topic_is_gone() -> None:
+def test_waiting_produce_fails_when_its_topic_is_gone() -> None:
     async def scenario(again: RecreatedTopic) -> None:
         for each in (again.three.controller, again.slow):
             again.three.network.cut(again.quick.name, each.name)
@@ -261,8 +263,8 @@ def test_a_produce_that_waits_for_followers_is_told_that_its_topic_is_gone() -> 
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
-    """Those of the first one go before any can come for the second."""
+def test_offset_committed_for_the_second_topic_stays() -> None:
+    """The offsets of the first topic are removed before any offset of the second can be committed."""
 
     async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
@@ -271,18 +273,18 @@ def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
             lambda: node.hosted_replicas.find_leader(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS
         )
 
-        async def committed() -> int:
+        async def committed_offset() -> int:
             fetched = await node.group_coordinators.ask("g", FetchOffsets("g", (AT,)))
             return int(fetched.offsets[0].offset)
 
         await node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
-        assert await committed() == 3
+        assert await committed_offset() == 3
         await again.recreate()
-        assert await committed() == NO_OFFSET
+        assert await committed_offset() == NO_OFFSET
         await node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
         await again.release_slow()
         await asyncio.sleep(1)
-        assert await committed() == 1
+        assert await committed_offset() == 1
 
     run_recreated(scenario)
 
@@ -291,8 +293,8 @@ def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
 
 
 @pytest.mark.parametrize("version", [12, 17])
-def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
-    """By name, too: the second topic is led by the time the fetch looks again."""
+def test_fetch_continues_with_its_own_topic_only(version: int) -> None:
+    """The rule holds for fetches by name too: the second topic has a leader by the time the fetch checks again."""
 
     async def scenario(again: RecreatedTopic) -> None:
         fetches = again.slow.server.dispatch.fetch_handler.fetches.sources
@@ -310,8 +312,8 @@ def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
     run_recreated(scenario)
 
 
-def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader leads again, and the bucket is slow to say what of the partition is cold."""
+def test_log_opened_for_a_topic_deleted_meanwhile_is_not_led(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker becomes leader again while the bucket delays the manifest of the partition."""
 
     async def scenario(again: RecreatedTopic) -> None:
         three, slow = again.three, again.slow
@@ -341,17 +343,17 @@ def is_leader(broker: SimBroker) -> bool:
     return topic is not None and topic.partitions[0].leader == broker.node_id
 
 
-def test_a_log_of_the_first_topic_says_nothing_of_the_second() -> None:
-    """A broker that starts tells where its logs end, by which a leader may be found; it opened them by an older
-    image."""
+def test_log_end_of_the_first_topic_is_not_reported_for_the_second() -> None:
+    """A starting broker reports the ends of its logs, and the controller elects leaders by them. The broker opened
+    these logs by an older image."""
 
     async def scenario(again: RecreatedTopic) -> None:
-        partitions = again.slow.node.hosted_replicas
-        assert partitions.end_of(AT, again.old_replica.topic_id) == (0, OLD)
+        log_store = again.slow.node.hosted_replicas.log_store
+        assert log_store.end_of(AT, again.old_replica.topic_id) == (0, OLD)
         await again.recreate()
-        assert partitions.end_of(AT, again.new_id) == (-1, 0)
+        assert log_store.end_of(AT, again.new_id) == (-1, 0)
         new = await again.release_slow()
         await new.append(batch([b"new"]), acks=ACKS_ALL)
-        assert partitions.end_of(AT, again.new_id) == (0, 1)
+        assert log_store.end_of(AT, again.new_id) == (0, 1)
 
     run_recreated(scenario)

@@ -1,4 +1,5 @@
-"""A follower's fetches at a real leader over the simulated network: what it gets, what is noted, who is refused."""
+"""Tests of a follower's fetches at a real leader over the simulated network: the records in replies, the recorded
+progress, and refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ KIB = 1 << 10
 
 
 def make_peers(site: SimBrokerRig, host: str) -> KafkaPeers:
-    """How a broker of the same cluster asks."""
+    """Returns the client of another broker of the same cluster."""
     node = site.node
     return KafkaPeers(site.network.host(host), cluster_id=node.cluster_id, credential=node.credential)
 
@@ -56,7 +57,7 @@ class ReplicaFetchRig:
         self.node_id = 2
 
     def ask(self, *offsets: int, wait_ms: int = 0, max_bytes: int = 10 << 20, epoch: int = 0) -> ReplicaFetch:
-        """Of partition n everything from `offsets[n]` on, at most 16 KiB."""
+        """Returns a fetch of partition n from `offsets[n]` on, with at most 16 KiB."""
         wanted = [
             PartitionFetch(leader.topic_id, number, epoch, offset, 0 if offset else -1, 0, 0)
             for number, (leader, offset) in enumerate(zip(self.leaders, offsets, strict=False))
@@ -92,12 +93,12 @@ def run_with_rig(scenario: Callable[[ReplicaFetchRig], Awaitable[None]], partiti
 
 
 def append_locally(leader: LeaderReplica, *values: bytes) -> None:
-    """One batch each, in the leader's log and no further."""
+    """Appends one batch per partition to the leader's log only."""
     for value in values:
         leader.append_now(batch([value]), 1)
 
 
-def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() -> None:
+def test_fetch_offset_of_a_follower_commits_the_records_below() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a", b"b", b"c")
@@ -148,7 +149,7 @@ def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
     run_with_rig(scenario)
 
 
-def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
+def test_fetch_at_the_log_end_waits_for_the_next_append() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         leader, other = it.leaders
         loop = it.site.loop
@@ -167,7 +168,7 @@ def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
     run_with_rig(scenario, partitions=2)
 
 
-def test_what_a_follower_knows_is_not_told_again_and_what_changed_is() -> None:
+def test_reply_has_only_partitions_with_news() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
         append_locally(leader, b"a", b"b")
@@ -191,7 +192,7 @@ def test_what_a_follower_knows_is_not_told_again_and_what_changed_is() -> None:
     run_with_rig(scenario, partitions=2)
 
 
-def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
+def test_repeated_fetch_keeps_a_follower_caught_up() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a")
@@ -210,7 +211,7 @@ def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
     run_with_rig(scenario)
 
 
-def test_a_leader_that_resigns_answers_those_who_wait() -> None:
+def test_resigning_leader_replies_to_parked_fetches() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
         await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
@@ -221,7 +222,7 @@ def test_a_leader_that_resigns_answers_those_who_wait() -> None:
     run_with_rig(scenario)
 
 
-def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> None:
+def test_diverged_logs_and_wrong_epochs_are_reported_per_partition() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a", b"b")
@@ -244,23 +245,23 @@ def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> N
     run_with_rig(scenario)
 
 
-def test_only_the_registered_incarnation_is_heard() -> None:
+def test_only_the_registered_incarnation_may_fetch() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a")
 
-        async def refused() -> Code:
+        async def refuse() -> Code:
             with pytest.raises(Refused) as caught:
                 await it.fetch(1)
             assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
             return caught.value.code
 
         it.incarnation = incarnation_number(LATER)
-        assert await refused() is Code.STALE_BROKER_EPOCH
+        assert await refuse() is Code.STALE_BROKER_EPOCH
         it.incarnation, it.node_id = incarnation_number(INCARNATION), 3
-        assert await refused() is Code.BROKER_ID_NOT_REGISTERED
+        assert await refuse() is Code.BROKER_ID_NOT_REGISTERED
         it.node_id = 1
-        assert await refused() is Code.STALE_BROKER_EPOCH
+        assert await refuse() is Code.STALE_BROKER_EPOCH
         it.node_id = 2
         await it.fetch(1)
         assert leader.high_watermark == 1
@@ -268,7 +269,7 @@ def test_only_the_registered_incarnation_is_heard() -> None:
     run_with_rig(scenario)
 
 
-def test_a_broker_that_has_stopped_copies_nothing() -> None:
+def test_fetch_of_a_stopped_broker_is_refused() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a")
@@ -283,7 +284,7 @@ def test_a_broker_that_has_stopped_copies_nothing() -> None:
     run_with_rig(scenario)
 
 
-def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None:
+def test_next_fetch_finds_a_partition_that_is_led_here_again() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         node, topic_id = it.site.node, it.leaders[0].topic_id
         append_locally(it.leaders[0], b"a")
@@ -301,11 +302,11 @@ def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None
 
 
 def is_leading_as(site: SimBrokerRig, expected: bool) -> bool:
-    """True if broker 1 leads a partition, or leads none, as `expected` says."""
+    """True if broker 1 leads a partition, or leads none, as `expected` states."""
     return bool(site.node.hosted_replicas.list_leaders()) is expected
 
 
-def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
+def test_new_process_of_a_follower_gets_a_full_reply() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
         append_locally(leader, b"a")
@@ -320,8 +321,8 @@ def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
     run_with_rig(scenario, partitions=2)
 
 
-def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process_nothing() -> None:
-    """The earlier process ended with its machine: its request still waits here."""
+def test_reply_to_an_earlier_process_does_not_shorten_the_new_ones() -> None:
+    """The machine of the earlier process failed, and its request is still parked here."""
 
     async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
@@ -342,7 +343,7 @@ def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process
     run_with_rig(scenario, partitions=2)
 
 
-def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
+def test_parked_fetch_of_a_replaced_incarnation_counts_no_more() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
@@ -358,7 +359,7 @@ def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
     run_with_rig(scenario)
 
 
-def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
+def test_forged_replica_fetch_is_refused_in_every_version() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a", b"b")
@@ -381,7 +382,7 @@ def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
     run_with_rig(scenario)
 
 
-def test_one_batch_is_given_however_large_and_the_room_goes_round() -> None:
+def test_reply_has_a_batch_of_any_size_and_partitions_take_turns() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         for leader in it.leaders:
             append_locally(leader, b"x" * 3_000, b"y" * 3_000)
@@ -398,7 +399,7 @@ def test_one_batch_is_given_however_large_and_the_room_goes_round() -> None:
     run_with_rig(scenario, partitions=4)
 
 
-def test_records_leave_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_sent_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[FileSlice] = []
     send_file = SimStream.send_file
 

@@ -1,5 +1,5 @@
-"""Settings that change under acknowledged records: what was promised under the old value holds, and nobody counts on
-the new one before it is true of every record."""
+"""Tests of settings that change under acknowledged records: the promise of the old value holds, and no broker relies on
+the new value before it is true of every record."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from tiered.errors import Code, Refused
 from tiered.hot.synced_logs import FILE
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL
+from tiered.replication.partition_report import explain
 
 MIN_ISR = "min.insync.replicas"
 
 
 async def cut_power_of_lone_leader(three: ThreeBrokers) -> None:
-    """`COUNT` records are acknowledged by three; both followers' processes end, then the leader loses power, and all
-    come back."""
+    """Has three brokers acknowledge `COUNT` records, ends the processes of both followers, cuts the power of the
+    leader, and starts all again."""
     leader = await wait_leader(three)
     hit = leader_of(three)
     others = [each for each in three.brokers.values() if each is not hit]
@@ -46,11 +47,12 @@ async def cut_power_of_lone_leader(three: ThreeBrokers) -> None:
     again = await wait_leader(three)
     await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
     assert await read_values(again, 0) == numbers(0, COUNT)
-    assert again.explain()["possible_loss"] is None
+    assert explain(again)["possible_loss"] is None
 
 
 def test_min_insync_replicas_of_all_brokers_cannot_be_removed() -> None:
-    """Brokers started with 2 would mean another number than the metadata log: as Kafka refuses it (KIP-966)."""
+    """Otherwise brokers that were started with 2 would use another number than the metadata log. Kafka refuses it too
+    (KIP-966)."""
 
     async def whole(three: ThreeBrokers) -> None:
         for removed in (
@@ -78,8 +80,8 @@ async def change_flush(three: ThreeBrokers, value: str, *, everywhere: bool = Fa
 
 
 async def restart_leader_first(three: ThreeBrokers, count: int = COUNT) -> None:
-    """Of two in sync the leader loses power, then the other one's process ends. The leader comes back first: all that
-    is acknowledged is there once both are back, whether the leader could wait for the other or could not."""
+    """Cuts the power of the leader, ends the process of the other in-sync replica, and starts the leader first. All
+    acknowledged records are there once both are back, whether the leader could wait for the other or not."""
     hit = leader_of(three)
     (other,) = [each for each in isr_brokers(three) if each is not hit]
     await crash([hit], SimMachine.power_cut)
@@ -91,12 +93,12 @@ async def restart_leader_first(three: ThreeBrokers, count: int = COUNT) -> None:
     again = await wait_leader(three)
     await three.wait_until(lambda: again.high_watermark >= count, SECONDS)
     assert await read_values(again, 0) == numbers(0, count)
-    assert again.explain()["possible_loss"] is None
+    assert explain(again)["possible_loss"] is None
 
 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["topic", "all"])
 @pytest.mark.parametrize("pause", [0.0, 0.02, 2.0])
-def test_flush_ack_set_later_proves_nothing_of_what_was_not_fsynced(pause: float, everywhere: bool) -> None:
+def test_flush_ack_set_later_does_not_prove_unsynced_records(pause: float, everywhere: bool) -> None:
     async def whole(three: ThreeBrokers) -> None:
         await write_records(three, 3, in_sync=2, min_insync_replicas="2")
         await change_flush(three, "ack", everywhere=everywhere)
@@ -108,8 +110,8 @@ def test_flush_ack_set_later_proves_nothing_of_what_was_not_fsynced(pause: float
 
 @pytest.mark.parametrize("pause", [0.0, 0.02, 2.0])
 @pytest.mark.parametrize("again", ["none", "ack"])
-def test_flush_ack_taken_away_proves_nothing_any_more(again: str, pause: float) -> None:
-    """Also where it is set again while nothing is written."""
+def test_removed_flush_ack_no_longer_proves_a_log(again: str, pause: float) -> None:
+    """The log stays unproved if the setting returns while no record is written."""
 
     async def whole(three: ThreeBrokers) -> None:
         await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
@@ -127,7 +129,7 @@ def test_flush_ack_taken_away_proves_nothing_any_more(again: str, pause: float) 
 
 
 @pytest.mark.parametrize("pause", [0.0, 2.0])
-def test_one_replica_tells_what_it_lost_after_flush_ack_was_set(pause: float) -> None:
+def test_sole_replica_reports_its_loss_after_flush_ack_was_set(pause: float) -> None:
     async def whole(three: ThreeBrokers) -> None:
         await write_records(three, 1)
         await change_flush(three, "ack")
@@ -140,7 +142,7 @@ def test_one_replica_tells_what_it_lost_after_flush_ack_was_set(pause: float) ->
         await asyncio.sleep(5)
         kept = again.high_watermark
         assert await read_values(again, 0) == numbers(0, kept)
-        loss = again.explain()["possible_loss"]
+        loss = explain(again)["possible_loss"]
         assert kept == COUNT if loss is None else loss["from_offset"] <= kept
         assert pause == 0.0 or loss is None, "by then all of it is fsynced, although nobody wrote"
 
@@ -149,7 +151,8 @@ def test_one_replica_tells_what_it_lost_after_flush_ack_was_set(pause: float) ->
 
 @pytest.mark.parametrize("set_later", [False, True], ids=["created", "changed"])
 def test_flush_ack_proves_a_log_without_the_others(set_later: bool) -> None:
-    """Both in sync lose power, one never comes back: the other has all, knows it, and leads."""
+    """Both in-sync replicas lose power, and one never comes back. The log of the other one is proved whole, and it
+    leads."""
 
     async def whole(three: ThreeBrokers) -> None:
         await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="none" if set_later else "ack")
@@ -165,13 +168,13 @@ def test_flush_ack_proves_a_log_without_the_others(set_later: bool) -> None:
         assert again.state.node_id == both[0].node_id
         await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
 
     run_scenario(whole)
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_flush_ack_topic_of_a_version_without_the_note_is_proved_again_soon_after_its_upgrade(clean: bool) -> None:
+def test_flush_ack_topic_is_proved_soon_after_an_upgrade_adds_the_note(clean: bool) -> None:
     async def whole(three: ThreeBrokers) -> None:
         await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
         both = isr_brokers(three)
@@ -188,13 +191,13 @@ def test_flush_ack_topic_of_a_version_without_the_note_is_proved_again_soon_afte
         again = await wait_leader(three)
         await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
 
     run_scenario(whole)
 
 
 def test_flush_ack_topic_without_its_note_waits_for_all_after_a_power_cut() -> None:
-    """Nothing says that the setting was the same under an older version: nobody leads before all are back."""
+    """No note proves that the setting was the same under the older version. No replica leads before all are back."""
 
     async def whole(three: ThreeBrokers) -> None:
         await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")

@@ -1,4 +1,4 @@
-"""`tiered cluster health` says what every broker knows of the bucket, and of what was lost."""
+"""Tests of `tiered cluster health`: it reports the bucket as every broker sees it, and lost records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAG = 20
 
 
 async def fetch_health(three: ThreeBrokers) -> dict[str, Any]:
-    """What the command would print, asked of any broker."""
+    """Returns the output of the command, from any broker."""
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
     client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
     try:
@@ -41,7 +41,7 @@ def join_problems(found: dict[str, Any]) -> str:
     return " ".join(found["broker_problems"])
 
 
-def test_a_bucket_that_is_away_is_a_reason_and_each_broker_says_what_waits() -> None:
+def test_unreachable_bucket_is_reported_with_the_backlog_of_each_broker() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, "t")
         before = await fetch_health(three)
@@ -66,7 +66,7 @@ def test_a_bucket_that_is_away_is_a_reason_and_each_broker_says_what_waits() -> 
     run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
 
 
-def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more() -> None:
+def test_bytes_in_the_bucket_are_those_of_the_leader() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, "t")
         leader = three.brokers[1].node.leader_replica("t", 0)
@@ -82,8 +82,8 @@ def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more(
     run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
 
 
-def test_tiering_that_fails_while_the_store_answers_is_a_reason() -> None:
-    """A store that sends wrong answers to some requests."""
+def test_failed_tiering_on_a_reachable_store_is_reported() -> None:
+    """The store sends wrong replies to some requests."""
 
     async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, "t")
@@ -96,7 +96,7 @@ def test_tiering_that_fails_while_the_store_answers_is_a_reason() -> None:
     run_scenario(scenario)
 
 
-def test_records_that_stay_out_of_the_bucket_for_too_long_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_outside_the_bucket_for_too_long_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, "t")
         leader = three.brokers[1].node

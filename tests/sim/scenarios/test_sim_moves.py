@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments over the wire."""
+"""Test of AlterPartitionReassignments and ListPartitionReassignments over the wire."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Moving = dict[tuple[str, int], tuple[list[int], list[int], list[int]]]
 async def alter_reassignments(
     link: BrokerConnection, wanted: Wanted, *, version: int = 1, other_counts: bool = True
 ) -> dict[tuple[str, int], int]:
-    """The code of each partition."""
+    """Returns the error code of each partition."""
     topics = [
         ReassignableTopic(name, [ReassignablePartition(*each) for each in rows.items()])
         for name, rows in wanted.items()
@@ -56,7 +56,7 @@ async def list_reassignments(link: BrokerConnection, named: dict[str, list[int]]
     }
 
 
-def test_moves_are_begun_listed_and_called_off() -> None:
+def test_reassignments_are_started_listed_and_cancelled() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))

@@ -1,4 +1,5 @@
-"""Bit rot in the log of one replica: intact replicas win, and who alone has what rotted says what is gone."""
+"""Tests of bit rot in the log of one replica: intact replicas win, and a replica that alone had the damaged records
+reports the loss."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def partition_image(three: ThreeBrokers) -> PartitionImage:
 
 
 async def create_filled_topic(three: ThreeBrokers, replicas: list[SimBroker], min_isr: int) -> None:
-    """A topic on these brokers, the first of which leads it, with some acknowledged records."""
+    """Creates a topic on these brokers with some acknowledged records; the first broker leads it."""
     configs = {"min.insync.replicas": str(min_isr)}
     nodes = [each.node_id for each in replicas]
     await three.controller.node.submit(CreateTopic(AT.topic, assignments=[nodes], configs=configs))
@@ -52,8 +53,8 @@ async def create_filled_topic(three: ThreeBrokers, replicas: list[SimBroker], mi
         await leader.node.leader_replica(*AT).append(batch([b"%04d" % number * 20]), acks=ACKS_ALL, timeout_ms=5000)
 
 
-def test_one_rotten_replica_takes_no_acknowledged_record_from_the_others() -> None:
-    """All are killed, none loses its power. The rotten one is back before the last that was in sync."""
+def test_damaged_replica_costs_no_acknowledged_record_of_the_others() -> None:
+    """All processes are killed, and no machine loses power. The damaged replica is back before the last ISR member."""
 
     async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller
@@ -81,15 +82,15 @@ def test_one_rotten_replica_takes_no_acknowledged_record_from_the_others() -> No
 
 
 def is_registered(three: ThreeBrokers, broker: SimBroker) -> bool:
-    """Some controller knows its new life."""
+    """True if a controller knows the new incarnation."""
     if not three.controller_ids():
         return False
     known = three.controller.node.image.brokers[broker.node_id]
     return known.live and known.incarnation == broker.node.incarnation
 
 
-def test_a_rotten_replica_that_dies_after_its_cut_is_still_doubted() -> None:
-    """Else its next start would find a log that looks well."""
+def test_damaged_replica_stays_suspect_if_it_dies_after_its_cut() -> None:
+    """Otherwise its next start would find a log that looks whole."""
 
     async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
@@ -124,8 +125,8 @@ def test_a_rotten_replica_that_dies_after_its_cut_is_still_doubted() -> None:
     run_scenario(scenario)
 
 
-def test_rot_that_a_full_disk_has_no_room_to_note_is_told_all_the_same() -> None:
-    """Nothing is cut then; the log is opened once there is room."""
+def test_damage_that_a_full_disk_cannot_note_is_reported() -> None:
+    """The log is not cut meanwhile. It is opened once the disk has room."""
 
     async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
@@ -151,8 +152,8 @@ def test_rot_that_a_full_disk_has_no_room_to_note_is_told_all_the_same() -> None
     run_scenario(scenario)
 
 
-def test_what_rotted_where_nobody_else_has_it_is_told() -> None:
-    """And what lies below the rot is kept."""
+def test_damaged_records_without_another_copy_are_reported() -> None:
+    """The records below the damage are kept."""
 
     async def scenario(three: ThreeBrokers) -> None:
         a = three.others()[0]
@@ -174,8 +175,9 @@ def test_what_rotted_where_nobody_else_has_it_is_told() -> None:
     run_scenario(scenario)
 
 
-def test_what_a_full_disk_could_not_open_is_told_once_when_there_is_room(caplog: pytest.LogCaptureFixture) -> None:
-    """From then on the directory is trusted as if the start had opened all of it."""
+def test_loss_in_a_log_opened_late_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk kept the log closed. Once it is opened, the directory is trusted as if the start had opened all
+    logs."""
 
     async def scenario(three: ThreeBrokers) -> None:
         a = three.others()[0]
@@ -202,8 +204,9 @@ def test_what_a_full_disk_could_not_open_is_told_once_when_there_is_room(caplog:
     run_scenario(scenario)
 
 
-def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_the_partition() -> None:
-    """The rotten batch is served as it is, with the CRC that shows it. Who leads does not know; who copies says so."""
+def test_follower_takes_no_damaged_batch_and_a_leader_restart_repairs_it() -> None:
+    """The leader does not notice the damage and serves the batch unchanged. Its CRC shows the damage to the follower,
+    which reports it."""
 
     async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller
@@ -230,12 +233,12 @@ def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_
 
 
 def is_in_sync(three: ThreeBrokers, nodes: tuple[int, ...]) -> bool:
-    """All of these are in sync, and nothing moves."""
+    """True if all these brokers are in sync and no reassignment runs."""
     return partition_image(three).isr == nodes and not partition_image(three).is_reassigning
 
 
-def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:
-    """What docs/OPERATIONS.md says."""
+def test_move_off_and_back_repairs_a_damaged_leader() -> None:
+    """The procedure is that of docs/OPERATIONS.md."""
 
     async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller
@@ -252,8 +255,8 @@ def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:
     run_scenario(scenario)
 
 
-def test_a_log_that_got_shorter_while_its_broker_was_stopped_is_doubted_also_by_a_full_disk() -> None:
-    """There is no room to note it, and room again later: the other one is waited for."""
+def test_log_that_shrank_while_stopped_is_suspect_also_on_a_full_disk() -> None:
+    """The disk has no room for the note at first, and room later. The election waits for the other replica."""
 
     async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
@@ -278,6 +281,6 @@ def test_a_log_that_got_shorter_while_its_broker_was_stopped_is_doubted_also_by_
         await three.wait_until(lambda: len(partition_image(three).isr) == 2, 60)
         assert partition_image(three).loss is None
         topic_id = a.node.image.topics["t"].topic_id
-        assert [each.node.hosted_replicas.end_of(AT, topic_id)[1] for each in (a, b)] == [RECORDS, RECORDS]
+        assert [each.node.hosted_replicas.log_store.end_of(AT, topic_id)[1] for each in (a, b)] == [RECORDS, RECORDS]
 
     run_scenario(scenario)

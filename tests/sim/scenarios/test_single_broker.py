@@ -1,4 +1,4 @@
-"""Hundreds of lives of one broker (`make sim SEEDS=1000` runs as many as you like)."""
+"""Simulated runs of one broker that restarts often (`make sim SEEDS=1000` runs any number of seeds)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REACHED = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_seed_breaks_a_promise() -> None:
+def test_runs_of_many_seeds_break_no_promise() -> None:
     run_seeds("single", SEEDS, REACHED)
 
 
@@ -37,7 +37,7 @@ def test_no_seed_breaks_a_promise() -> None:
         (2416, "a log that cannot be cut on a full disk is opened anew when there is room, the broker lives on"),
     ],
 )
-def test_seeds_that_once_failed(seed: int, what: str) -> None:
+def test_seeds_that_once_failed_pass(seed: int, what: str) -> None:
     assert run(seed, SingleOptions.without_admin).counts["acked"] > 0, what
 
 
@@ -53,12 +53,12 @@ def test_seeds_that_once_failed(seed: int, what: str) -> None:
         (10092, "a fence that comes late for a deleted topic spares the one that has its name now"),
     ],
 )
-def test_seeds_that_once_failed_with_administration(seed: int, what: str) -> None:
+def test_seeds_that_once_failed_pass_with_administration(seed: int, what: str) -> None:
     assert run(seed, SingleOptions.without_clean_stops).counts["acked"] > 0, what
 
 
 def trace_elsewhere(seed: int, hash_seed: int) -> str:
-    """Steps and digest of a run in a process of its own."""
+    """Returns steps and digest of a run in a process of its own."""
     code = f"from tests.sim.single import run; print(*run({seed}).trace)"
     env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -67,8 +67,8 @@ def trace_elsewhere(seed: int, hash_seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", [3, 6])
-def test_a_seed_is_one_story(seed: int) -> None:
-    """The same seed takes the same steps in the same order, in whatever process."""
+def test_same_seed_takes_the_same_steps(seed: int) -> None:
+    """A seed takes the same steps in the same order in every process."""
     first, second = run(seed), run(seed)
     assert first.trace == second.trace
     assert first.counts == second.counts
@@ -76,8 +76,8 @@ def test_a_seed_is_one_story(seed: int) -> None:
     assert trace_elsewhere(seed, 1) == trace_elsewhere(seed, 2)
 
 
-def test_a_failed_seed_tells_what_it_drew_and_did_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing becomes cold in no time at all."""
+def test_failed_seed_prints_its_options_events_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run fails because nothing becomes cold within no time at all."""
     monkeypatch.setattr(single, "SETTLE_SECONDS", 0.0)
     _, story, _ = run_seed(3)
     _, _, told = story.partition("AssertionError: liveness: not within 0.0 s: everything is cold")

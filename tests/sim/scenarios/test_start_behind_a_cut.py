@@ -1,4 +1,4 @@
-"""A broker whose way to the controller is cut: what it has to say there is said soon after it is mended."""
+"""Tests of a broker that is cut off from the controller: its pending requests are sent soon after the cut heals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiered.controller.requests import CreateTopic
 
 
 def cut_from_controller(three: ThreeBrokers, broker: SimBroker) -> SimBroker:
-    """Both ways between it and the controller, which is given."""
+    """Cuts both directions between the broker and the controller; returns the controller."""
     controller = three.controller
     for source, target in ((controller, broker), (broker, controller)):
         three.network.cut(source.name, target.name)
@@ -22,7 +22,7 @@ async def wait_known(
     await three.wait_until(lambda: controller.node.image.brokers[broker.node_id].live is live, seconds)
 
 
-def test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended() -> None:
+def test_broker_that_starts_behind_a_cut_serves_soon_after_it_heals() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
         await late.kill()
@@ -38,8 +38,8 @@ def test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended() -> N
     run_scenario(scenario)
 
 
-def test_a_request_that_finds_no_way_to_the_controller_is_asked_again_and_done_soon_after_it_is_mended() -> None:
-    """Nobody heard it: it is not taken for one that may have been done."""
+def test_undelivered_request_is_repeated_soon_after_a_cut_heals() -> None:
+    """No broker received the request, so that it does not count as possibly done."""
 
     async def scenario(three: ThreeBrokers) -> None:
         asker = three.others()[0]

@@ -1,4 +1,5 @@
-"""Replicas that move are held to a rate, those in sync are not (KIP-73); a broker that leaves gets nothing new."""
+"""Tests of throttled replicas: replicas that move have a rate limit, in-sync ones have none (KIP-73). And a test that a
+cordoned broker gets no new replicas."""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ async def throttle_leader(it: ReplicaFetchRig, rate: int, words: str) -> None:
 
 
 async def remove_from_isr(it: ReplicaFetchRig) -> None:
-    """Broker 2 was away: it is there again, and in no in-sync set."""
+    """Fences and unfences broker 2, so that it is in no ISR."""
     await it.site.node.submit(FenceBroker(2, INCARNATION))
     await it.site.node.submit(UnfenceBroker(2, INCARNATION))
     assert all(leader.state.isr == {1} for leader in it.leaders)
 
 
 @pytest.mark.parametrize("words", ["*", "0:1,1:7"])
-def test_a_leader_gives_to_a_follower_out_of_sync_at_the_rate(words: str) -> None:
+def test_leader_throttles_a_follower_out_of_sync(words: str) -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         await remove_from_isr(it)
         (leader,) = it.leaders
@@ -72,7 +73,7 @@ def test_a_leader_gives_to_a_follower_out_of_sync_at_the_rate(words: str) -> Non
     run_with_rig(scenario)
 
 
-def test_a_leader_gives_at_once_to_who_is_in_sync_or_not_named() -> None:
+def test_leader_does_not_throttle_in_sync_or_unnamed_followers() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         held, _ = it.leaders
         for leader in it.leaders:
@@ -92,7 +93,7 @@ def test_a_leader_gives_at_once_to_who_is_in_sync_or_not_named() -> None:
     run_with_rig(scenario, partitions=2)
 
 
-def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
+def test_reassignment_runs_at_its_rate_until_the_rate_is_removed() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         (leader,) = (each for each in three.brokers.values() if is_leading(each))
@@ -132,7 +133,7 @@ def has_replica(broker: SimBroker) -> bool:
     return any(each.tp == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
-def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
+def test_cordoned_broker_gets_no_new_replicas() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         node, client = three.controller.node, make_client(three)
         await node.submit(CreateTopic("t", 6, 2))

@@ -1,4 +1,5 @@
-"""A prefix is emptied under a running cluster, and another one begins there: the first one must not go on writing."""
+"""Tests of a prefix that is emptied under a running cluster, where another cluster begins: the first cluster must stop
+writing."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from tiered.metadata.log_reader import load_metadata
 from tiered.metrics import Metrics
 
 NOTICE_SECONDS = 3 * 61 + 5.0
-"""Seconds: an idle controller asks the bucket once a minute, for one of three things."""
+"""Seconds until an idle controller notices: it sends one request a minute, for one of three objects in turn."""
 WRITE_SECONDS = 65.0
 
 
 async def start_other_cluster(site: SimBrokerRig | ThreeBrokers) -> Broker:
-    """A cluster that begins in what was emptied."""
+    """Starts a cluster in the emptied prefix."""
     machine = SimMachine(site.loop, "other", site.bucket, site.network)
     await machine.store.delete(list(site.bucket.objects))
     node = Broker(replace(QUICK, node_id=9), machine.process(), Metrics())
@@ -33,7 +34,7 @@ async def start_other_cluster(site: SimBrokerRig | ThreeBrokers) -> Broker:
 
 
 def count_entries(site: SimBrokerRig, cluster_id: str) -> int:
-    """How many of the log are of a cluster."""
+    """Returns how many entries of the log belong to a cluster."""
     found = [
         layout.decode_entry(held.data, layout.slot_of(key))
         for key, held in site.bucket.objects.items()
@@ -47,7 +48,7 @@ def reports_shared_prefix(node: Broker) -> bool:
     return not health.ok and "two clusters cannot share a prefix" in " ".join(health.problems)
 
 
-def test_a_cluster_that_writes_ends_within_a_minute_of_another_one_beginning_there() -> None:
+def test_writing_cluster_ends_within_a_minute_of_another_ones_start() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         for number in range(20):
@@ -78,7 +79,7 @@ def test_a_cluster_that_writes_ends_within_a_minute_of_another_one_beginning_the
     run(scenario)
 
 
-def test_an_idle_cluster_ends_by_what_it_asks_once_a_minute() -> None:
+def test_idle_cluster_ends_by_its_request_each_minute() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         await site.create()
@@ -91,7 +92,7 @@ def test_an_idle_cluster_ends_by_what_it_asks_once_a_minute() -> None:
     run(scenario)
 
 
-def test_every_broker_of_a_cluster_notices_also_who_only_follows() -> None:
+def test_standby_brokers_notice_another_cluster_too() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         followers = three.others()
         other = await start_other_cluster(three)
@@ -104,7 +105,7 @@ def test_every_broker_of_a_cluster_notices_also_who_only_follows() -> None:
     run_scenario(scenario)
 
 
-def test_a_slot_that_another_cluster_has_written_ends_the_one_that_wants_it() -> None:
+def test_cluster_ends_when_another_one_has_written_its_next_slot() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         slot = first.image.slot + 1
@@ -123,7 +124,7 @@ def test_a_slot_that_another_cluster_has_written_ends_the_one_that_wants_it() ->
     run(scenario)
 
 
-def test_entries_of_before_there_were_names_in_them_are_read_on() -> None:
+def test_entries_without_a_cluster_id_are_read() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("old")
@@ -143,8 +144,9 @@ def test_entries_of_before_there_were_names_in_them_are_read_on() -> None:
     run(scenario)
 
 
-def test_a_cluster_whose_name_is_gone_goes_on_and_is_not_replaced_by_another_one() -> None:
-    """`meta/FORMAT` alone was deleted, by accident: a start refuses until it is put back, those that run write on."""
+def test_cluster_without_its_format_object_continues_and_is_not_replaced() -> None:
+    """An accident deleted `meta/FORMAT` alone. A start refuses until it is restored, and running brokers continue to
+    write."""
 
     async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller

@@ -1,5 +1,5 @@
-"""Somebody leads who lacks what was committed: because the topic prefers to serve, or because an operator says so. What
-that costs is told (rule R4)."""
+"""Tests of leaders that lack committed records, because the topic allows it or an operator commands it. The loss is
+reported (rule R4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 async def strand_last_record(three: ThreeBrokers, switch: str) -> tuple[SimBroker, SimBroker]:
-    """A leader that went with a record that it alone had, and a follower that is back without it."""
+    """Kills a leader that alone has the last record, and starts a follower without that record."""
     first, last = three.others()
     await three.controller.node.submit(
         CreateTopic("t", assignments=[[first.node_id, last.node_id]], configs={UNCLEAN: switch})
@@ -41,7 +41,7 @@ def partition_image(three: ThreeBrokers) -> PartitionImage:
 
 
 @pytest.mark.parametrize("how", ["the topic has the switch", "the topic gets the switch", "an operator says so"])
-def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: str) -> None:
+def test_unclean_leader_is_elected_if_allowed_and_reports_the_loss(how: str) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first, last = await strand_last_record(three, "true" if how == "the topic has the switch" else "false")
         node = three.controller.node
@@ -67,7 +67,7 @@ def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: 
     run_scenario(scenario)
 
 
-def test_who_lacks_records_waits_for_who_has_them_otherwise_and_nothing_is_lost() -> None:
+def test_replica_without_all_records_waits_for_the_complete_one() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first, _ = await strand_last_record(three, "false")
         await asyncio.sleep(30)
@@ -80,7 +80,7 @@ def test_who_lacks_records_waits_for_who_has_them_otherwise_and_nothing_is_lost(
 
 
 def test_every_broker_names_the_loss_until_it_is_acknowledged() -> None:
-    """Also after another broker has become the controller."""
+    """The loss stays after another broker has become the controller."""
 
     async def scenario(three: ThreeBrokers) -> None:
         first, last = await strand_last_record(three, "true")

@@ -1,4 +1,4 @@
-"""`tiered cluster unregister`: a broker that has left for good goes out of the metadata of all others."""
+"""Tests of `tiered cluster unregister`: it removes a broker that has left for good from the metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiered_api.kafka.client.client import Address, KafkaClient
 
 @asynccontextmanager
 async def operator_client(three: ThreeBrokers) -> AsyncIterator[KafkaClient]:
-    """A client that knows every broker."""
+    """Returns a client that knows every broker."""
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
     client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
     try:
@@ -56,7 +56,7 @@ def test_stopped_broker_is_unregistered_once_it_has_no_replicas() -> None:
     run_scenario(scenario)
 
 
-def test_broker_that_was_unregistered_while_nobody_heard_it_ends_and_says_why() -> None:
+def test_unregistered_broker_ends_with_a_reason() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         leaving = three.others()[0]
         isolate(three, leaving)

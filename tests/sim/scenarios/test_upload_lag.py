@@ -1,4 +1,5 @@
-"""Nothing stays out of the bucket for longer than `tiered.upload.max.lag.ms` and one upload; how old it is shows."""
+"""Tests of the upload lag: a record stays outside the bucket for at most `tiered.upload.max.lag.ms` and one upload, and
+a metric has its age."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from tiered.replication.leader_replica import LeaderReplica
 LAG = 20.0
 UPLOAD = 2.0
 SELDOM: dict[str, Any] = {"log_retention_check_interval_ms": 300_000, "remote_log_manager_task_interval_ms": 300_000}
-"""No other timer looks in time."""
+"""An interval so long that no other timer acts in time."""
 LATE = replace(QUICK, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
 async def wait_cold(replica: LeaderReplica, end: int, seconds: float) -> float:
-    """After how long all below `end` is in the bucket."""
+    """Returns the seconds until all records below `end` are in the bucket."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while replica.cold_end_offset < end:
@@ -32,13 +33,13 @@ async def wait_cold(replica: LeaderReplica, end: int, seconds: float) -> float:
 
 
 def read_copy_lag(site: SimBrokerRig, topic: str) -> float:
-    """The metric."""
+    """Returns the metric of the copy lag."""
     found = re.search(rf'^tiered_remote_copy_lag_seconds{{topic="{topic}"}} (\S+)$', site.node.metrics.render(), re.M)
     assert found is not None, site.node.metrics.render()
     return float(found[1])
 
 
-def test_a_quiet_topic_is_in_the_bucket_when_its_oldest_record_is_as_old_as_may_be() -> None:
+def test_quiet_topic_is_uploaded_at_the_maximum_lag() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")
@@ -53,7 +54,7 @@ def test_a_quiet_topic_is_in_the_bucket_when_its_oldest_record_is_as_old_as_may_
     run(scenario)
 
 
-def test_the_age_of_the_oldest_record_outside_the_bucket_shows_by_topic() -> None:
+def test_lag_metric_has_the_age_of_the_oldest_record_per_topic() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")
@@ -74,8 +75,8 @@ def test_the_age_of_the_oldest_record_outside_the_bucket_shows_by_topic() -> Non
     run(scenario)
 
 
-def test_closed_segments_that_wait_for_others_wait_no_longer_than_that() -> None:
-    """Where other replicas have them too, several wait for one change of the manifest."""
+def test_closed_segments_wait_for_others_at_most_the_maximum_lag() -> None:
+    """If other replicas have the segments too, several of them share one manifest change."""
 
     async def scenario(three: ThreeBrokers) -> None:
         leader = three.controller
@@ -92,7 +93,7 @@ def test_closed_segments_that_wait_for_others_wait_no_longer_than_that() -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_leads_next_goes_on_counting(seed: int) -> None:
+def test_next_leader_continues_the_age(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         leader, heir, third = three.others()[0], three.controller, three.others()[1]
         nodes = [leader.node_id, heir.node_id, third.node_id]
@@ -107,7 +108,7 @@ def test_who_leads_next_goes_on_counting(seed: int) -> None:
     run_scenario(scenario, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
-def test_nothing_is_asked_of_the_bucket_while_nothing_is_late() -> None:
+def test_no_request_is_sent_to_the_bucket_while_nothing_is_late() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")

@@ -1,7 +1,8 @@
-"""The table of docs/GUARANTEES.md, a scenario for each row: what is acknowledged is there after what the row names.
+"""Tests of the table in docs/GUARANTEES.md, a scenario for each row: acknowledged records survive the faults that the
+row names.
 
-Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. Where three are in sync,
-the third has all that is acknowledged as well: only with two, as few as acknowledge, is the promise at its edge.
+Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. If three are in sync, the
+third one has all acknowledged records too. Only with two in sync is the promise at its limit.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.changes import NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.replication.partition_report import explain
 
 COUNT = 20
 SECONDS = 30.0
@@ -24,7 +26,7 @@ Crash = Callable[[SimMachine], None]
 
 
 async def wait_leader(three: ThreeBrokers) -> LeaderReplica:
-    """Partition 0 of `t`, at whoever leads it."""
+    """Returns partition 0 of `t` at its leader, once it has one."""
     found: list[LeaderReplica] = []
 
     def is_led() -> bool:
@@ -44,7 +46,7 @@ async def wait_leader(three: ThreeBrokers) -> LeaderReplica:
 
 
 async def crash(brokers: Sequence[SimBroker], how: Crash) -> None:
-    """All of them before any has ended."""
+    """Crashes all of these brokers before any of them has ended."""
     for each in brokers:
         how(each.machine)
     for each in brokers:
@@ -54,8 +56,8 @@ async def crash(brokers: Sequence[SimBroker], how: Crash) -> None:
 async def write_records(
     three: ThreeBrokers, replicas: int, acks: int = ACKS_ALL, in_sync: int = 3, **configs: str
 ) -> None:
-    """`COUNT` records are acknowledged in the topic `t`, none of them by a closed segment. With two in sync the third
-    broker has none of them: it went before."""
+    """Writes `COUNT` acknowledged records to the topic `t`, none of them in a closed segment. With two replicas in sync
+    the third broker stopped before, and has no record."""
     dotted = {name.replace("_", "."): value for name, value in configs.items()}
     await three.controller.node.submit(CreateTopic("t", 1, replicas, configs={"retention.ms": "-1", **dotted}))
     leader = await wait_leader(three)
@@ -74,7 +76,7 @@ def run_with_records(
     in_sync: int = 3,
     **configs: str,
 ) -> None:
-    """Records are acknowledged (`written`); `scenario` brings trouble; then all are there."""
+    """Writes acknowledged records (`written`), runs the faults of `scenario`, and checks that all records are there."""
 
     async def run_all(three: ThreeBrokers) -> None:
         await write_records(three, replicas, acks, in_sync, **configs)
@@ -82,7 +84,7 @@ def run_with_records(
         again = await wait_leader(three)
         await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
 
     run_scenario(run_all)
 
@@ -92,11 +94,11 @@ def leader_of(three: ThreeBrokers) -> SimBroker:
 
 
 def isr_brokers(three: ThreeBrokers) -> list[SimBroker]:
-    """Who is in sync."""
+    """Returns the brokers of the ISR."""
     return [three.brokers[node] for node in three.controller.node.image.topics["t"].partitions[0].isr]
 
 
-def test_acks_1_of_the_only_replica_outlives_its_process() -> None:
+def test_acks_1_of_a_sole_replica_survives_a_killed_process() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         hit = leader_of(three)
         await crash([hit], SimMachine.kill)
@@ -107,7 +109,7 @@ def test_acks_1_of_the_only_replica_outlives_its_process() -> None:
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
 @pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
-def test_acks_all_outlives_power_or_disk_of_one_less_than_must_be_in_sync(how: Crash, leads: bool) -> None:
+def test_acks_all_survives_faults_of_min_insync_replicas_minus_one(how: Crash, leads: bool) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         hit = leader_of(three)
         if not leads:
@@ -121,8 +123,8 @@ def test_acks_all_outlives_power_or_disk_of_one_less_than_must_be_in_sync(how: C
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
 @pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
-def test_acks_all_of_no_more_than_must_be_in_sync_outlives_power_or_disk_of_one(how: Crash, leads: bool) -> None:
-    """Of the three the one that is left has the records, and the one that comes back first has none."""
+def test_acks_all_with_a_minimal_isr_survives_the_fault_of_one(how: Crash, leads: bool) -> None:
+    """One of the three brokers still has the records, and the one that comes back first has none."""
 
     async def scenario(three: ThreeBrokers) -> None:
         both = isr_brokers(three)
@@ -138,8 +140,8 @@ def test_acks_all_of_no_more_than_must_be_in_sync_outlives_power_or_disk_of_one(
 
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
-def test_acks_all_of_no_more_than_must_be_in_sync_does_not_outlive_both_and_the_loss_is_told(how: Crash) -> None:
-    """One broker more than the promise is for: the stories above go as far as it reaches."""
+def test_acks_all_with_a_minimal_isr_reports_the_loss_after_two_faults(how: Crash) -> None:
+    """One broker more fails than the promise covers. The scenarios above go to the limit of the promise."""
 
     async def whole(three: ThreeBrokers) -> None:
         await write_records(three, 3, in_sync=2, min_insync_replicas="2")
@@ -152,14 +154,14 @@ def test_acks_all_of_no_more_than_must_be_in_sync_does_not_outlive_both_and_the_
         assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER, "it waits for who had the records"
         await asyncio.gather(*(each.start() for each in both))
         again = await wait_leader(three)
-        await three.wait_until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
-        assert again.explain()["possible_loss"]["from_offset"] <= again.high_watermark < COUNT
+        await three.wait_until(lambda: explain(again)["possible_loss"] is not None, SECONDS)
+        assert explain(again)["possible_loss"]["from_offset"] <= again.high_watermark < COUNT
         assert await read_values(again, 0) == numbers(0, again.high_watermark)
 
     run_scenario(whole)
 
 
-def test_acks_all_outlives_all_processes() -> None:
+def test_acks_all_survives_a_kill_of_all_processes() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await crash(list(three.brokers.values()), SimMachine.kill)
         await asyncio.gather(*(each.start() for each in three.brokers.values()))
@@ -167,7 +169,7 @@ def test_acks_all_outlives_all_processes() -> None:
     run_with_records(3, scenario, min_insync_replicas="2")
 
 
-def test_acks_all_with_flush_ack_outlives_the_power_of_all() -> None:
+def test_acks_all_with_flush_ack_survives_a_power_cut_of_all() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await crash(list(three.brokers.values()), SimMachine.power_cut)
         await asyncio.gather(*(each.start() for each in three.brokers.values()))
@@ -175,7 +177,7 @@ def test_acks_all_with_flush_ack_outlives_the_power_of_all() -> None:
     run_with_records(3, scenario, min_insync_replicas="2", flush="ack")
 
 
-def test_what_is_in_the_bucket_outlives_all_brokers_and_disks() -> None:
+def test_records_in_the_bucket_survive_all_brokers_and_disks() -> None:
     async def whole(three: ThreeBrokers) -> None:
         configs = {"segment.bytes": "4096", "retention.ms": "-1"}
         await three.controller.node.submit(CreateTopic("t", 1, 3, configs=configs))

@@ -1,4 +1,4 @@
-"""Three brokers on one bucket, started together, of which stories are told."""
+"""Rig of three brokers on one bucket that start together."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SimBroker:
         await self.clear()
 
     async def clear(self) -> None:
-        """What is left of a process that has ended."""
+        """Removes the rest of a process that has ended."""
         for task in self.loop.tasks_of(self.process):
             task.cancel()
         await asyncio.sleep(0)
@@ -77,7 +77,7 @@ class SimBroker:
 
 
 class ThreeBrokers:
-    """Three brokers; `bucket` is theirs."""
+    """Three brokers and their shared `bucket`."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
@@ -90,7 +90,7 @@ class ThreeBrokers:
         return self.loop.now_ns / 1e9
 
     def controller_ids(self) -> list[int]:
-        """Those that take themselves for it."""
+        """Returns the brokers that consider themselves the controller."""
         return [i for i, each in self.brokers.items() if each.node.cluster.active_controller is not None]
 
     @property
@@ -102,7 +102,7 @@ class ThreeBrokers:
         return [each for each in self.brokers.values() if each.node.cluster.active_controller is None]
 
     async def wait_until(self, condition: Callable[[], bool], seconds: float) -> float:
-        """How long it took."""
+        """Waits until the condition holds; returns the seconds."""
         start = self.now
         while not condition():
             assert self.now - start < seconds, "not in time"
@@ -114,7 +114,7 @@ class ThreeBrokers:
         await self.wait_until(self.is_everyone_known, 5)
 
     def is_everyone_known(self) -> bool:
-        """Whether every broker knows every other one, and where it listens."""
+        """True if every broker knows the address of every other broker."""
         return all(
             len([known for known in each.node.image.brokers.values() if known.live and known.listeners]) == 3
             for each in self.brokers.values()

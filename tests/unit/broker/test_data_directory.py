@@ -1,4 +1,4 @@
-"""The broker's own files: offsets of all logs are written whole, by one at a time, however many ask at once."""
+"""Tests of the broker's own files: the offsets of all logs are written whole, by one writer at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiered.ids import TopicPartition
 AT = TopicPartition("t", 0)
 
 
-def test_who_asks_while_offsets_are_written_shares_the_next_writing() -> None:
+def test_requests_during_a_write_of_offsets_share_the_next_write() -> None:
     async def told() -> None:
         disk = SimDisk(random.Random(1))
         log = await open_log(disk)
@@ -47,7 +47,7 @@ def test_who_asks_while_offsets_are_written_shares_the_next_writing() -> None:
         (bytes(80), "cluster.id"),
     ],
 )
-def test_a_damaged_name_plate_is_told_from_one_of_another_broker(text: bytes, named: str) -> None:
+def test_damaged_name_plate_differs_from_one_of_another_broker(text: bytes, named: str) -> None:
     async def told() -> None:
         disk = SimDisk(random.Random(1))
         disk.make_dirs(ROOT)
@@ -74,7 +74,7 @@ def test_a_damaged_name_plate_is_told_from_one_of_another_broker(text: bytes, na
         ("node.id=7", Code.INVALID_CONFIG, "give that node.id, or a data.dir of its own"),
     ],
 )
-def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(row: str, code: Code, words: str) -> None:
+def test_directory_of_another_broker_is_refused_and_unchanged(row: str, code: Code, words: str) -> None:
     async def told() -> None:
         disk = SimDisk(random.Random(1))
         directory = DataDirectory(disk)
@@ -95,7 +95,7 @@ def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(row: str, co
     asyncio.run(told())
 
 
-def test_logs_without_a_name_plate_are_said_to_be_somebody_elses(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_without_a_name_plate_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     async def told() -> None:
         disk = SimDisk(random.Random(1))
         await DataDirectory(disk).open("c", 1, "d")
@@ -109,8 +109,9 @@ def test_logs_without_a_name_plate_are_said_to_be_somebody_elses(caplog: pytest.
     asyncio.run(told())
 
 
-def test_an_offset_file_is_never_moved_into_place_before_it_is_durable() -> None:
-    """Else a power cut would leave an empty one: everything would be checked, and deleted records would be back."""
+def test_offset_file_is_durable_before_its_rename() -> None:
+    """Otherwise a power cut could leave an empty file: every log would be checked, and deleted records would be
+    back."""
 
     async def told() -> None:
         disk = SimDisk(random.Random(2))
@@ -139,7 +140,7 @@ def test_an_offset_file_is_never_moved_into_place_before_it_is_durable() -> None
     asyncio.run(told())
 
 
-def test_what_is_put_aside_has_a_name_of_its_own_that_a_file_system_can_hold() -> None:
+def test_log_that_is_put_aside_gets_a_unique_valid_name() -> None:
     disk = SimDisk(random.Random(1))
     directory = DataDirectory(disk)
     tp = TopicPartition("t" * 249, 99_999)
@@ -154,8 +155,8 @@ def test_what_is_put_aside_has_a_name_of_its_own_that_a_file_system_can_hold() -
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_clean_mark_does_not_come_back_by_a_power_cut_right_after_a_start(seed: int) -> None:
-    """What is written from then on is not fsynced: the next start must not take it for a clean stop's."""
+def test_clean_mark_does_not_return_by_a_power_cut_after_a_start(seed: int) -> None:
+    """Records after the start are not fsynced: the next start must not treat them as those of a clean stop."""
 
     async def told() -> None:
         disk = SimDisk(random.Random(1))

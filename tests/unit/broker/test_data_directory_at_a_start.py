@@ -1,4 +1,5 @@
-"""What a start finds in the data directory: how it was left, and which logs in it are still meant."""
+"""Tests of the state that a start finds in the data directory: how the last process ended, and which logs are still
+valid."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ async def opened(on: SimDisk) -> tuple[DataDirectory, DirectoryState]:
     return directory, await directory.open("c", 1, "d")
 
 
-def test_a_page_cache_is_whole_in_the_boot_in_which_it_was_written() -> None:
+def test_page_cache_is_whole_in_the_boot_that_wrote_it() -> None:
     async def told() -> None:
         on = SimDisk(random.Random(1))
         directory, found = await opened(on)
@@ -33,7 +34,7 @@ def test_a_page_cache_is_whole_in_the_boot_in_which_it_was_written() -> None:
     asyncio.run(told())
 
 
-def test_after_an_io_error_the_page_cache_is_not_believed() -> None:
+def test_page_cache_is_not_trusted_after_an_io_error() -> None:
     async def told() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
@@ -44,7 +45,7 @@ def test_after_an_io_error_the_page_cache_is_not_believed() -> None:
     asyncio.run(told())
 
 
-def test_what_a_clean_stop_said_of_logs_holds_for_one_start() -> None:
+def test_entries_of_a_clean_stop_hold_for_one_start() -> None:
     async def told() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
@@ -62,7 +63,7 @@ def test_what_a_clean_stop_said_of_logs_holds_for_one_start() -> None:
     asyncio.run(told())
 
 
-def test_a_cut_that_comes_while_offsets_are_written_is_not_noted_by_them() -> None:
+def test_cut_during_a_write_of_offsets_is_not_in_that_write() -> None:
     async def told() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
@@ -80,8 +81,8 @@ def test_a_cut_that_comes_while_offsets_are_written_is_not_noted_by_them() -> No
     asyncio.run(told())
 
 
-def test_logs_of_topics_that_are_gone_go_and_what_was_noted_of_them_too() -> None:
-    """One that was deleted, and one that was made again under its name: neither begins with old records."""
+def test_logs_of_deleted_topics_go_with_their_checkpoints() -> None:
+    """One topic was deleted, and one was recreated under its name: neither begins with old records."""
 
     async def told() -> None:
         on = SimDisk(random.Random(1))

@@ -1,4 +1,5 @@
-"""Who answers at an address (R6): only the very incarnation counts, everything else is a no, and soon."""
+"""Tests of the check for a duplicate broker (R6): only the same incarnation counts; every other reply is a no, and
+soon."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import pytest
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
-from tiered.broker.duplicate_check import ANSWER_BYTES_MAX, is_answering
+from tiered.broker.duplicate_check import RESPONSE_BYTES_MAX, is_answering
 from tiered.ids import incarnation_digest
 from tiered.ports import Stream
 
@@ -17,7 +18,8 @@ SELF = b'{"cluster_id":"c","node_id":1,"incarnation_sha256":"%s"}' % ME
 
 
 def ask(reply: bytes | None, address: str = "broker:8082") -> tuple[bool, float]:
-    """Whether "me" answers where a server replies so (None: never), and the virtual seconds that it took."""
+    """Returns true if "me" answers when a server sends this reply (None: never), and the virtual seconds that it
+    took."""
     loop = SimLoop(1)
 
     async def main() -> tuple[bool, float]:
@@ -41,7 +43,7 @@ def ask(reply: bytes | None, address: str = "broker:8082") -> tuple[bool, float]
     return loop.run(main())
 
 
-def test_the_incarnation_itself_is_a_yes() -> None:
+def test_reply_of_the_same_incarnation_is_a_yes() -> None:
     assert ask(OK + SELF)[0]
 
 
@@ -61,20 +63,20 @@ def test_the_incarnation_itself_is_a_yes() -> None:
         b"SSH-2.0-OpenSSH\r\n",
     ],
 )
-def test_anybody_else_is_a_no(reply: bytes) -> None:
+def test_reply_of_anyone_else_is_a_no(reply: bytes) -> None:
     assert not ask(reply)[0]
 
 
-def test_an_endless_answer_is_not_read_to_its_end() -> None:
-    assert not ask(OK + b" " * (ANSWER_BYTES_MAX * 4))[0]
+def test_endless_reply_is_not_read_to_its_end() -> None:
+    assert not ask(OK + b" " * (RESPONSE_BYTES_MAX * 4))[0]
 
 
-def test_silence_is_a_no_after_a_short_while() -> None:
+def test_silence_is_a_no_after_a_short_time() -> None:
     found, seconds = ask(None)
     assert not found
     assert 1 < seconds < 30
 
 
 @pytest.mark.parametrize("address", ["broker:9999", "nowhere:8082", "", "broker", "broker:http"])
-def test_nobody_there_is_a_no(address: str) -> None:
+def test_refused_connection_is_a_no(address: str) -> None:
     assert not ask(OK + SELF, address)[0]

@@ -1,4 +1,5 @@
-"""What a start believes of its data directory, and what it still has to tell of a log that it cannot prove whole."""
+"""Tests of a start: how far it trusts its data directory, and which losses it reports of logs that are not proved
+whole."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ AT = TopicPartition("t", 0)
         ("the topic is gone", None, False),
     ],
 )
-def test_a_log_stays_in_doubt_until_somebody_else_leads(what: str, now: PartitionImage | None, stays: bool) -> None:
+def test_log_stays_suspect_until_another_broker_leads(what: str, now: PartitionImage | None, stays: bool) -> None:
     assert can_lead(now, 1) is stays, what
 
 
@@ -44,19 +45,19 @@ def of(directory: str, incarnation: str = "last") -> BrokerImage:
     return BrokerImage(1, incarnation, directory, "", "", True, 0)
 
 
-def test_directory_that_the_cluster_knows_is_believed() -> None:
+def test_directory_that_the_cluster_knows_is_trusted() -> None:
     assert discard_untrusted(of("d"), found()) == (found(), True)
 
 
-def test_nothing_that_another_directory_says_of_its_logs_is_believed() -> None:
-    """Neither that they are whole, nor what a clean stop said of small ones: all of them are read and checked."""
+def test_entries_of_another_directory_are_not_trusted() -> None:
+    """Neither their proofs nor the entries of a clean stop count: all logs are read and checked."""
     what, known = discard_untrusted(of("d"), found(directory_id="e"))
     assert not known and not what.is_intact and not what.clean_entries and what.synced_logs == NO_SYNCED_LOGS
     assert what.recovery_points == {AT: 5}, "what was fsynced on it is there"
 
 
-def test_note_of_synced_logs_is_void_once_another_process_ran_that_did_not_write_it() -> None:
-    """As one of an older version does, under which the setting may have changed."""
+def test_note_of_synced_logs_is_void_after_a_process_that_ignored_it() -> None:
+    """A process of an older version ignores the note, and the setting may have changed under it."""
     what, known = discard_untrusted(of("d", incarnation="older"), found())
     assert known and what == found(synced_logs=NO_SYNCED_LOGS)
     assert discard_untrusted(None, found()) == (found(synced_logs=NO_SYNCED_LOGS), True), (

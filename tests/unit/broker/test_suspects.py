@@ -1,4 +1,4 @@
-"""Questions of clients wait while it is not known whether a broker is gone."""
+"""Tests of suspected brokers: requests of clients wait until it is known that a broker is gone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
+from tests.unit.member_view import make_view
 from tiered.broker.suspects import RECENTLY_GONE_SECONDS, SUSPECT_SECONDS, SuspectedBrokers
 from tiered.metadata.changes import BrokerFenced, BrokerRegistered, BrokerStopped, BrokerStopping, Change
 from tiered.metadata.image import Image
@@ -16,17 +17,22 @@ from tiered.metadata.image import Image
 class World:
     def __init__(self) -> None:
         self.loop = SimLoop(1)
-        self.image = Image().apply([registered(1, "a"), registered(2, "b")], 0)
+        self.view = make_view(Image().apply([registered(1, "a"), registered(2, "b")], 0))
         self.suspected: list[int] = []
-        self.doubts = SuspectedBrokers(SimClock(self.loop), lambda: self.image, self.suspected.append)
+        self.doubts = SuspectedBrokers(SimClock(self.loop), self.view, self.suspected.append)
+
+    def apply(self, *changes: Change) -> None:
+        """Commits changes, of which the broker does not know yet that it has applied them."""
+        image = self.view.image
+        self.view.loader.image = image.apply(changes, image.slot + 1)
 
     async def waited(self, seconds: float, *changes: Change) -> float:
-        """How long a question waits when these are committed so much later."""
+        """Returns how long a request waits if these changes are committed so much later."""
         start = self.loop.time()
         asked = asyncio.create_task(self.doubts.wait_resolved())
         await asyncio.sleep(seconds)
         if changes:
-            self.image = self.image.apply(changes, self.image.slot + 1)
+            self.apply(*changes)
         self.doubts.on_image()
         await asked
         return self.loop.time() - start
@@ -36,12 +42,12 @@ def registered(node_id: int, incarnation: str) -> BrokerRegistered:
     return BrokerRegistered(node_id, incarnation, "d", "", "", 0)
 
 
-def test_nobody_waits_as_a_rule_nor_for_who_is_known_to_be_gone() -> None:
+def test_no_request_waits_without_a_suspect_or_for_a_dead_broker() -> None:
     world = World()
 
     async def scenario() -> None:
         assert await world.waited(0) == 0
-        world.image = world.image.apply([BrokerFenced(2, "b")], 1)
+        world.apply(BrokerFenced(2, "b"))
         world.doubts.connection_lost(2)
         world.doubts.connection_lost(3)
         assert await world.waited(0) == 0 and world.suspected == []
@@ -49,12 +55,12 @@ def test_nobody_waits_as_a_rule_nor_for_who_is_known_to_be_gone() -> None:
     world.loop.run(scenario())
 
 
-def test_who_said_that_it_stops_is_waited_for_but_not_suspected() -> None:
-    """It says itself when it has stopped; to fence it would begin what it leads anew in the middle of that."""
+def test_stopping_broker_is_awaited_and_not_suspected() -> None:
+    """It reports its own stop. A fence would restart its leaderships in the middle of the stop."""
     world = World()
 
     async def scenario() -> None:
-        world.image = world.image.apply([BrokerStopping(2, "b")], 1)
+        world.apply(BrokerStopping(2, "b"))
         world.doubts.connection_lost(2)
         assert world.suspected == []
         assert 0.25 <= await world.waited(0.25, BrokerStopped(2, "b")) < 0.3
@@ -64,7 +70,7 @@ def test_who_said_that_it_stops_is_waited_for_but_not_suspected() -> None:
 
 
 @pytest.mark.parametrize("end", [BrokerFenced(2, "b"), BrokerStopped(2, "b"), registered(2, "again")])
-def test_a_question_waits_until_the_cluster_knows_of_the_end(end: Change) -> None:
+def test_request_waits_until_the_cluster_knows_of_the_death(end: Change) -> None:
     world = World()
 
     async def scenario() -> None:
@@ -79,11 +85,11 @@ def test_a_question_waits_until_the_cluster_knows_of_the_end(end: Change) -> Non
     world.loop.run(scenario())
 
 
-def test_whose_connections_ended_with_it_is_still_named_for_a_while_and_is_not_when_it_is_back() -> None:
+def test_dead_broker_is_named_for_a_while_unless_it_is_back() -> None:
     world = World()
 
     def becomes(*changes: Change) -> frozenset[int]:
-        world.image = world.image.apply(changes, world.image.slot + 1)
+        world.apply(*changes)
         world.doubts.on_image()
         return world.doubts.recently_gone()
 
@@ -102,7 +108,7 @@ def test_whose_connections_ended_with_it_is_still_named_for_a_while_and_is_not_w
     world.loop.run(scenario())
 
 
-def test_it_waits_no_longer_than_a_moment_and_not_for_who_answers_again() -> None:
+def test_wait_is_bounded_and_ends_when_the_suspect_answers() -> None:
     world = World()
 
     async def scenario() -> None:

@@ -1,4 +1,5 @@
-"""Numbers of the command line: what has no sense, or no room in a request, is refused before anything is sent."""
+"""Tests of numbers on the command line: a number without a meaning, or without room in a request, is refused before any
+request."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, Cre
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 MANY = "9" * 5000
-"""More digits than Python makes a number of."""
+"""More digits than Python converts to a number."""
 
 
 @pytest.mark.parametrize(
@@ -46,21 +47,21 @@ MANY = "9" * 5000
         (f"topic consume t -n {'9' * 200}", f"is more than {INT64}"),
     ],
 )
-def test_a_number_out_of_its_range_is_a_bad_argument(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_number_out_of_its_range_is_a_bad_argument(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(words.split())
     said = capsys.readouterr().err
     assert ended.value.code == Exit.USAGE and said.startswith("tiered: ") and why in said and said.count("\n") == 1
 
 
-def test_the_ends_of_ranges_are_taken() -> None:
+def test_bounds_of_ranges_are_accepted() -> None:
     made = parser().parse_args(["topic", "create", "t", "-r", "32767", "-p", "-1"])
     assert (made.replicas, made.partitions) == (32767, -1)
     assert parser().parse_args(["cluster", "rebalance", "--throttle", str(INT64)]).throttle == INT64
 
 
 @pytest.mark.parametrize("number", [str(INT32 + 1), MANY], ids=["33 bits", "5000 digits"])
-def test_partitions_and_brokers_that_cannot_be_are_refused(number: str, tmp_path: Path) -> None:
+def test_invalid_partitions_and_brokers_are_refused(number: str, tmp_path: Path) -> None:
     for read in (
         lambda: parse_target(f"t/0=1,{number}"),
         lambda: parse_partition(f"t/{number}"),
@@ -80,16 +81,16 @@ def test_partitions_and_brokers_that_cannot_be_are_refused(number: str, tmp_path
         assert read_offsets_file(str(file)) == {TopicPartition("t", 0): INT32 + 1}
 
 
-def test_a_duration_beyond_all_time_is_no_offset() -> None:
+def test_too_long_duration_is_no_offset() -> None:
     for text in (f"@-{'9' * 20}d", f"@{MANY}h"):
         with pytest.raises(Refused, match="too long"):
             parse_range(text, 1_700_000_000_000)
 
 
-def test_what_no_request_has_room_for_is_said_in_one_line(
+def test_value_without_room_in_a_request_is_a_one_line_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever the arguments let through: a name may be too long, or a sum too large."""
+    """The arguments accept these values: a name may be too long, or a sum too large."""
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", replication_factor=1 << 15)])
     monkeypatch.setattr(command_line, "_load_command", lambda command: lambda args: encode(request, 7))
     assert main(["topic", "create", "t"]) == Exit.USAGE

@@ -1,4 +1,4 @@
-"""Whether a cluster is well, judged by what its brokers say; and what is said of each of them."""
+"""Tests of the health of a cluster, judged by the replies of its brokers, and of the lines about each broker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def found(known: ClusterView, min_isr: int = 1, **eligible: EligibleReplicas) ->
     )
 
 
-def test_a_replica_that_a_move_adds_is_not_missed_while_it_copies() -> None:
+def test_replica_that_a_move_adds_is_not_missed_while_it_copies() -> None:
     known = seen((1, [1, 2, 4], [1]), (1, [1, 2], [1]), (1, [1, 2], [1]))
     added = {("t", 0): [2, 4], ("t", 1): [2]}
     lacks = list(find_unhealthy(known, {"t": 1}, {}, added))
@@ -64,7 +64,7 @@ def test_a_replica_that_a_move_adds_is_not_missed_while_it_copies() -> None:
     assert under.why.endswith("min.insync.replicas asks for 2; a move to broker 2 is under way")
 
 
-def test_the_states_of_brokers_are_told_apart() -> None:
+def test_states_of_brokers_are_distinguished() -> None:
     known = seen((1, [1, 3], [1]))
     assert {node: known.state(node) for node in known.brokers} == {1: LIVE, 2: LIVE, 3: AWAY, 4: FENCED, 5: STOPPED}
     assert (known.brokers[4].address, known.brokers[4].rack, known.brokers[3].address) == ("h:9094", "r", None)
@@ -90,13 +90,13 @@ def test_every_partition_has_its_leader_and_its_replicas(known: ClusterView, rea
     assert (verdict["healthy"], verdict["reasons"]) == (not reasons, reasons)
 
 
-def test_a_broker_that_stopped_and_holds_nothing_is_not_missed() -> None:
+def test_stopped_broker_without_replicas_is_not_missed() -> None:
     assert summarize_health(seen((1, [1], [1])), [])["nodes_down"] == [4]
     assert summarize_health(seen((1, [1, 5], [1])), [])["nodes_down"] == [4, 5]
     assert summarize_health(seen((1, [1, 3], [1])), [])["nodes_down"] == [3, 4]
 
 
-def test_more_is_asked_only_of_topics_that_lack_something() -> None:
+def test_details_are_requested_only_for_topics_with_problems() -> None:
     assert topics_to_examine(seen((1, [1, 2], [1, 2]))) == []
     assert topics_to_examine(seen((1, [1, 2], [1, 2]), (1, [1, 2], [2]))) == ["t"]
     assert topics_to_examine(seen((4, [4], [4]))) == ["t"]
@@ -141,14 +141,14 @@ def test_min_isr_counts_up_to_the_number_of_replicas() -> None:
         ((-1, [4], []), EligibleReplicas(), "no broker is known that has its records; broker 4 is fenced"),
     ],
 )
-def test_each_partition_says_why(
+def test_each_partition_has_a_reason(
     partition: tuple[int, list[int], list[int]], eligible: EligibleReplicas, why: str
 ) -> None:
     [one] = found(seen(partition), 2, p0=eligible)
     assert (one.name, one.why) == ("t/0", why)
 
 
-def test_what_is_not_well_is_named_and_has_an_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_problem_is_named_and_has_an_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
     known = seen((1, [1], [1]), (-1, [4, 2], [4]))
     verdict = summarize_health(known, found(known))
     assert print_health(verdict, "text") is Exit.UNHEALTHY
@@ -162,13 +162,13 @@ def test_what_is_not_well_is_named_and_has_an_exit_code(capfd: pytest.CaptureFix
     assert print_health(summarize_health(seen(), []), "json") is Exit.OK
 
 
-def test_text_explains_so_many_partitions_and_counts_the_rest(capfd: pytest.CaptureFixture[str]) -> None:
+def test_text_explains_some_partitions_and_counts_the_rest(capfd: pytest.CaptureFixture[str]) -> None:
     known = seen(*([(1, [1, 4], [1])] * 103))
     print_health(summarize_health(known, found(known)), "text")
     assert capfd.readouterr().out.splitlines()[-1] == "... and 3 more: --format json has all of them"
 
 
-def test_lists_are_short_and_what_users_made_comes_first(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lists_are_short_and_user_topics_come_first(capfd: pytest.CaptureFixture[str]) -> None:
     known = seen(*([(1, [1, 4], [1])] * 4), names=("__consumer_offsets", "u", "v"))
     verdict = summarize_health(known, found(known))
     before = json.dumps(verdict)
@@ -186,7 +186,7 @@ def test_lists_are_short_and_what_users_made_comes_first(capfd: pytest.CaptureFi
     assert json.dumps(verdict) == before and verdict["partitions"][0]["topic"] == "__consumer_offsets"
 
 
-def test_a_row_for_each_broker_with_what_it_leads_and_holds() -> None:
+def test_each_broker_has_a_row_with_its_leaders_and_replicas() -> None:
     known = seen((1, [1, 2], [1, 2]), (2, [2, 4], [2]), (-1, [4], []))
     shown = broker_rows(known, {1: {("t", 0): 0}, 2: {("t", 0): 7, ("t", 1): 5}})
     assert shown[0] == {
@@ -200,6 +200,6 @@ def test_a_row_for_each_broker_with_what_it_leads_and_holds() -> None:
     ]
 
 
-def test_a_lag_is_told_only_when_every_replica_has_one() -> None:
+def test_lag_is_shown_only_if_every_replica_has_one() -> None:
     known = seen((1, [1], [1]), (1, [1], [1]))
     assert next(row["lag"] for row in broker_rows(known, {1: {("t", 0): 3}})) is None

@@ -1,4 +1,4 @@
-"""What the commands around Spark say; Spark itself is not needed for it."""
+"""Tests of the output of the commands around Spark; they do not need Spark itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiered.errors import Corrupt, Unavailable
 from tiered_api.cli.lake.commands import progress_line, repaired_lines, verified_lines
 
 
-def test_a_whole_table_is_said_to_be_whole() -> None:
+def test_whole_table_is_reported_as_whole() -> None:
     found = VerifyResult("file:/w/t", 1234, {1: 5, 0: 7}, (), (Gap(0, 2, 4, "expired before it was loaded"),))
     assert verified_lines(found) == [
         "file:/w/t: 1,234 rows compared with the bucket; loaded up to 0: 7, 1: 5",
@@ -37,7 +37,7 @@ def test_progress_is_one_line() -> None:
     assert nothing.startswith("done: the bucket holds no record that is not loaded")
 
 
-def test_a_repair_says_what_it_did_and_what_nobody_can_put_back() -> None:
+def test_repair_reports_its_changes_and_unrecoverable_rows() -> None:
     gap = Gap(1, 50, 52, "expired before it was loaded")
     assert repaired_lines(RepairProgress("compared", "t")) == []
     assert repaired_lines(RepairProgress("mended", "t", 3)) == ["repairing: 3 rows put back"]
@@ -48,12 +48,12 @@ def test_a_repair_says_what_it_did_and_what_nobody_can_put_back() -> None:
     assert repaired_lines(RepairProgress("done", "t")) == ["nothing to repair: the table is equal to the log"]
 
 
-def test_a_load_that_stopped_says_so() -> None:
+def test_stopped_load_is_reported() -> None:
     assert progress_line(LoadProgress("stopped", "t", "file:/w/t")) == "stopped: nothing more can be loaded"
     assert progress_line(LoadProgress("stopped", "t", "file:/w/t", 5, 1, 100)).startswith("stopped: 5 rows in 1 files")
 
 
-def test_a_missing_row_names_the_commit_that_may_have_taken_it() -> None:
+def test_missing_row_names_the_commit_that_may_have_removed_it() -> None:
     fault = RowFault("missing", 0, 3, 'DELETE ["(offset = 3)"] (version 1, 2026-11-22 21:00:00 UTC)')
     lines = verified_lines(VerifyResult("file:/w/t", 5, {0: 6}, (fault,), ()))
     assert lines[1] == f"partition 0, offset 3: missing, perhaps by {fault.why}"
@@ -71,13 +71,13 @@ def test_a_missing_row_names_the_commit_that_may_have_taken_it() -> None:
         ("something else", Unavailable, "t: something else"),
     ],
 )
-def test_what_failed_in_a_task_is_told_in_its_own_words(said: str, family: type[Exception], words: str) -> None:
+def test_error_of_a_task_keeps_its_text(said: str, family: type[Exception], words: str) -> None:
     found = translate_failure("t", ValueError(said))
     assert isinstance(found, family)
     assert str(found).startswith(words)
 
 
-def test_an_error_is_its_first_line_that_says_anything() -> None:
+def test_error_is_its_first_line_with_text() -> None:
     assert first_line(ValueError("\n[PARSE_SYNTAX_ERROR] Syntax error at '-'.\n\n== SQL ==")).startswith(
         "[PARSE_SYNTAX_ERROR]"
     )

@@ -1,4 +1,4 @@
-"""The log: one line per event, whatever is logged."""
+"""Tests of the log: one line per event, for any text in it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def logged(error: Exception | None = None) -> list[str]:
     return OneLineFormatter("%(levelname)s %(name)s %(message)s").format(record).splitlines()
 
 
-def test_an_event_is_one_line_whatever_name_it_tells() -> None:
+def test_event_with_any_name_is_one_line() -> None:
     assert logged() == [f"INFO tiered.coordinator.runtime group={SHOWN}"]
 
 
-def test_no_line_of_a_traceback_begins_where_an_event_does() -> None:
+def test_line_of_a_traceback_does_not_look_like_an_event() -> None:
     with pytest.raises(ValueError) as caught:
         raise ValueError(FORGED)
     first, *rest = logged(caught.value)

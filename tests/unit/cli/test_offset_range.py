@@ -1,4 +1,4 @@
-"""Where reading begins and ends, by its text."""
+"""Tests of the text that says where a read begins and ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_offsets_mean_what_users_of_rpk_expect(text: str, meant: Range) -> None:
     ["", ":", "x", "5:5", "5:4", "1:2:3", "--3", "@", "@:", "@end", "@yesterday", "@2022-13-01", "@-1h:-2h",
      "@1700000000x", "9999999999999999999", "@2022-02-14T10:00:00"],
 )  # fmt: skip
-def test_what_is_no_range_is_refused_with_its_text(text: str) -> None:
+def test_invalid_range_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(Refused) as refused:
         parse_range(text, NOW)
     assert repr(text) in refused.value.why
@@ -78,19 +78,19 @@ def test_what_is_no_range_is_refused_with_its_text(text: str) -> None:
         ("oldest", Point(PointKind.START)),
     ],
 )
-def test_groups_seek_to_places_and_times_as_consume_reads_them(text: str, meant: Point) -> None:
+def test_seek_accepts_the_positions_of_consume(text: str, meant: Point) -> None:
     assert parse_target_point(text, NOW) == meant
     if text.startswith("@"):
         assert parse_point(text, NOW) == meant
 
 
 @pytest.mark.parametrize("text", ["", "17", "-1700000000", "now", "+3", "@", "@-2h:-1h", "1:2"])
-def test_a_group_does_not_seek_to_what_is_no_place(text: str) -> None:
+def test_seek_to_an_invalid_position_is_refused(text: str) -> None:
     with pytest.raises(Refused):
         parse_target_point(text, NOW)
 
 
-def test_one_point_is_no_range() -> None:
+def test_single_point_is_no_range() -> None:
     with pytest.raises(Refused, match="one offset or time, not a range"):
         parse_point("1:2", NOW)
 
@@ -107,7 +107,7 @@ def test_brokers_are_hosts_with_ports() -> None:
             parse_addresses(text)
 
 
-def test_numbers_and_pairs() -> None:
+def test_numbers_and_pairs_are_parsed() -> None:
     assert parse_numbers("0,2-4,2", "-p") == [0, 2, 3, 4]
     assert parse_pairs(["a=b=c", "d="], "-c") == [("a", "b=c"), ("d", "")]
     assert parse_pairs(["a:b=c"], "-H", ":=") == [("a", "b=c")]

@@ -1,4 +1,4 @@
-"""What commands print."""
+"""Tests of the output of commands."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tiered_api.cli.output import format_size, print_error, print_lines, print_r
 ROWS = [{"topic": "a", "cold_bytes": 5, "key": None}, {"topic": "long", "cold_bytes": 1234, "key": "k"}]
 
 
-def test_a_table_aligns_words_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_aligns_words_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows(ROWS, "text")
     assert capsys.readouterr().out == "TOPIC  COLD-BYTES  KEY\na               5  -\nlong         1234  k\n"
 
 
-def test_a_cell_much_wider_than_the_others_widens_no_row_but_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_very_wide_cell_widens_only_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 249
     print_rows([{"topic": name, "partitions": 1} for name in ("a", long, "b" * 40)], "text")
     heading, first, second, third = capsys.readouterr().out.splitlines()
@@ -25,7 +25,7 @@ def test_a_cell_much_wider_than_the_others_widens_no_row_but_its_own(capsys: pyt
     assert second == long + "           1" and len(third) == len(heading)
 
 
-def test_long_cells_that_are_alike_stay_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_cells_of_similar_width_stay_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"topic": "x" * size, "partitions": 1} for size in (70, 75, 80)], "text")
     assert {len(line) for line in capsys.readouterr().out.splitlines()} == {80 + len("  PARTITIONS")}
 
@@ -40,7 +40,7 @@ def test_no_rows_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-def test_bytes_are_shown_as_text_where_they_are_text() -> None:
+def test_bytes_are_shown_as_text_if_they_are_text() -> None:
     assert (text_or_base64(None), text_or_base64(b"h\xc3\xa9"), text_or_base64(b"\xff\x00")) == (
         None,
         "hé",
@@ -51,12 +51,12 @@ def test_bytes_are_shown_as_text_where_they_are_text() -> None:
 @pytest.mark.parametrize(
     ("count", "words"), [(0, "0 B"), (999, "999 B"), (1234, "1.2 kB"), (98_765_432, "98.8 MB"), (5e12, "5.0 TB")]
 )
-def test_sizes_are_said_as_people_say_them(count: float, words: str) -> None:
+def test_sizes_have_readable_units(count: float, words: str) -> None:
     assert format_size(count) == words
 
 
 FORGED = "g\r\n2026-11-22 00:00:00,000 ERROR tiered.node FORGED\x1b]0;owned\x07\x9b2J\u2028\u202egnp"
-"""A name of a group as a stranger may choose it."""
+"""A hostile name of a group."""
 SHOWN = r"g\r\n2026-11-22 00:00:00,000 ERROR tiered.node FORGED\x1b]0;owned\x07\x9b2J\u2028\u202egnp"
 
 

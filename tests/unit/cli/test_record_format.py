@@ -1,4 +1,4 @@
-"""Formats of records: what is printed, what is read, and that what is printed can be read back."""
+"""Tests of formats of records: the printed text, the parsed input, and that printed records can be parsed again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_records_are_printed(form: str, printed: bytes) -> None:
     "form",
     ["%q", "%", "%v{rot13}", "%o{big7}", "%v{hex", r"\q", r"\xg1", "%a", "%a{size}", "%d{strftime%F}", "%v{unpack[z]}"],
 )
-def test_a_format_that_is_none_is_refused_with_its_text(form: str) -> None:
+def test_invalid_format_is_refused_with_its_text(form: str) -> None:
     with pytest.raises(Refused) as refused:
         compile_format(form)
     assert repr(form) in refused.value.why
@@ -74,7 +74,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("form", "data", "records"), READ)
-def test_records_are_read_however_the_input_is_cut(form: str, data: bytes, records: list[InputRecord]) -> None:
+def test_records_are_parsed_from_any_pieces_of_input(form: str, data: bytes, records: list[InputRecord]) -> None:
     assert list(RecordReader(form).feed(data, end=True)) == records
     reader = RecordReader(form)
     out = [record for at in range(len(data)) for record in reader.feed(data[at : at + 1])]
@@ -100,13 +100,13 @@ def test_input_that_does_not_fit_is_refused(form: str, data: bytes, words: str) 
 
 
 @pytest.mark.parametrize("form", ["", "text", "%o", "%h{%k}", "%H%h", "%v{rot13}", "%K{big7}%k", "%"])
-def test_an_input_format_that_is_none_is_refused(form: str) -> None:
+def test_invalid_input_format_is_refused(form: str) -> None:
     with pytest.raises(Refused):
         RecordReader(form)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40)), max_size=8), st.integers(1, 20))
-def test_what_is_printed_with_sizes_is_read_back(pairs: list[tuple[bytes, bytes]], cut: int) -> None:
+def test_records_printed_with_sizes_are_parsed_again(pairs: list[tuple[bytes, bytes]], cut: int) -> None:
     form = "%K{big32}%V{big32}%k%v"
     write = compile_format(form)
     data = b"".join(write(PrintableRecord("t", 0, Record(0, 0, key, value, ()))) for key, value in pairs)

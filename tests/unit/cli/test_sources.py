@@ -1,4 +1,4 @@
-"""Where settings come from, which place wins, and how a Kafka broker's own file is read."""
+"""Tests of the sources of settings, of their precedence, and of a Kafka broker's own file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log.retention.check.interval.ms=300000
 """
 
 
-def test_a_file_of_kafkas_loads_as_it_is(tmp_path: Path) -> None:
+def test_kafkas_own_file_loads_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(KAFKAS_FILE)
     made, warnings = load_settings(str(file), {}, [], {})
@@ -50,14 +50,14 @@ def test_a_file_of_kafkas_loads_as_it_is(tmp_path: Path) -> None:
     assert f"num.io.threads=8 has no effect: network and requests share one loop ({file})" in warnings
 
 
-def test_a_file_of_kafka_3_loads_too(tmp_path: Path) -> None:
+def test_file_of_kafka_3_loads_too(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("broker.id=0\nzookeeper.connect=localhost:2181\nzookeeper.connection.timeout.ms=18000\n")
     made, warnings = load_settings(str(file), {}, [], {})
     assert (made.node_id, len(warnings)) == (0, 2)
 
 
-def test_what_kubernetes_says_of_a_service_named_tiered_is_no_setting() -> None:
+def test_variables_of_a_kubernetes_service_are_no_settings() -> None:
     environment = {
         "TIERED_SERVICE_HOST": "10.0.0.1",
         "TIERED_SERVICE_PORT": "8082",
@@ -71,7 +71,7 @@ def test_what_kubernetes_says_of_a_service_named_tiered_is_no_setting() -> None:
         load_settings(None, {"TIERED_PORT": "8082"}, [], {})
 
 
-def test_the_later_place_wins(tmp_path: Path) -> None:
+def test_later_source_wins(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text("num.partitions = 1\n[node]\nid = 2\n[log.retention]\nms = 3\nbytes = 4\n")
     made, _ = load_settings(
@@ -105,7 +105,7 @@ def test_toml_keeps_booleans_and_lists(tmp_path: Path) -> None:
         ({}, [], {"http": "x"}, "http=x: it must be HOST:PORT with a port from 0 to 65535 (--http)"),
     ],
 )
-def test_a_refusal_names_the_place(
+def test_refusal_names_the_source(
     environment: dict[str, str], pairs: list[str], options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(Refused) as refused:
@@ -113,7 +113,7 @@ def test_a_refusal_names_the_place(
     assert refused.value.why == words
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="No such file"):
         load_settings(str(tmp_path / "none.properties"), {}, [], {})
     bad = tmp_path / "bad.toml"
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load_settings(str(bytes_), {}, [], {})
 
 
-def test_each_setting_has_a_variable_of_its_own() -> None:
+def test_each_setting_has_its_own_variable() -> None:
     assert len({environment_variable(name) for name in broker_rows()}) == len(broker_rows())
     assert environment_variable("tiered.upload.max.lag.ms") == "TIERED_UPLOAD_MAX_LAG_MS"
 

@@ -1,4 +1,4 @@
-"""Processes that belong together: how they start, are started again, and stop. With real processes, all short."""
+"""Tests of supervised processes: they start, are started again, and stop together. The processes are real and short."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Heard = list[tuple[str, str]]
 
 
 def program(name: str, *scripts: str) -> Program:
-    """Runs one script after the other, the last one again and again; each hears what was the ready line before."""
+    """Returns a program that runs one script after the other, and the last one repeatedly. Each gets the ready line of
+    the one before."""
     turn = count()
 
     def command(ready_line: str) -> Sequence[str]:
@@ -35,7 +36,7 @@ def program(name: str, *scripts: str) -> Program:
 
 
 def run(*programs: Program, act: Callable[[Supervisor, Heard], None], stop_seconds: float = 30.0) -> tuple[int, Heard]:
-    """The exit code, and what was said; `act` is called with each new line."""
+    """Returns the exit code and the output; `act` gets each new line."""
     heard: Heard = []
 
     async def main() -> int:
@@ -50,7 +51,7 @@ def run(*programs: Program, act: Callable[[Supervisor, Heard], None], stop_secon
 
 
 def stop_when(*line: str) -> Callable[[Supervisor, Heard], None]:
-    """Tells it to stop when that was said, once for each time that it is said."""
+    """Stops the supervisor after this output, once for each time that it appears."""
 
     def act(fleet: Supervisor, heard: Heard) -> None:
         if heard[-1] == line:
@@ -59,7 +60,7 @@ def stop_when(*line: str) -> Callable[[Supervisor, Heard], None]:
     return act
 
 
-def test_they_stop_one_after_the_other_the_last_one_first() -> None:
+def test_processes_stop_one_after_the_other_in_reverse_order() -> None:
     everybody = ("all", "ready at first | ready at first | ready at first")
     code, heard = run(*(program(name, STAYS) for name in "abc"), act=stop_when(*everybody))
     stops = [("c", "bye"), ("b", "bye"), ("a", "bye")]
@@ -67,7 +68,7 @@ def test_they_stop_one_after_the_other_the_last_one_first() -> None:
     assert (code, heard) == (0, [everybody, *expected])
 
 
-def test_a_first_start_that_fails_ends_all_with_its_exit_code() -> None:
+def test_failed_first_start_ends_all_with_its_exit_code() -> None:
     code, heard = run(
         program("a", STAYS), program("b", "import sys; print('no such key', file=sys.stderr); sys.exit(2)"),
         act=lambda *_: None,
@@ -81,11 +82,11 @@ def test_a_first_start_that_fails_ends_all_with_its_exit_code() -> None:
 
 
 @pytest.mark.parametrize("script", ["pass", "import os; os.kill(os.getpid(), 9)"])
-def test_a_start_that_ends_without_an_exit_code_of_its_own_is_a_failure(script: str) -> None:
+def test_first_start_that_exits_without_an_error_code_is_a_failure(script: str) -> None:
     assert run(program("a", script), act=lambda *_: None)[0] == 1
 
 
-def test_who_ends_by_itself_is_started_again_where_it_was_after_growing_pauses() -> None:
+def test_ended_process_is_restarted_after_growing_pauses() -> None:
     code, heard = run(
         program("b", DIES, "import sys; sys.exit(3)", "import sys; sys.exit(4)", STAYS),
         act=stop_when("up", "b is ready again"),
@@ -99,7 +100,7 @@ def test_who_ends_by_itself_is_started_again_where_it_was_after_growing_pauses()
     ]
 
 
-def test_who_was_ready_is_started_again_also_while_others_start(tmp_path: Path) -> None:
+def test_ready_process_is_restarted_while_others_still_start(tmp_path: Path) -> None:
     sign = tmp_path / "sign"
     waits = f"import os, time\nwhile not os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
 
@@ -113,13 +114,13 @@ def test_who_was_ready_is_started_again_also_while_others_start(tmp_path: Path) 
     assert code == 0 and ("all", "ready at first | ready at at first") in heard
 
 
-def test_who_does_not_stop_in_time_is_killed_and_the_exit_code_says_so() -> None:
+def test_process_that_does_not_stop_is_killed_with_its_exit_code() -> None:
     code, heard = run(program("a", DEAF), act=stop_when("all", "ready at first"), stop_seconds=0.05)
     assert code == 1
     assert heard[1:] == [("up", "stopping a"), ("up", "killing a: it took more than 0.05 s to stop")]
 
 
-def test_told_twice_all_that_is_left_is_killed() -> None:
+def test_second_stop_kills_the_remaining_processes() -> None:
     def act(fleet: Supervisor, heard: Heard) -> None:
         if heard[-1][0] == "all" or heard[-1] == ("up", "stopping b"):
             fleet.request_stop()
@@ -131,7 +132,7 @@ def test_told_twice_all_that_is_left_is_killed() -> None:
     ]  # fmt: skip
 
 
-def test_told_in_a_pause_it_does_not_start_again() -> None:
+def test_stop_during_a_pause_starts_nothing() -> None:
     dies = "import sys; print('ready at', sys.argv[1], flush=True); sys.exit(5)"
     code, heard = run(
         program("a", dies), act=stop_when("up", "a ended with exit code 5, and is started again in 0.01 s")
@@ -139,13 +140,13 @@ def test_told_in_a_pause_it_does_not_start_again() -> None:
     assert (code, len(heard)) == (0, 2)
 
 
-def test_one_that_stops_with_an_error_makes_it_one() -> None:
+def test_error_of_one_stop_is_the_error_of_all() -> None:
     fails = STAYS.replace("sys.exit(0)", "sys.exit(1)")
     code, heard = run(program("a", fails), act=stop_when("all", "ready at first"))
     assert code == 1 and heard[-1] == ("up", "a ended with exit code 1")
 
 
-def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_good_time() -> None:
+def test_pauses_double_up_to_a_limit_and_reset_after_a_good_run() -> None:
     pauses, last = [], 0.0
     for _ in range(7):
         last = next_pause(last, False, (1.0, 30.0))
@@ -154,13 +155,13 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_good_time() -> N
     assert next_pause(30.0, True, (1.0, 30.0)) == 1
 
 
-def test_endings_are_told_by_name() -> None:
+def test_exit_by_a_signal_is_logged_by_name() -> None:
     assert [describe_exit(code) for code in (0, 4, -15, -99)] == [
         "ended with exit code 0", "ended with exit code 4", "was killed by SIGTERM", "was killed by signal 99",
     ]  # fmt: skip
 
 
-def test_output_is_cut_into_lines_that_have_a_bound() -> None:
+def test_output_is_split_into_lines_of_bounded_length() -> None:
     async def main() -> list[str]:
         stream = asyncio.StreamReader()
         stream.feed_data(b"one\ntw")

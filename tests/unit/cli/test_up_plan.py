@@ -1,4 +1,4 @@
-"""What `tiered up` plans: who runs where, and what it refuses before anything runs."""
+"""Tests of the plan of `tiered up`: the settings of each broker, and refusals before any broker runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def planned(directory: Path, *words: str) -> ClusterPlan:
     return plan_cluster(parser().parse_args(["up", "--data-dir", str(directory), *words]))
 
 
-def test_three_brokers_with_ports_that_count_up_share_a_bucket(tmp_path: Path) -> None:
+def test_three_brokers_with_consecutive_ports_share_a_bucket(tmp_path: Path) -> None:
     made = planned(tmp_path)
     assert [(each.node_id, str(each.kafka), str(each.http), each.directory) for each in made.brokers] == [
         (1, "127.0.0.1:9092", "127.0.0.1:8082", f"{tmp_path}/broker-1"),
@@ -28,7 +28,7 @@ def test_three_brokers_with_ports_that_count_up_share_a_bucket(tmp_path: Path) -
     assert made.store == f"file://{tmp_path}/bucket"
 
 
-def test_a_broker_is_started_by_a_command_that_the_command_line_takes(tmp_path: Path) -> None:
+def test_command_of_a_broker_parses(tmp_path: Path) -> None:
     made = planned(
         tmp_path, "--brokers", "2", "--kafka", "[::1]:0", "-c", "log.segment.bytes=5000", "-c", "num.partitions=2"
     )
@@ -43,14 +43,14 @@ def test_a_broker_is_started_by_a_command_that_the_command_line_takes(tmp_path: 
     )
 
 
-def test_it_is_started_again_where_it_was(tmp_path: Path) -> None:
+def test_restart_uses_the_same_addresses(tmp_path: Path) -> None:
     made = planned(tmp_path, "--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
     again = broker_command(made, made.brokers[0])(LINE.format(http=81, kafka=91))
     args = parser().parse_args(list(again)[4:])
     assert (args.http, args.kafka) == ("127.0.0.1:81", "127.0.0.1:91")
 
 
-def test_one_line_says_where_all_of_them_are(tmp_path: Path) -> None:
+def test_one_line_has_the_addresses_of_all_brokers(tmp_path: Path) -> None:
     made = planned(tmp_path, "--brokers", "2", "--store", "file:///b")
     lines = [LINE.format(http=81, kafka=91), LINE.format(http=82, kafka=92)]
     assert ready_addresses(lines[0]) == ("127.0.0.1:81", "127.0.0.1:91")
@@ -60,7 +60,7 @@ def test_one_line_says_where_all_of_them_are(tmp_path: Path) -> None:
     )
 
 
-def test_a_bucket_that_the_environment_or_a_setting_names_is_that_of_all(
+def test_bucket_of_environment_or_setting_is_that_of_all_brokers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert planned(tmp_path, "-c", "store=s3://b/p").store == "s3://b/p"
@@ -81,20 +81,20 @@ def test_a_bucket_that_the_environment_or_a_setting_names_is_that_of_all(
         (["-c", "log.segment.byte=5"], "did you mean log.segment.bytes?"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(tmp_path: Path, words: list[str], why: str) -> None:
+def test_invalid_plan_is_refused_before_any_broker_runs(tmp_path: Path, words: list[str], why: str) -> None:
     with pytest.raises(Refused) as refused:
         planned(tmp_path, *words)
     assert why in refused.value.why
 
 
-def test_listeners_from_elsewhere_would_be_those_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listeners_from_other_sources_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERED_LISTENERS", "PLAINTEXT://127.0.0.1:9092")
     with pytest.raises(Refused, match=r"^listeners=PLAINTEXT://127.0.0.1:9092: each broker has its own"):
         planned(tmp_path)
 
 
-def test_the_directory_of_a_single_broker_is_left_alone(tmp_path: Path) -> None:
-    """Its bucket is where that of the cluster would be: a new broker 1 would take its place without its records."""
+def test_directory_of_a_single_broker_is_refused(tmp_path: Path) -> None:
+    """Its bucket is at the place of the cluster's: a new broker 1 would replace it without its records."""
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "meta.properties").write_text("node.id=1\n")
     with pytest.raises(Refused, match="directory of a single broker"):

@@ -1,4 +1,5 @@
-"""A partition's cold tier in virtual time: a bucket, brokers that share it, and a local log of real segment files."""
+"""Rig of a partition's cold tier in virtual time: a bucket, brokers that share it, and a local log of real segment
+files."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Files:
-    """The small files beside it."""
+    """The small files of a segment."""
 
     offset_index: bytes
     time_index: bytes
@@ -63,7 +64,7 @@ class LocalLog:
     segments: list[Segment] = field(default_factory=list)
 
     def write(self, batches: Sequence[bytes], next_offset: int) -> Segment:
-        """One more closed segment out of encoded batches."""
+        """Adds a closed segment of these encoded batches."""
         base = walk(batches[0]).batches[0].base_offset
         self.disk.make_dirs("log")
         file = self.disk.open(f"log/{base:020d}.log", create=True)
@@ -73,7 +74,7 @@ class LocalLog:
         return segment
 
     def fill(self, base: int, batches: int, *, records: int = 10, size: int = 100, epoch: int = 1) -> Segment:
-        """One more closed segment of `batches` batches; record at offset o has timestamp 1000 * o."""
+        """Adds a closed segment of `batches` batches; the record at offset o has timestamp 1000 * o."""
         data = [batch(base + i * records, records, size, epoch) for i in range(batches)]
         return self.write(data, base + batches * records)
 
@@ -106,13 +107,13 @@ class LocalLog:
 
 
 def batch(base: int, records: int = 10, size: int = 100, epoch: int = 1) -> bytes:
-    """A batch of distinct records; the one at offset o has timestamp 1000 * o."""
+    """Returns a batch of distinct records; the record at offset o has timestamp 1000 * o."""
     rows = [(1000 * (base + i), b"k%d" % i, (b"%d." % (base + i)) * (size // 4), ()) for i in range(records)]
     return encode_batch(rows, base_offset=base, leader_epoch=epoch)
 
 
 def _time_index(found: Sequence[WalkedBatch], start: int) -> bytes:
-    """For every second batch the highest timestamp so far and where it stands, when it has grown."""
+    """Returns, for every second batch, the highest timestamp so far and its position, if the timestamp has grown."""
     rows: list[tuple[int, int]] = []
     highest, at = -1, start
     for i, one in enumerate(found):
@@ -124,7 +125,7 @@ def _time_index(found: Sequence[WalkedBatch], start: int) -> bytes:
 
 
 class Broker:
-    """One process's cold tier, with a way of its own to the shared bucket."""
+    """The cold tier of one process, with its own connection to the shared bucket."""
 
     def __init__(self, rig: Rig, name: str, *, fan: int = 64, window_bytes: int = 64 << 20) -> None:
         self.faults = Faults(reply_seconds=0.5)
@@ -143,26 +144,26 @@ class Broker:
         )
 
     def fail(self, *faults: FaultRule) -> None:
-        """From now on these faults, and no others."""
+        """Replaces all faults by these."""
         self.faults.rules[:] = faults
 
     async def take_over(self, epoch: int) -> Manifest:
         return await self.manifests.take_over(PID, TOPIC, epoch)
 
     async def upload_all(self, source: LocalLog, epoch: int, *, stable: int = 1 << 60) -> Manifest:
-        """Everything closed below `stable` is cold when this returns."""
+        """Uploads every closed segment below `stable`."""
         manifest = await self.take_over(epoch)
         while (written := await self.uploader.upload_next(source, manifest, epoch, stable)) is not None:
             manifest = written
         return manifest
 
     async def read_all(self, start: int = 0) -> bytes:
-        """All that is cold from `start` on."""
+        """Returns all cold bytes from `start` on."""
         return b"".join([bytes(piece.data) async for piece in self.reader.iterate(PID, start)])
 
 
 class Rig:
-    """The world of one test."""
+    """Loop, bucket, local log and brokers of one test."""
 
     def __init__(self, seed: int = 1) -> None:
         self.loop = SimLoop(seed)
@@ -173,17 +174,18 @@ class Rig:
     def broker(self, name: str = "a", *, fan: int = 64, window_bytes: int = 64 << 20) -> Broker:
         return Broker(self, name, fan=fan, window_bytes=window_bytes)
 
-    def run(self, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Plays the story in virtual time."""
-        return self.loop.run(story())
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs a scenario in virtual time."""
+        return self.loop.run(scenario())
 
     async def keys(self, suffix: str = "") -> list[str]:
-        """Returns the objects of the bucket."""
+        """Returns the keys of the objects in the bucket."""
         return [item.key for item in await self.bucket.memory.list("data/") if item.key.endswith(suffix)]
 
 
 def entry(base: int, next_offset: int, *, epoch: int = 1, size: int = 100, newest: int | None = None) -> SegmentEntry:
-    """A segment of `size` bytes as a manifest names it; its newest record is of `newest` (default: its last offset)."""
+    """Returns the manifest entry of a segment of `size` bytes whose newest record is from `newest` (default: its last
+    offset)."""
     return SegmentEntry(
         key=segment_key(PID, base, epoch, f"{base:032x}"),
         base_offset=base,
@@ -202,7 +204,7 @@ def entry(base: int, next_offset: int, *, epoch: int = 1, size: int = 100, newes
 
 
 def manifest(*entries: SegmentEntry, epoch: int = 1) -> Manifest:
-    """A manifest under `epoch` that names these."""
+    """Returns a manifest of these entries under `epoch`."""
     made = Manifest(TOPIC, PID.topic_id, PID.partition, epoch)
     for one in entries:
         made = made.add(one)
@@ -210,18 +212,18 @@ def manifest(*entries: SegmentEntry, epoch: int = 1) -> Manifest:
 
 
 def small(rig: Rig) -> None:
-    """Four segments of four batches of ten records: offsets 0 to 159."""
+    """Fills the log with four segments of four batches of ten records: offsets 0 to 159."""
     for i in range(4):
         rig.log.fill(40 * i, 4)
 
 
 def large(rig: Rig, segments: int = 2, batches: int = 40) -> None:
-    """Segments of 1 MiB batches of one record each."""
+    """Fills the log with segments of 1 MiB batches of one record each."""
     for i in range(segments):
         rig.log.write([batch(batches * i + j, 1, MIB - 100) for j in range(batches)], batches * (i + 1))
 
 
 async def cold(rig: Rig, name: str = "reader") -> tuple[Broker, Manifest]:
-    """Everything uploaded; a broker that has cached nothing."""
+    """Uploads everything. Returns a broker with an empty cache, and the manifest."""
     manifest = await rig.broker("writer").upload_all(rig.log, 1)
     return rig.broker(name), manifest

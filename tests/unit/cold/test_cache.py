@@ -1,4 +1,4 @@
-"""The chunk cache: one get for many readers, a bound, and nothing kept that failed."""
+"""Tests of the chunk cache: many readers share one get, memory is bounded, and a failed get is not cached."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ A, B, C = (Chunk(name, 0, 10) for name in "abc")
 
 
 class Source:
-    """Answers after a second; counts what it was asked."""
+    """An object store that replies after a second and records the requested chunks."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.broken = False
 
     async def get(self, chunk: Chunk) -> bytes:
-        self.asked.append(chunk.key)
+        self.requested.append(chunk.key)
         await asyncio.sleep(1)
         if self.broken:
             raise Unavailable("broken")
         return chunk.key.encode() * chunk.length
 
 
-def play(scenario: Callable[[ChunkCache, Source], object], bytes_max: int = 20) -> None:
+def run_scenario(scenario: Callable[[ChunkCache, Source], object], bytes_max: int = 20) -> None:
     async def main() -> None:
         await scenario(ChunkCache(Metrics(), bytes_max), Source())  # type: ignore[misc]
 
@@ -43,27 +43,27 @@ async def use(cache: ChunkCache, source: Source, chunk: Chunk) -> bytes:
         return await lease.data()
 
 
-def test_a_hundred_readers_one_get() -> None:
+def test_hundred_readers_share_one_get() -> None:
     async def scenario(cache: ChunkCache, source: Source) -> None:
         found = await asyncio.gather(*(use(cache, source, A) for _ in range(100)))
         assert set(found) == {b"a" * 10}
         assert await use(cache, source, A) == b"a" * 10
-        assert source.asked == ["a"]
+        assert source.requested == ["a"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_least_recently_used_chunk_is_evicted_first() -> None:
     async def scenario(cache: ChunkCache, source: Source) -> None:
         for chunk in (A, B, A, C, A, B):
             await use(cache, source, chunk)
             assert cache.bytes_held <= 20
-        assert source.asked == ["a", "b", "c", "b"]
+        assert source.requested == ["a", "b", "c", "b"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_leased_chunks_stay_beyond_the_bound_and_leave_no_room_to_read_ahead() -> None:
+def test_leased_chunks_stay_above_the_bound_and_stop_read_ahead() -> None:
     async def scenario(cache: ChunkCache, source: Source) -> None:
         leases = [cache.lease(chunk, source.get) for chunk in (A, B, C)]
         assert not cache.has_room(1)
@@ -76,10 +76,10 @@ def test_leased_chunks_stay_beyond_the_bound_and_leave_no_room_to_read_ahead() -
         leases[1].release()
         assert cache.bytes_held == 20 and cache.has_room(10)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_get_that_nobody_waits_for_any_more_is_cancelled() -> None:
+def test_get_without_readers_is_cancelled() -> None:
     async def scenario(cache: ChunkCache, source: Source) -> None:
         first, second = cache.lease(A, source.get), cache.lease(A, source.get)
         await asyncio.sleep(0.5)
@@ -90,24 +90,24 @@ def test_a_get_that_nobody_waits_for_any_more_is_cancelled() -> None:
         third.release()
         assert cache.bytes_held == 10
         assert await use(cache, source, B) == b"b" * 10
-        assert source.asked == ["a", "b", "b"]
+        assert source.requested == ["a", "b", "b"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_reader_that_is_cancelled_does_not_take_the_get_from_the_others() -> None:
+def test_cancelled_reader_leaves_the_get_to_the_others() -> None:
     async def scenario(cache: ChunkCache, source: Source) -> None:
         first = asyncio.ensure_future(use(cache, source, A))
         second = asyncio.ensure_future(use(cache, source, A))
         await asyncio.sleep(0.5)
         first.cancel()
         assert await second == b"a" * 10
-        assert source.asked == ["a"]
+        assert source.requested == ["a"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_failed_get_fails_all_who_wait_and_is_not_kept() -> None:
+def test_failed_get_fails_all_its_readers_and_is_not_cached() -> None:
     async def scenario(cache: ChunkCache, source: Source) -> None:
         source.broken = True
         found = await asyncio.gather(*(use(cache, source, A) for _ in range(3)), return_exceptions=True)
@@ -116,10 +116,10 @@ def test_a_failed_get_fails_all_who_wait_and_is_not_kept() -> None:
         source.broken = False
         assert await use(cache, source, A) == b"a" * 10
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_failed_read_ahead_that_nobody_awaits_is_tried_again_by_the_next_lease() -> None:
+def test_failed_read_ahead_is_retried_by_the_next_lease() -> None:
     async def scenario(cache: ChunkCache, source: Source) -> None:
         source.broken = True
         ahead = cache.lease(A, source.get)
@@ -131,7 +131,7 @@ def test_a_failed_read_ahead_that_nobody_awaits_is_tried_again_by_the_next_lease
         with pytest.raises(AssertionError):
             await ahead.data()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_invalidated_chunk_is_fetched_again_and_leases_keep_old_bytes() -> None:
@@ -142,6 +142,6 @@ def test_invalidated_chunk_is_fetched_again_and_leases_keep_old_bytes() -> None:
         assert await use(cache, source, A) == b"a" * 10
         assert await lease.data() == b"a" * 10
         lease.release()
-        assert source.asked == ["a", "a"] and cache.bytes_held == 10
+        assert source.requested == ["a", "a"] and cache.bytes_held == 10
 
-    play(scenario)
+    run_scenario(scenario)

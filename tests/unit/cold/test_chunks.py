@@ -1,4 +1,5 @@
-"""Ranges of a sequential reader: small, larger, large; without gap or overlap; soon on the common grid."""
+"""Tests of the chunks of a sequential reader: small, then larger, without gap or overlap, and soon on the grid that all
+readers share."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from tiered.cold.chunks import MIB, Chunk, next_chunk
 
 
 def ranges(position: int, end: int) -> list[tuple[float, float]]:
-    """All chunks of a reader from `position` on, in MiB."""
+    """Returns all chunks of a reader from `position` on, in MiB."""
     found: list[tuple[float, float]] = []
     step, at = 0, position
     while at < end:
@@ -24,10 +25,10 @@ def test_gets_grow_and_end_on_the_grid() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 5 * MIB + 77, 7 * MIB, 15 * MIB, 16 * MIB - 1])
-def test_readers_that_began_anywhere_meet_on_the_same_chunks(position: int) -> None:
+def test_readers_from_any_position_converge_on_the_same_chunks(position: int) -> None:
     assert ranges(position, 64 * MIB)[-5:] == [(24, 32), (32, 40), (40, 48), (48, 56), (56, 64)]
 
 
-def test_a_small_log_is_one_get() -> None:
+def test_small_log_is_one_get() -> None:
     assert next_chunk("k", 0, 1000, 0) == Chunk("k", 0, 1000)
     assert next_chunk("k", 0, 1000, 5) == Chunk("k", 0, 1000)

@@ -1,4 +1,5 @@
-"""Keys and the end of a cold segment object: what is written reads back, what was touched does not."""
+"""Tests of the keys and the footer of a cold segment object: written values are read back, and damaged ones are
+refused."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ SECTIONS = {
 }
 
 
-def test_keys_sort_by_offset_and_say_what_they_hold() -> None:
+def test_keys_sort_by_offset_and_name_their_segment() -> None:
     key = segment_key(PID, 42, 7, UNIQUE)
     assert key == f"data/{PID.topic_id}/3/00000000000000000042-0000000007-{UNIQUE}.seg"
     assert parse_key(key) == ObjectName(PID, 42, 7, UNIQUE, "seg")
@@ -52,11 +53,11 @@ def test_keys_sort_by_offset_and_say_what_they_hold() -> None:
         "meta/FORMAT",
     ],
 )
-def test_other_keys_are_no_garbage(key: str) -> None:
+def test_unknown_keys_are_no_garbage(key: str) -> None:
     assert parse_key(key) is None
 
 
-def test_footer_reads_back_from_the_last_bytes_alone() -> None:
+def test_footer_is_read_from_the_last_bytes_alone() -> None:
     tail, refs = build_trailer(PID, 7, FACTS, SECTIONS)
     footer = parse_footer(PID, tail[-FOOTER_BYTES_MAX:], FACTS.log_bytes + len(tail), where="x")
     assert (footer.partition, footer.leader_epoch, footer.facts, footer.sections) == (PID, 7, FACTS, refs)
@@ -76,13 +77,13 @@ def test_any_flipped_bit_of_the_footer_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 15, 16, 100])
-def test_a_cut_off_object_has_no_footer(kept: int) -> None:
+def test_cut_off_object_has_no_footer(kept: int) -> None:
     tail, _ = build_trailer(PID, 7, FACTS, SECTIONS)
     with pytest.raises(Corrupt):
         parse_footer(PID, tail[:kept], FACTS.log_bytes + kept, where="x")
 
 
-def test_a_footer_of_another_partition_or_size_is_corrupt() -> None:
+def test_footer_of_another_partition_or_size_is_corrupt() -> None:
     tail, _ = build_trailer(PID, 7, FACTS, SECTIONS)
     other = PartitionId(TopicId(PID.topic_id), 4)
     with pytest.raises(Corrupt, match="another object"):
@@ -91,7 +92,7 @@ def test_a_footer_of_another_partition_or_size_is_corrupt() -> None:
         parse_footer(PID, tail, FACTS.log_bytes + len(tail) + 1, where="x")
 
 
-def test_a_newer_footer_is_refused_not_guessed() -> None:
+def test_footer_of_a_newer_version_is_refused() -> None:
     tail, _ = build_trailer(PID, 7, FACTS, SECTIONS)
     newer = bytearray(tail)
     newer[-18:-16] = (2).to_bytes(2, "big")
@@ -101,7 +102,7 @@ def test_a_newer_footer_is_refused_not_guessed() -> None:
         parse_footer(PID, newer, FACTS.log_bytes + len(tail), where="x")
 
 
-def test_the_bytes_of_an_object_are_those_of_the_formats_document() -> None:
+def test_object_bytes_equal_those_of_the_formats_document() -> None:
     tail, _ = build_trailer(PID, 7, FACTS, SECTIONS)
     lineage = SECTIONS[SectionKind.LINEAGE]
     table, facts, end = tail[-144:-96], tail[-96:-16], tail[-16:]

@@ -1,4 +1,5 @@
-"""Expiry, DeleteRecords, sweeps and deleted topics: the manifest first, objects after a grace time, nobody else's."""
+"""Tests of expiry, DeleteRecords, sweeps and deleted topics. The manifest changes first. Objects go after a grace time,
+and only those of this partition."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ class Limits:
 
 
 def fill(rig: Rig, segments: int = 10) -> None:
-    """Segments of ten records, one batch each."""
+    """Fills the log with segments of ten records in one batch each."""
     for i in range(segments):
         rig.log.fill(10 * i, 1)
 
 
 @pytest.mark.parametrize("fan", [64, 2])
-def test_expired_segments_leave_the_manifest_at_once_and_the_bucket_after_the_grace_time(fan: int) -> None:
+def test_expired_segments_stay_in_the_bucket_for_the_grace_time(fan: int) -> None:
     rig = Rig()
     fill(rig)
 
@@ -50,7 +51,7 @@ def test_expired_segments_leave_the_manifest_at_once_and_the_bucket_after_the_gr
     rig.run(scenario)
 
 
-def test_a_fresh_leader_expires_nothing_before_it_knows_the_remote_size() -> None:
+def test_new_leader_expires_nothing_before_it_knows_the_remote_size() -> None:
     rig = Rig()
     fill(rig)
 
@@ -65,7 +66,7 @@ def test_a_fresh_leader_expires_nothing_before_it_knows_the_remote_size() -> Non
     rig.run(scenario)
 
 
-def test_deletes_that_fail_are_tried_again() -> None:
+def test_failed_deletes_are_retried() -> None:
     rig = Rig()
     fill(rig)
 
@@ -100,8 +101,8 @@ def test_log_start_moves_and_a_sweep_is_due_if_sub_manifests_are_unreadable() ->
     rig.run(scenario)
 
 
-def test_change_of_unknown_outcome_asks_for_a_sweep() -> None:
-    """It may be done, and what it let go is then on nobody's list."""
+def test_change_of_unknown_outcome_makes_a_sweep_due() -> None:
+    """The change may be in the manifest. Then no list of garbage names the objects that it dropped."""
     rig = Rig()
     fill(rig)
 
@@ -122,7 +123,7 @@ def test_change_of_unknown_outcome_asks_for_a_sweep() -> None:
 
 
 @pytest.mark.parametrize("fan", [64, 2])
-def test_what_a_restart_forgot_is_found_by_the_sweep(fan: int) -> None:
+def test_sweep_finds_garbage_from_before_a_restart(fan: int) -> None:
     rig = Rig()
     fill(rig)
 
@@ -164,7 +165,7 @@ def test_sweep_spares_newer_and_unknown_objects_and_delays_young_ones() -> None:
     rig.run(scenario)
 
 
-def test_a_deposed_leader_sweeps_nothing() -> None:
+def test_deposed_leader_sweeps_nothing() -> None:
     rig = Rig()
     fill(rig)
 
@@ -182,7 +183,7 @@ def test_a_deposed_leader_sweeps_nothing() -> None:
     rig.run(scenario)
 
 
-def test_a_deleted_topic_goes_manifests_first_and_leaves_its_neighbours() -> None:
+def test_topic_deletion_removes_manifests_first_and_no_other_topic() -> None:
     rig = Rig()
     fill(rig)
 
@@ -213,7 +214,7 @@ def test_deleted_records_are_not_read_and_not_counted() -> None:
     rig.run(scenario)
 
 
-def test_no_manifest_of_a_deleted_topic_names_what_is_gone() -> None:
+def test_no_manifest_of_a_deleted_topic_names_a_missing_object() -> None:
     rig = Rig()
     fill(rig)
 
@@ -230,7 +231,7 @@ def test_no_manifest_of_a_deleted_topic_names_what_is_gone() -> None:
     rig.run(scenario)
 
 
-def test_all_pages_of_a_list_are_looked_through() -> None:
+def test_collector_reads_all_pages_of_a_list() -> None:
     rig = Rig()
     fill(rig)
 

@@ -1,4 +1,4 @@
-"""From the hot log's own files to the bucket and back: the real log, the real sections, every offset."""
+"""Tests of the way from the hot log's own files to the bucket and back, with the real log and its real indexes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiered.records.native import walk
 
 
 async def open_log(rig: Rig, name: str, segment_bytes: int) -> DiskLog:
-    """An empty log of small segments with an index entry for every few batches."""
+    """Opens an empty log of small segments with an index entry for every few batches."""
     config = replace(TopicConfig(), segment_bytes=segment_bytes, index_interval_bytes=1000)
     return await DiskLog.open(
         SimDisk(SimRng(rig.loop.seed).stream(name)), rig.clock, "log/flights-3", config, same_boot=True, clean=True,
@@ -25,14 +25,14 @@ async def open_log(rig: Rig, name: str, segment_bytes: int) -> DiskLog:
 
 
 def append(log: DiskLog, count: int, epoch: int) -> None:
-    """`count` batches of ten records, timestamps as in the rig."""
+    """Appends `count` batches of ten records, with the timestamps of the rig."""
     for _ in range(count):
         data = bytearray(batch(log.end_offset, 10, 40))
         log.append(data, leader_epoch=epoch, now_ms=10**9)
 
 
 @pytest.mark.parametrize("second_bytes", [6000, 9000, 100_000])
-def test_a_new_leader_goes_on_at_the_cold_end_and_every_offset_reads_back(
+def test_new_leader_uploads_from_the_cold_end_and_every_offset_is_read(
     second_bytes: int,
 ) -> None:
     rig = Rig()
@@ -76,7 +76,7 @@ def test_a_new_leader_goes_on_at_the_cold_end_and_every_offset_reads_back(
     rig.run(scenario)
 
 
-def test_an_index_lets_a_point_read_begin_near_its_batch() -> None:
+def test_index_lets_a_point_read_begin_near_its_batch() -> None:
     rig = Rig()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Manifests as bytes: they read back, and nothing else is taken for one."""
+"""Tests of manifests as bytes: they decode to what was encoded, and all other bytes are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MADE = replace(
 )
 
 
-def test_manifests_read_back_and_are_plain_json() -> None:
+def test_manifests_decode_to_what_was_encoded_and_are_plain_json() -> None:
     data = encode(MADE)
     assert decode(data, "key") == MADE
     body = json.loads(data)["body"]
@@ -30,12 +30,12 @@ def test_manifests_read_back_and_are_plain_json() -> None:
     assert body["entries"][0]["key"] == entry(100, 110).key
 
 
-def test_sub_manifests_read_back() -> None:
+def test_sub_manifests_decode_to_what_was_encoded() -> None:
     nodes = (SPILL, entry(100, 110))
     assert decode_submanifest(encode_submanifest(PID, 1, nodes), "key") == nodes
 
 
-def test_any_flipped_bit_is_corrupt() -> None:
+def test_manifest_with_a_flipped_bit_is_corrupt() -> None:
     data = encode(MADE)
     for at in range(len(data)):
         spoiled = bytearray(data)
@@ -45,7 +45,7 @@ def test_any_flipped_bit_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, 100])
-def test_a_cut_off_manifest_is_corrupt(cut: int) -> None:
+def test_cut_off_manifest_is_corrupt(cut: int) -> None:
     with pytest.raises(Corrupt):
         decode(encode(MADE)[:cut], "key")
 
@@ -62,22 +62,22 @@ def test_a_cut_off_manifest_is_corrupt(cut: int) -> None:
         {**json.loads(encode(MADE))["body"], "cold_end_offset": 7},
     ],
 )
-def test_a_document_that_proves_itself_but_is_no_manifest_is_corrupt(body: dict[str, object]) -> None:
+def test_valid_document_that_is_no_manifest_is_corrupt(body: dict[str, object]) -> None:
     with pytest.raises(Corrupt):
         decode(seal(body), "key")
 
 
-def test_a_newer_format_is_refused() -> None:
+def test_manifest_of_a_newer_format_is_refused() -> None:
     with pytest.raises(Refused, match="format 2"):
         decode(seal({**json.loads(encode(MADE))["body"], "format": 2}), "key")
 
 
-def test_sub_manifests_with_a_gap_or_nothing_are_corrupt() -> None:
+def test_empty_sub_manifest_or_one_with_a_gap_is_corrupt() -> None:
     for nodes in ((), (entry(0, 10), entry(20, 30))):
         with pytest.raises(Corrupt):
             decode_submanifest(encode_submanifest(PID, 1, nodes), "key")
 
 
-def test_an_empty_manifest_is_one_too() -> None:
+def test_empty_manifest_decodes_to_itself() -> None:
     empty = Manifest("t", PID.topic_id, PID.partition, 3)
     assert decode(encode(empty), "key") == empty

@@ -1,4 +1,4 @@
-"""Changing a manifest by compare-and-swap: races, lost replies, late puts, fencing, spills."""
+"""Tests of manifest changes by compare-and-swap: races, lost replies, late puts, fencing, spills."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tiered.ids import PartitionId
 from tiered.object_store.faulty import FaultKind, FaultRule
 
 
-def adding(base: int, epoch: int = 1) -> ManifestChange:
-    """A change that adds the segment [base, base + 10) behind whatever is there."""
+def add_segment_at(base: int, epoch: int = 1) -> ManifestChange:
+    """Returns a change that adds the segment [base, base + 10) behind any others."""
 
     def change(current: Manifest, _: Submanifests) -> Manifest:
         return current.add(entry(base, base + 10, epoch=epoch))
@@ -26,17 +26,17 @@ def adding(base: int, epoch: int = 1) -> ManifestChange:
     return change
 
 
-def appending(current: Manifest, _: Submanifests) -> Manifest:
-    """Adds ten offsets at the cold end."""
+def append_segment(current: Manifest, _: Submanifests) -> Manifest:
+    """Returns a change that adds ten offsets at the cold end."""
     end = current.cold_end_offset
     return current.add(entry(end, end + 10))
 
 
 async def add(broker: Broker, base: int, epoch: int = 1) -> Manifest:
-    return await broker.manifests.change(PID, TOPIC, epoch, adding(base, epoch))
+    return await broker.manifests.change(PID, TOPIC, epoch, add_segment_at(base, epoch))
 
 
-def test_a_change_is_in_the_bucket_when_it_returns() -> None:
+def test_change_is_in_the_bucket_when_it_returns() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -49,7 +49,7 @@ def test_a_change_is_in_the_bucket_when_it_returns() -> None:
     rig.run(scenario)
 
 
-def test_a_change_that_changes_nothing_writes_nothing() -> None:
+def test_change_without_effect_writes_nothing() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -65,7 +65,7 @@ def test_a_change_that_changes_nothing_writes_nothing() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_REPLY, FaultKind.ERROR, FaultKind.CONFLICT])
 @pytest.mark.parametrize("times", [1, 3])
-def test_after_an_unclear_put_the_change_is_made_exactly_once(kind: FaultKind, times: int) -> None:
+def test_change_after_an_unknown_outcome_is_made_exactly_once(kind: FaultKind, times: int) -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -80,7 +80,7 @@ def test_after_an_unclear_put_the_change_is_made_exactly_once(kind: FaultKind, t
     rig.run(scenario)
 
 
-def test_a_put_that_lands_after_its_retry_did_changes_nothing() -> None:
+def test_put_that_lands_after_its_retry_changes_nothing() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -95,7 +95,7 @@ def test_a_put_that_lands_after_its_retry_did_changes_nothing() -> None:
     rig.run(scenario)
 
 
-def test_many_writers_of_one_manifest_lose_no_change_and_make_none_twice() -> None:
+def test_concurrent_writers_make_every_change_exactly_once() -> None:
     for seed in range(20):
         rig = Rig(seed)
 
@@ -113,7 +113,7 @@ def test_many_writers_of_one_manifest_lose_no_change_and_make_none_twice() -> No
                 done = 0
                 for _ in range(5):
                     try:
-                        await broker.manifests.change(PID, TOPIC, 1, appending)
+                        await broker.manifests.change(PID, TOPIC, 1, append_segment)
                         done += 1
                     except Unavailable:
                         pass
@@ -132,7 +132,7 @@ def test_many_writers_of_one_manifest_lose_no_change_and_make_none_twice() -> No
         rig.run(scenario)
 
 
-def test_a_higher_epoch_fences_the_lower_one_for_good() -> None:
+def test_higher_epoch_fences_the_lower_one_for_good() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -148,7 +148,7 @@ def test_a_higher_epoch_fences_the_lower_one_for_good() -> None:
     rig.run(scenario)
 
 
-def test_a_fenced_writers_late_put_never_lands() -> None:
+def test_late_put_of_a_fenced_writer_never_lands() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -166,7 +166,7 @@ def test_a_fenced_writers_late_put_never_lands() -> None:
     rig.run(scenario)
 
 
-def test_an_outage_ends_in_unavailable_and_the_next_change_settles_what_was_undecided() -> None:
+def test_next_change_after_an_outage_decides_the_pending_one() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -187,7 +187,7 @@ def test_an_outage_ends_in_unavailable_and_the_next_change_settles_what_was_unde
     rig.run(scenario)
 
 
-def test_a_cancelled_change_is_settled_like_an_undecided_one() -> None:
+def test_cancelled_change_is_decided_by_the_next_one() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -206,13 +206,13 @@ def test_a_cancelled_change_is_settled_like_an_undecided_one() -> None:
     rig.run(scenario)
 
 
-def test_changes_of_one_partition_queue_up() -> None:
+def test_changes_of_one_partition_are_queued() -> None:
     rig = Rig()
 
     async def scenario() -> None:
         broker = rig.broker()
         broker.faults.first_byte_seconds = 0.1
-        await asyncio.gather(*(broker.manifests.change(PID, TOPIC, 1, appending) for _ in range(5)))
+        await asyncio.gather(*(broker.manifests.change(PID, TOPIC, 1, append_segment) for _ in range(5)))
         manifest = await broker.manifests.load(PID)
         assert manifest is not None and (manifest.sequence, manifest.segment_count) == (5, 5)
 
@@ -280,7 +280,7 @@ def test_damaged_manifests_are_read_once_more_then_corrupt() -> None:
     rig.run(scenario)
 
 
-def test_a_missing_sub_manifest_names_its_key() -> None:
+def test_error_of_a_missing_sub_manifest_names_its_key() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -297,7 +297,7 @@ def test_a_missing_sub_manifest_names_its_key() -> None:
     rig.run(scenario)
 
 
-def test_a_deleted_topics_manifest_is_not_made_again_by_a_write_under_way() -> None:
+def test_pending_write_does_not_recreate_the_manifest_of_a_deleted_topic() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -332,7 +332,7 @@ def test_lost_manifest_is_corrupt_and_its_objects_are_no_garbage() -> None:
     rig.run(scenario)
 
 
-def test_a_change_undecided_when_a_newer_leader_took_over_is_decided() -> None:
+def test_undecided_change_is_decided_after_a_newer_leader_took_over() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -350,8 +350,8 @@ def test_a_change_undecided_when_a_newer_leader_took_over_is_decided() -> None:
     rig.run(scenario)
 
 
-def test_a_sub_manifest_that_another_one_stands_for_is_corrupt() -> None:
-    """Well-formed and proved, but of other offsets, of another level, or of another partition."""
+def test_sub_manifest_replaced_by_another_valid_one_is_corrupt() -> None:
+    """The replacement is well-formed and passes its CRC, but has other offsets, another level, or another partition."""
     rig = Rig()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Plans of uploads, expiry and garbage: the mistakes of tiered retention, one by one."""
+"""Tests of the plans of uploads, expiry and garbage: one test for each known mistake of tiered retention."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ LOCAL = [Local(0, 10), Local(10, 20), Local(20, 30)]
         (10, 20, UploadPlan(10, 10)),
     ],
 )
-def test_the_oldest_closed_segment_above_the_cold_end_and_below_the_stable_offset(
+def test_next_upload_is_the_oldest_closed_stable_segment_above_cold_end(
     cold_end: int, stable: int, plan: UploadPlan | None
 ) -> None:
     assert next_upload(LOCAL, replace(manifest(), cold_end_offset=cold_end), stable) == plan
 
 
-def test_a_hole_between_cold_and_local_is_never_copied_over() -> None:
+def test_hole_between_cold_and_local_segments_stops_uploads() -> None:
     with pytest.raises(Corrupt, match="gap"):
         next_upload(LOCAL[1:], manifest(), 100)
 
@@ -76,7 +76,7 @@ def test_segments_expire_by_size_of_cold_and_local_together(limit: int, local: i
     assert (None if found is None else found.start_offset) == start
 
 
-def test_a_fresh_leader_that_does_not_know_the_remote_size_expires_nothing() -> None:
+def test_leader_without_a_manifest_of_its_epoch_expires_nothing() -> None:
     limits = Limits(retention_ms=0, retention_bytes=0)
     assert plan_expiry(None, limits, local=10**12) is None
     assert plan_expiry(THREE, limits, epoch=2) is None
@@ -84,11 +84,11 @@ def test_a_fresh_leader_that_does_not_know_the_remote_size_expires_nothing() -> 
 
 
 @pytest.mark.parametrize("infinite", [-1, -2, -(2**63)])
-def test_infinite_retention_keeps_everything_whatever_negative_number_says_so(infinite: int) -> None:
+def test_any_negative_retention_keeps_everything(infinite: int) -> None:
     assert plan_expiry(THREE, Limits(infinite, infinite), local=10**15, now=10**15) is None
 
 
-def test_a_topic_without_local_copies_expires_by_policy_only() -> None:
+def test_topic_without_local_copies_expires_by_its_policy_only() -> None:
     assert plan_expiry(THREE, Limits(retention_bytes=1000), local=0) is None
     assert plan_expiry(THREE, Limits(retention_ms=500), local=0, now=1501) == Expiry(10, "retention.ms")
 
@@ -105,7 +105,7 @@ def test_timestamp_of_the_future_does_not_keep_later_cold_segments() -> None:
     assert plan_expiry(future, Limits(retention_ms=500)) == Expiry(20, "retention.ms")
 
 
-def test_infinite_retention_opens_no_sub_manifest_and_finite_asks_for_the_oldest() -> None:
+def test_only_finite_retention_needs_the_oldest_sub_manifest() -> None:
     run = THREE.find_pack_range(1)
     assert run is not None
     spilled = THREE.pack(run, "sub")
@@ -118,7 +118,7 @@ def test_infinite_retention_opens_no_sub_manifest_and_finite_asks_for_the_oldest
     assert found == Expiry(10, "retention.ms")
 
 
-def test_what_a_new_start_drops_is_named_once_children_before_their_sub_manifest() -> None:
+def test_dropped_objects_are_listed_once_and_before_their_sub_manifest() -> None:
     run = THREE.find_pack_range(1)
     assert run is not None
     spilled, opened = THREE.pack(run, "sub"), {"sub": run.nodes}
@@ -129,13 +129,13 @@ def test_what_a_new_start_drops_is_named_once_children_before_their_sub_manifest
     assert find_dropped_keys(spilled.nodes, 10, 30, {}) == keys[1:]
 
 
-def listed(key: str) -> ListedObject:
+def listed_object(key: str) -> ListedObject:
     return ListedObject(key, 1, 0)
 
 
-def test_garbage_is_what_no_manifest_can_name_any_more() -> None:
+def test_garbage_is_every_object_that_no_manifest_can_name() -> None:
     named, orphan, own = (segment_key(PID, 0, epoch, f"{epoch:032x}") for epoch in (1, 2, 5))
     uploading, newer = segment_key(PID, 10, 5, "f" * 32), segment_key(PID, 10, 6, "e" * 32)
-    there = [listed(key) for key in (named, orphan, own, uploading, newer, manifest_key(PID), "data/readme.txt")]
+    there = [listed_object(key) for key in (named, orphan, own, uploading, newer, manifest_key(PID), "data/readme.txt")]
     found = find_garbage(there, {named}, {uploading}, 5)
     assert [item.key for item in found] == [orphan, own]

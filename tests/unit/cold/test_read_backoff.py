@@ -1,4 +1,4 @@
-"""Readers that ask again and again for what cannot be read cost the bucket little, and the log says why."""
+"""Tests of readers that retry a read that fails: the bucket gets few requests, and the log names the reason."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tiered.object_store.faulty import FaultKind, FaultRule
 MINUTE = 60.0
 
 
-async def spins(broker: Broker, manifest: Manifest, offset: int, seconds: float) -> int:
-    """Asks a hundred times a second; how many gets that made."""
+async def count_gets(broker: Broker, manifest: Manifest, offset: int, seconds: float) -> int:
+    """Reads a hundred times a second for `seconds`. Returns how many gets the bucket received."""
     before = broker.store.calls["get"]
     for _ in range(int(seconds * 100)):
         with pytest.raises((Unavailable, Corrupt)):
@@ -24,7 +24,7 @@ async def spins(broker: Broker, manifest: Manifest, offset: int, seconds: float)
     return broker.store.calls["get"] - before
 
 
-def test_busy_client_of_an_unreachable_bucket_costs_a_get_every_10_seconds(
+def test_reads_of_an_unreachable_bucket_cost_a_get_every_10_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig()
@@ -33,8 +33,8 @@ def test_busy_client_of_an_unreachable_bucket_costs_a_get_every_10_seconds(
     async def scenario() -> None:
         broker, manifest = await cold(rig)
         broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
-        assert await spins(broker, manifest, 5, MINUTE) <= 14
-        assert await spins(broker, manifest, 85, MINUTE) <= 8, "another offset of the same partition"
+        assert await count_gets(broker, manifest, 5, MINUTE) <= 14
+        assert await count_gets(broker, manifest, 85, MINUTE) <= 8, "another offset of the same partition"
         said = [each for each in caplog.messages if "cold read failed" in each]
         assert said and "SlowDown" in said[0] and len(said) <= 16
         broker.fail()
@@ -49,14 +49,14 @@ def test_busy_client_of_an_unreachable_bucket_costs_a_get_every_10_seconds(
     rig.run(scenario)
 
 
-def test_many_readers_of_an_unreachable_bucket_share_one_try() -> None:
+def test_readers_of_an_unreachable_bucket_share_one_get() -> None:
     rig = Rig()
     small(rig)
 
     async def scenario() -> None:
         broker, manifest = await cold(rig)
         broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
-        await spins(broker, manifest, 5, MINUTE)
+        await count_gets(broker, manifest, 5, MINUTE)
         await asyncio.sleep(10)
         before = broker.store.calls["get"]
         reads = [broker.reader.read(PID, manifest, offset, 1) for offset in range(0, 160, 10)]
@@ -74,13 +74,13 @@ def test_damaged_segment_delays_no_reader_of_other_offsets() -> None:
     async def scenario() -> None:
         broker, manifest = await cold(rig)
         await rig.bucket.memory.delete([manifest.entries[0].key])
-        assert await spins(broker, manifest, 5, MINUTE) <= 60
+        assert await count_gets(broker, manifest, 5, MINUTE) <= 60
         assert await broker.reader.read(PID, manifest, 85, 1)
 
     rig.run(scenario)
 
 
-def test_looking_up_a_time_is_held_up_too() -> None:
+def test_time_lookups_wait_for_the_backoff_too() -> None:
     rig = Rig()
     small(rig)
 

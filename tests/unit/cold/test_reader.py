@@ -1,4 +1,5 @@
-"""Cold reads: any offset, any size, the same bytes as were written; offsets by time."""
+"""Tests of cold reads: reads of any offset and size return the bytes that were written, and time look-ups the right
+offset."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tiered.records.native import walk
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_offset_reads_the_whole_batch_that_holds_it(codec: Codec) -> None:
+def test_read_at_any_offset_returns_its_whole_batch(codec: Codec) -> None:
     rig = Rig()
     rows = [[(1000 * (10 * i + j), None, b"value %d" % j, ()) for j in range(10)] for i in range(8)]
     data = [encode_batch(rows[i], base_offset=10 * i, leader_epoch=1, codec=codec) for i in range(8)]
@@ -29,7 +30,7 @@ def test_every_offset_reads_the_whole_batch_that_holds_it(codec: Codec) -> None:
     rig.run(scenario)
 
 
-def test_reads_one_after_the_other_give_the_log_whatever_their_size() -> None:
+def test_consecutive_reads_of_any_size_return_the_log() -> None:
     for seed in range(4):
         rig = Rig(seed)
         sizes = random.Random(seed)
@@ -55,7 +56,7 @@ def test_reads_one_after_the_other_give_the_log_whatever_their_size() -> None:
         rig.run(scenario)
 
 
-def test_a_range_is_given_in_whole_batches_and_no_more() -> None:
+def test_range_read_returns_whole_batches_and_no_more() -> None:
     rig = Rig()
     small(rig)
 
@@ -72,7 +73,7 @@ def test_a_range_is_given_in_whole_batches_and_no_more() -> None:
     rig.run(scenario)
 
 
-def test_offsets_outside_the_cold_range_are_refused() -> None:
+def test_read_outside_the_cold_range_is_refused() -> None:
     rig = Rig()
     small(rig)
 
@@ -89,7 +90,7 @@ def test_offsets_outside_the_cold_range_are_refused() -> None:
     rig.run(scenario)
 
 
-def test_an_older_manifest_is_refreshed_when_it_does_not_name_the_offset() -> None:
+def test_old_manifest_without_the_offset_is_refreshed() -> None:
     rig = Rig()
     small(rig)
 
@@ -104,7 +105,7 @@ def test_an_older_manifest_is_refreshed_when_it_does_not_name_the_offset() -> No
     rig.run(scenario)
 
 
-def test_a_record_larger_than_the_limit_is_given_whole() -> None:
+def test_batch_above_the_read_limit_is_returned_whole() -> None:
     rig = Rig()
     rig.log.write([batch(0, 1, 100), batch(1, 1, 20 * MIB), batch(2, 1, 100)], 3)
 
@@ -117,7 +118,7 @@ def test_a_record_larger_than_the_limit_is_given_whole() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_offsets_by_time_are_those_of_a_plain_scan_even_out_of_order(codec: Codec) -> None:
+def test_time_lookup_equals_a_plain_scan_even_out_of_order(codec: Codec) -> None:
     for seed in range(5):
         rig = Rig(seed)
         rig.log.lineage = [(3, 0)]
@@ -147,7 +148,7 @@ def test_offsets_by_time_are_those_of_a_plain_scan_even_out_of_order(codec: Code
         rig.run(scenario)
 
 
-def test_nothing_is_found_by_time_where_nothing_is_cold() -> None:
+def test_time_lookup_without_cold_segments_finds_nothing() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -156,7 +157,7 @@ def test_nothing_is_found_by_time_where_nothing_is_cold() -> None:
     rig.run(scenario)
 
 
-def test_a_reader_at_the_end_of_what_was_cold_goes_on_with_what_became_cold_since() -> None:
+def test_reader_at_the_old_cold_end_reads_newly_cold_segments() -> None:
     rig = Rig()
     rig.log.fill(0, 2)
 

@@ -1,4 +1,5 @@
-"""Bytes that rotted, on the way or in the bucket: read once more, then Corrupt with the object and the place."""
+"""Tests of bytes that were damaged in transfer or in the bucket: the reader reads them once more, then raises Corrupt
+with object and position."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tiered.records.native import walk
 
 
 @pytest.mark.parametrize("kind", [FaultKind.FLIPPED, FaultKind.TRUNCATED])
-def test_a_bad_range_is_read_once_more(kind: FaultKind) -> None:
+def test_damaged_range_is_read_once_more(kind: FaultKind) -> None:
     for seed in range(40):
         rig = Rig(seed)
         large(rig, segments=2, batches=10)
@@ -51,7 +52,7 @@ def test_damage_in_the_bucket_is_corrupt_with_key_and_position(at: int) -> None:
     rig.run(scenario)
 
 
-def test_a_missing_object_is_corrupt_while_the_manifest_names_it_and_out_of_range_after() -> None:
+def test_missing_object_is_corrupt_only_while_the_manifest_names_it() -> None:
     rig = Rig()
     small(rig)
 
@@ -70,7 +71,7 @@ def test_a_missing_object_is_corrupt_while_the_manifest_names_it_and_out_of_rang
     rig.run(scenario)
 
 
-def test_an_object_that_ends_early_is_corrupt() -> None:
+def test_object_that_ends_early_is_corrupt() -> None:
     rig = Rig()
     small(rig)
 
@@ -84,7 +85,7 @@ def test_an_object_that_ends_early_is_corrupt() -> None:
     rig.run(scenario)
 
 
-def test_an_unreachable_bucket_is_unavailable_and_reading_goes_on_after() -> None:
+def test_reader_continues_after_the_bucket_was_unreachable() -> None:
     rig = Rig()
     small(rig)
 
@@ -123,8 +124,8 @@ def test_damaged_sections_are_read_once_more_then_corrupt() -> None:
 
 
 @pytest.mark.parametrize(("at", "what"), [(7, "base offset"), (15, "leader epoch")])
-def test_a_header_field_that_no_crc_covers_is_held_against_its_neighbours(at: int, what: str) -> None:
-    """One wrong bit in a base offset or a leader epoch, for once on the way: the batch is read again, not believed."""
+def test_header_fields_without_a_crc_are_checked_against_their_neighbours(at: int, what: str) -> None:
+    """One transfer flips a bit of a base offset or a leader epoch. The reader notices it and reads the batch again."""
     rig = Rig()
     batches = [batch(base, 2) for base in range(0, 40, 2)]
     rig.log.write(batches, 40)
@@ -133,13 +134,13 @@ def test_a_header_field_that_no_crc_covers_is_held_against_its_neighbours(at: in
         reader, manifest = await cold(rig)
         whole = rig.log.all_bytes
         get = reader.store.inner.get
-        spoilt: list[str] = []
+        damaged: list[str] = []
 
         async def flipping(key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
             got = await get(key, start, length)
             place = sum(map(len, batches[:10])) + at - start
-            if key.endswith(".seg") and not spoilt and isinstance(got, GetResult) and 0 <= place < len(got.data):
-                spoilt.append(key)
+            if key.endswith(".seg") and not damaged and isinstance(got, GetResult) and 0 <= place < len(got.data):
+                damaged.append(key)
                 data = bytearray(got.data)
                 data[place] ^= 2
                 return GetResult(bytes(data), got.size, got.version)
@@ -147,7 +148,7 @@ def test_a_header_field_that_no_crc_covers_is_held_against_its_neighbours(at: in
 
         reader.store.inner.get = flipping  # type: ignore[method-assign]
         pieces = [bytes(piece.data) async for piece in reader.reader.iterate(PID, 0, manifest=manifest)]
-        assert spoilt, what
+        assert damaged, what
         assert b"".join(pieces) == whole
 
     rig.run(scenario)

@@ -1,4 +1,4 @@
-"""Read-ahead: fast over slow links, shared, bounded, and no more than a reader needs."""
+"""Tests of read-ahead: fast over slow connections, shared, bounded, and no more than a reader needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.unit.cold.rig import MIB, PID, Rig, cold, large
 from tiered.records.native import walk
 
 
-def test_a_replay_over_slow_connections_is_fast_because_many_are_used() -> None:
+def test_sequential_read_uses_many_slow_connections() -> None:
     rig = Rig()
     large(rig, segments=4, batches=64)
 
@@ -29,7 +29,7 @@ def test_a_replay_over_slow_connections_is_fast_because_many_are_used() -> None:
     rig.run(scenario)
 
 
-def test_a_sequence_of_fetches_is_as_fast_as_one_long_read() -> None:
+def test_sequence_of_fetches_is_as_fast_as_one_long_read() -> None:
     rig = Rig()
     large(rig, segments=4, batches=64)
 
@@ -75,7 +75,7 @@ def test_one_fetch_at_a_random_offset_reads_the_index_and_one_small_range() -> N
     rig.run(scenario)
 
 
-def test_a_reader_that_never_waits_does_not_read_further_ahead() -> None:
+def test_reader_that_never_waits_does_not_extend_read_ahead() -> None:
     rig = Rig()
     large(rig, batches=64)
 
@@ -108,7 +108,7 @@ def test_readers_of_one_partition_share_their_gets() -> None:
     rig.run(scenario)
 
 
-def test_a_small_budget_reads_the_same_bytes_one_chunk_at_a_time() -> None:
+def test_small_memory_budget_reads_one_chunk_at_a_time() -> None:
     rig = Rig()
     large(rig)
 
@@ -120,7 +120,7 @@ def test_a_small_budget_reads_the_same_bytes_one_chunk_at_a_time() -> None:
     rig.run(scenario)
 
 
-def test_idle_streams_give_their_chunks_back() -> None:
+def test_idle_streams_release_their_chunks() -> None:
     rig = Rig()
     large(rig)
 

@@ -1,4 +1,4 @@
-"""Sub-manifests are in the bucket before a manifest names them, and are no garbage by then."""
+"""Tests of sub-manifests: each is in the bucket before a manifest names it, and is no garbage until then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.errors import Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
 
 
-def test_a_sub_manifest_that_was_not_stored_is_not_named() -> None:
+def test_sub_manifest_that_was_not_stored_is_not_named() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -31,8 +31,9 @@ def test_a_sub_manifest_that_was_not_stored_is_not_named() -> None:
     rig.run(scenario)
 
 
-def test_a_sub_manifest_that_a_change_is_about_to_name_is_no_garbage() -> None:
-    """A sweep lists while records are deleted, or a segment is named: the manifest comes after the sub-manifest."""
+def test_sub_manifest_of_a_pending_change_is_no_garbage() -> None:
+    """A sweep lists objects while records are deleted, or while a segment is added. The manifest is written after the
+    sub-manifest."""
     rig = Rig()
 
     async def scenario() -> None:

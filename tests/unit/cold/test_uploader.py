@@ -1,4 +1,5 @@
-"""Uploads: the object, then the manifest; what is proved before it leaves; what is left behind when it breaks."""
+"""Tests of uploads: the object comes before the manifest, segments are checked before they leave, and a failed upload
+leaves only garbage."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.ports import FileSlice, NotFound
 
 
-def test_a_copied_segment_is_byte_identical_and_proves_itself() -> None:
+def test_uploaded_segment_has_the_same_bytes_and_a_valid_footer() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -40,7 +41,7 @@ def test_a_copied_segment_is_byte_identical_and_proves_itself() -> None:
     rig.run(scenario)
 
 
-def test_the_lineage_of_the_whole_log_goes_up_with_each_segment() -> None:
+def test_each_object_has_the_lineage_of_the_whole_log() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -58,7 +59,7 @@ def test_the_lineage_of_the_whole_log_goes_up_with_each_segment() -> None:
 
 
 def test_upload_from_inside_a_batch_has_the_lineage_of_the_whole_batch() -> None:
-    """DeleteRecords may cut inside a batch: the lineage of the log begins there, the segment before it."""
+    """DeleteRecords may cut inside a batch. The lineage of the log then begins there, and the segment before it."""
     rig = Rig()
 
     async def scenario() -> None:
@@ -75,7 +76,7 @@ def test_upload_from_inside_a_batch_has_the_lineage_of_the_whole_batch() -> None
     rig.run(scenario)
 
 
-def test_only_what_is_below_the_stable_offset_goes_up() -> None:
+def test_only_segments_below_the_stable_offset_are_uploaded() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -88,7 +89,7 @@ def test_only_what_is_below_the_stable_offset_goes_up() -> None:
     rig.run(scenario)
 
 
-def test_the_first_upload_of_a_new_leader_begins_exactly_at_the_cold_end() -> None:
+def test_first_upload_of_a_new_leader_begins_at_the_cold_end() -> None:
     rig, other = Rig(), Rig(2)
 
     async def scenario() -> None:
@@ -107,7 +108,7 @@ def test_the_first_upload_of_a_new_leader_begins_exactly_at_the_cold_end() -> No
     rig.run(scenario)
 
 
-def test_a_cold_end_inside_a_batch_is_corrupt_unless_nothing_below_is_cold() -> None:
+def test_cold_end_inside_a_batch_is_corrupt_if_any_segment_is_cold() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -120,9 +121,9 @@ def test_a_cold_end_inside_a_batch_is_corrupt_unless_nothing_below_is_cold() -> 
         assert written is not None
         assert (written.entries[0].base_offset, written.log_start_offset, written.cold_end_offset) == (10, 15, 40)
         rig.log.fill(40, 4)
-        misaligned = replace(written, cold_end_offset=45)
+        log_inside_a_batch = replace(written, cold_end_offset=45)
         with pytest.raises(Corrupt, match="inside a batch"):
-            await broker.uploader.upload_next(rig.log, misaligned, 1, 1000)
+            await broker.uploader.upload_next(rig.log, log_inside_a_batch, 1, 1000)
 
     rig.run(scenario)
 
@@ -143,7 +144,7 @@ def test_damaged_local_segment_is_never_uploaded(bit: int) -> None:
     rig.run(scenario)
 
 
-def test_a_local_segment_that_ends_inside_a_batch_never_leaves() -> None:
+def test_local_segment_that_ends_inside_a_batch_is_never_uploaded() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -156,7 +157,7 @@ def test_a_local_segment_that_ends_inside_a_batch_never_leaves() -> None:
     rig.run(scenario)
 
 
-def test_batches_larger_than_a_piece_and_across_pieces_are_proved_too() -> None:
+def test_batches_across_pieces_are_checked_before_upload() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -170,7 +171,7 @@ def test_batches_larger_than_a_piece_and_across_pieces_are_proved_too() -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.LATE_APPLY])
-def test_an_upload_that_fails_names_nothing_and_can_be_tried_again(kind: FaultKind) -> None:
+def test_failed_upload_leaves_the_manifest_and_can_be_retried(kind: FaultKind) -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -192,8 +193,9 @@ def test_an_upload_that_fails_names_nothing_and_can_be_tried_again(kind: FaultKi
     rig.run(scenario)
 
 
-def test_what_is_closed_by_then_is_named_by_one_change_of_the_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest is a request too: segments that close faster than they go up share one, up to a number of bytes."""
+def test_segments_closed_meanwhile_share_one_manifest_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest change costs a request. Segments that close faster than they are uploaded share one, up to a number of
+    bytes."""
     rig = Rig()
 
     async def scenario() -> None:
@@ -232,7 +234,7 @@ def test_objects_before_a_failed_upload_are_named_and_the_next_call_raises() -> 
     rig.run(scenario)
 
 
-def test_an_object_that_does_not_read_back_is_not_named() -> None:
+def test_object_that_cannot_be_read_back_is_not_named() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -247,7 +249,7 @@ def test_an_object_that_does_not_read_back_is_not_named() -> None:
     rig.run(scenario)
 
 
-def test_killed_between_object_and_manifest_leaves_an_orphan_that_the_next_leader_sweeps() -> None:
+def test_next_leader_sweeps_an_object_that_no_manifest_names() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -259,19 +261,19 @@ def test_killed_between_object_and_manifest_leaves_an_orphan_that_the_next_leade
         await rig.clock.sleep(5)
         old.store.revoke()
         upload.cancel()
-        orphans = await rig.keys(".seg")
-        assert len(orphans) == 1
+        unnamed_keys = await rig.keys(".seg")
+        assert len(unnamed_keys) == 1
         new = rig.broker("new")
         written = await new.upload_all(rig.log, 2)
         await rig.clock.sleep(10)
-        assert await new.collector.sweep(PID, TOPIC, 2) == orphans
+        assert await new.collector.sweep(PID, TOPIC, 2) == unnamed_keys
         assert await rig.keys(".seg") == [entry.key for entry in written.entries]
         assert await new.read_all() == rig.log.all_bytes
 
     rig.run(scenario)
 
 
-def test_a_fenced_leader_uploads_in_vain() -> None:
+def test_upload_of_a_fenced_leader_is_not_named() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -291,7 +293,7 @@ def test_a_fenced_leader_uploads_in_vain() -> None:
     rig.run(scenario)
 
 
-def test_two_leaders_upload_one_range_and_one_copy_is_chosen() -> None:
+def test_manifest_names_one_of_two_objects_of_the_same_range() -> None:
     for seed in range(30):
         rig = Rig(seed)
 
@@ -333,7 +335,7 @@ def test_two_leaders_upload_one_range_and_one_copy_is_chosen() -> None:
         rig.run(scenario)
 
 
-def test_an_undecided_manifest_change_keeps_its_object_from_the_sweep() -> None:
+def test_sweep_spares_the_object_of_an_undecided_change() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -359,7 +361,7 @@ def test_an_undecided_manifest_change_keeps_its_object_from_the_sweep() -> None:
     rig.run(scenario)
 
 
-def test_an_earlier_change_that_landed_late_is_found_before_anything_is_sent_again() -> None:
+def test_change_that_landed_late_is_found_before_the_next_upload() -> None:
     rig = Rig()
 
     async def scenario() -> None:

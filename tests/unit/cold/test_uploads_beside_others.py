@@ -1,4 +1,4 @@
-"""Uploads while records are deleted, while a sweep looks, and where they may not be."""
+"""Tests of uploads that run beside deletions of records and sweeps, and of uploads that must not start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.ids import PartitionId
 from tiered.object_store.faulty import FaultKind, FaultRule
 
 
-def test_nothing_goes_up_under_a_manifest_that_was_not_taken_over() -> None:
+def test_nothing_is_uploaded_before_the_manifest_is_taken_over() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -27,7 +27,7 @@ def test_nothing_goes_up_under_a_manifest_that_was_not_taken_over() -> None:
     rig.run(scenario)
 
 
-def test_a_segment_that_holds_more_than_it_should_never_leaves() -> None:
+def test_segment_whose_batches_exceed_its_offsets_is_never_uploaded() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -40,7 +40,7 @@ def test_a_segment_that_holds_more_than_it_should_never_leaves() -> None:
     rig.run(scenario)
 
 
-def test_records_that_are_deleted_while_they_go_up_are_not_named() -> None:
+def test_records_deleted_during_their_upload_are_not_named() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -59,8 +59,9 @@ def test_records_that_are_deleted_while_they_go_up_are_not_named() -> None:
 
 
 @pytest.mark.parametrize("slow", ["list", "manifest"])
-def test_object_that_is_named_during_a_sweep_is_no_garbage(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lists, notes what is in the making, and reads the manifest, in this order; each may take long."""
+def test_object_that_is_named_during_a_sweep_is_kept(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep lists objects, notes the uploads in flight, and reads the manifest, in this order. Each step may take
+    long."""
     rig = Rig()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Listeners: Kafka's syntax, its refusals, and the addresses for clients."""
+"""Tests of listeners: Kafka's syntax, refusals, and the addresses for clients."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
 
 
-def bound(**given: str) -> tuple[Endpoint, ...]:
+def bound_addresses(**given: str) -> tuple[Endpoint, ...]:
     """Returns the listeners of a broker with these settings."""
     return Settings.from_strings({name.replace("_", "."): text for name, text in given.items()}).effective_listeners()
 
 
-def told(hostname: str = "here", **given: str) -> list[str]:
+def advertised(hostname: str = "here", **given: str) -> list[str]:
     """Returns the listeners that its clients get."""
     settings = Settings.from_strings({name.replace("_", "."): text for name, text in given.items()})
     return [
@@ -23,17 +23,17 @@ def told(hostname: str = "here", **given: str) -> list[str]:
     ]
 
 
-def test_the_short_form_is_one_listener() -> None:
-    assert bound() == (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
-    assert bound(kafka="[::1]:0") == (Endpoint("PLAINTEXT", "::1", 0),)
-    assert bound(kafka="") == ()
+def test_short_form_is_one_listener() -> None:
+    assert bound_addresses() == (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
+    assert bound_addresses(kafka="[::1]:0") == (Endpoint("PLAINTEXT", "::1", 0),)
+    assert bound_addresses(kafka="") == ()
 
 
-def test_kafkas_form_replaces_it_and_controllers_are_left_out() -> None:
-    assert bound(listeners="PLAINTEXT://:9092,CONTROLLER://:9093", controller_listener_names="CONTROLLER") == (
-        Endpoint("PLAINTEXT", "0.0.0.0", 9092),
-    )
-    assert bound(listeners="inside://10.0.0.1:9092, OUTSIDE://0.0.0.0:9094") == (
+def test_kafkas_form_replaces_the_short_one_without_controllers() -> None:
+    assert bound_addresses(
+        listeners="PLAINTEXT://:9092,CONTROLLER://:9093", controller_listener_names="CONTROLLER"
+    ) == (Endpoint("PLAINTEXT", "0.0.0.0", 9092),)
+    assert bound_addresses(listeners="inside://10.0.0.1:9092, OUTSIDE://0.0.0.0:9094") == (
         Endpoint("INSIDE", "10.0.0.1", 9092),
         Endpoint("OUTSIDE", "0.0.0.0", 9094),
     )
@@ -41,12 +41,12 @@ def test_kafkas_form_replaces_it_and_controllers_are_left_out() -> None:
 
 def test_clients_get_advertised_addresses_or_else_the_listeners() -> None:
     listeners = "A://10.0.0.1:9092,B://0.0.0.0:9094"
-    assert told(listeners=listeners) == ["A 10.0.0.1:9092", "B here:9094"]
-    assert told(listeners=listeners, advertised_listeners="B://kafka.example.org:443") == [
+    assert advertised(listeners=listeners) == ["A 10.0.0.1:9092", "B here:9094"]
+    assert advertised(listeners=listeners, advertised_listeners="B://kafka.example.org:443") == [
         "A 10.0.0.1:9092",
         "B kafka.example.org:443",
     ]
-    assert told(kafka="0.0.0.0:9092", advertised_listeners="PLAINTEXT://[::1]:9092") == ["PLAINTEXT [::1]:9092"]
+    assert advertised(kafka="0.0.0.0:9092", advertised_listeners="PLAINTEXT://[::1]:9092") == ["PLAINTEXT [::1]:9092"]
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,15 @@ def test_clients_get_advertised_addresses_or_else_the_listeners() -> None:
         ({"advertised_listeners": "PLAINTEXT://0.0.0.0:9092"}, "it must name a host that clients can reach"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(given: dict[str, str], words: str) -> None:
+def test_invalid_listeners_are_refused_with_a_reason(given: dict[str, str], words: str) -> None:
     with pytest.raises(Refused) as refused:
-        bound(**given)
+        bound_addresses(**given)
     assert refused.value.code is Code.INVALID_CONFIG and words in refused.value.why
 
 
-def test_a_map_in_kafkas_stock_file_does_no_harm() -> None:
+def test_protocol_map_of_kafkas_stock_file_is_accepted() -> None:
     stock = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
-    assert bound(listener_security_protocol_map=stock) == bound()
+    assert bound_addresses(listener_security_protocol_map=stock) == bound_addresses()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_map_in_kafkas_stock_file_does_no_harm() -> None:
         ("http://10.0.0.1:8083", "http://10.0.0.1:8083"),
     ],
 )
-def test_http_clients_get_an_origin(given: str, origin: str) -> None:
+def test_http_clients_get_the_advertised_origin(given: str, origin: str) -> None:
     assert Settings.from_strings({"advertised.http": given}).resolve_advertised_http(40000) == origin
 
 

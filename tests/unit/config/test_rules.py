@@ -1,4 +1,4 @@
-"""Rules between settings, and the form of list values."""
+"""Tests of the rules between settings, and of the form of list values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiered.errors import Code, Refused
 
 
 @pytest.mark.parametrize("name", ["leader.replication.throttled.replicas", "follower.replication.throttled.replicas"])
-def test_lists_of_replicas_are_numbers_in_pairs_or_all(name: str) -> None:
+def test_throttled_replicas_are_pairs_of_numbers_or_all(name: str) -> None:
     for good in ("", "*", "0:1", "0:1, 11:22"):
         TopicConfig.from_strings({name: good})
     for bad in ("0", "0:1,*", "a:1", "0:-1", "0:1:2", "all"):
@@ -22,7 +22,7 @@ def test_lists_of_replicas_are_numbers_in_pairs_or_all(name: str) -> None:
 @pytest.mark.parametrize(
     ("heartbeat", "session"), [("3000", "6000"), ("1500", "3000"), ("9000", "6000"), ("1500", "500")]
 )
-def test_a_broker_says_more_than_twice_a_session_that_it_lives(heartbeat: str, session: str) -> None:
+def test_broker_must_send_more_than_two_heartbeats_a_session(heartbeat: str, session: str) -> None:
     given = {"broker.heartbeat.interval.ms": heartbeat, "broker.session.timeout.ms": session}
     with pytest.raises(Refused) as refused:
         Settings.from_strings(given)
@@ -31,7 +31,7 @@ def test_a_broker_says_more_than_twice_a_session_that_it_lives(heartbeat: str, s
     Settings.from_strings(given | {"broker.heartbeat.interval.ms": str(int(session) // 2 - 1)})
 
 
-def test_the_listener_for_brokers_is_one_that_is_there() -> None:
+def test_inter_broker_listener_must_exist() -> None:
     given = {"listeners": "PLAINTEXT://:9092,Inner://:9094", "inter.broker.listener.name": "inner"}
     assert Settings.from_strings(given).inter_broker_listener_name == "INNER"
     for wrong in (given | {"inter.broker.listener.name": "OUTER"}, {"inter.broker.listener.name": "INNER"}):

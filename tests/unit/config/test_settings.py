@@ -1,4 +1,4 @@
-"""Settings: accepted values, refused values and the texts of refusals."""
+"""Tests of settings: accepted values, refused values and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiered.config.settings import Settings, TopicConfig, broker_rows, parse_add
 from tiered.errors import Code, Refused
 
 
-def why(given: dict[str, str], table: type[TopicConfig] | type[Settings] = TopicConfig) -> str:
+def refusal(given: dict[str, str], table: type[TopicConfig] | type[Settings] = TopicConfig) -> str:
     """Returns the text of the refusal of `given`."""
     with pytest.raises(Refused) as refused:
         table.from_strings(given)
@@ -39,7 +39,7 @@ def test_values_are_typed_by_their_row() -> None:
     assert config.cleanup_policy == ("delete",)
 
 
-def test_what_is_not_given_comes_from_the_defaults_handed_in() -> None:
+def test_missing_values_come_from_the_given_defaults() -> None:
     config = TopicConfig.from_strings({"segment.ms": "5"}, TopicConfig(segment_bytes=4096))
     assert (config.segment_ms, config.segment_bytes) == (5, 4096)
 
@@ -61,20 +61,20 @@ def test_what_is_not_given_comes_from_the_defaults_handed_in() -> None:
         ({"cleanup.policy": ""}, "cleanup.policy=: it must be a list of delete"),
     ],
 )
-def test_a_refusal_names_the_key_the_value_and_what_is_allowed(given: dict[str, str], words: str) -> None:
-    assert why(given) == words
+def test_refusal_names_the_key_the_value_and_the_allowed_values(given: dict[str, str], words: str) -> None:
+    assert refusal(given) == words
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_compaction_is_refused_with_the_reason(policy: str) -> None:
-    assert "not built yet" in why({"cleanup.policy": policy})
-    assert f"log.cleanup.policy={policy}: log compaction is not built yet" in why(
+    assert "not built yet" in refusal({"cleanup.policy": policy})
+    assert f"log.cleanup.policy={policy}: log compaction is not built yet" in refusal(
         {"log.cleanup.policy": policy}, Settings
     )
 
 
 def test_flush_to_the_bucket_is_refused_with_the_reason() -> None:
-    assert "not built yet" in why({"flush": "bucket"})
+    assert "not built yet" in refusal({"flush": "bucket"})
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_flush_to_the_bucket_is_refused_with_the_reason() -> None:
         {"retention.bytes": "1000", "local.retention.bytes": "2000"},
     ],
 )
-def test_a_local_copy_cannot_outlive_the_record(given: dict[str, str]) -> None:
-    assert "must not exceed retention." in why(given)
+def test_local_retention_may_not_exceed_total_retention(given: dict[str, str]) -> None:
+    assert "must not exceed retention." in refusal(given)
 
 
 def test_local_retention_may_be_shorter_equal_or_follow() -> None:
@@ -95,7 +95,7 @@ def test_local_retention_may_be_shorter_equal_or_follow() -> None:
     TopicConfig.from_strings({"retention.ms": "-1", "local.retention.ms": "-1"})
 
 
-def test_a_broker_gives_topics_their_defaults() -> None:
+def test_broker_settings_are_defaults_of_topics() -> None:
     settings = Settings.from_strings({"log.segment.bytes": "2048", "log.retention.ms": "9", "message.max.bytes": "77"})
     assert settings.topic_defaults() == TopicConfig(segment_bytes=2048, retention_ms=9, max_message_bytes=77)
     assert Settings().topic_defaults() == TopicConfig()
@@ -112,7 +112,7 @@ def test_every_topic_setting_has_a_broker_default_of_the_same_type() -> None:
         assert (named[name].default, named[name].allowed) == (row.default, row.allowed)
 
 
-def test_a_broker_may_turn_tiering_off() -> None:
+def test_broker_may_turn_tiering_off() -> None:
     settings = Settings.from_strings({"remote.log.storage.system.enable": "false"})
     assert settings.topic_defaults().remote_storage_enable is False
 
@@ -126,19 +126,21 @@ def test_a_broker_may_turn_tiering_off() -> None:
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_the_finest_unit_that_is_given_wins(given: dict[str, str], expected: int) -> None:
+def test_finest_unit_wins(given: dict[str, str], expected: int) -> None:
     assert Settings.from_strings(given).log_retention_ms == expected
 
 
-def test_a_larger_unit_is_refused_under_its_own_name() -> None:
-    assert why({"log.retention.hours": "soon"}, Settings).startswith("log.retention.hours=soon: it must be an integer")
-    assert why({"log.retention.hours": str(2**62)}, Settings).startswith("log.retention.hours=")
+def test_refusal_of_a_larger_unit_names_its_key() -> None:
+    assert refusal({"log.retention.hours": "soon"}, Settings).startswith(
+        "log.retention.hours=soon: it must be an integer"
+    )
+    assert refusal({"log.retention.hours": str(2**62)}, Settings).startswith("log.retention.hours=")
 
 
-def test_names_of_kafkas_files_are_taken_for_ours() -> None:
+def test_names_of_kafkas_files_are_aliases() -> None:
     settings = Settings.from_strings({"log.dirs": "/data", "broker.id": "7", "process.roles": "broker,controller"})
     assert (settings.data_dir, settings.node_id) == ("/data", 7)
-    assert "one directory" in why({"log.dirs": "/a,/b"}, Settings)
+    assert "one directory" in refusal({"log.dirs": "/a,/b"}, Settings)
 
 
 def test_every_name_has_one_meaning() -> None:
@@ -148,16 +150,16 @@ def test_every_name_has_one_meaning() -> None:
 
 
 @pytest.mark.parametrize("text", ["8082", "127.0.0.1", ":80", "host:port", "host:70000", "host:-1"])
-def test_an_address_is_host_and_port(text: str) -> None:
-    assert why({"http": text}, Settings) == f"http={text}: it must be HOST:PORT with a port from 0 to 65535"
+def test_address_is_host_and_port(text: str) -> None:
+    assert refusal({"http": text}, Settings) == f"http={text}: it must be HOST:PORT with a port from 0 to 65535"
 
 
-def test_an_ipv6_host_stands_in_brackets() -> None:
+def test_ipv6_host_needs_brackets() -> None:
     assert parse_address("[::1]:8082", "http") == ("::1", 8082)
     assert parse_address("localhost:0", "http") == ("localhost", 0)
 
 
-def test_settings_as_text_read_back_equal() -> None:
+def test_settings_as_text_parse_to_equal_settings() -> None:
     for made in (TopicConfig(flush="ack", retention_ms=-1), TopicConfig()):
         assert TopicConfig.from_strings(made.to_strings()) == made
     assert Settings.from_strings(Settings(node_id=3).to_strings()) == Settings(node_id=3)
@@ -175,7 +177,7 @@ def test_settings_as_text_read_back_equal() -> None:
         ("max.compaction.lag.ms", "5", "0"),
     ],
 )
-def test_settings_of_tools_are_taken_and_those_that_would_lie_refused(name: str, good: str, bad: str | None) -> None:
+def test_settings_of_tools_accept_only_values_that_are_kept(name: str, good: str, bad: str | None) -> None:
     made = TopicConfig.from_strings({name: good})
     assert made.to_strings()[name] == ("1.0" if good == "1" else good.lower())
     if bad is not None:

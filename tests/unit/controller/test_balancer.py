@@ -11,8 +11,10 @@ import pytest
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
+from tests.unit.member_view import make_view
 from tiered.config.settings import Settings
 from tiered.controller.balancer import SETTLE_SECONDS, Balancer, BalancingPlan
+from tiered.controller.member_view import MemberView
 from tiered.controller.missing_replicas import MissingReplicas
 from tiered.controller.preferred_leaders import PreferredLeaders
 from tiered.controller.requests import ElectLeaders, Reassign
@@ -47,8 +49,7 @@ class Desk:
     """A running balancer, the image that it reads, and the requests that it has submitted, with their times."""
 
     clock: SimClock
-    image: Image = field(default_factory=Image)
-    settings: Settings = field(default_factory=Settings)
+    view: MemberView
     requests: list[tuple[float, Asked]] = field(default_factory=list)
     refuses: bool = False
     changed: Callable[[], None] = lambda: None
@@ -59,7 +60,7 @@ class Desk:
             raise Refused(Code.REQUEST_TIMED_OUT, "no slot")
 
     def show(self, image: Image) -> None:
-        self.image = image
+        self.view.loader.image = image
         self.changed()
 
     def sizes(self) -> list[int]:
@@ -72,8 +73,8 @@ def run(plan: BalancingPlan[Any], scenario: Callable[[Desk], Coroutine[Any, Any,
     loop = SimLoop(1)
 
     async def main() -> None:
-        desk = Desk(SimClock(loop), settings=Settings(**settings))
-        balancer = Balancer(plan, desk.submit, lambda: desk.image, lambda: desk.settings, desk.clock)
+        desk = Desk(SimClock(loop), make_view(settings=Settings(**settings)))
+        balancer = Balancer(plan, desk.submit, desk.view, desk.clock)
         desk.changed = balancer.on_image
         running = asyncio.create_task(balancer.run())
         await scenario(desk)
@@ -122,7 +123,7 @@ def test_refused_election_is_repeated_after_the_pause() -> None:
 
 def test_preferred_leaders_are_planned_at_the_interval_without_a_change() -> None:
     async def scenario(desk: Desk) -> None:
-        desk.image = misled(joined(1, 2), 3)  # nobody calls on_image
+        desk.view.loader.image = misled(joined(1, 2), 3)  # nobody calls on_image
         await asyncio.sleep(10 + SETTLE_SECONDS / 2)
         assert not desk.requests
         await asyncio.sleep(SETTLE_SECONDS)
@@ -145,7 +146,7 @@ def test_replicas_are_added_once_after_a_broker_joins() -> None:
         desk.show(short(joined(1), 3))
         await asyncio.sleep(5 * SETTLE_SECONDS)
         assert not desk.requests
-        image = desk.image.apply([BrokerRegistered(2, "i2", "d2", "", "", 1)])
+        image = desk.view.image.apply([BrokerRegistered(2, "i2", "d2", "", "", 1)])
         desk.show(image)
         await asyncio.sleep(SETTLE_SECONDS / 2)
         desk.show(image.apply([BrokerRegistered(3, "i3", "d3", "", "", 1)]))
@@ -153,7 +154,7 @@ def test_replicas_are_added_once_after_a_broker_joins() -> None:
         assert desk.sizes() == [3], "brokers that start together lead to one plan"
         ((_, request),) = desk.requests
         assert isinstance(request, Reassign) and {each.replicas for each in request.moves} == {(1, 2), (1, 3)}
-        desk.show(desk.image)
+        desk.show(desk.view.image)
         await asyncio.sleep(5 * SETTLE_SECONDS)
         assert desk.sizes() == [3], "a reassignment that is cancelled does not start again"
 
@@ -167,7 +168,7 @@ def test_refused_replicas_are_planned_again_with_the_next_broker() -> None:
         await asyncio.sleep(5 * SETTLE_SECONDS)
         assert desk.sizes() == [MissingReplicas.batch_max]
         desk.refuses = False
-        desk.show(desk.image.apply([BrokerRegistered(3, "i3", "d3", "", "", 1)]))
+        desk.show(desk.view.image.apply([BrokerRegistered(3, "i3", "d3", "", "", 1)]))
         await asyncio.sleep(5 * SETTLE_SECONDS)
         assert desk.sizes()[1:] == [MissingReplicas.batch_max, 1]
 

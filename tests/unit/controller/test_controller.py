@@ -1,4 +1,4 @@
-"""The controller: its decisions, its refusals, and the effect of a restart on leaderships."""
+"""Tests of the controller: its decisions, its refusals, and the effect of a restart on leaderships."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def refusal(shard: Controller, request: Request) -> Code:
     return refused.value.code
 
 
-def test_a_topic_is_created_with_its_leaders() -> None:
+def test_topic_is_created_with_its_leaders() -> None:
     shard = controller(1)
     decision = shard.decide(requests.CreateTopic("t", 2, configs={"segment.bytes": "2048"}), 1000)
     topic_id = encode_uuid(uuid.UUID(int=1))
@@ -64,7 +64,7 @@ def test_a_topic_is_created_with_its_leaders() -> None:
     assert decision.reply == TopicImage("t", topic_id, (partition, partition), {"segment.bytes": "2048"}, 1000)
 
 
-def test_to_validate_only_changes_nothing() -> None:
+def test_validation_only_changes_nothing() -> None:
     shard = controller(1)
     decision = shard.decide(requests.CreateTopic("t", validate_only=True), 1000)
     assert decision.changes == ()
@@ -80,7 +80,7 @@ def test_defaults_come_from_the_brokers_settings() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a b", "a\0", "ü", "x" * 250])
-def test_names_that_walk_paths_or_are_not_legal_are_refused(name: str) -> None:
+def test_illegal_names_and_paths_are_refused(name: str) -> None:
     assert refusal(controller(1), requests.CreateTopic(name)) is Code.INVALID_TOPIC_EXCEPTION
 
 
@@ -112,7 +112,7 @@ def test_names_that_walk_paths_or_are_not_legal_are_refused(name: str) -> None:
         (requests.AnnounceBroker(2, "i2", "x", {}), Code.STALE_BROKER_EPOCH),
     ],
 )
-def test_what_cannot_be_is_refused(request_: Request, code: Code) -> None:
+def test_invalid_creation_is_refused(request_: Request, code: Code) -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t"))
     decide(shard, requests.CreateTopic("a_b"))
@@ -139,7 +139,7 @@ def test_settings_change_and_return_to_the_default() -> None:
     assert shard.decide(requests.AlterTopicConfigs("t", {"segment.ms": "5"}), 1000).changes == ()
 
 
-def test_a_default_that_an_existing_topic_contradicts_is_refused() -> None:
+def test_default_that_contradicts_an_existing_topic_is_refused() -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t", configs={"local.retention.bytes": "5000"}))
     assert (
@@ -149,7 +149,7 @@ def test_a_default_that_an_existing_topic_contradicts_is_refused() -> None:
     assert decision.changes == (BrokerConfigChanged(ALL_BROKERS, {"log.retention.bytes": "6000"}),)
 
 
-def test_the_setting_of_one_broker_wins_over_that_of_all() -> None:
+def test_setting_of_one_broker_wins_over_that_of_all() -> None:
     shard = controller(1)
     decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.segment.bytes": "4096"}))
     decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
@@ -166,13 +166,13 @@ def register(shard: Controller, broker: int, *, whole: bool) -> PartitionImage:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_alone_a_new_incarnation_leads_again_under_a_new_epoch(whole: bool) -> None:
+def test_sole_replica_leads_again_under_a_new_epoch(whole: bool) -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t"))
     assert register(shard, 1, whole=whole) == PartitionImage((1,), 1, 1, (1,), partition_epoch=2)
 
 
-def test_a_new_incarnation_loses_what_others_can_lead() -> None:
+def test_new_incarnation_loses_partitions_that_others_can_lead() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     assert register(shard, 1, whole=False) == PartitionImage((1, 2), 2, 1, (2,), partition_epoch=2)
@@ -195,7 +195,7 @@ def test_no_leader_before_the_eligible_replica_returns() -> None:
     assert register(shard, 2, whole=True).leader == 2
 
 
-def test_the_same_incarnation_registers_once() -> None:
+def test_same_incarnation_registers_once() -> None:
     shard = controller(1)
     request = requests.RegisterBroker(1, "i1", "d1", "127.0.0.1:1")
     assert shard.decide(request, 1000).changes == ()
@@ -236,7 +236,7 @@ def test_loss_of_an_earlier_leader_counts_and_lowest_offset_stays() -> None:
     assert told(0, 5) == (LossReported(topic_id, 0, 1, 5, 1000),)
 
 
-def test_a_forgotten_topic_is_forgotten_once() -> None:
+def test_collected_topic_is_forgotten_once() -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t"))
     topic_id = shard.image.topics["t"].topic_id

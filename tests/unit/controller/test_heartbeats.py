@@ -1,4 +1,4 @@
-"""Contact times of brokers at the controller, and the time at which a broker becomes a candidate."""
+"""Tests of the contact times of brokers at the controller, and of the time at which a broker becomes a candidate."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_broker_silent_for_the_whole_timeout_has_expired() -> None:
     assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
-def test_a_request_that_waits_does_not_stand_for_life() -> None:
+def test_parked_request_is_no_sign_of_life() -> None:
     heard = sessions()
     heard.begin_fetch(1, "i1", 7, 0)
     assert heard.expired_sessions(TIMEOUT) == [(1, "i1"), (2, "i2")]
 
 
-def test_an_answer_taken_is_a_sign_of_life_and_a_broken_connection_none() -> None:
+def test_delivered_reply_is_contact_and_a_broken_connection_is_none() -> None:
     heard = sessions()
     heard.begin_fetch(1, "i1", 7, 0)
     heard.end_fetch(1, "i1", TIMEOUT - 1)
@@ -85,7 +85,7 @@ def test_broker_silent_for_half_the_timeout_may_follow_another() -> None:
     assert heard.silent_brokers(TIMEOUT) == [1, 2]
 
 
-def test_the_log_is_looked_at_ever_more_seldom_while_the_same_ones_are_missing() -> None:
+def test_log_is_checked_less_often_while_the_same_brokers_are_missing() -> None:
     missing, second = UnreachableBrokers(), 1_000_000_000
     assert not missing.is_log_check_due([], 0)
     looks = [s for s in range(600) if missing.is_log_check_due([1], s * second)]
@@ -96,7 +96,7 @@ def test_the_log_is_looked_at_ever_more_seldom_while_the_same_ones_are_missing()
     assert missing.is_log_check_due([1, 2], 600 * second + 1 * second), "another one is missed"
 
 
-def test_all_have_applied_what_the_slowest_has() -> None:
+def test_applied_slot_of_all_is_that_of_the_slowest() -> None:
     heard = sessions()
     heard.begin_fetch(1, "i1", 9, 0)
     heard.begin_fetch(2, "i2", 7, 0)
@@ -135,18 +135,18 @@ def test_all_have_applied_what_the_slowest_has() -> None:
         (ContactLoss(100, True, (), 0, brokers_queried=1, fenced=True), BecomeCandidate(0)),
     ],
 )
-def test_when_a_broker_stands(silence: ContactLoss, step: Wait | BecomeCandidate) -> None:
+def test_time_of_a_candidacy_depends_on_contact_and_rank(silence: ContactLoss, step: Wait | BecomeCandidate) -> None:
     assert decide_candidacy(silence, SESSION_MS) == step
 
 
-def test_a_controller_that_cannot_write_makes_room() -> None:
+def test_controller_that_cannot_write_resigns() -> None:
     assert decide_if_store_stalled(ContactLoss(0, False, (), 1, 2 * SESSION_MS), SESSION_MS) == BecomeCandidate(
         RANK_DELAY_MS
     )
     assert decide_if_store_stalled(ContactLoss(0, False, (), 1, 2 * SESSION_MS - 1), SESSION_MS) is None
 
 
-def test_the_tail_gives_what_follows_and_knows_what_it_forgot() -> None:
+def test_recent_entries_return_what_follows_a_slot_if_they_have_it() -> None:
     tail = RecentEntries()
     tail.restart_at(5)
     assert tail.read(5) == []
@@ -160,7 +160,7 @@ def test_the_tail_gives_what_follows_and_knows_what_it_forgot() -> None:
     assert (tail.read(6), tail.read(9)) == (None, [b"nine"])
 
 
-def test_the_tail_is_bounded_and_so_is_an_answer() -> None:
+def test_recent_entries_and_a_reply_are_bounded() -> None:
     tail = RecentEntries()
     for slot in range(SLOTS_MAX + 10):
         tail.add(slot, b"%d" % slot)

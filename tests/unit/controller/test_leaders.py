@@ -1,4 +1,4 @@
-"""Decisions over all partitions: brokers that stop and return, ISR changes, elections."""
+"""Tests of decisions over all partitions: brokers that stop and return, ISR changes, elections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def states(shard: Controller) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     return found.leader, found.isr, found.elr
 
 
-def test_a_fenced_broker_leads_nothing_and_comes_back_as_a_follower() -> None:
+def test_fenced_broker_leads_nothing_and_returns_as_a_follower() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", 1, 3, configs=TWO))
     fence(shard, 1)
@@ -112,7 +112,7 @@ def test_broker_without_replicas_is_unregistered_once_it_is_not_live() -> None:
     assert shard.image.brokers[2].live
 
 
-def test_new_replicas_go_where_they_are_served() -> None:
+def test_new_replicas_go_to_live_brokers() -> None:
     shard = cluster(1, 2, 3)
     fence(shard, 2)
     decide(shard, requests.CreateTopic("t", 3, 2))
@@ -133,7 +133,7 @@ def test_leaderships_are_handed_over_before_a_stop() -> None:
     assert refusal(shard, requests.HandOver(1, "other")) is Code.STALE_BROKER_EPOCH
 
 
-def test_partitions_left_in_shares_end_as_a_stop_alone_leaves_them() -> None:
+def test_partitions_resigned_in_shares_end_as_after_one_stop() -> None:
     def made() -> Controller:
         shard = cluster(1, 2, 3)
         decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [2, 3], [1, 3]]))
@@ -245,8 +245,8 @@ def test_incarnation_without_a_number_is_in_no_isr_change() -> None:
     assert decide(shard, requests.AlterPartitions(1, incarnation(1), (said,))) == (Code.INELIGIBLE_REPLICA,)
 
 
-def test_the_last_known_say_what_they_have_and_the_best_leads() -> None:
-    """R4: both lost their unsynced records; the one that lost less leads, and the loss is recorded."""
+def test_most_complete_last_known_member_leads() -> None:
+    """R4: both lost their unsynced records. The one that lost less leads, and the loss is recorded."""
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
     fence(shard, 1)
@@ -260,8 +260,8 @@ def test_the_last_known_say_what_they_have_and_the_best_leads() -> None:
 
 
 @pytest.mark.parametrize("flush", ["ack", "none"])
-def test_the_broker_says_which_logs_are_whole_at_what_they_synced_and_no_setting_does(flush: str) -> None:
-    """R1: on the disk that the cluster knows, unless the broker distrusts the log itself."""
+def test_reported_synced_logs_are_whole_whatever_the_setting(flush: str) -> None:
+    """R1: the report counts on the disk that the cluster knows, unless the broker suspects the log itself."""
     shard = cluster(1, 2, settings=Settings(log_flush=flush))
     decide(shard, requests.CreateTopic("t", 1, 2, configs={"flush": flush, **TWO}))
     proved = ((topic_id(shard), 0),)
@@ -275,7 +275,7 @@ def test_the_broker_says_which_logs_are_whole_at_what_they_synced_and_no_setting
         assert states(shard) == (1, (1,), ())
 
 
-def test_a_log_that_is_proved_proves_no_other_one() -> None:
+def test_proved_log_proves_no_other_one() -> None:
     shard = cluster(1, 2)
     for name in ("s", "t"):
         decide(shard, requests.CreateTopic(name, configs=TWO, assignments=[[1, 2]]))
@@ -285,7 +285,7 @@ def test_a_log_that_is_proved_proves_no_other_one() -> None:
     assert states(shard) == (1, (1,), ())
 
 
-def test_a_log_that_says_nothing_of_itself_is_not_whole_without_flush_ack() -> None:
+def test_log_without_a_report_is_not_whole_without_flush_ack() -> None:
     """R1: the same disk proves only what was fsynced, and nothing was."""
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
@@ -293,14 +293,14 @@ def test_a_log_that_says_nothing_of_itself_is_not_whole_without_flush_ack() -> N
     assert states(shard) == (1, (1,), ())
 
 
-def test_a_log_that_has_rotted_is_not_whole_whatever_its_directory_is() -> None:
+def test_corrupt_log_is_not_whole_in_any_directory() -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
     register(shard, 2, 1, ReplicaEnd(topic_id(shard), 0, 0, 5), whole=True)
     assert states(shard) == (1, (1,), ())
 
 
-def test_an_incarnation_that_is_gone_is_not_taken_back() -> None:
+def test_earlier_incarnation_does_not_register_again() -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
     register(shard, 2, 1)
@@ -331,7 +331,7 @@ def test_smaller_min_isr_leaves_only_isr_members_eligible() -> None:
     assert states(shard) == (1, (1,), ())
 
 
-def test_what_a_broker_was_started_with_is_agreed_on_before_it_counts() -> None:
+def test_start_value_of_a_broker_counts_once_it_is_committed() -> None:
     """Otherwise a controller and a leader with other files would use different values of `min.insync.replicas`."""
     shard = cluster(1, settings=Settings(min_insync_replicas=2))
     assert shard.image.broker_configs == {ALL_BROKERS: TWO}
@@ -381,7 +381,7 @@ def test_unclean_topic_is_led_by_any_live_replica(wide: bool) -> None:
     assert partition(shard).loss == Loss(1, 0, 1000)
 
 
-def test_elections_as_an_operator_asks_for_them() -> None:
+def test_elections_on_request_of_an_operator() -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", assignments=[[2, 1], [2, 1], [2, 1]]))
     decide(shard, requests.CreateTopic("u", assignments=[[1]]))
@@ -424,7 +424,7 @@ def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_soon() -> None:
     assert took < 0.5
 
 
-def test_misplaced_is_what_its_first_replica_could_lead_and_does_not() -> None:
+def test_misplaced_partition_could_be_led_by_its_first_replica() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [3, 1], [1, 3]]))
     at = topic_id(shard)
@@ -445,7 +445,7 @@ def test_misplaced_is_what_its_first_replica_could_lead_and_does_not() -> None:
     assert plan_preferred_leaders(shard.image) == ((at, 0),)
 
 
-def test_what_its_leader_found_in_the_bucket_is_not_lost() -> None:
+def test_records_that_the_leader_found_in_the_bucket_are_not_lost() -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
     fence(shard, 2)
@@ -462,7 +462,7 @@ def test_what_its_leader_found_in_the_bucket_is_not_lost() -> None:
     assert leaders.report_loss(shard.image, requests.ReportLoss(t, 0, epoch, 90, 80), 1001).changes == ()
 
 
-def test_an_operator_acknowledges_what_he_has_seen() -> None:
+def test_operator_acknowledges_only_losses_that_were_shown() -> None:
     shard = cluster(1)
     decide(shard, requests.CreateTopic("t", assignments=[[1], [1]]))
     t, epoch = topic_id(shard), partition(shard).leader_epoch
@@ -478,7 +478,7 @@ def test_an_operator_acknowledges_what_he_has_seen() -> None:
     assert (t, 0) not in shard.image.losses, "the same loss, told twice"
 
 
-def test_only_the_leader_notes_where_a_log_ends_in_the_bucket() -> None:
+def test_only_the_leader_notes_the_stored_end() -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
     t, epoch = topic_id(shard), partition(shard).leader_epoch

@@ -1,4 +1,5 @@
-"""Topics that are created together, names that look alike, and lists that are edited word by word."""
+"""Tests of topics that are created together, of names that collide, and of list settings that are edited word by
+word."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tiered.metadata.topic_names import TopicNames
 NOW = 1_000
 
 
-def test_those_that_can_be_made_are_made_together() -> None:
+def test_valid_topics_of_a_request_are_created_together() -> None:
     shard = controller(1)
     wanted = (CreateTopic("a", 2), CreateTopic("b/d"), CreateTopic("a"), CreateTopic("c", configs={"no": "1"}))
     made = shard.decide(CreateTopics((*wanted, CreateTopic("d"))), NOW)
@@ -36,7 +37,7 @@ def test_those_that_can_be_made_are_made_together() -> None:
     assert list(shard.image.topics) == ["a", "d"]
 
 
-def test_what_is_only_validated_is_answered_and_changes_nothing() -> None:
+def test_validated_topics_get_replies_and_change_nothing() -> None:
     made = controller(1).decide(CreateTopics((CreateTopic("a", 3, validate_only=True),)), NOW)
     assert made.changes == () and len(made.reply[0].partitions) == 3
 
@@ -50,7 +51,7 @@ def collides(name: str, names: TopicNames) -> bool:
     return False
 
 
-def test_names_that_metrics_could_not_tell_apart_collide() -> None:
+def test_names_with_equal_metric_names_collide() -> None:
     """In each way of lookup: by variants, among existing names, and among names of the same request."""
     dots = "x" + "." * 200
     taken = ["a.b_c", dots.replace(".", "_"), *(f"t{n}" for n in range(100))]
@@ -67,8 +68,8 @@ def test_names_that_metrics_could_not_tell_apart_collide() -> None:
         assert "t7" in names and "a.b_c" in names and "a.b.c" not in names
 
 
-def test_ten_thousand_dotted_names_are_looked_at_in_no_time() -> None:
-    """Each name was compared with all others: 8,000 blocked the broker for more than a second."""
+def test_ten_thousand_dotted_names_are_checked_fast() -> None:
+    """Once, each name was compared with all others: 8,000 blocked the broker for more than a second."""
     names = TopicNames({f"an.existing.name.with.dots.{n}": 1 for n in range(10_000)})
     before = time.process_time()
     for n in range(10_000):
@@ -89,7 +90,7 @@ def test_replicas_of_new_partitions_may_be_given() -> None:
         assert refused.value.code is Code.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_words_join_and_leave_a_list_in_force() -> None:
+def test_words_are_added_to_and_removed_from_a_list() -> None:
     in_force = {"listeners": "a,b", "cleanup.policy": "delete"}
     change = {"listeners": ListEdit(added=("c", "a"), removed=("b", "zz"))}
     assert apply_edits(change, {}, in_force, broker_rows(), replace=False) == {"listeners": "a,c"}
@@ -99,7 +100,7 @@ def test_words_join_and_leave_a_list_in_force() -> None:
         apply_edits({"no": ListEdit(("1",))}, {}, in_force, topic_rows(), replace=False)
 
 
-def test_replacing_returns_what_is_not_named_to_its_default() -> None:
+def test_replacement_resets_unnamed_settings_to_their_defaults() -> None:
     shard = controller(1)
     shard.apply(shard.decide(CreateTopic("a", configs={"retention.ms": "5", "segment.bytes": "2048"}), NOW).changes)
     request = AlterTopicConfigs("a", {"retention.ms": "6"})

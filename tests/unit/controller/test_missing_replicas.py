@@ -27,7 +27,7 @@ def join(shard: Controller, *brokers: int) -> None:
         decide(shard, RegisterBroker(node, f"i{node}", f"d{node}", "", whole=True))
 
 
-def test_topics_of_the_default_begin_with_the_brokers_that_are_there_and_gain_the_rest() -> None:
+def test_topics_of_default_factor_start_small_and_gain_replicas() -> None:
     shard = controller(1)
     decide(shard, CreateTopic("t", 4))
     topic = shard.image.topics["t"]
@@ -53,7 +53,7 @@ def test_chosen_or_complete_replicas_stay() -> None:
     assert plan_missing_replicas(shard.image, SETTINGS) == ()
 
 
-def test_topic_made_smaller_stays_and_a_cancelled_one_does_not() -> None:
+def test_reduced_topic_gains_no_replicas_and_a_cancelled_one_does() -> None:
     shard = controller(1, 2)
     decide(shard, CreateTopic("t", 2))
     topic = shard.image.topics["t"]
@@ -78,7 +78,7 @@ def test_internal_topics_get_replicas_up_to_their_own_number() -> None:
     assert plan_missing_replicas(shard.image, SETTINGS) == (), "nobody leads it: there is nothing to copy from"
 
 
-def test_new_replicas_are_on_other_racks_where_there_are() -> None:
+def test_new_replicas_are_on_other_racks_if_possible() -> None:
     shard = controller(1)
     decide(shard, CreateTopic("t"))
     for node, rack in ((1, "a"), (2, "a"), (3, "b")):

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.unit.member_view import make_view
 from tiered.broker.cluster_metrics import ClusterMetrics
+from tiered.config.settings import Settings
 from tiered.controller.partition_health import (
     assess_partitions,
     count_isr_changes,
@@ -45,7 +47,7 @@ WHOLE, LACKS, ALONE = made(1, (1, 2, 3), (1, 2, 3)), made(1, (1, 2, 3), (1, 2)),
 ELSEWHERE, NOBODY, DEAD = made(2, (2, 3), (2,)), made(NO_LEADER, (3,), (), elr=(3,)), made(3, (3, 1), (3,))
 
 
-def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -> None:
+def test_problems_count_at_the_leader_and_leaderless_partitions_at_all() -> None:
     image = cluster(WHOLE, LACKS, ALONE, ELSEWHERE, NOBODY, DEAD, configs={"min.insync.replicas": "2"})
     one = assess_partitions(image, 1)
     assert (
@@ -63,13 +65,13 @@ def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -
     assert two.leaderless == one.leaderless
 
 
-def test_a_replica_that_a_move_adds_is_not_missed_yet() -> None:
+def test_replica_that_a_move_adds_is_not_missed_yet() -> None:
     moved, lacks = made(1, (1, 4, 2), (1, 2), adding=(4,)), made(1, (1, 4, 2), (1,), adding=(4,))
     assert [tp.partition for tp in assess_partitions(cluster(moved, lacks), 1).under_replicated] == [1]
 
 
 @pytest.mark.parametrize(("asked", "under"), [("1", 0), ("2", 1), ("3", 2), ("9", 2)])
-def test_the_least_is_the_topics_or_that_of_all_and_at_most_all_replicas(asked: str, under: int) -> None:
+def test_min_isr_is_the_topics_or_the_default_up_to_all_replicas(asked: str, under: int) -> None:
     by_topic = cluster(WHOLE, LACKS, ALONE, configs={"min.insync.replicas": asked})
     by_all = cluster(WHOLE, LACKS, ALONE).apply(
         [kinds.BrokerConfigChanged(ALL_BROKERS, {"min.insync.replicas": asked})], 1
@@ -90,7 +92,7 @@ def test_the_least_is_the_topics_or_that_of_all_and_at_most_all_replicas(asked: 
         (made(NO_LEADER, (1,), ()), "no broker is known that has its records"),
     ],
 )
-def test_whom_an_election_waits_for_is_named(partition: PartitionImage, why: str) -> None:
+def test_awaited_replicas_of_an_election_are_named(partition: PartitionImage, why: str) -> None:
     assert describe_leaderless(cluster(partition), partition) == why
 
 
@@ -116,9 +118,10 @@ def test_isr_shrinks_and_expands_count_on_the_leader() -> None:
     assert count_isr_changes(gone, before, before.apply(gone, 1), 1) == (0, 0)
 
 
-def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now() -> None:
-    image, metrics = cluster(WHOLE, LACKS, NOBODY, configs={"min.insync.replicas": "2"}), Metrics()
-    figures = ClusterMetrics(metrics, 1, lambda: image, lambda: True)
+def test_metrics_have_kafkas_names_and_follow_the_image() -> None:
+    metrics = Metrics()
+    view = make_view(cluster(WHOLE, LACKS, NOBODY, configs={"min.insync.replicas": "2"}), Settings(node_id=1))
+    figures = ClusterMetrics(metrics, view, lambda: True)
     assert figures.partition_health is figures.partition_health
     lines = metrics.render().splitlines()
     for line in (
@@ -135,8 +138,9 @@ def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now(
     ):
         assert line in lines
     shrunk: list[Change] = [kinds.PartitionChanged(T, 0, 1, 0, (1,), ())]
-    before, image = image, image.apply(shrunk, 1)
-    figures.count_isr_changes(shrunk, before, image)
+    before = view.image
+    view.loader.image = before.apply(shrunk, 1)
+    figures.count_isr_changes(shrunk, before, view.image)
     lines = metrics.render().splitlines()
     assert "kafka_server_replicamanager_isrshrinks_total 1" in lines
     assert "kafka_server_replicamanager_underreplicatedpartitions 2" in lines

@@ -62,7 +62,7 @@ def test_cluster_takes_as_many_partitions_as_its_limit_and_no_more() -> None:
     assert CLUSTER_MAX in refusal(shard, CreatePartitions("t", 9))
 
 
-def test_topics_of_one_request_count_together_and_those_that_fit_are_made() -> None:
+def test_topics_of_a_request_count_together_and_fitting_ones_are_made() -> None:
     shard = controller(1)
     made = decide(shard, CreateTopics(tuple(CreateTopic(name, 2) for name in "abc")))
     assert isinstance(made, tuple)
@@ -112,7 +112,7 @@ def test_limits_change_while_brokers_run_for_all_or_for_one() -> None:
     decide(shard, CreateTopic("t", assignments=[[2]] * 50))
 
 
-def test_what_is_there_stays_above_a_limit_that_came_later() -> None:
+def test_existing_partitions_stay_above_a_later_limit() -> None:
     shard = controller(1)
     decide(shard, CreateTopic("t", 5))
     decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {BROKER_MAX: "1"}))

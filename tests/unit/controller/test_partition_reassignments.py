@@ -75,19 +75,19 @@ def test_cancelled_reassignment_drops_ends_of_leaving_replicas() -> None:
     assert list(partition_transitions.to_changes(T, 0, waiting, stays, terms(3)))
 
 
-def test_another_order_is_no_move() -> None:
+def test_another_order_of_replicas_is_no_reassignment() -> None:
     assert partition_transitions.start_reassignment(OLD, (2, 1), LIVE) == replace(OLD, replicas=(2, 1))
     assert partition_transitions.start_reassignment(OLD, (1, 2), LIVE) is OLD
 
 
-def test_no_replica_leaves_while_one_that_stays_is_behind() -> None:
+def test_no_replica_leaves_while_a_remaining_one_is_behind() -> None:
     behind = PartitionImage((1, 2), 2, 5, (2,), (1,))
     moving = partition_transitions.start_reassignment(behind, (1,), LIVE)
     assert moving == PartitionImage((1, 2), 2, 5, (2,), (1,), removing=(2,))
     assert joined(moving, 1, 2) == PartitionImage((1,), 1, 6, (1,))
 
 
-def test_an_election_on_the_way_takes_the_old_ones() -> None:
+def test_election_during_a_reassignment_prefers_old_replicas() -> None:
     moving = partition_transitions.start_reassignment(OLD, (3,), LIVE)
     assert partition_transitions.remove_broker(moving, 1, terms(2, 3, 4)) == replace(
         moving, leader=2, leader_epoch=6, isr=(2,), elr=(1,)
@@ -100,15 +100,15 @@ def test_an_election_on_the_way_takes_the_old_ones() -> None:
     assert isinstance(forced, PartitionImage) and (forced.leader, forced.is_reassigning) == (2, True)
 
 
-def test_nothing_is_given_up_in_the_step_that_loses_something() -> None:
-    """A replica with more records may return, and an operator may look first."""
+def test_step_with_a_loss_removes_no_replica() -> None:
+    """A replica with more records may return, and an operator may check first."""
     moving = PartitionImage((2, 1), NO_LEADER, 5, (), (1,), removing=(1,))
     forced = partition_transitions.elect_unclean(moving, terms(2))
     assert isinstance(forced, PartitionImage) and forced.loss is not None
     assert (forced.leader, forced.replicas, forced.is_reassigning) == (2, (2, 1), True)
 
 
-def test_a_move_is_called_off() -> None:
+def test_reassignment_is_cancelled() -> None:
     moving = partition_transitions.start_reassignment(OLD, (3, 1), LIVE)
     assert moving.replicas == (3, 1, 2)
     assert partition_transitions.cancel_reassignment(moving, LIVE) == PartitionImage((1, 2), 1, 6, (1, 2))
@@ -141,7 +141,7 @@ def made() -> Controller:
     return shard
 
 
-def test_each_move_is_judged_alone_and_the_log_has_those_that_can_be() -> None:
+def test_each_reassignment_is_decided_alone() -> None:
     shard = made()
     assert moves(shard, (2, 3), (9, 1), (1,)) == [
         None,
@@ -169,7 +169,7 @@ def test_impossible_assignments_are_refused(target: tuple[int, ...]) -> None:
     assert shard.image.topics == before.topics
 
 
-def test_one_move_at_a_time() -> None:
+def test_partition_has_one_reassignment_at_a_time() -> None:
     shard = made()
     assert moves(shard, (3, 2)) == [None]
     assert moves(shard, (3, 2)) == [None], "said again"
@@ -181,7 +181,7 @@ def test_one_move_at_a_time() -> None:
     assert [type(each) for each in decide(shard, Reassign(twice))] == [type(None), Refused]
 
 
-def test_partitions_that_are_added_meanwhile_have_as_many_replicas_as_is_wanted() -> None:
+def test_added_partitions_get_the_wanted_number_of_replicas() -> None:
     shard = made()
     assert moves(shard, (3, 4)) == [None]
     assert len(decide(shard, requests.CreatePartitions("t", 3)).partitions[2].replicas) == 2

@@ -53,14 +53,14 @@ def test_eligible_replica_leads_if_no_isr_member_can() -> None:
     assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (2, 1)), terms(1)) == image(1, 1, (1,), (2,))
 
 
-def test_fewer_replicas_than_asked_for_are_all_of_them() -> None:
+def test_minimum_above_the_number_of_replicas_means_all() -> None:
     both = PartitionImage((1, 2), 1, 0, (1, 2))
     assert partition_transitions.remove_broker(both, 2, terms(1, min_isr=3)) == PartitionImage((1, 2), 1, 0, (1,), (2,))
     alone = PartitionImage((1,), NO_LEADER, 0, (), (1,))
     assert partition_transitions.reevaluate(alone, terms(1, min_isr=3)) == PartitionImage((1,), 1, 1, (1,))
 
 
-def test_a_set_that_is_large_enough_now_is_alone_eligible() -> None:
+def test_isr_that_is_large_enough_clears_the_elr() -> None:
     assert partition_transitions.reevaluate(image(1, 0, (1,), (2,)), terms(1, 3, min_isr=1)) == image(1, 0, (1,))
     assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1, 2)), terms(1, min_isr=1)) == image(1, 1, (1,))
     old = image(1, 0, (1,), (2,))
@@ -127,7 +127,7 @@ def test_no_end_is_awaited_before_the_return_of_all_last_known() -> None:
     assert partition_transitions.awaited_replicas(image(1, 4, (1,)), frozenset(ALL)) == frozenset()
 
 
-def test_new_life_of_a_replica_that_was_asked_is_asked_again() -> None:
+def test_new_incarnation_of_an_awaited_replica_reports_its_end_again() -> None:
     told = partition_transitions.report_end(waiting((2,), End(2, -1, 0)), End(1, 4, 7), terms(*ALL))
     assert partition_transitions.register_broker(told, 1, None, terms(*ALL)) == waiting((2,), End(2, -1, 0))
     assert partition_transitions.register_broker(told, 1, End(1, 4, 5), terms(*ALL)).ends == (
@@ -136,7 +136,7 @@ def test_new_life_of_a_replica_that_was_asked_is_asked_again() -> None:
     )
 
 
-def test_where_nothing_was_ever_stored_the_first_one_leads() -> None:
+def test_first_replica_leads_if_no_record_was_ever_stored() -> None:
     assert partition_transitions.register_broker(image(NO_LEADER, 0, ()), 2, End(2, -1, 0), terms(2)) == image(
         2, 1, (2,)
     )
@@ -170,7 +170,7 @@ def test_second_return_replaces_the_reported_end() -> None:
     assert partition_transitions.register_broker(old, 1, None, terms(1)) is old
 
 
-def test_unclean_where_the_topic_says_so() -> None:
+def test_unclean_election_if_the_topic_allows_it() -> None:
     lost = replace(image(3, 1, (3,)), loss=Loss(1, 0, 1000))
     assert partition_transitions.remove_broker(image(1, 0, (1,)), 1, terms(3, unclean=True)) == lost
     assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1,)), terms(3, unclean=True)) == lost
@@ -179,7 +179,7 @@ def test_unclean_where_the_topic_says_so() -> None:
     )
 
 
-def test_an_operator_ends_the_wait() -> None:
+def test_operator_ends_the_wait_of_an_election() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
     assert partition_transitions.elect_unclean(old, terms(2, 3)) == replace(image(2, 5, (2,)), loss=Loss(5, 8, 1000))
     emptied = partition_transitions.elect_unclean(waiting((1, 2), End(1, 3, 9), End(2, -1, 0)), terms(2, 3))
@@ -188,7 +188,7 @@ def test_an_operator_ends_the_wait() -> None:
     assert partition_transitions.elect_unclean(image(1, 0, (1,)), terms(1)) is Code.ELECTION_NOT_NEEDED
 
 
-def test_the_first_replica_is_preferred_where_it_is_in_sync() -> None:
+def test_first_replica_is_preferred_if_it_is_in_sync() -> None:
     assert partition_transitions.elect_preferred(image(2, 3, (1, 2)), terms(1, 2)) == image(1, 4, (1, 2))
     assert partition_transitions.elect_preferred(image(1, 3, (1, 2)), terms(1, 2)) is Code.ELECTION_NOT_NEEDED
     assert partition_transitions.elect_preferred(image(2, 3, (2,)), terms(1, 2)) is Code.PREFERRED_LEADER_NOT_AVAILABLE
@@ -246,7 +246,7 @@ def test_isr_changes_are_refused(node: int, asked: IsrWish, code: Code) -> None:
     assert partition_transitions.alter_isr(old, node, asked, {1: 11, 2: 22, 9: 44}, terms(1, 2)) is code
 
 
-def test_changes_are_what_the_log_holds() -> None:
+def test_changes_equal_those_in_the_log() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
     assert list(partition_transitions.to_changes(T, 0, old, old, terms(2))) == []
     new = partition_transitions.elect_unclean(old, terms(2))
@@ -271,6 +271,6 @@ def test_changes_are_what_the_log_holds() -> None:
     ],
     ids=["an older epoch", "led from outside", "no replica", "in sync and eligible", "eligible without need"],
 )
-def test_what_cannot_be_is_not_written(wrong: PartitionImage) -> None:
+def test_invalid_transition_is_not_written(wrong: PartitionImage) -> None:
     with pytest.raises(InvariantViolation):
         list(partition_transitions.to_changes(T, 0, image(1, 5, (1, 2)), wrong, terms(1, 2, 3, 9)))

@@ -13,7 +13,7 @@ def test_replica_j_of_partition_k_is_on_broker_start_plus_j_plus_k() -> None:
     assert place_replicas({1: "", 2: "", 3: ""}, 4, 2, start=1) == [[2, 3], [3, 1], [1, 2], [2, 3]]
 
 
-def test_added_partitions_go_on_where_the_others_ended() -> None:
+def test_placement_of_added_partitions_continues() -> None:
     racks = {1: "", 2: "", 3: ""}
     assert place_replicas(racks, 2, 2, start=1) + place_replicas(
         racks, 2, 2, start=1, first_partition=2
@@ -30,32 +30,32 @@ def test_each_partition_is_on_as_many_racks_as_there_are() -> None:
 
 
 @pytest.mark.parametrize("copies", [0, 2, -1])
-def test_there_are_never_more_copies_than_brokers(copies: int) -> None:
+def test_partition_has_at_most_one_replica_per_broker(copies: int) -> None:
     with pytest.raises(Refused) as refused:
         place_replicas({1: ""}, 1, copies)
     assert refused.value.code is Code.INVALID_REPLICATION_FACTOR
 
 
-def test_where_all_are_cordoned_that_is_said() -> None:
+def test_placement_with_only_cordoned_brokers_is_refused() -> None:
     with pytest.raises(Refused, match="all are cordoned"):
         place_replicas({}, 1, 1)
 
 
 @pytest.mark.parametrize("assignments", [[[]], [[1, 1]], [[1, 2], [1]], [[9]]])
-def test_an_assignment_by_hand_is_checked(assignments: list[list[int]]) -> None:
+def test_manual_assignment_is_checked(assignments: list[list[int]]) -> None:
     with pytest.raises(Refused) as refused:
         check_assignments(assignments, [1, 2])
     assert refused.value.code is Code.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_a_candidate_stands_above_every_epoch_it_has_read() -> None:
+def test_candidate_has_an_epoch_above_every_one_it_has_read() -> None:
     assert new_candidacy(4, 17) == Candidacy(5, 17)
 
 
-def test_a_slot_lost_to_an_older_epoch_is_followed_by_the_next_one() -> None:
+def test_candidate_tries_the_next_slot_after_an_older_epoch() -> None:
     assert Candidacy(5, 17).on_slot_lost(4) == (SlotOutcome.NEXT_SLOT, Candidacy(5, 18))
 
 
 @pytest.mark.parametrize("epoch", [5, 6])
-def test_a_slot_lost_to_an_equal_or_higher_epoch_ends_the_candidacy(epoch: int) -> None:
+def test_slot_lost_to_an_equal_or_higher_epoch_ends_the_candidacy(epoch: int) -> None:
     assert Candidacy(5, 17).on_slot_lost(epoch) == (SlotOutcome.SUPERSEDED, Candidacy(5, 17))

@@ -56,7 +56,7 @@ def test_drain_is_refused_with_too_few_brokers_or_without_leader() -> None:
     assert plan_drain(placed((1,), (2,)), FLAT, 1, (PartitionName("t", 1),)) == {PartitionName("t", 0): (3,)}
 
 
-def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
+def test_new_broker_gets_its_share_and_nothing_else_moves() -> None:
     before = placed(*[(1, 2), (2, 3), (3, 1)] * 4)
     moves = plan_balance(before, FLAT)
     after = before | moves
@@ -66,7 +66,7 @@ def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
     assert set(Counter(each[0] for each in after.values()).values()) == {3}
 
 
-def test_what_is_even_stays() -> None:
+def test_balanced_cluster_has_an_empty_plan() -> None:
     assert plan_balance(placed((1, 2), (2, 3), (3, 4), (4, 1)), FLAT) == {}
 
 
@@ -75,7 +75,7 @@ def test_leaders_are_spread_without_moving_anything() -> None:
     assert moves == {PartitionName("t", 0): (2, 1), PartitionName("t", 1): (2, 1)}
 
 
-def test_a_partition_with_a_replica_elsewhere_stays() -> None:
+def test_partition_with_a_replica_on_an_unknown_broker_stays() -> None:
     assert plan_balance(placed((1, 9), (1, 9), (1, 9)), {1: "", 2: ""}) == {}
 
 

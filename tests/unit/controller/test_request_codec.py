@@ -64,7 +64,7 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
         requests.NoteStoredEnds, NUMBER, TEXT, tuples(st.builds(requests.StoredEnd, IDS, NUMBER, NUMBER, NUMBER))
     ),
 }  # fmt: skip
-"""The others are of texts and numbers only."""
+"""Requests with other fields than texts and numbers."""
 
 NUMBERS = tuples(NUMBER)
 PARTITION = st.builds(
@@ -87,7 +87,7 @@ REPLY = st.one_of(
 
 
 @pytest.mark.parametrize("kind", get_args(Request), ids=lambda kind: kind.__name__)
-def test_every_request_arrives_as_it_was(kind: type[Any]) -> None:
+def test_every_request_decodes_to_what_was_encoded(kind: type[Any]) -> None:
     plain = {name: NUMBER if hint is int else TEXT for name, hint in get_type_hints(kind).items()}
 
     @given(SAID_WITH[kind] if kind in SAID_WITH else st.builds(kind, **plain))
@@ -98,13 +98,13 @@ def test_every_request_arrives_as_it_was(kind: type[Any]) -> None:
 
 
 @given(REPLY)
-def test_every_reply_arrives_as_it_was(reply: Any) -> None:
+def test_every_reply_decodes_to_what_was_encoded(reply: Any) -> None:
     found = decode_reply(encode_reply(reply))
     assert found == reply
     assert type(found) is type(reply)
 
 
-def test_a_refusal_among_replies_keeps_its_code_and_words() -> None:
+def test_refusal_among_replies_keeps_its_code_and_text() -> None:
     (found,) = decode_reply(encode_reply((Refused(Code.INVALID_CONFIG, "no"),)))
     assert isinstance(found, Refused) and (found.code, found.why) == (Code.INVALID_CONFIG, "no")
 
@@ -143,12 +143,12 @@ def test_lists_arrive_as_tuples() -> None:
         b'{"kind": "map", "of": {"a": ' * 300 + b"1" + b"}}" * 300,
     ],
 )
-def test_what_is_no_request_is_refused(body: bytes) -> None:
+def test_invalid_request_is_refused(body: bytes) -> None:
     with pytest.raises(Corrupt):
         decode_request(body)
 
 
-def test_replies_are_as_strict() -> None:
+def test_invalid_reply_is_refused() -> None:
     good = encode_reply(TopicImage("t", TopicId("x"), (PartitionImage((1,), ends=(End(1, 2, 3),)),), {}, 0))
     data = orjson.loads(good)
     data["partitions"][0]["isr"] = [None]
@@ -158,6 +158,6 @@ def test_replies_are_as_strict() -> None:
             decode_reply(orjson.dumps(bad))
 
 
-def test_what_brokers_do_not_say_is_a_mistake_of_ours() -> None:
+def test_type_that_brokers_never_send_is_an_error() -> None:
     with pytest.raises(TypeError):
         encode_reply(NoneType)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tiered.controller.decision import Decision
+from tiered.controller.decision import ControllerResult
 from tiered.controller.runtime import ENTRY_CHANGES_MAX, PENDING_MAX, Runtime
 from tiered.errors import Code, Fenced, Refused
 from tiered.ids import TopicId
@@ -23,11 +23,11 @@ class Numbers:
     def __init__(self) -> None:
         self.given = 0
 
-    def decide(self, request: int, now_ms: int) -> Decision[int]:
+    def decide(self, request: int, now_ms: int) -> ControllerResult[int]:
         if request < 0:
             raise Refused(Code.INVALID_REQUEST, "negative")
         changes = tuple(TopicForgotten(TopicId(str(self.given + i))) for i in range(request))
-        return Decision(changes, self.given)
+        return ControllerResult(changes, self.given)
 
     def apply(self, changes: Sequence[Change], slot: int | None = None) -> None:
         self.given += len(changes)
@@ -81,7 +81,7 @@ def test_reply_follows_the_commit() -> None:
     run(scenario)
 
 
-def test_what_is_decided_while_an_entry_is_under_way_goes_into_the_next_one() -> None:
+def test_decisions_during_a_write_go_into_the_next_entry() -> None:
     async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         first = asyncio.ensure_future(runtime.submit(1, 10))
         await asyncio.sleep(0.5)
@@ -92,7 +92,7 @@ def test_what_is_decided_while_an_entry_is_under_way_goes_into_the_next_one() ->
     run(scenario)
 
 
-def test_an_entry_is_bounded_and_a_decision_is_never_split() -> None:
+def test_entry_is_bounded_and_a_decision_is_never_split() -> None:
     async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         await asyncio.gather(*(runtime.submit(ENTRY_CHANGES_MAX - 1, 10) for _ in range(3)))
         await runtime.submit(2 * ENTRY_CHANGES_MAX, 10)
@@ -101,7 +101,7 @@ def test_an_entry_is_bounded_and_a_decision_is_never_split() -> None:
     run(scenario)
 
 
-def test_a_request_that_changes_nothing_answers_after_those_before_it() -> None:
+def test_reply_without_changes_follows_the_earlier_ones() -> None:
     async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         assert await runtime.submit(0, 0.1) == 0
         first = asyncio.ensure_future(runtime.submit(1, 10))
@@ -112,7 +112,7 @@ def test_a_request_that_changes_nothing_answers_after_those_before_it() -> None:
     run(scenario)
 
 
-def test_a_refusal_is_immediate_and_changes_nothing() -> None:
+def test_refusal_is_immediate_and_changes_nothing() -> None:
     async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         with pytest.raises(Refused, match="negative"):
             await runtime.submit(-1, 10)
@@ -121,7 +121,7 @@ def test_a_refusal_is_immediate_and_changes_nothing() -> None:
     run(scenario)
 
 
-def test_timeout_says_that_the_outcome_is_open() -> None:
+def test_timeout_means_an_unknown_outcome() -> None:
     async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         with pytest.raises(Refused) as refused:
             await runtime.submit(1, 0.5)
@@ -132,7 +132,7 @@ def test_timeout_says_that_the_outcome_is_open() -> None:
     run(scenario)
 
 
-def test_a_lost_log_ends_the_shard_and_answers_everybody() -> None:
+def test_lost_log_ends_the_shard_and_fails_all_requests() -> None:
     async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         log.fenced = True
         answers = [asyncio.ensure_future(runtime.submit(1, 10))]

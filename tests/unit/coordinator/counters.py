@@ -27,7 +27,7 @@ SNAPSHOTS = SnapshotKind("counters/", b"COUNTERS")
 
 
 class Add(NamedTuple):
-    """Adds to a counter; the reply is its new value."""
+    """Adds to a counter; the reply is its new value. Nothing is logged for an amount of 0."""
 
     counter: str
     amount: int
@@ -86,8 +86,8 @@ class CounterShard:
         match request:
             case Add(name, amount):
                 value = self.values.get(name, 0) + amount
-                record = CoordinatorRecord(name.encode(), b"%d" % value)
-                self.apply([record])
+                records = (CoordinatorRecord(name.encode(), b"%d" % value),) if amount else ()
+                self.apply(records)
                 woken = [
                     (each, value)
                     for each, (wait, _) in self.parked.items()
@@ -95,7 +95,7 @@ class CounterShard:
                 ]
                 for each, _ in woken:
                     del self.parked[each]
-                return CoordinatorResult((record,), ((token, value), *woken), (Raised(name, value),))
+                return CoordinatorResult(records, ((token, value), *woken), (Raised(name, value),))
             case Read(name):
                 return CoordinatorResult((), ((token, self.values.get(name, 0)),))
             case WaitFor():

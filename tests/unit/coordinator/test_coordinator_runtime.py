@@ -91,6 +91,15 @@ def test_event_is_reported_once_its_change_is_committed(rig: CounterRig) -> None
     rig.run(scenario)
 
 
+def test_event_of_a_decision_without_change_is_reported_at_once(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead()
+        _, reply = rig.coordinator.submit(Add("a", 0))
+        assert reply == 0 and rig.kind.observer.events == [Raised("a", 0)]
+
+    rig.run(scenario)
+
+
 def test_event_is_reported_if_its_caller_is_gone(rig: CounterRig) -> None:
     async def scenario() -> None:
         await rig.lead()

@@ -1,6 +1,6 @@
-"""A coordinator shows only committed state.
+"""Tests of the coordinator runtime: it shows only committed state.
 
-Its decisions, and what it loads from its log, wait for the in-sync replicas: a failover may undo anything else.
+Decisions, and changes that it loads from its log, wait for the in-sync replicas: a failover may undo anything else.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def offset_in(reply: Reply) -> int:
     return reply.offsets[0].offset
 
 
-def test_a_commit_is_answered_once_the_in_sync_replicas_have_it() -> None:
+def test_commit_is_acknowledged_once_the_isr_has_it() -> None:
     async def scenario(desk: Desk) -> None:
         answer = desk.ask(commits(5))
         await asyncio.sleep(1)
@@ -126,7 +126,7 @@ def test_fetch_in_the_turn_of_a_commit_waits_for_it() -> None:
     told(scenario)
 
 
-def test_a_fetch_shows_no_commit_that_a_failover_may_take_back() -> None:
+def test_fetch_returns_no_commit_that_a_failover_may_undo() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
@@ -191,7 +191,7 @@ def test_coordinator_ends_when_its_changes_are_not_committed() -> None:
     told(scenario)
 
 
-def test_an_image_is_taken_of_what_is_committed() -> None:
+def test_snapshot_has_committed_state_only() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         taking = asyncio.ensure_future(desk.coordinator.snapshot())
@@ -242,7 +242,7 @@ def test_decisions_of_one_turn_may_take_several_batches() -> None:
     told(scenario)
 
 
-def test_a_change_of_this_turn_is_below_the_offset_of_an_image() -> None:
+def test_change_of_this_turn_is_below_the_offset_of_a_snapshot() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         assert desk.coordinator.flush() == 1, "what was decided is in the log by then"
@@ -267,7 +267,7 @@ def test_new_coordinator_waits_until_its_log_is_committed() -> None:
     told(scenario)
 
 
-def test_a_log_of_which_too_few_have_the_end_is_not_served() -> None:
+def test_log_whose_end_too_few_replicas_have_is_not_served() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)

@@ -48,14 +48,14 @@ OLD, NEW = name(1, 50), name(1, 100)
         ([name(0, 50)], (50, 50), [], SnapshotChoice(name(0, 50), False), "cut to its end, and nothing written since"),
     ],
 )  # fmt: skip
-def test_where_to_begin(
+def test_newest_usable_snapshot_is_chosen(
     names: list[SnapshotName], log: tuple[int, int], epochs: list[tuple[int, int]], found: SnapshotChoice, what: str
 ) -> None:
     assert choose_snapshot(names, *log, LeaderEpochs(epochs)) == found, what
     assert choose_snapshot(names[::-1], *log, LeaderEpochs(epochs)) == found, what
 
 
-def test_a_key_says_all_and_sorts_as_images_do() -> None:
+def test_key_has_epoch_and_offset_and_sorts_like_snapshots() -> None:
     names = [name(9, 5), name(10, 4), name(10, 40)]
     assert [GROUP_SNAPSHOTS.parse_key(each.key) for each in names] == names
     assert sorted(each.key for each in names) == [each.key for each in names]
@@ -82,7 +82,7 @@ def test_snapshot_is_read_as_it_was_written(count: int) -> None:
     assert found == RECORDS[:count]
 
 
-def test_a_byte_that_differs_anywhere_is_found() -> None:
+def test_changed_byte_anywhere_is_corrupt() -> None:
     body = sealed(RECORDS[:2])
     for at in range(len(body)):
         if at in (8, 9, 10, 11):  # version, and two bytes that mean nothing

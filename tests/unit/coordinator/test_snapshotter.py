@@ -63,7 +63,7 @@ def test_log_and_older_snapshots_stay_until_the_put_is_confirmed(kind: FaultKind
     rig.run(scenario)
 
 
-def test_the_newest_image_and_the_one_before_it_stay() -> None:
+def test_newest_snapshot_and_the_one_before_it_stay() -> None:
     rig = small()
 
     async def scenario() -> None:
@@ -75,7 +75,7 @@ def test_the_newest_image_and_the_one_before_it_stay() -> None:
     rig.run(scenario)
 
 
-def test_a_leader_deletes_no_image_of_a_later_one() -> None:
+def test_leader_deletes_no_snapshot_of_a_later_one() -> None:
     rig = small()
 
     async def scenario() -> None:

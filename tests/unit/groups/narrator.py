@@ -1,7 +1,7 @@
 """Runs transcripts of one group: callers have names, and each command prints all replies and records.
 
 join NAME [instance=I] [topics=t,u] [fresh]    with the id it has; `fresh`: the process was started anew
-sync NAME [give=NAME:WORDS,...]                the leader gives
+sync NAME [give=NAME:WORDS,...]                the leader assigns
 beat NAME, leave NAME..., commit NAME t=5, describe, fetch, delete, move
 tick MS, live MS NAME...                       time passes; these send heartbeats meanwhile
 """

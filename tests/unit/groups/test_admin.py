@@ -27,17 +27,17 @@ def names(rig: Rig, *, states: frozenset[str] = frozenset(), types: frozenset[st
     return [each.group for each in rig.told(ListGroups(states, types), ListGroupsReply).groups]
 
 
-def test_a_group_that_nobody_knows_is_dead(rig: Rig) -> None:
+def test_unknown_group_is_dead(rig: Rig) -> None:
     assert rig.describe() == DescribeGroupReply(Code.GROUP_ID_NOT_FOUND, G, "Dead")
 
 
-def test_a_stable_group_says_what_its_members_said_and_got(rig: Rig) -> None:
+def test_stable_group_shows_metadata_and_assignments(rig: Rig) -> None:
     (first,), _ = rig.stable()
     member = DescribedMember(first, None, "c", "/127.0.0.1", subscription("t"), first.encode())
     assert rig.describe() == DescribeGroupReply(Code.NONE, G, "Stable", "consumer", "range", (member,))
 
 
-def test_during_a_rebalance_no_protocol_is_named(rig: Rig) -> None:
+def test_group_in_a_rebalance_has_no_protocol(rig: Rig) -> None:
     (first,), _ = rig.stable()
     rig.new_id()
     rig.join(first)
@@ -47,7 +47,7 @@ def test_during_a_rebalance_no_protocol_is_named(rig: Rig) -> None:
     assert (rig.describe().state, rig.describe().protocol) == ("CompletingRebalance", "")
 
 
-def test_a_list_has_what_passes_its_filters(rig: Rig) -> None:
+def test_list_has_the_groups_that_pass_its_filters(rig: Rig) -> None:
     rig.stable(group="b")
     rig.commit(group="a")
     rig.new_id(group="c")
@@ -60,7 +60,7 @@ def test_a_list_has_what_passes_its_filters(rig: Rig) -> None:
     assert rig.told(ListGroups(), ListGroupsReply).groups[1] == ("b", "consumer", "Stable", "classic")
 
 
-def test_a_group_with_members_cannot_be_deleted(rig: Rig) -> None:
+def test_group_with_members_cannot_be_deleted(rig: Rig) -> None:
     (first,), _ = rig.stable()
     assert rig.told(DeleteGroup(G), DeleteReply).code is Code.NON_EMPTY_GROUP
     rig.join(first)
@@ -68,7 +68,7 @@ def test_a_group_with_members_cannot_be_deleted(rig: Rig) -> None:
     assert rig.told(DeleteGroup("nobody"), DeleteReply).code is Code.GROUP_ID_NOT_FOUND
 
 
-def test_a_deleted_group_leaves_nothing(rig: Rig) -> None:
+def test_deleted_group_leaves_no_record(rig: Rig) -> None:
     (first,), generation = rig.stable()
     rig.commit(first, generation)
     rig.commit(first, generation, topic="u")
@@ -80,7 +80,7 @@ def test_a_deleted_group_leaves_nothing(rig: Rig) -> None:
     assert rig.describe().state == "Dead"
 
 
-def test_an_id_that_was_given_out_ends_with_its_group(rig: Rig) -> None:
+def test_issued_member_id_ends_with_its_group(rig: Rig) -> None:
     rig.commit()
     member = rig.new_id()
     rig.told(DeleteGroup(G), DeleteReply)

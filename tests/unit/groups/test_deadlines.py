@@ -37,7 +37,7 @@ def test_deadlines_agree_with_a_dictionary(steps: list[tuple[str, DeadlineKey, i
         assert {each for each in NAMES if each in deadlines} == set(plain)
 
 
-def test_one_that_is_set_while_others_are_taken_is_due_too() -> None:
+def test_deadline_set_while_others_are_handled_is_due_too() -> None:
     deadlines = Deadlines()
     deadlines.set(NAMES[0], 1)
     taken = []

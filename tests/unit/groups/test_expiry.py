@@ -26,7 +26,7 @@ def live_on(rig: Rig, ms: int, member: str, generation: int) -> None:
         assert rig.beat(member, generation) is Code.NONE
 
 
-def test_a_simple_group_keeps_each_offset_from_its_last_commit(rig: Rig) -> None:
+def test_offset_of_a_simple_group_expires_after_its_last_commit(rig: Rig) -> None:
     rig.commit(topic="t")
     rig.commit(topic="u")
     rig.pass_ms(50_000)
@@ -40,7 +40,7 @@ def test_a_simple_group_keeps_each_offset_from_its_last_commit(rig: Rig) -> None
     assert not rig.snapshot()
 
 
-def test_an_empty_group_keeps_all_from_when_it_became_empty(rig: Rig) -> None:
+def test_offsets_of_an_empty_group_expire_from_its_becoming_empty(rig: Rig) -> None:
     ids, generation = rig.stable()
     rig.commit(ids[0], generation)
     live_on(rig, 2 * RETENTION, ids[0], generation)
@@ -52,7 +52,7 @@ def test_an_empty_group_keeps_all_from_when_it_became_empty(rig: Rig) -> None:
     assert (rig.committed(), rig.describe().state) == (NO_OFFSET, "Dead")
 
 
-def test_the_time_of_being_empty_survives_a_move(rig: Rig) -> None:
+def test_time_of_becoming_empty_survives_a_move(rig: Rig) -> None:
     ids, generation = rig.stable()
     rig.commit(ids[0], generation)
     rig.leave(*ids)
@@ -70,7 +70,7 @@ def test_stable_group_loses_offsets_of_unsubscribed_topics(rig: Rig) -> None:
     assert (rig.committed("t"), rig.committed("u")) == (1, NO_OFFSET)
 
 
-def test_nothing_goes_during_a_rebalance(rig: Rig) -> None:
+def test_nothing_expires_during_a_rebalance(rig: Rig) -> None:
     ids, generation = rig.stable(2)
     rig.commit(ids[0], generation, topic="u")
     rig.join(ids[0], rebalance_ms=2 * RETENTION)
@@ -80,7 +80,7 @@ def test_nothing_goes_during_a_rebalance(rig: Rig) -> None:
     assert rig.committed("u") == 1
 
 
-def test_nothing_goes_where_nobody_can_tell_what_is_in_use(rig: Rig) -> None:
+def test_nothing_expires_if_the_subscription_is_unknown(rig: Rig) -> None:
     token = rig.join(rig.new_id(), protocols=(("range", b"\xff"),))
     rig.pass_ms(500)
     assert token in rig.replies
@@ -90,7 +90,7 @@ def test_nothing_goes_where_nobody_can_tell_what_is_in_use(rig: Rig) -> None:
     assert rig.committed("u") == 1
 
 
-def test_an_offset_that_names_its_end_has_it_then(rig: Rig) -> None:
+def test_offset_with_its_own_expiry_time_expires_then(rig: Rig) -> None:
     rig.ask(CommitOffsets(G, (PartitionOffset("t", 0, 1),), retention_ms=3 * RETENTION))
     rig.ask(CommitOffsets(G, (PartitionOffset("u", 0, 1),), retention_ms=5_000))
     rig.pass_ms(6_000)
@@ -101,7 +101,7 @@ def test_an_offset_that_names_its_end_has_it_then(rig: Rig) -> None:
     assert rig.describe().state == "Dead"
 
 
-def test_an_empty_group_without_offsets_goes_at_the_next_check(rig: Rig) -> None:
+def test_empty_group_without_offsets_expires_at_the_next_check(rig: Rig) -> None:
     ids, _ = rig.stable()
     rig.leave(*ids)
     assert rig.describe().state == "Empty"
@@ -110,7 +110,7 @@ def test_an_empty_group_without_offsets_goes_at_the_next_check(rig: Rig) -> None
     assert not rig.snapshot()
 
 
-def test_a_group_to_which_somebody_is_to_come_stays(rig: Rig) -> None:
+def test_group_with_an_issued_member_id_stays(rig: Rig) -> None:
     rig.commit()
     rig.pass_ms(RETENTION - CHECK)
     member = rig.new_id()
@@ -119,7 +119,7 @@ def test_a_group_to_which_somebody_is_to_come_stays(rig: Rig) -> None:
     assert rig.join(member) not in rig.replies
 
 
-def test_an_old_record_without_a_time_counts_from_the_last_commit(rig: Rig) -> None:
+def test_old_record_without_a_time_counts_from_the_last_commit(rig: Rig) -> None:
     rig.log = [
         group_record(G, GroupValue("consumer", 3, None, None, -1)),
         offset_record(G, "t", 0, OffsetValue(1, -1, "", rig.now.wall_ms)),
@@ -131,7 +131,7 @@ def test_an_old_record_without_a_time_counts_from_the_last_commit(rig: Rig) -> N
     assert rig.committed() == NO_OFFSET
 
 
-def test_many_offsets_are_looked_at_in_several_turns(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_offsets_are_checked_in_several_turns(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered.groups.shard.EXPIRY_SLICE_OFFSETS", 10)
     for n in range(35):
         rig.commit(group=f"g{n}")

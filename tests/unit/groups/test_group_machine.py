@@ -37,7 +37,7 @@ INSTANCES = st.sampled_from([None, None, "i", "j"])
 SESSIONS = st.sampled_from([6, 30])
 TOPICS = st.sampled_from(["t", "u"])
 GENERATION = st.sampled_from([0, 0, 0, 0, -1, 1])
-"""By how much a caller is off."""
+"""Difference of a caller's generation from the right one."""
 LIMITS = GroupSettings(size_max=4, retention_ms=10**12, retention_check_ms=50_000)
 
 

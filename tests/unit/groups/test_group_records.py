@@ -42,27 +42,27 @@ GROUPS = st.builds(
 # -- bytes that Kafka 4.2 writes --------------------------------------------------------------------------------------
 
 
-def test_an_offset_as_kafka_writes_it() -> None:
+def test_offset_record_has_kafkas_bytes() -> None:
     value = OffsetValue(5, 3, "m", 258)
     assert offset_key("g", "t", 2) == bytes.fromhex("0001 0001 67 0001 74 00000002")
     assert offset_value(value) == bytes.fromhex("0003 0000000000000005 00000003 0001 6d 0000000000000102")
 
 
-def test_an_offset_that_names_its_end_is_version_one() -> None:
+def test_offset_with_an_expiry_time_is_version_one() -> None:
     value = OffsetValue(5, 3, "m", 258, 259)
     raw = bytes.fromhex("0001 0000000000000005 0001 6d 0000000000000102 0000000000000103")
     assert offset_value(value) == raw
     assert read_offset(raw) == value._replace(leader_epoch=-1), "that version has no room for the epoch"
 
 
-def test_an_offset_that_knows_its_topic_is_version_four() -> None:
+def test_offset_with_a_topic_id_is_version_four() -> None:
     value = OffsetValue(5, 3, "m", 258, NO_TIME, TOPIC_ID)
     raw = bytes.fromhex("0004 0000000000000005 00000003 02 6d 0000000000000102 01 00 10" + "00" * 15 + "10")
     assert offset_value(value) == raw
     assert read_offset(raw) == value
 
 
-def test_a_group_as_kafka_writes_it() -> None:
+def test_group_record_has_kafkas_bytes() -> None:
     member = MemberValue("m", "i", "c", "h", 2, 1, b"s", b"a")
     value = GroupValue("consumer", 7, "p", "m", 258, (member,))
     assert group_key("g") == bytes.fromhex("0002 0001 67")
@@ -86,7 +86,7 @@ def test_a_group_as_kafka_writes_it() -> None:
         ("0004 0000000000000005 00000003 02 6d 0000000000000102 01 09 02 ffff", OffsetValue(5, 3, "m", 258)),
     ],
 )
-def test_other_versions_of_an_offset(raw: str, value: OffsetValue) -> None:
+def test_other_versions_of_an_offset_decode(raw: str, value: OffsetValue) -> None:
     assert read_offset(bytes.fromhex(raw)) == value
 
 
@@ -120,11 +120,11 @@ def test_other_versions_of_an_offset(raw: str, value: OffsetValue) -> None:
         ),
     ],
 )
-def test_other_versions_of_a_group(raw: str, value: GroupValue) -> None:
+def test_other_versions_of_a_group_decode(raw: str, value: GroupValue) -> None:
     assert read_group(bytes.fromhex(raw)) == value
 
 
-def test_the_oldest_key_of_an_offset() -> None:
+def test_oldest_key_of_an_offset_decodes() -> None:
     assert read_key(bytes.fromhex("0000 0001 67 0001 74 00000002")) == OffsetKey("g", "t", 2)
 
 
@@ -135,24 +135,24 @@ def test_the_oldest_key_of_an_offset() -> None:
 @example(0, 0, "x" * 126, 0, TOPIC_ID)
 @example(0, 0, "x" * 127, 0, TOPIC_ID)
 @example(0, 0, "x" * 20_000, 0, TOPIC_ID)
-def test_an_offset_that_is_written_is_read(offset: int, epoch: int, metadata: str, when: int, topic_id: str) -> None:
+def test_offset_decodes_to_what_was_encoded(offset: int, epoch: int, metadata: str, when: int, topic_id: str) -> None:
     value = OffsetValue(offset, epoch, metadata, when, NO_TIME, topic_id)
     assert read_offset(offset_value(value)) == value
 
 
 @given(GROUPS)
-def test_a_group_that_is_written_is_read(value: GroupValue) -> None:
+def test_group_decodes_to_what_was_encoded(value: GroupValue) -> None:
     assert read_group(group_value(value)) == value
 
 
 @given(TEXT, TEXT, INT32)
-def test_a_key_that_is_written_is_read(group: str, topic: str, partition: int) -> None:
+def test_key_decodes_to_what_was_encoded(group: str, topic: str, partition: int) -> None:
     assert read_key(offset_key(group, topic, partition)) == OffsetKey(group, topic, partition)
     assert read_key(group_key(group)) == GroupKey(group)
 
 
 @pytest.mark.parametrize("raw", ["0005 00", "ffff", "0003", "0004 0000000000000005 00000003 00 0000000000000102 00"])
-def test_values_that_cannot_be(raw: str) -> None:
+def test_invalid_values_are_corrupt(raw: str) -> None:
     for read in (read_offset, read_group):
         with pytest.raises(Corrupt):
             read(bytes.fromhex(raw))
@@ -192,12 +192,12 @@ def test_known_records_are_found_among_unknown_ones(data: st.DataObject) -> None
         "0003 0000000000000005 00000003 0001 ff 0000000000000102",
     ],
 )
-def test_offsets_that_cannot_be(raw: str) -> None:
+def test_invalid_offsets_are_refused(raw: str) -> None:
     with pytest.raises(Corrupt):
         read_offset(bytes.fromhex(raw))
 
 
-def test_a_tombstone_takes_away_what_it_names_and_no_more() -> None:
+def test_tombstone_removes_only_what_it_names() -> None:
     state = LogState()
     state.apply([offset_record("g", "t", p, OffsetValue(p, 0, "", 0)) for p in range(2)])
     state.apply([CoordinatorRecord(offset_key("g", "t", 0), None), CoordinatorRecord(offset_key("g", "u", 0), None)])

@@ -33,7 +33,7 @@ def rig() -> Rig:
 # -- callers ----------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_answers_who_is_gone(rig: Rig) -> None:
+def test_caller_that_is_gone_gets_no_reply(rig: Rig) -> None:
     member = rig.new_id()
     token = rig.join(member)
     rig.shard.cancel_request(token)
@@ -57,19 +57,19 @@ def test_new_member_without_id_expires_when_its_caller_is_gone(rig: Rig) -> None
     rig.check()
 
 
-def test_forgetting_an_unknown_caller_is_nothing(rig: Rig) -> None:
+def test_forgetting_an_unknown_caller_changes_nothing(rig: Rig) -> None:
     rig.shard.cancel_request(12_345)
     rig.check()
 
 
-def test_a_shard_that_is_given_up_names_all_who_wait(rig: Rig) -> None:
+def test_closed_shard_names_all_parked_callers(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     tokens = {rig.join(ids[0]), rig.join(rig.new_id())}
     assert set(rig.shard.cancel_all_requests()) == tokens
     assert rig.shard.cancel_all_requests() == ()
 
 
-def test_nothing_is_due_before_its_time_and_all_of_it_then(rig: Rig) -> None:
+def test_deadlines_are_due_at_their_time(rig: Rig) -> None:
     rig.stable()
     due = rig.shard.next_due_ms
     assert due is not None
@@ -83,7 +83,7 @@ def test_nothing_is_due_before_its_time_and_all_of_it_then(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("through_image", [False, True])
-def test_a_coordinator_that_moved_knows_all_that_was_promised(rig: Rig, through_image: bool) -> None:
+def test_moved_coordinator_has_all_acknowledged_state(rig: Rig, through_image: bool) -> None:
     ids, generation = rig.stable(3)
     rig.commit(ids[1], generation, 42)
     rig.commit(group="simple", offset=7)
@@ -94,7 +94,7 @@ def test_a_coordinator_that_moved_knows_all_that_was_promised(rig: Rig, through_
     assert [rig.beat(each, generation) for each in ids] == [Code.NONE] * 3
 
 
-def test_a_leader_that_is_no_member_does_not_lead(rig: Rig) -> None:
+def test_leader_that_is_no_member_does_not_lead(rig: Rig) -> None:
     member = MemberValue("m", None, "c", "h", 60_000, 10_000, subscription("t"), b"")
     value = GroupValue("consumer", 1, "range", "gone", rig.now.wall_ms, (member,))
     shard = GroupShard(GroupSettings(), str)
@@ -187,7 +187,7 @@ def rebalanced_seconds(members: int) -> float:
     return time.process_time() - begun
 
 
-def test_a_rebalance_costs_in_proportion_to_its_members() -> None:
+def test_cost_of_a_rebalance_is_proportional_to_its_members() -> None:
     rebalanced_seconds(100)
     few = min(rebalanced_seconds(100) for _ in range(3))
     many = min(rebalanced_seconds(1_000) for _ in range(3))
@@ -195,7 +195,7 @@ def test_a_rebalance_costs_in_proportion_to_its_members() -> None:
     assert many < 5.0
 
 
-def test_a_heartbeat_costs_the_same_in_a_large_group() -> None:
+def test_heartbeat_costs_the_same_in_a_large_group() -> None:
     def beats(members: int) -> float:
         plain = Plain(members)
         for number in range(members):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer.group_scripts import STORIES, assign, join, pair, sync, told
+from tests.peer.group_scripts import SCRIPTS, ask, assign, join, pair, sync
 from tests.peer.group_worlds import InMemory, OverWire, Recorded, World
 from tests.peer.kafka import Peer, tool
 from tests.peer.wire import Wire
@@ -65,14 +65,14 @@ def _until_coordinating(wire: Wire) -> None:
     raise AssertionError("no coordinator")
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_the_same_script_gets_the_same_answers(peer: Peer, name: str) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_gets_the_same_replies_from_both(peer: Peer, name: str) -> None:
     ours, theirs = Recorded(InMemory(Rig(SETTINGS))), Recorded(over := OverWire(peer.address))
     try:
-        STORIES[name](theirs)
+        SCRIPTS[name](theirs)
     finally:
         over.close()
-    STORIES[name](ours)
+    SCRIPTS[name](ours)
     assert len(ours.lines) == len(theirs.lines) > 4
     for mine, expected in zip(ours.lines, theirs.lines, strict=True):
         assert mine == expected
@@ -100,30 +100,30 @@ def _keep(world: World) -> None:
     """Makes groups of each kind that end in a settled state."""
     a, b = pair(world, "kept")
     assign(world, "kept", a, b)
-    told(world, CommitOffsets("kept", (PartitionOffset("t", 0, 7, 2, "note"), PartitionOffset("u", 1, 8)), 1, b))
+    ask(world, CommitOffsets("kept", (PartitionOffset("t", 0, 7, 2, "note"), PartitionOffset("u", 1, 8)), 1, b))
     for group, instance, kind in (("kept-static", "i", "consumer"), ("kept-connect", "j", "connect")):
-        joined = told(world, join(group, instance=instance, protocols=BOTH, kind=kind), instance)
+        joined = ask(world, join(group, instance=instance, protocols=BOTH, kind=kind), instance)
         assert isinstance(joined, JoinGroupReply)
         given = ((joined.member_id, b"all"),)
-        told(world, sync(group, 1, joined.member_id, instance, kind, given=given), instance)
-    told(
+        ask(world, sync(group, 1, joined.member_id, instance, kind, given=given), instance)
+    ask(
         world,
         CommitOffsets(
             "kept-simple", (PartitionOffset("t", 0, 5), PartitionOffset("t", 1, -1), PartitionOffset("t", 2, 2**62))
         ),
     )
-    told(world, CommitOffsets("kept-simple", (PartitionOffset("u", 0, 1),), retention_ms=3_600_000_000))
-    told(world, CommitOffsets("kept-simple", (PartitionOffset("u", 1, 1),)))
-    told(world, DeleteOffsets("kept-simple", (("u", 1),)))
+    ask(world, CommitOffsets("kept-simple", (PartitionOffset("u", 0, 1),), retention_ms=3_600_000_000))
+    ask(world, CommitOffsets("kept-simple", (PartitionOffset("u", 1, 1),)))
+    ask(world, DeleteOffsets("kept-simple", (("u", 1),)))
 
 
 def _settled(world: World) -> list[Reply]:
     """Returns the groups as administrators and consumers see them."""
     asked: list[Request] = [*map(DescribeGroup, KEPT), *(FetchOffsets(group, None) for group in KEPT)]
-    return [told(world, request) for request in asked]
+    return [ask(world, request) for request in asked]
 
 
-def test_records_of_kafka_are_read_as_the_same_groups(peer: Peer) -> None:
+def test_our_coordinator_reads_kafkas_records_as_the_same_groups(peer: Peer) -> None:
     over = OverWire(peer.address)
     _keep(over)
     theirs = _settled(over)

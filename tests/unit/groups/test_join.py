@@ -26,7 +26,7 @@ def joined(rig: Rig, token: int) -> JoinGroupReply:
 # -- ids (KIP-394) ----------------------------------------------------------------------------------------------------
 
 
-def test_a_dynamic_member_gets_an_id_first_and_joins_with_it(rig: Rig) -> None:
+def test_dynamic_member_gets_an_id_first_and_joins_with_it(rig: Rig) -> None:
     told = joined(rig, rig.join(client_id="reader"))
     assert (told.code, told.member_id) == (Code.MEMBER_ID_REQUIRED, "reader-id1")
     token = rig.join(told.member_id)
@@ -43,13 +43,13 @@ def test_a_dynamic_member_gets_an_id_first_and_joins_with_it(rig: Rig) -> None:
     )
 
 
-def test_an_older_client_joins_without_an_id(rig: Rig) -> None:
+def test_older_client_joins_without_an_id(rig: Rig) -> None:
     token = rig.join(id_required=False)
     rig.pass_ms(500)
     assert (joined(rig, token).code, joined(rig, token).member_id) == (Code.NONE, "c-id1")
 
 
-def test_an_id_that_nobody_uses_is_worth_nothing_after_a_session(rig: Rig) -> None:
+def test_unused_member_id_expires_after_a_session(rig: Rig) -> None:
     unused = rig.new_id()
     rig.pass_ms(9_999)
     assert rig.describe().state == "Empty"
@@ -68,14 +68,14 @@ def test_rebalance_waits_for_unused_ids_until_they_expire(rig: Rig) -> None:
     assert joined(rig, token).generation == 2
 
 
-def test_an_unknown_id_is_refused(rig: Rig) -> None:
+def test_unknown_id_is_refused(rig: Rig) -> None:
     assert joined(rig, rig.join("c-stranger")).code is Code.UNKNOWN_MEMBER_ID
     assert rig.describe().state == "Dead"
     rig.stable()
     assert joined(rig, rig.join("c-stranger")).code is Code.UNKNOWN_MEMBER_ID
 
 
-def test_an_id_given_to_a_dynamic_member_does_not_become_static(rig: Rig) -> None:
+def test_id_of_a_dynamic_member_does_not_become_static(rig: Rig) -> None:
     assert joined(rig, rig.join(rig.new_id(), instance_id="i")).code is Code.UNKNOWN_MEMBER_ID
 
 
@@ -101,11 +101,11 @@ def test_refused_join_leaves_no_trace(rig: Rig, request_: dict[str, object], cod
 
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
-def test_the_bounds_of_a_session_are_allowed(rig: Rig, session_ms: int) -> None:
+def test_bounds_of_the_session_timeout_are_accepted(rig: Rig, session_ms: int) -> None:
     assert joined(rig, rig.join(session_ms=session_ms)).code is Code.MEMBER_ID_REQUIRED
 
 
-def test_long_names_make_ids_that_fit_into_a_record(rig: Rig) -> None:
+def test_ids_of_long_names_fit_into_a_record(rig: Rig) -> None:
     static = rig.join(client_id="\u20ac" * 10_000, instance_id="\u20ac" * 10_000)
     rig.pass_ms(500)
     assert len(joined(rig, static).member_id.encode()) < 4_000
@@ -113,14 +113,14 @@ def test_long_names_make_ids_that_fit_into_a_record(rig: Rig) -> None:
     assert rig.describe().state == "Stable"
 
 
-def test_members_agree_on_type_and_on_one_protocol_at_least(rig: Rig) -> None:
+def test_members_need_the_same_type_and_a_common_protocol(rig: Rig) -> None:
     rig.stable()
     assert joined(rig, rig.join(protocol_type="connect")).code is Code.INCONSISTENT_GROUP_PROTOCOL
     assert joined(rig, rig.join(protocols=ROUND_ROBIN)).code is Code.INCONSISTENT_GROUP_PROTOCOL
     assert joined(rig, rig.join(protocols=BOTH)).code is Code.MEMBER_ID_REQUIRED
 
 
-def test_an_empty_group_may_become_one_of_another_type(rig: Rig) -> None:
+def test_empty_group_may_change_its_type(rig: Rig) -> None:
     (first,), _ = rig.stable()
     rig.leave(first)
     member = rig.join(protocol_type="connect", protocols=ROUND_ROBIN, id_required=False)
@@ -131,14 +131,14 @@ def test_an_empty_group_may_become_one_of_another_type(rig: Rig) -> None:
 # -- how many ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_group_takes_nobody_more() -> None:
+def test_full_group_refuses_new_members() -> None:
     rig = Rig(GroupSettings(size_max=2))
     ids, generation = rig.stable(2)
     assert joined(rig, rig.join()).code is Code.GROUP_MAX_SIZE_REACHED
     assert rig.beat(ids[0], generation) is Code.NONE
 
 
-def test_while_members_gather_the_last_ones_are_turned_away() -> None:
+def test_excess_members_are_refused_during_a_rebalance() -> None:
     rig = Rig(GroupSettings(size_max=2))
     ids = [rig.new_id() for _ in range(2)]
     tokens = [rig.join(each) for each in ids]
@@ -148,7 +148,7 @@ def test_while_members_gather_the_last_ones_are_turned_away() -> None:
     assert [joined(rig, token).code for token in tokens] == [Code.NONE, Code.NONE]
 
 
-def test_no_more_ids_are_given_out_than_there_may_be_members() -> None:
+def test_issued_ids_are_bounded_by_the_group_size() -> None:
     rig = Rig(GroupSettings(size_max=3))
     assert [joined(rig, rig.join()).code for _ in range(4)] == [
         *[Code.MEMBER_ID_REQUIRED] * 3,
@@ -156,7 +156,7 @@ def test_no_more_ids_are_given_out_than_there_may_be_members() -> None:
     ]
 
 
-def test_a_group_over_the_limit_shrinks_when_it_is_loaded() -> None:
+def test_group_over_the_limit_shrinks_when_it_is_loaded() -> None:
     rig = Rig()
     ids, generation = rig.stable(3)
     rig.settings = GroupSettings(size_max=2)
@@ -166,7 +166,7 @@ def test_a_group_over_the_limit_shrinks_when_it_is_loaded() -> None:
     assert [joined(rig, token).code for token in tokens] == [Code.NONE, Code.NONE, Code.GROUP_MAX_SIZE_REACHED]
 
 
-def test_a_group_at_the_limit_is_left_alone_when_it_is_loaded() -> None:
+def test_group_at_the_limit_is_unchanged_when_it_is_loaded() -> None:
     rig = Rig()
     ids, generation = rig.stable(3)
     rig.settings = GroupSettings(size_max=3)
@@ -177,14 +177,14 @@ def test_a_group_at_the_limit_is_left_alone_when_it_is_loaded() -> None:
 # -- coming again -----------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_without_news_hears_of_the_current_generation(rig: Rig) -> None:
+def test_unchanged_follower_that_rejoins_gets_the_current_generation(rig: Rig) -> None:
     (leader, follower), generation = rig.stable(2)
     told = joined(rig, rig.join(follower))
     assert told == JoinGroupReply(Code.NONE, follower, generation, "consumer", "range", leader)
     assert rig.describe().state == "Stable"
 
 
-def test_the_leader_that_joins_again_begins_a_rebalance(rig: Rig) -> None:
+def test_leader_that_rejoins_starts_a_rebalance(rig: Rig) -> None:
     (leader, follower), generation = rig.stable(2)
     token = rig.join(leader)
     assert token not in rig.replies
@@ -193,7 +193,7 @@ def test_the_leader_that_joins_again_begins_a_rebalance(rig: Rig) -> None:
     assert joined(rig, token).generation == generation + 1
 
 
-def test_a_follower_with_news_begins_a_rebalance(rig: Rig) -> None:
+def test_changed_follower_that_rejoins_starts_a_rebalance(rig: Rig) -> None:
     (leader, follower), generation = rig.stable(2)
     token = rig.join(follower, protocols=(("range", subscription("t", "u")),))
     rig.join(leader)
@@ -228,7 +228,7 @@ def test_join_repeated_during_a_rebalance_replaces_the_older_one(rig: Rig) -> No
     assert joined(rig, new).code is Code.NONE
 
 
-def test_a_new_member_that_never_asks_again_is_given_up(rig: Rig) -> None:
+def test_new_member_that_never_returns_is_removed(rig: Rig) -> None:
     (first,), _ = rig.stable()
     waits = rig.join(id_required=False, rebalance_ms=1_000_000)
     for _ in range(NEW_MEMBER_MS // 9_000):
@@ -255,13 +255,13 @@ def test_protocol_that_one_member_lacks_is_not_chosen(rig: Rig) -> None:
     assert {joined(rig, token).protocol for token in tokens} == {"range"}
 
 
-def test_a_protocol_named_twice_counts_once(rig: Rig) -> None:
+def test_repeated_protocol_counts_once(rig: Rig) -> None:
     tokens = [rig.join(rig.new_id(), protocols=each) for each in (RANGE + RANGE, RANGE + RANGE, RANGE)]
     rig.pass_ms(1_000)
     assert {joined(rig, token).protocol for token in tokens} == {"range"}
 
 
-def test_protocols_that_nobody_supports_any_more_are_forgotten(rig: Rig) -> None:
+def test_protocols_without_a_supporter_are_removed(rig: Rig) -> None:
     (first,), _ = rig.stable()
     for number in range(50):
         rig.join(first, protocols=(*RANGE, (f"p{number}", b"")))
@@ -281,7 +281,7 @@ def test_protocol_bytes_of_a_group_are_bounded(rig: Rig) -> None:
 
 
 def test_protocol_bytes_of_all_groups_are_bounded() -> None:
-    """300 requests of 2 MB took half a gigabyte, which stayed after the clients were gone."""
+    """Once, 300 requests of 2 MB took half a gigabyte, which stayed after the clients were gone."""
     rig = Rig(GroupSettings(bytes_max=100_000))
     said = (("range", bytes(30_000)),)
     tokens = [rig.join(group=f"g{number}", id_required=False, protocols=said) for number in range(5)]
@@ -300,7 +300,7 @@ def test_protocol_bytes_of_all_groups_are_bounded() -> None:
     rig.check()
 
 
-def test_an_assignment_that_the_broker_has_no_room_for_is_not_made() -> None:
+def test_assignment_without_room_in_the_broker_is_refused() -> None:
     rig = Rig(GroupSettings(bytes_max=50_000))
     token = rig.join(id_required=False)
     rig.pass_ms(500)

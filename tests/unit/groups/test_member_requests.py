@@ -49,12 +49,12 @@ def test_no_sync_without_a_group_or_a_member(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("generation", [0, 2, -1])
-def test_a_sync_of_another_generation_is_refused(rig: Rig, generation: int) -> None:
+def test_sync_of_another_generation_is_refused(rig: Rig, generation: int) -> None:
     ids = completing(rig)
     assert sync_code(rig, SyncGroup(G, generation, ids[0])) is Code.ILLEGAL_GENERATION
 
 
-def test_a_sync_names_the_protocol_that_was_chosen_or_none(rig: Rig) -> None:
+def test_sync_names_the_chosen_protocol_or_none(rig: Rig) -> None:
     ids = completing(rig)
     for kind, protocol in (("connect", "range"), ("consumer", "roundrobin")):
         request = SyncGroup(G, 1, ids[1], None, kind, protocol)
@@ -64,7 +64,7 @@ def test_a_sync_names_the_protocol_that_was_chosen_or_none(rig: Rig) -> None:
     assert rig.reply(waits, SyncGroupReply) == SyncGroupReply(Code.NONE, "consumer", "range", b"x")
 
 
-def test_no_sync_while_members_gather(rig: Rig) -> None:
+def test_sync_during_a_rebalance_is_refused(rig: Rig) -> None:
     ids, generation = rig.stable(2)
     rig.join(ids[0])
     assert sync_code(rig, SyncGroup(G, generation, ids[1])) is Code.REBALANCE_IN_PROGRESS
@@ -86,7 +86,7 @@ def test_only_the_leader_assigns(rig: Rig) -> None:
     assert rig.reply(waits, SyncGroupReply).assignment == b"some"
 
 
-def test_a_sync_that_comes_late_gets_its_assignment_at_once(rig: Rig) -> None:
+def test_late_sync_gets_its_assignment_at_once(rig: Rig) -> None:
     ids = completing(rig)
     rig.assign(ids[0], 1, {ids[1]: b"x"})
     assert rig.reply(rig.sync(ids[1], 1), SyncGroupReply).assignment == b"x"
@@ -94,7 +94,7 @@ def test_a_sync_that_comes_late_gets_its_assignment_at_once(rig: Rig) -> None:
     assert rig.describe().code is Code.NONE
 
 
-def test_a_sync_that_is_repeated_replaces_the_older_one(rig: Rig) -> None:
+def test_repeated_sync_replaces_the_older_one(rig: Rig) -> None:
     ids = completing(rig)
     old, new = rig.sync(ids[1], 1), rig.sync(ids[1], 1)
     assert rig.reply(old, SyncGroupReply).code is Code.REBALANCE_IN_PROGRESS
@@ -105,7 +105,7 @@ def test_a_sync_that_is_repeated_replaces_the_older_one(rig: Rig) -> None:
 # -- heartbeat --------------------------------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_answers_what_the_member_is_to_do(rig: Rig) -> None:
+def test_heartbeat_reply_tells_the_member_what_to_do(rig: Rig) -> None:
     assert rig.beat("m", 1) is Code.UNKNOWN_MEMBER_ID
     assert rig.told(Heartbeat("", 1, "m"), HeartbeatReply).code is Code.INVALID_GROUP_ID
     ids = completing(rig)
@@ -121,12 +121,12 @@ def test_a_heartbeat_answers_what_the_member_is_to_do(rig: Rig) -> None:
 # -- leave ------------------------------------------------------------------------------------------------------------
 
 
-def test_leaving_what_is_not_there(rig: Rig) -> None:
+def test_leave_of_an_unknown_group_or_member_is_an_error(rig: Rig) -> None:
     assert rig.told(LeaveGroup("", ()), LeaveGroupReply).code is Code.INVALID_GROUP_ID
     assert rig.leave("m", "n") == (Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID)
 
 
-def test_an_id_that_was_not_used_can_be_given_back(rig: Rig) -> None:
+def test_unused_id_can_leave(rig: Rig) -> None:
     given = rig.new_id()
     assert rig.leave(given) == (Code.NONE,)
     assert rig.describe().state == "Dead", "nothing is left of the group"
@@ -147,7 +147,7 @@ def test_member_that_leaves_while_parked_gets_a_reply(rig: Rig) -> None:
     assert rig.reply(token, JoinGroupReply).code is Code.UNKNOWN_MEMBER_ID
 
 
-def test_the_last_one_out_leaves_an_empty_group(rig: Rig) -> None:
+def test_last_member_to_leave_leaves_an_empty_group(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     assert rig.leave(*ids) == (Code.NONE, Code.NONE)
     assert rig.describe().state == "Empty"
@@ -155,7 +155,7 @@ def test_the_last_one_out_leaves_an_empty_group(rig: Rig) -> None:
     assert rig.describe().state == "Empty"
 
 
-def test_those_who_gather_wait_no_longer_for_one_that_leaves(rig: Rig) -> None:
+def test_rebalance_does_not_wait_for_a_member_that_left(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     token = rig.join(ids[0])
     rig.leave(ids[1])

@@ -36,7 +36,7 @@ def completing(rig: Rig) -> str:
 # -- who may commit ---------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_from_outside_makes_a_simple_group(rig: Rig) -> None:
+def test_commit_without_a_member_creates_a_simple_group(rig: Rig) -> None:
     assert rig.commit(offset=7) is Code.NONE
     assert rig.committed() == 7
     assert (rig.describe().state, rig.describe().protocol_type) == ("Empty", "")
@@ -56,7 +56,7 @@ def test_offsets_of_all_groups_are_bounded_and_old_ones_can_move() -> None:
     rig.check()
 
 
-def test_a_member_of_no_group_cannot_commit(rig: Rig) -> None:
+def test_member_of_an_unknown_group_cannot_commit(rig: Rig) -> None:
     assert rig.commit("m", 1) is Code.GROUP_ID_NOT_FOUND
     assert rig.describe().state == "Dead"
 
@@ -71,14 +71,14 @@ def test_members_of_the_current_generation_commit(rig: Rig) -> None:
     assert rig.committed() == 5
 
 
-def test_nobody_else_commits_while_there_are_members(rig: Rig) -> None:
+def test_only_members_commit_while_there_are_members(rig: Rig) -> None:
     ids, _ = rig.stable()
     assert rig.commit() is Code.UNKNOWN_MEMBER_ID
     rig.join(ids[0])
     assert rig.commit() is Code.UNKNOWN_MEMBER_ID
 
 
-def test_from_outside_once_the_group_is_empty(rig: Rig) -> None:
+def test_commit_without_a_member_is_accepted_for_an_empty_group(rig: Rig) -> None:
     ids, generation = rig.stable()
     rig.leave(*ids)
     assert rig.commit() is Code.NONE
@@ -91,13 +91,13 @@ def test_commit_before_the_assignment_gets_rebalance_in_progress(rig: Rig) -> No
     assert rig.committed() == NO_OFFSET
 
 
-def test_while_members_gather_they_still_commit(rig: Rig) -> None:
+def test_members_may_commit_during_a_rebalance(rig: Rig) -> None:
     ids, generation = rig.stable(2)
     rig.join(ids[0])
     assert rig.commit(ids[1], generation) is Code.NONE
 
 
-def test_a_commit_is_a_sign_of_life(rig: Rig) -> None:
+def test_commit_extends_the_session(rig: Rig) -> None:
     ids, generation = rig.stable()
     for _ in range(5):
         rig.pass_ms(9_000)
@@ -105,7 +105,7 @@ def test_a_commit_is_a_sign_of_life(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("instance", "code"), [("z", Code.UNKNOWN_MEMBER_ID), ("a", Code.FENCED_INSTANCE_ID)])
-def test_a_static_member_that_was_replaced_cannot_commit(rig: Rig, instance: str, code: Code) -> None:
+def test_replaced_static_member_cannot_commit(rig: Rig, instance: str, code: Code) -> None:
     token = rig.join(instance_id="a")
     rig.pass_ms(500)
     member_id = "a-id1"
@@ -121,7 +121,7 @@ def test_a_static_member_that_was_replaced_cannot_commit(rig: Rig, instance: str
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def test_all_that_was_committed_comes_back(rig: Rig) -> None:
+def test_fetch_returns_all_committed_fields(rig: Rig) -> None:
     rig.ms = 123
     rows = (
         PartitionOffset("t", 0, 5, 3, "note", THIS),
@@ -147,7 +147,7 @@ def test_fetch_of_an_uncommitted_partition_returns_no_offset(rig: Rig) -> None:
     assert rig.told(FetchOffsets("nobody", None, "m", 5), FetchOffsetsReply) == FetchOffsetsReply(Code.NONE, ())
 
 
-def test_an_offset_of_a_topic_that_had_the_name_before_is_none(rig: Rig) -> None:
+def test_offset_of_an_earlier_topic_of_the_name_is_none(rig: Rig) -> None:
     rig.ask(CommitOffsets(G, (PartitionOffset("t", 0, 5, topic_id=THIS),)))
     for asked, offset in ((THIS, 5), (THAT, NO_OFFSET), ("", 5)):
         fetched = rig.told(FetchOffsets(G, (("t", 0),), topic_ids=(("t", asked),)), FetchOffsetsReply)
@@ -194,7 +194,7 @@ def test_offset_with_an_expiry_time_has_no_topic_id_and_is_shown(rig: Rig) -> No
         ("\U0001f600" * 6, Code.OFFSET_METADATA_TOO_LARGE),
     ],
 )
-def test_metadata_is_measured_as_java_does(metadata: str, code: Code) -> None:
+def test_metadata_is_measured_as_in_java(metadata: str, code: Code) -> None:
     rig = Rig(GroupSettings(metadata_bytes_max=10))
     rows = (PartitionOffset("t", 0, 1, metadata=metadata), PartitionOffset("t", 1, 2))
     assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (code, Code.NONE)
@@ -207,12 +207,12 @@ def test_metadata_too_long_for_a_record_is_refused() -> None:
     assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.OFFSET_METADATA_TOO_LARGE,)
 
 
-def test_an_older_client_says_how_long_it_is_kept(rig: Rig) -> None:
+def test_commit_of_an_older_client_has_its_own_retention(rig: Rig) -> None:
     rig.ask(CommitOffsets(G, (PartitionOffset("t", 0, 1, 4),), retention_ms=60_000))
     assert rig.shard.log_state.committed_offset(G, "t", 0) == OffsetValue(1, -1, "", WALL, WALL + 60_000)
 
 
-def test_a_name_that_no_record_can_hold_is_refused(rig: Rig) -> None:
+def test_name_too_long_for_a_record_is_refused(rig: Rig) -> None:
     assert rig.commit(group="g" * 32_768) is Code.INVALID_GROUP_ID
 
 
@@ -231,11 +231,11 @@ def test_offsets_of_a_topic_in_use_cannot_be_deleted(rig: Rig) -> None:
     assert rig.committed() == NO_OFFSET
 
 
-def test_offsets_of_a_group_that_nobody_knows(rig: Rig) -> None:
+def test_offsets_of_an_unknown_group_cannot_be_deleted(rig: Rig) -> None:
     assert rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply) == DeleteReply(Code.GROUP_ID_NOT_FOUND)
 
 
-def test_offsets_of_a_group_of_another_kind_go_only_once_it_is_empty(rig: Rig) -> None:
+def test_offsets_of_another_kind_of_group_go_only_once_it_is_empty(rig: Rig) -> None:
     rig.commit()
     token = rig.join(rig.new_id(), protocol_type="connect", protocols=(("sessioned", b"\xff"),))
     rig.pass_ms(500)
@@ -243,7 +243,7 @@ def test_offsets_of_a_group_of_another_kind_go_only_once_it_is_empty(rig: Rig) -
     assert rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply) == DeleteReply(Code.NON_EMPTY_GROUP)
 
 
-def test_consumers_whose_metadata_nobody_can_read_may_use_any_topic(rig: Rig) -> None:
+def test_consumers_with_unreadable_metadata_may_use_any_topic(rig: Rig) -> None:
     rig.commit()
     rig.join(rig.new_id(), protocols=(("range", b"\x00"),))
     rig.pass_ms(500)
@@ -251,7 +251,7 @@ def test_consumers_whose_metadata_nobody_can_read_may_use_any_topic(rig: Rig) ->
     assert told.codes == (Code.GROUP_SUBSCRIBED_TO_TOPIC,)
 
 
-def test_a_topic_that_is_gone_takes_its_offsets_along(rig: Rig) -> None:
+def test_offsets_of_a_deleted_topic_are_removed(rig: Rig) -> None:
     ids, generation = rig.stable()
     rig.commit(ids[0], generation)
     rig.commit(group="h", topic="t")

@@ -19,7 +19,7 @@ INTS = st.integers(-(2**31), 2**31 - 1)
 
 
 @given(WORDS, WORDS, INTS, LONGS, INTS, WORDS, LONGS)
-def test_both_ways_read_what_was_written(
+def test_fast_and_slow_readers_read_the_same_records(
     group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, when: int
 ) -> None:
     record = offset_record(group, topic, partition, OffsetValue(offset, epoch, metadata, when))

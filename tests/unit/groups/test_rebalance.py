@@ -25,7 +25,7 @@ def kept(rig: Rig) -> GroupValue:
 # -- the first rebalance ----------------------------------------------------------------------------------------------
 
 
-def test_the_first_rebalance_waits_for_more_members(rig: Rig) -> None:
+def test_first_rebalance_waits_for_more_members(rig: Rig) -> None:
     first = rig.join(rig.new_id())
     rig.pass_ms(499)
     assert first not in rig.replies
@@ -37,7 +37,7 @@ def test_the_first_rebalance_waits_for_more_members(rig: Rig) -> None:
     assert rig.reply(second, JoinGroupReply).generation == 1
 
 
-def test_the_first_rebalance_waits_no_longer_than_its_timeout(rig: Rig) -> None:
+def test_first_rebalance_waits_at_most_its_timeout(rig: Rig) -> None:
     first = rig.join(rig.new_id(), rebalance_ms=1_200)
     for _ in range(3):
         rig.join(rig.new_id(), rebalance_ms=1_200)
@@ -45,14 +45,14 @@ def test_the_first_rebalance_waits_no_longer_than_its_timeout(rig: Rig) -> None:
     assert len(rig.reply(first, JoinGroupReply).members) == 4
 
 
-def test_nobody_waits_when_the_delay_is_nothing() -> None:
+def test_first_rebalance_without_a_delay_completes_at_once() -> None:
     rig = Rig(GroupSettings(initial_rebalance_delay_ms=0))
     token = rig.join(rig.new_id())
     rig.pass_ms(0)
     assert rig.reply(token, JoinGroupReply).generation == 1
 
 
-def test_a_group_that_lost_all_its_members_begins_as_a_new_one(rig: Rig) -> None:
+def test_group_that_lost_all_its_members_starts_like_a_new_one(rig: Rig) -> None:
     (first,), _ = rig.stable()
     rig.leave(first)
     token = rig.join(rig.new_id())
@@ -64,7 +64,7 @@ def test_a_group_that_lost_all_its_members_begins_as_a_new_one(rig: Rig) -> None
 # -- later rebalances -------------------------------------------------------------------------------------------------
 
 
-def test_a_later_rebalance_is_complete_when_all_have_joined(rig: Rig) -> None:
+def test_later_rebalance_is_complete_when_all_have_joined(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     new = rig.join(rig.new_id())
     tokens = [rig.join(each) for each in ids]
@@ -83,7 +83,7 @@ def test_member_that_does_not_rejoin_in_time_is_removed(rig: Rig) -> None:
     assert rig.beat(ids[2], generation) is Code.UNKNOWN_MEMBER_ID
 
 
-def test_the_longest_timeout_of_all_members_counts(rig: Rig) -> None:
+def test_longest_timeout_of_all_members_counts(rig: Rig) -> None:
     tokens = [rig.join(rig.new_id(), rebalance_ms=ms) for ms in (30_000, 90_000)]
     rig.pass_ms(1_000)
     slow, quick = (rig.reply(token, JoinGroupReply).member_id for token in tokens)
@@ -122,7 +122,7 @@ def test_rebalance_without_joins_waits_for_sessions_of_static_members(rig: Rig) 
 # -- assignments ------------------------------------------------------------------------------------------------------
 
 
-def test_an_assignment_stands_in_the_log_before_it_is_told(rig: Rig) -> None:
+def test_assignment_is_in_the_log_before_its_reply(rig: Rig) -> None:
     ids, generation = rig.stable(2)
     value = kept(rig)
     assert (value.generation, value.protocol, value.leader, value.protocol_type) == (1, "range", ids[0], "consumer")
@@ -132,7 +132,7 @@ def test_an_assignment_stands_in_the_log_before_it_is_told(rig: Rig) -> None:
     assert rig.reply(rig.sync(ids[1], generation), SyncGroupReply).assignment == ids[1].encode()
 
 
-def test_members_that_never_sync_are_out(rig: Rig) -> None:
+def test_members_that_never_sync_are_removed(rig: Rig) -> None:
     ids = [rig.new_id() for _ in range(2)]
     for each in ids:
         rig.join(each)
@@ -146,7 +146,7 @@ def test_members_that_never_sync_are_out(rig: Rig) -> None:
     assert rig.beat(ids[1], 1) is Code.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_dies_while_others_wait_for_it_is_replaced(rig: Rig) -> None:
+def test_leader_that_dies_before_its_sync_is_replaced(rig: Rig) -> None:
     ids = [rig.new_id() for _ in range(2)]
     for each in ids:
         rig.join(each)
@@ -171,8 +171,8 @@ def test_group_too_large_for_the_log_rebalances_again() -> None:
     assert not rig.log
 
 
-def test_a_cooperative_group_needs_nothing_special(rig: Rig) -> None:
-    """Two rounds: in the first the leader leaves out partitions to revoke, and their members join again at once."""
+def test_cooperative_group_takes_two_rebalances(rig: Rig) -> None:
+    """In the first one the leader leaves out partitions to revoke, and their members join again at once."""
     ids, generation = rig.stable(1)
     second = rig.new_id()
     tokens = [rig.join(second), rig.join(ids[0])]
@@ -192,7 +192,7 @@ def test_a_cooperative_group_needs_nothing_special(rig: Rig) -> None:
 # -- life -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_without_a_heartbeat_is_out_after_its_session(rig: Rig) -> None:
+def test_member_without_a_heartbeat_expires_after_its_session(rig: Rig) -> None:
     ids, generation = rig.stable(2)
     rig.pass_ms(9_999)
     assert rig.beat(ids[0], generation) is Code.NONE
@@ -220,7 +220,7 @@ def test_parked_member_needs_no_heartbeat(rig: Rig) -> None:
     assert rig.reply(token, JoinGroupReply).code is Code.NONE
 
 
-def test_leaving_several_at_once_makes_one_rebalance(rig: Rig) -> None:
+def test_leave_of_several_members_makes_one_rebalance(rig: Rig) -> None:
     ids, _ = rig.stable(3)
     assert rig.leave(LeavingMember(ids[1], None, "x" * 10_000), ids[2], "stranger") == (
         Code.NONE,
@@ -231,7 +231,7 @@ def test_leaving_several_at_once_makes_one_rebalance(rig: Rig) -> None:
     assert rig.reply(token, JoinGroupReply).generation == 2
 
 
-def test_the_reason_of_a_rebalance_is_kept_short(rig: Rig) -> None:
+def test_reason_of_a_rebalance_is_shortened(rig: Rig) -> None:
     (first,), _ = rig.stable()
     news = (("range", subscription("t", "u")),)
     rig.ask(JoinGroup(G, first, None, "c", "h", 10_000, 60_000, "consumer", news, "because " * 1_000))

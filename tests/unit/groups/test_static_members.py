@@ -28,7 +28,7 @@ def stable(rig: Rig) -> tuple[str, str]:
     return a, b
 
 
-def test_a_static_member_needs_no_id_to_join(rig: Rig) -> None:
+def test_static_member_needs_no_id_to_join(rig: Rig) -> None:
     a, b = stable(rig)
     assert (a, b) == ("a-id1", "b-id2")
     assert [member.instance_id for member in rig.describe().members] == ["a", "b"]
@@ -58,7 +58,7 @@ def test_static_leader_of_an_old_client_gets_the_old_leader_id(rig: Rig) -> None
     assert (told.leader, told.skip_assignment, told.members) == (a, False, ())
 
 
-def test_the_new_id_stands_in_the_log_before_it_is_told(rig: Rig) -> None:
+def test_new_id_is_in_the_log_before_its_reply(rig: Rig) -> None:
     stable(rig)
     told = rig.reply(rig.join(instance_id="b", protocols=BOTH), JoinGroupReply)
     rig.reload()
@@ -66,14 +66,14 @@ def test_the_new_id_stands_in_the_log_before_it_is_told(rig: Rig) -> None:
     assert rig.reply(rig.sync(told.member_id, 1, instance_id="b"), SyncGroupReply).assignment == b"for-b"
 
 
-def test_news_of_the_same_protocol_wait_for_the_next_rebalance(rig: Rig) -> None:
+def test_changed_metadata_waits_for_the_next_rebalance(rig: Rig) -> None:
     stable(rig)
     token = rig.join(instance_id="b", protocols=NEWS)
     assert rig.reply(token, JoinGroupReply).generation == 1
     assert rig.describe().state == "Stable"
 
 
-def test_a_restart_that_changes_the_protocol_begins_a_rebalance(rig: Rig) -> None:
+def test_restart_that_changes_the_protocol_starts_a_rebalance(rig: Rig) -> None:
     tokens = [rig.join(instance_id=each, protocols=each_says) for each, each_says in (("a", BOTH), ("b", OTHER))]
     rig.pass_ms(1_000)
     a = rig.reply(tokens[0], JoinGroupReply)
@@ -83,7 +83,7 @@ def test_a_restart_that_changes_the_protocol_begins_a_rebalance(rig: Rig) -> Non
     assert rig.describe().state == "PreparingRebalance"
 
 
-def test_a_restart_before_the_assignment_begins_a_rebalance(rig: Rig) -> None:
+def test_restart_before_the_assignment_starts_a_rebalance(rig: Rig) -> None:
     tokens = [rig.join(instance_id=each) for each in "ab"]
     rig.pass_ms(1_000)
     b = rig.reply(tokens[1], JoinGroupReply).member_id
@@ -93,7 +93,7 @@ def test_a_restart_before_the_assignment_begins_a_rebalance(rig: Rig) -> None:
     assert rig.describe().state == "PreparingRebalance"
 
 
-def test_a_restart_before_its_sync_is_still_awaited(rig: Rig) -> None:
+def test_member_restarted_before_its_sync_is_still_awaited(rig: Rig) -> None:
     tokens = [rig.join(instance_id=each) for each in "ab"]
     rig.pass_ms(1_000)
     a = rig.reply(tokens[0], JoinGroupReply).member_id
@@ -117,7 +117,7 @@ def test_two_processes_with_one_instance_fence_each_other(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("instance", "code"), [("a", Code.FENCED_INSTANCE_ID), ("z", Code.UNKNOWN_MEMBER_ID)])
-def test_an_instance_with_a_wrong_id_is_refused_everywhere(rig: Rig, instance: str, code: Code) -> None:
+def test_instance_with_a_wrong_id_is_refused_everywhere(rig: Rig, instance: str, code: Code) -> None:
     stable(rig)
     assert rig.beat("b-id2", 1, instance_id=instance) is code
     assert rig.reply(rig.sync("b-id2", 1, instance_id=instance), SyncGroupReply).code is code
@@ -135,7 +135,7 @@ def test_static_members_stay_while_their_session_lasts(rig: Rig) -> None:
     assert [member.instance_id for member in told.members] == ["a", "b"]
 
 
-def test_another_leads_when_a_static_leader_does_not_come_again(rig: Rig) -> None:
+def test_static_leader_that_does_not_return_is_replaced(rig: Rig) -> None:
     a, b = stable(rig)
     token = rig.join(b, instance_id="b", protocols=OTHER)
     for _ in range(10):
@@ -144,7 +144,7 @@ def test_another_leads_when_a_static_leader_does_not_come_again(rig: Rig) -> Non
     assert rig.reply(token, JoinGroupReply).leader == b
 
 
-def test_an_administrator_removes_a_static_member_by_its_instance(rig: Rig) -> None:
+def test_administrator_removes_a_static_member_by_its_instance(rig: Rig) -> None:
     stable(rig)
     assert rig.leave(LeavingMember("", "b"), LeavingMember("", "z"), LeavingMember("", None)) == (
         Code.NONE,

@@ -12,7 +12,7 @@ from tiered.groups.subscription import compute_subscribed_topics, parse_topics
 
 
 @given(st.lists(st.text(max_size=20), max_size=5), st.binary(max_size=10))
-def test_topics_are_read_whatever_follows(topics: list[str], rest: bytes) -> None:
+def test_topics_are_read_with_any_bytes_behind_them(topics: list[str], rest: bytes) -> None:
     assert parse_topics(subscription(*topics) + rest) == frozenset(topics)
 
 
@@ -24,7 +24,7 @@ def test_bytes_that_are_no_subscription_raise_corrupt_only(raw: bytes) -> None:
         assert compute_subscribed_topics("consumer", [subscription("t"), raw]) is None
 
 
-def test_the_first_version_is_read() -> None:
+def test_first_version_is_read() -> None:
     assert parse_topics(bytes.fromhex("0000 00000001 0001 74 ffffffff")) == {"t"}
 
 
@@ -39,12 +39,12 @@ def test_the_first_version_is_read() -> None:
         b"\0\0\0\0\0\1\xff\xff",
     ],
 )
-def test_lengths_that_cannot_be(raw: bytes) -> None:
+def test_invalid_lengths_are_corrupt(raw: bytes) -> None:
     with pytest.raises(Corrupt):
         parse_topics(raw)
 
 
-def test_a_group_subscribes_to_what_any_member_does() -> None:
+def test_group_subscribes_to_the_topics_of_all_members() -> None:
     both = [subscription("a", "b"), subscription("b", "c")]
     assert compute_subscribed_topics("consumer", both) == frozenset("abc")
     assert compute_subscribed_topics("consumer", []) == frozenset()

@@ -1,4 +1,4 @@
-"""Fixtures of the hot log's tests: a log on a simulated disk, and batches with the name of their sender."""
+"""Fixtures of the hot log's tests: a log on a simulated disk, and batches of named producers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 
 
 class FixedClock:
-    """Time that a test moves by hand."""
+    """A clock that moves only when a test sets it."""
 
     def __init__(self, wall: int = NOW) -> None:
         self.wall = wall
@@ -36,13 +36,13 @@ class FixedClock:
         self.wall += int(seconds * 1000)
 
 
-def scenario(told: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
-    """What happens on a disk of its own."""
-    asyncio.run(told(disk()))
+def run_scenario(scenario: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
+    """Runs a scenario on a new simulated disk."""
+    asyncio.run(scenario(disk()))
 
 
 def config(**changes: object) -> TopicConfig:
-    """Small segments, an index entry every other batch."""
+    """Returns topic settings with small segments and an index entry every other batch."""
     settings = {"segment_bytes": 1500, "index_interval_bytes": 200, **changes}
     return TopicConfig(**settings)  # type: ignore[arg-type]
 
@@ -50,7 +50,7 @@ def config(**changes: object) -> TopicConfig:
 def batch(
     first: int, count: int = 1, *, size: int = 60, producer: int = -1, sequence: int = -1, epoch: int = 0, at: int = NOW
 ) -> bytearray:
-    """A produced batch of `count` records whose values name the numbers `first`, `first + 1`, ..."""
+    """Returns a produced batch of `count` records whose values contain the numbers `first`, `first + 1`, ..."""
     made = [(at + number, b"k", b"%d" % number + b"." * size, ()) for number in range(first, first + count)]
     return bytearray(
         encode_batch(
@@ -95,7 +95,7 @@ def append(log: DiskLog, data: bytearray, epoch: int = 0) -> LogAppendInfo:
 
 
 def read_all(log: DiskLog, start: int | None = None, max_bytes: int = 400) -> bytes:
-    """All bytes from `start` on, read as a consumer does: from batch to batch."""
+    """Returns all bytes from `start` on, read batch by batch as a consumer does."""
     offset = log.local_start_offset if start is None else start
     out = b""
     while (found := log.read(offset, max_bytes, end_offset=log.end_offset)) is not None:
@@ -108,7 +108,7 @@ def read_all(log: DiskLog, start: int | None = None, max_bytes: int = 400) -> by
 
 
 def offsets(data: bytes) -> Sequence[int]:
-    """Offsets of all records in whole batches."""
+    """Returns the offsets of all records in whole batches."""
     found: list[int] = []
     at = 0
     while at < len(data):

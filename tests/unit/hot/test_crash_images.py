@@ -1,6 +1,6 @@
-"""Crash images of the hot log at every change of the disk: after a kill and after a power cut at that moment.
+"""Tests of crash images of the hot log: a kill and a power cut at every change of the disk.
 
-Recovery keeps every fsynced byte, never serves a torn batch, and what it serves survives a second power cut.
+Recovery keeps every fsynced byte and never serves a torn batch. All that it serves survives a second power cut.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRODUCER = 5
 
 @dataclass
 class Image:
-    """The disk as a crash leaves it, and what the log had promised by then."""
+    """The disk after a crash, and the records that the log had promised to keep by then."""
 
     op: Op
     disk: SimDisk
@@ -33,14 +33,14 @@ class Image:
 
 
 @dataclass
-class Story:
-    """A random life of one log; an image of every moment."""
+class LogRun:
+    """A random sequence of operations on one log, with two crash images of every change of the disk."""
 
     seed: int
     disk: SimDisk = field(init=False)
     images: list[Image] = field(default_factory=list)
     written: dict[int, bytes] = field(default_factory=dict)
-    """Bytes of each batch of the present history, by base offset."""
+    """Bytes of each batch that was not cut off, by base offset."""
     old: set[bytes] = field(default_factory=set)
     """Batches that were cut off."""
     promised: int | None = None
@@ -49,9 +49,9 @@ class Story:
         self.disk = disk(self.seed)
         self.rng = random.Random(f"story {self.seed}")
 
-    async def live(self, steps: int, *, cuts: bool) -> None:
+    async def run(self, steps: int, *, cuts: bool) -> None:
         log = await open_log(self.disk)
-        self.disk.on_op = lambda op: self._take(op, log)
+        self.disk.on_op = lambda op: self._take_images(op, log)
         epoch = 0
         for _ in range(steps):
             draw = self.rng.random()
@@ -65,7 +65,7 @@ class Story:
                 log.roll()
                 epoch += 1
             else:
-                await self._cut(log)
+                await self._truncate(log)
                 epoch += 1
         self.disk.on_op = None
 
@@ -77,7 +77,7 @@ class Story:
         append(log, data, epoch)
         self.written[first] = bytes(data)
 
-    async def _cut(self, log: DiskLog) -> None:
+    async def _truncate(self, log: DiskLog) -> None:
         offset = self.rng.randint(log.end_offset // 2, log.end_offset)
         # From the call on, nothing is promised of what it cuts.
         self.promised = max((base for base in self.written if base <= offset), default=0)
@@ -87,7 +87,7 @@ class Story:
         for base in [base for base in self.written if base >= log.end_offset]:
             self.old.add(self.written.pop(base))
 
-    def _take(self, op: Op, log: DiskLog) -> None:
+    def _take_images(self, op: Op, log: DiskLog) -> None:
         flushed = log.flushed_offset if self.promised is None else min(log.flushed_offset, self.promised)
         kept = b"".join(data for base, data in sorted(self.written.items()) if base < flushed)
         power = self.disk.crash_image(random.Random(f"{self.seed} {op.number}"))
@@ -99,7 +99,7 @@ async def recover(image: Image) -> DiskLog:
     return await open_log(image.disk, same_boot=image.same_boot, recovery_point=image.flushed)
 
 
-async def check(image: Image, story: Story) -> None:
+async def check(image: Image, log_run: LogRun) -> None:
     log = await recover(image)
     served = read_all(log)
     walked = walk(served)
@@ -107,7 +107,7 @@ async def check(image: Image, story: Story) -> None:
     assert list(offsets(served)) == list(range(log.end_offset)), "offsets have a hole"
     assert served.startswith(image.flushed_bytes), "an fsynced byte is gone"
     batches = [served[one.position : one.position + one.size] for one in walked.batches]
-    ever = story.old | set(story.written.values())
+    ever = log_run.old | set(log_run.written.values())
     assert all(one in ever for one in batches), "a batch is served that nobody wrote"
     assert log.producers.end_offset == log.end_offset
     if batches:
@@ -119,7 +119,7 @@ async def check(image: Image, story: Story) -> None:
         assert producer.batches[-1].base_offset == walked.batches[-1].base_offset
         newest = max(one.max_timestamp for one in walked.batches)
         found = await offset_for_timestamp(log, log.max_timestamp, TimeLookups())
-        assert found == (newest - NOW, newest, walked.batches[-1].leader_epoch) or story.old
+        assert found == (newest - NOW, newest, walked.batches[-1].leader_epoch) or log_run.old
     lineage = [(a.leader_epoch, a.base_offset) for a in walked.batches]
     assert all(log.epochs.epoch_at(base) == epoch for epoch, base in lineage), "the lineage does not fit the batches"
     log.epochs.check()
@@ -133,36 +133,36 @@ async def check(image: Image, story: Story) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_fsynced_is_kept_and_nothing_torn_is_served(seed: int) -> None:
+def test_crash_keeps_fsynced_batches_and_serves_no_torn_batch(seed: int) -> None:
     async def run() -> None:
-        story = Story(seed)
-        await story.live(30, cuts=False)
-        assert len(story.images) > 60
-        for image in story.images:
-            await check(image, story)
+        log_run = LogRun(seed)
+        await log_run.run(30, cuts=False)
+        assert len(log_run.images) > 60
+        for image in log_run.images:
+            await check(image, log_run)
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_cuts_are_no_exception(seed: int) -> None:
+def test_crash_during_a_cut_keeps_fsynced_batches(seed: int) -> None:
     async def run() -> None:
-        story = Story(100 + seed)
-        await story.live(30, cuts=True)
-        for image in story.images:
-            await check(image, story)
+        log_run = LogRun(100 + seed)
+        await log_run.run(30, cuts=True)
+        for image in log_run.images:
+            await check(image, log_run)
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_crash_during_recovery_changes_nothing(seed: int) -> None:
-    """Recovery is interrupted at each of its own changes and run again, as in another boot."""
+def test_crash_during_recovery_does_not_change_its_result(seed: int) -> None:
+    """Interrupts recovery at each of its own changes of the disk, and recovers again in another boot."""
 
     async def run() -> None:
-        story = Story(200 + seed)
-        await story.live(25, cuts=False)
-        for image in [one for one in story.images if not one.same_boot][::7]:
+        log_run = LogRun(200 + seed)
+        await log_run.run(25, cuts=False)
+        for image in [one for one in log_run.images if not one.same_boot][::7]:
             within: list[SimDisk] = []
             image.disk.on_op = lambda op, of=image, into=within: into.append(
                 of.disk.crash_image(random.Random(op.number))
@@ -170,16 +170,17 @@ def test_a_crash_during_recovery_changes_nothing(seed: int) -> None:
             await recover(image)
             image.disk.on_op = None
             for broken in within:
-                await check(Image(image.op, broken, False, image.flushed, image.flushed_bytes), story)
+                await check(Image(image.op, broken, False, image.flushed, image.flushed_bytes), log_run)
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_topic_id_of_a_log_survives_kill_flush_and_power_cut(seed: int) -> None:
-    """The process that was killed had not synced the topic id. Where records of the log are durable so is that."""
+    """A process that was killed had not fsynced the topic id. The topic id is durable as soon as records of the log are
+    durable."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk(seed)
         append(await open_log(on), batch(0))
         on = on.after_kill()
@@ -189,4 +190,4 @@ def test_topic_id_of_a_log_survives_kill_flush_and_power_cut(seed: int) -> None:
         assert owner is not None
         assert checkpoints.parse_metadata(owner) == TOPIC_ID
 
-    asyncio.run(told())
+    asyncio.run(scenario())

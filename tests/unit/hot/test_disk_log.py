@@ -1,4 +1,4 @@
-"""One partition's log: what producers and readers are told, and what stands on the disk afterwards."""
+"""Tests of one partition's log: the results that producers and readers get, and the files on the disk afterwards."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.native import walk
 
 
-def scenario(told: Callable[[SimDisk], Awaitable[None]]) -> None:
-    asyncio.run(_tell(told))
+def run_scenario(scenario: Callable[[SimDisk], Awaitable[None]]) -> None:
+    asyncio.run(_tell(scenario))
 
 
-async def _tell(told: Callable[[SimDisk], Awaitable[None]]) -> None:
-    await told(disk())
+async def _tell(scenario: Callable[[SimDisk], Awaitable[None]]) -> None:
+    await scenario(disk())
 
 
-async def filled(on: SimDisk, batches: int = 30, *, clock: FixedClock | None = None, **settings: object) -> DiskLog:
-    """A log of `batches` batches of one record, 141 bytes or so each: three segments or so."""
+async def fill_log(on: SimDisk, batches: int = 30, *, clock: FixedClock | None = None, **settings: object) -> DiskLog:
+    """Returns a log of `batches` batches with one record each, about 141 bytes: three segments."""
     log = await open_log(on, config(**settings), clock=clock)
     for number in range(batches):
         append(log, batch(number, at=NOW))
@@ -38,9 +38,9 @@ def refusal(call: Callable[[], object]) -> Code:
     return caught.value.code
 
 
-def test_records_come_back_in_order_whatever_the_size_of_a_read() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on)
+def test_reads_of_any_size_return_all_records_in_order() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
         whole = read_all(log)
         assert offsets(whole) == list(range(30))
         for size in (0, 1, 150, 1000, 1 << 20):
@@ -48,11 +48,11 @@ def test_records_come_back_in_order_whatever_the_size_of_a_read() -> None:
         for start in range(30):
             assert offsets(read_all(log, start))[0] == start
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_read_begins_with_the_batch_that_holds_the_offset_and_stays_below_the_end_it_is_given() -> None:
-    async def told(on: SimDisk) -> None:
+def test_read_begins_with_the_batch_of_its_offset_and_ends_at_its_limit() -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         for first in (0, 3, 6):
             append(log, batch(first, 3))
@@ -65,22 +65,22 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset_and_stays_below_the_
         assert log.read(4, 1 << 20, end_offset=5) is None, "a batch that crosses the end is not whole yet"
         assert log.read(9, 100, end_offset=9) is None
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_offsets_outside_of_the_log_are_refused() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on)
+def test_read_outside_of_the_log_is_out_of_range() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
         assert refusal(lambda: log.read(31, 1, end_offset=30)) is Code.OFFSET_OUT_OF_RANGE
         log.advance_start(7)
         assert refusal(lambda: log.read(6, 1, end_offset=30)) is Code.OFFSET_OUT_OF_RANGE
         assert offsets(read_all(log))[0] == 7
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_retry_is_answered_with_the_offsets_of_its_first_try() -> None:
-    async def told(on: SimDisk) -> None:
+def test_retry_gets_the_offsets_of_the_first_try() -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         first = append(log, batch(0, 2, producer=7, sequence=0))
         append(log, batch(2, 1, producer=7, sequence=2))
@@ -90,11 +90,11 @@ def test_a_retry_is_answered_with_the_offsets_of_its_first_try() -> None:
         assert append(log, both) == LogAppendInfo(2, 3, -1, False)
         assert offsets(read_all(log)) == [0, 1, 2, 3]
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_retry_is_known_after_a_clean_stop_too() -> None:
-    async def told(on: SimDisk) -> None:
+def test_retry_gets_the_first_offsets_after_a_clean_stop() -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         for number in range(6):
             append(log, batch(number, producer=7, sequence=number))
@@ -104,15 +104,15 @@ def test_a_retry_is_known_after_a_clean_stop_too() -> None:
         assert again.end_offset == 6
         assert again.flushed_offset == 6
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-async def newest(log: DiskLog) -> tuple[int, int, int] | None:
+async def find_newest(log: DiskLog) -> tuple[int, int, int] | None:
     return await offset_for_timestamp(log, log.max_timestamp, TimeLookups())
 
 
-def test_the_first_record_not_earlier_than_a_time_is_found_exactly() -> None:
-    async def told(on: SimDisk) -> None:
+def test_time_lookup_finds_the_first_record_at_or_after_a_time() -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         times = [5, 9, 7, 7, 20, 11, 30, 2, 31, 40] * 3
         for number, time in enumerate(times):
@@ -122,16 +122,16 @@ def test_the_first_record_not_earlier_than_a_time_is_found_exactly() -> None:
             first = next((i for i, stamp in enumerate(stamps) if stamp >= asked), None)
             found = await offset_for_timestamp(log, asked, TimeLookups())
             assert found == (None if first is None else (first, stamps[first], first // 10))
-        assert await newest(log) == (9, NOW + 400, 0)
+        assert await find_newest(log) == (9, NOW + 400, 0)
         log.advance_start(10)
-        assert await newest(log) == (19, NOW + 400, 1)
+        assert await find_newest(log) == (19, NOW + 400, 1)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_segments_close_by_size_and_by_age() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on, segment_ms=1000)
+def test_segments_roll_by_size_and_by_age() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, segment_ms=1000)
         assert [view.size <= 1500 for view in log.closed_segments()] == [True] * (log.segment_count - 1)
         assert log.segment_count == 3
         assert not log.is_roll_due(NOW + 999)
@@ -141,12 +141,12 @@ def test_segments_close_by_size_and_by_age() -> None:
         assert log.segment_count == 4
         assert log.active_view.base_offset == log.end_offset == 30
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_sections_from_inside_a_segment_are_relative_to_the_cut() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on)
+def test_segment_data_from_inside_a_segment_has_relative_positions() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
         first = log.closed_segments()[0]
         cut = log.segment_data(first.base_offset, from_offset=6)
         whole = log.segment_data(first.base_offset)
@@ -164,13 +164,13 @@ def test_sections_from_inside_a_segment_are_relative_to_the_cut() -> None:
         assert cut.lineage == ((0, 6),)
         assert ProducerStates.from_snapshot(whole.producer_snapshot, whole.next_offset).end_offset == whole.next_offset
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_dropped_segments_leave_at_once_and_their_files_after_the_delay() -> None:
-    async def told(on: SimDisk) -> None:
+def test_deleted_segments_end_at_once_and_their_files_after_the_delay() -> None:
+    async def scenario(on: SimDisk) -> None:
         clock = FixedClock()
-        log = await filled(on, clock=clock, file_delete_delay_ms=60_000)
+        log = await fill_log(on, clock=clock, file_delete_delay_ms=60_000)
         views = log.closed_segments()
         held = views[0].log
         assert await log.drop_local_below(views[0].next_offset + 1) == 1
@@ -181,11 +181,11 @@ def test_dropped_segments_leave_at_once_and_their_files_after_the_delay() -> Non
         assert not [name for name in on.list(DIRECTORY) if name.endswith(".deleted")]
         assert await log.drop_local_below(1000) == 1, "the active segment never goes"
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_cut_takes_records_producers_epochs_and_indexes_back() -> None:
-    async def told(on: SimDisk) -> None:
+def test_truncation_removes_records_producers_epochs_and_index_entries() -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         for number in range(30):
             append(log, batch(number, producer=7, sequence=number), epoch=number // 10)
@@ -199,14 +199,15 @@ def test_a_cut_takes_records_producers_epochs_and_indexes_back() -> None:
         log.truncate_to(0)
         assert (log.end_offset, log.local_start_offset, len(log.producers)) == (0, 0, 0)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize(("start", "cut", "then"), [(5, 12, 5), (15, 12, 12), (15, 0, 0)])
-def test_a_log_never_ends_below_its_start_after_a_cut(start: int, cut: int, then: int) -> None:
-    """Records that are appended there are read here, and after the next start, which uses the checkpointed start."""
+def test_log_does_not_end_below_its_start_after_a_cut(start: int, cut: int, then: int) -> None:
+    """Records that are appended at the log start are read, also after the next start, which uses the start offset of
+    the checkpoint."""
 
-    async def told(on: SimDisk) -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         for number in range(20):
             append(log, batch(number))
@@ -219,12 +220,12 @@ def test_a_log_never_ends_below_its_start_after_a_cut(start: int, cut: int, then
         again = await open_log(on, start_offset=log.start_offset)
         assert again.end_offset == cut + 1 and again.read(cut, 1, end_offset=cut + 1) is not None
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_restarted_log_has_the_history_of_the_offsets_below() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on)
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
         states = ProducerStates(100)
         states.apply(walk(batch(0, producer=9, sequence=4)).batches[0], NOW)
         log.truncate_fully_and_start_at(100, ((0, 0), (4, 60)), states.encode_snapshot())
@@ -235,12 +236,12 @@ def test_restarted_log_has_the_history_of_the_offsets_below() -> None:
         again = await open_log(on)
         assert (again.end_offset, again.epochs.lineage) == (101, ((0, 0), (4, 60), (5, 100)))
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_full_disk_refuses_appends_and_loses_nothing() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on, 5)
+def test_full_disk_refuses_appends_and_loses_no_record() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, 5)
         whole = read_all(log)
         on.faults.append(DiskFault("append", error="ENOSPC", times=-1))
         assert refusal(lambda: append(log, batch(5, producer=1, sequence=0))) is Code.KAFKA_STORAGE_ERROR
@@ -252,12 +253,12 @@ def test_a_full_disk_refuses_appends_and_loses_nothing() -> None:
         again = await open_log(on)
         assert read_all(again) == read_all(log)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_full_disk_at_a_roll_is_survived() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on, 9)
+def test_log_takes_records_again_after_a_full_disk_at_a_roll() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, 9)
         for verb in (".timeindex", "segment-checkpoint", ".snapshot"):
             on.faults.append(DiskFault("append", path=verb, error="ENOSPC"))
             assert refusal(log.roll) is Code.KAFKA_STORAGE_ERROR
@@ -268,12 +269,12 @@ def test_a_full_disk_at_a_roll_is_survived() -> None:
         assert read_all(again) == read_all(log)
         assert again.closed_segments()[0].next_offset == 9
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_failed_fsync_is_final() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on, 3)
+def test_failed_fsync_is_final() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, 3)
         on.faults.append(DiskFault("sync"))
         with pytest.raises(Unavailable) as first:
             await log.flush()
@@ -284,12 +285,12 @@ def test_a_failed_fsync_is_final() -> None:
         assert refusal(lambda: append(log, batch(3))) is Code.KAFKA_STORAGE_ERROR
         assert offsets(read_all(log)) == [0, 1, 2]
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_concurrent_flushes_share_an_fsync() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on, 3)
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, 3)
         await log.flush()
         synced: list[str] = []
         on.on_op = lambda op: synced.append(op.path) if op.verb == "sync" else None
@@ -298,12 +299,12 @@ def test_concurrent_flushes_share_an_fsync() -> None:
         assert await asyncio.gather(*[log.flush(4) for _ in range(50)]) == [4] * 50
         assert len(synced) == 1
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_records_truncated_during_an_fsync_do_not_count_as_flushed() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on, 8)
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, 8)
         on.sync_seconds = lambda: 0.001
         flushing = asyncio.ensure_future(log.flush(8))
         await asyncio.sleep(0)
@@ -314,14 +315,14 @@ def test_records_truncated_during_an_fsync_do_not_count_as_flushed() -> None:
         assert log.flushed_offset == 3
         assert await log.flush(4) == 4
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["gone", "flipped", "short", "long", "zeros"])
-def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on)
+def test_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
         whole, sections = read_all(log), [log.segment_data(view.base_offset) for view in log.closed_segments()]
         log.close()
         for name in [name for name in on.list(DIRECTORY) if name.endswith(suffix)]:
@@ -334,7 +335,7 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
                 one[3:] for one in sections
             ]
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def _damage(on: SimDisk, path: str, how: str) -> None:
@@ -355,8 +356,8 @@ def _damage(on: SimDisk, path: str, how: str) -> None:
 
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "segment-checkpoint", "partition.metadata"])
 @pytest.mark.parametrize("damage", ["gone", "flipped", "short", "zeros"])
-def test_a_damaged_checkpoint_is_rebuilt(name: str, damage: str) -> None:
-    async def told(on: SimDisk) -> None:
+def test_damaged_checkpoint_is_rebuilt(name: str, damage: str) -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         for number in range(30):
             append(log, batch(number), epoch=number // 8)
@@ -367,12 +368,12 @@ def test_a_damaged_checkpoint_is_rebuilt(name: str, damage: str) -> None:
         assert read_all(again) == read_all(log)
         assert again.epochs.lineage == log.epochs.lineage
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_segment_that_lost_its_end_is_a_named_gap_and_never_read_around() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled(on)
+def test_read_at_a_gap_of_a_shortened_segment_is_refused() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
         first = log.closed_segments()[0]
         log.close()
         on.open(f"{DIRECTORY}/{first.base_offset:020d}.log").truncate(first.size - 1)
@@ -384,12 +385,12 @@ def test_a_segment_that_lost_its_end_is_a_named_gap_and_never_read_around() -> N
             again.read(missing, 100, end_offset=30)
         assert offsets(read_all(again, first.next_offset)) == list(range(first.next_offset, 30))
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_directory_belongs_to_one_topic() -> None:
-    async def told(on: SimDisk) -> None:
-        (await filled(on, 1)).close()
+def test_directory_of_another_topic_is_refused() -> None:
+    async def scenario(on: SimDisk) -> None:
+        (await fill_log(on, 1)).close()
         file = on.open(f"{DIRECTORY}/partition.metadata")
         file.truncate(0)
         file.append([b"version: 0\ntopic_id: BBBBBBBBBBBBBBBBBBBBBB"])
@@ -397,12 +398,12 @@ def test_a_directory_belongs_to_one_topic() -> None:
             await open_log(on)
         assert caught.value.code is Code.INCONSISTENT_CLUSTER_ID
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_request_larger_than_a_segment_is_refused() -> None:
-    async def told(on: SimDisk) -> None:
+def test_request_larger_than_a_segment_is_refused() -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         assert refusal(lambda: append(log, batch(0, size=800) + batch(1, size=800))) is Code.RECORD_LIST_TOO_LARGE
 
-    scenario(told)
+    run_scenario(scenario)

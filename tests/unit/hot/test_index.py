@@ -1,4 +1,5 @@
-"""Sparse indexes in Kafka's formats: a function of the batches, searched by bisection, cut where they are wrong."""
+"""Tests of the sparse indexes in Kafka's formats: they follow from the batches, are searched by bisection, and are cut
+at the first wrong entry."""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ from tiered.hot.index import (
 BATCHES = st.lists(st.tuples(st.integers(61, 900), st.integers(1, 5), st.integers(-1, 1000)), max_size=60)
 
 
-def built(batches: list[tuple[int, int, int]], base: int = 100, interval: int = 500) -> tuple[IndexBuilder, list[int]]:
-    """Indexes of batches of (size, records, max timestamp), and the batches' positions."""
+def build_indexes(
+    batches: list[tuple[int, int, int]], base: int = 100, interval: int = 500
+) -> tuple[IndexBuilder, list[int]]:
+    """Returns indexes of batches of (size, records, max timestamp), and the positions of the batches."""
     builder, positions, position, offset = IndexBuilder(base, interval), [], 0, base
     for size, count, timestamp in batches:
         builder.add_batch(position, size, offset + count - 1, timestamp)
@@ -31,30 +34,30 @@ def built(batches: list[tuple[int, int, int]], base: int = 100, interval: int = 
     return builder, positions
 
 
-def test_entries_name_the_last_offset_of_a_batch_and_its_position() -> None:
-    builder, _ = built([(400, 2, 5), (200, 2, 7), (100, 3, 6), (600, 1, 9), (100, 1, 8)])
+def test_entry_has_the_last_offset_and_the_position_of_a_batch() -> None:
+    builder, _ = build_indexes([(400, 2, 5), (200, 2, 7), (100, 3, 6), (600, 1, 9), (100, 1, 8)])
     assert builder.offsets == struct.pack(">iiii", 6, 600, 8, 1300)
     assert builder.times == struct.pack(">qiqi", 7, 3, 9, 7)
 
 
-def test_the_greatest_timestamp_is_in_the_time_index_of_a_closed_segment() -> None:
-    builder, _ = built([(100, 2, 5), (100, 2, 7)])
+def test_time_index_of_a_closed_segment_has_the_greatest_timestamp() -> None:
+    builder, _ = build_indexes([(100, 2, 5), (100, 2, 7)])
     assert builder.times == b""
     builder.finish()
     builder.finish()
     assert builder.times == struct.pack(">qi", 7, 3)
 
 
-def test_an_index_is_full_one_time_entry_early() -> None:
-    builder, _ = built([(600, 1, 1), (600, 1, 2), (600, 1, 3)])
+def test_index_is_full_one_time_entry_early() -> None:
+    builder, _ = build_indexes([(600, 1, 1), (600, 1, 2), (600, 1, 3)])
     assert len(builder.times) == 24
     assert builder.is_full(36)
     assert not builder.is_full(48)
 
 
 @given(BATCHES)
-def test_a_search_ends_at_or_before_the_batch_that_holds_the_offset(batches: list[tuple[int, int, int]]) -> None:
-    builder, positions = built(batches)
+def test_search_ends_at_or_before_the_batch_with_the_offset(batches: list[tuple[int, int, int]]) -> None:
+    builder, positions = build_indexes(batches)
     offset = 0
     for (_, count, _), position in zip(batches, positions, strict=True):
         for relative in range(offset, offset + count):
@@ -64,15 +67,15 @@ def test_a_search_ends_at_or_before_the_batch_that_holds_the_offset(batches: lis
 
 
 @given(BATCHES, st.integers(0, 20_000))
-def test_the_last_indexed_position_below_a_limit_is_a_batch(batches: list[tuple[int, int, int]], limit: int) -> None:
-    builder, positions = built(batches)
+def test_last_indexed_position_below_a_limit_is_a_batch(batches: list[tuple[int, int, int]], limit: int) -> None:
+    builder, positions = build_indexes(batches)
     found = lookup_position(builder.offsets, limit)
     assert found == 0 or (found in positions and found <= limit)
 
 
 @given(BATCHES, st.integers(-1, 1001))
-def test_all_records_up_to_a_time_entry_are_earlier(batches: list[tuple[int, int, int]], timestamp: int) -> None:
-    builder, _ = built(batches)
+def test_records_up_to_a_time_entry_are_earlier(batches: list[tuple[int, int, int]], timestamp: int) -> None:
+    builder, _ = build_indexes(batches)
     bound = lookup_timestamp(builder.times, timestamp)
     offset = 0
     for _, count, newest in batches:
@@ -82,21 +85,21 @@ def test_all_records_up_to_a_time_entry_are_earlier(batches: list[tuple[int, int
 
 
 @given(BATCHES, st.binary(max_size=40))
-def test_bytes_that_cannot_be_an_index_are_truncated(batches: list[tuple[int, int, int]], tail: bytes) -> None:
-    builder, _ = built(batches)
+def test_invalid_index_bytes_are_truncated(batches: list[tuple[int, int, int]], tail: bytes) -> None:
+    builder, _ = build_indexes(batches)
     size = sum(batch[0] for batch in batches)
     zeros = bytes(24)
     assert valid_offset_bytes(bytes(builder.offsets) + zeros + tail, size) == len(builder.offsets)
     assert valid_time_bytes(bytes(builder.times) + b"\xff" * 24 + tail) == len(builder.times)
 
 
-def test_an_entry_behind_the_log_is_no_entry() -> None:
+def test_entry_behind_the_log_end_is_ignored() -> None:
     assert valid_offset_bytes(struct.pack(">iiii", 3, 100, 5, 200), 200) == 8
     assert valid_offset_bytes(struct.pack(">ii", RELATIVE_MAX, 0), 200) == 0
 
 
-def test_a_segment_that_begins_later_has_indexes_relative_to_there() -> None:
-    builder, _ = built([(600, 2, 5), (600, 2, 7), (600, 2, 9)])
+def test_indexes_are_relative_to_the_base_offset() -> None:
+    builder, _ = build_indexes([(600, 2, 5), (600, 2, 7), (600, 2, 9)])
     offsets, times = rebase_indexes(builder.offsets, builder.times, 2, 600)
     assert offsets == struct.pack(">ii", 3, 600)
     assert times == struct.pack(">qiqi", 7, 1, 9, 3)

@@ -1,4 +1,4 @@
-"""One partition's log while its disk errs: what was promised stands, and what passes leaves no trace."""
+"""Tests of one partition's log on a disk that fails: promised records stay, and a fault that passes leaves no trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.hot.fixtures import (
     offsets,
     open_log,
     read_all,
-    scenario,
+    run_scenario,
 )
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
@@ -29,8 +29,8 @@ NEW_FILES = (".log", ".index", ".timeindex")
 
 
 @pytest.mark.parametrize("suffix", NEW_FILES)
-def test_a_roll_that_cannot_make_its_files_leaves_none_that_cuts_later_records_off(suffix: str) -> None:
-    async def told() -> None:
+def test_failed_roll_leaves_no_file_that_hides_later_records(suffix: str) -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(10):
@@ -43,11 +43,11 @@ def test_a_roll_that_cannot_make_its_files_leaves_none_that_cuts_later_records_o
         assert again.end_offset == 11
         assert offsets(read_all(again)) == list(range(11))
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_next_flush_syncs_files_of_a_cancelled_flush() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         for stops_at in range(1, 9):
             on = disk(stops_at)
             log = await open_log(on)
@@ -66,11 +66,11 @@ def test_next_flush_syncs_files_of_a_cancelled_flush() -> None:
                 again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=1)
                 assert offsets(read_all(again)) == [0], f"flushed, yet gone; the first flush was stopped at {stops_at}"
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_next_flush_syncs_files_of_a_failed_flush() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         for verb in ("open", "sync_dir"):
             on = disk()
             log = await open_log(on)
@@ -85,13 +85,13 @@ def test_next_flush_syncs_files_of_a_failed_flush() -> None:
                 assert offsets(read_all(again)) == [0]
                 assert again.epochs.lineage == ((0, 0),)
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_segments_that_went_are_durably_forgotten_by_the_next_flush() -> None:
-    """Else a power cut may leave the checkpoint of segments empty, and every header of the log is read again."""
+def test_next_flush_makes_the_deletion_of_segments_durable() -> None:
+    """Otherwise a power cut may leave the segment checkpoint empty, and the next start would read every header."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(30):
@@ -106,32 +106,32 @@ def test_segments_that_went_are_durably_forgotten_by_the_next_flush() -> None:
             assert after.open(checkpoint).size() == whole
             assert (await open_log(after, same_boot=False, recovery_point=30)).end_offset == 30
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_dropping_old_segments_unproves_nothing_of_the_active_one() -> None:
-    async def told() -> None:
+def test_deletion_of_old_segments_keeps_the_proof_of_the_active_one() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(30):
             append(log, batch(number))
         await log.flush()
-        proved = _proof_of_the_active(on)
+        proved = _read_active_segment(on)
         await log.drop_local_below(log.closed_segments()[0].next_offset)
-        assert _proof_of_the_active(on) == proved
+        assert _read_active_segment(on) == proved
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def _proof_of_the_active(on: SimDisk) -> Segment:
+def _read_active_segment(on: SimDisk) -> Segment:
     file = on.open("log/t-0/segment-checkpoint")
     newest = max(parse_lines(file.pread(0, file.size())).items())[1]
     assert newest.index_checksums is not None
     return newest
 
 
-def test_the_checkpoint_of_segments_stays_small_however_often_a_log_is_flushed() -> None:
-    async def told() -> None:
+def test_segment_checkpoint_stays_small_after_many_flushes() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on, config(segment_bytes=1 << 20))
         for number in range(500):
@@ -142,11 +142,11 @@ def test_the_checkpoint_of_segments_stays_small_however_often_a_log_is_flushed()
         again = await open_log(on.after_power_cut(), same_boot=False, recovery_point=500)
         assert again.end_offset == 500
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-async def written_by_one(on: SimDisk) -> DiskLog:
-    """30 batches of producer 7, durable."""
+async def write_one_producer(on: SimDisk) -> DiskLog:
+    """Writes 30 durable batches of producer 7."""
     log = await open_log(on, config())
     for number in range(30):
         append(log, batch(number, producer=7, sequence=number))
@@ -155,12 +155,13 @@ async def written_by_one(on: SimDisk) -> DiskLog:
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "zeros"])
-def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> None:
-    """It may be all that the next leader has: a snapshot that proves itself goes up, made from the log."""
+def test_damaged_producer_snapshot_is_rebuilt_before_upload(damage: str) -> None:
+    """The next leader may have no other producer state than the uploaded snapshot. A damaged snapshot is therefore
+    built again from the log."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
-        log = await written_by_one(on)
+        log = await write_one_producer(on)
         view = log.closed_segments()[-1]
         whole = log.segment_data(view.base_offset).producer_snapshot
         assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
@@ -181,16 +182,16 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
             file.close()
             assert not on.exists(path) and on.open_files == held - 1, "nobody keeps open what is gone"
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_producers_of_dropped_segments_survive_a_power_cut(seed: int) -> None:
-    """The bucket has the records. A producer that sends the last of them again must not write it twice."""
+def test_producers_of_deleted_segments_survive_a_power_cut(seed: int) -> None:
+    """The records are in the bucket. If a producer sends the last of them again, the log must not write it twice."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
-        log = await written_by_one(on)
+        log = await write_one_producer(on)
         log.roll()
         await log.drop_local_below(30)
         await on.sync_dir(DIRECTORY)  # as some later flush does
@@ -198,13 +199,13 @@ def test_producers_of_dropped_segments_survive_a_power_cut(seed: int) -> None:
         assert again.local_start_offset == again.end_offset == 30
         assert append(again, batch(29, producer=7, sequence=29)).is_duplicate
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_of_the_batches_that_a_full_disk_refuses_one_is_logged_every_ten_seconds(
+def test_appends_refused_by_a_full_disk_are_logged_every_ten_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on, clock = disk(), FixedClock()
         log = await open_log(on, clock=clock)
         on.faults.append(DiskFault("append", error="ENOSPC", times=-1))
@@ -214,15 +215,15 @@ def test_of_the_batches_that_a_full_disk_refuses_one_is_logged_every_ten_seconds
                     append(log, batch(number))
             clock.wall += 10_000
 
-    asyncio.run(told())
+    asyncio.run(scenario())
     said = [each.message for each in caplog.records if each.message.startswith("disk refused a write partition=t-0")]
     assert [line.partition("suppressed=")[2].split()[0] for line in said] == ["0", "4", "4"]
 
 
-def test_a_log_whose_fsync_failed_takes_nothing_though_the_disk_answers_again() -> None:
+def test_log_refuses_records_after_a_failed_fsync() -> None:
     """After a failed fsync the state of the page cache is unknown: a second fsync that succeeds proves nothing."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         append(log, batch(0))
@@ -239,13 +240,13 @@ def test_a_log_whose_fsync_failed_takes_nothing_though_the_disk_answers_again() 
             assert refused.value.code is Code.KAFKA_STORAGE_ERROR
         assert log.end_offset == 1
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_leader_epochs_of_what_lies_below_a_log_are_durable_with_its_next_flush() -> None:
-    """No batch here says them: they are in their own file only."""
+def test_next_flush_makes_epochs_below_the_log_start_durable() -> None:
+    """No batch of this log carries these epochs: they are in the epoch file only."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         log.truncate_fully_and_start_at(20, ((1, 0), (4, 10)), None)
@@ -255,15 +256,15 @@ def test_leader_epochs_of_what_lies_below_a_log_are_durable_with_its_next_flush(
             assert (again.local_start_offset, again.end_offset) == (20, 20)
             assert again.epochs.lineage == ((1, 0), (4, 10))
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("rolled", [(), (3,), (5,), (1, 2, 3, 4, 5)])
-def test_retries_of_the_last_five_batches_are_known_after_any_start(rolled: tuple[int, ...], clean: bool) -> None:
-    """Whatever segments they are in, and where the newest snapshot of producers stands."""
+def test_retries_of_the_last_five_batches_are_found_after_any_start(rolled: tuple[int, ...], clean: bool) -> None:
+    """The batches may be in any segments, and the newest producer snapshot at any offset."""
 
-    async def told(on: SimDisk) -> None:
+    async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         for number in range(6):
             append(log, batch(number, producer=7, sequence=number))
@@ -277,4 +278,4 @@ def test_retries_of_the_last_five_batches_are_known_after_any_start(rolled: tupl
         assert [append(again, batch(n, producer=7, sequence=n)).base_offset for n in range(1, 6)] == [1, 2, 3, 4, 5]
         assert again.end_offset == 6
 
-    scenario(told)
+    run_scenario(scenario)

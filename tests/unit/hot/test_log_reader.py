@@ -1,4 +1,4 @@
-"""Reads of a log that is read again and again from the same place."""
+"""Tests of a log that is read repeatedly at the same offset."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 from tests.unit.hot.fixtures import NOW, append, batch, disk, offsets, open_log, read_all
 
 
-def test_the_same_read_after_a_cut_gives_what_is_there_by_then() -> None:
-    async def told() -> None:
+def test_repeated_read_after_a_cut_returns_the_new_records() -> None:
+    async def scenario() -> None:
         log = await open_log(disk())
         for number in range(10):
             append(log, batch(number, at=NOW))
@@ -23,4 +23,4 @@ def test_the_same_read_after_a_cut_gives_what_is_there_by_then() -> None:
         assert other is not None and other != found
         assert offsets(other.file.pread(other.start, other.length)) == [5, 6, 7, 8, 9]
 
-    asyncio.run(told())
+    asyncio.run(scenario())

@@ -1,4 +1,5 @@
-"""The last five batches of a producer are known after every start: a retry gets the offset of its first try."""
+"""Tests of producer state after a start: the last five batches of a producer are known, and a retry gets the offset of
+its first try."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from tiered.records.batch import encode_batch
 BATCHES = 8
 
 
-async def written(on: SimDisk) -> DiskLog:
-    """Two producers take turns."""
+async def write_batches(on: SimDisk) -> DiskLog:
+    """Writes batches of two producers that take turns."""
     log = await open_log(on)
     for sequence in range(BATCHES):
         for producer in (7, 8):
@@ -26,12 +27,13 @@ async def written(on: SimDisk) -> DiskLog:
 
 
 def check_retries(log: DiskLog) -> None:
-    """The last five batches of each producer are known, older ones are out of order, and the next one is accepted."""
+    """Checks that the last five batches of each producer are known, that older ones are out of order, and that the next
+    one is accepted."""
     end = log.end_offset
     for place, producer in enumerate((7, 8)):
         for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
-            told = append(log, batch(sequence, producer=producer, sequence=sequence))
-            assert (told.base_offset, told.is_duplicate) == (2 * sequence + place, True)
+            info = append(log, batch(sequence, producer=producer, sequence=sequence))
+            assert (info.base_offset, info.is_duplicate) == (2 * sequence + place, True)
         with pytest.raises(Refused) as refused:
             append(log, batch(0, producer=producer, sequence=BATCHES - BATCHES_RETAINED - 1))
         assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -42,8 +44,8 @@ def check_retries(log: DiskLog) -> None:
 @pytest.mark.parametrize(
     "rolled_after", [None, 3, BATCHES], ids=["no snapshot", "a snapshot in the middle", "at the end"]
 )
-def test_retries_of_the_last_five_batches_are_known_after_a_kill(rolled_after: int | None) -> None:
-    async def told() -> None:
+def test_retries_are_found_after_a_kill(rolled_after: int | None) -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for sequence in range(BATCHES):
@@ -55,47 +57,48 @@ def test_retries_of_the_last_five_batches_are_known_after_a_kill(rolled_after: i
             log.roll()
         check_retries(await open_log(on.after_kill()))
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_retries_of_the_last_five_batches_are_known_after_a_clean_stop() -> None:
-    async def told() -> None:
+def test_retries_are_found_after_a_clean_stop() -> None:
+    async def scenario() -> None:
         on = disk()
-        await (await written(on)).close_clean()
+        await (await write_batches(on)).close_clean()
         check_retries(await open_log(on.after_kill(), clean=True))
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_retries_of_the_last_five_batches_that_were_fsynced_are_known_after_a_power_cut() -> None:
-    async def told() -> None:
+def test_retries_of_fsynced_batches_are_found_after_a_power_cut() -> None:
+    async def scenario() -> None:
         on = disk()
-        log = await written(on)
+        log = await write_batches(on)
         await log.flush()
         check_retries(await open_log(on.after_power_cut(), same_boot=False, recovery_point=log.end_offset))
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_retries_of_the_last_five_batches_are_known_after_what_followed_was_cut() -> None:
-    async def told() -> None:
+def test_retries_are_found_after_later_batches_were_cut() -> None:
+    async def scenario() -> None:
         on = disk()
-        log = await written(on)
+        log = await write_batches(on)
         end = log.end_offset
         for sequence in range(BATCHES, BATCHES + 3):
             append(log, batch(sequence, producer=7, sequence=sequence))
         log.truncate_to(end)
         check_retries(log)
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_producers_from_before_the_log_start_survive_stop_and_power_cut(seed: int) -> None:
-    """The log was begun behind what is cold. Its snapshot alone knows who wrote that, and the stop leaves it alone."""
+    """The log begins at the cold end. Only its snapshot knows the producers of the records below. A clean stop keeps
+    that snapshot."""
 
-    async def told() -> None:
-        before = await written(disk())
+    async def scenario() -> None:
+        before = await write_batches(disk())
         on = disk(seed)
         log = await open_log(on)
         log.truncate_fully_and_start_at(
@@ -108,16 +111,16 @@ def test_producers_from_before_the_log_start_survive_stop_and_power_cut(seed: in
         append(log, batch(BATCHES, producer=9, sequence=0))
         log = await open_log(on.after_power_cut(), same_boot=False, recovery_point=before.end_offset)
         for place, producer in enumerate((7, 8)):
-            told = append(log, batch(BATCHES - 1, producer=producer, sequence=BATCHES - 1))
-            assert (told.base_offset, told.is_duplicate) == (2 * (BATCHES - 1) + place, True)
+            info = append(log, batch(BATCHES - 1, producer=producer, sequence=BATCHES - 1))
+            assert (info.base_offset, info.is_duplicate) == (2 * (BATCHES - 1) + place, True)
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_a_snapshot_that_took_the_place_of_a_torn_one_is_durable_after_a_flush() -> None:
-    async def told() -> None:
+def test_flush_makes_the_snapshot_that_replaced_a_torn_one_durable() -> None:
+    async def scenario() -> None:
         on = disk()
-        log = await written(on)
+        log = await write_batches(on)
         log.roll()
         await log.flush()
         name = f"log/t-0/{log.end_offset:020d}.snapshot"
@@ -127,10 +130,10 @@ def test_a_snapshot_that_took_the_place_of_a_torn_one_is_durable_after_a_flush()
         check_retries(await open_log(on.after_power_cut(), same_boot=False, recovery_point=log.end_offset))
 
 
-def test_retries_from_before_a_transaction_are_known_after_a_kill() -> None:
-    """A start reads the last batches of a producer that only goes on. Here a transaction begins behind them."""
+def test_retries_from_before_a_transaction_are_found_after_a_kill() -> None:
+    """A start reads the last batches of a producer. Here a transaction begins behind them."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for sequence in range(BATCHES):
@@ -148,13 +151,14 @@ def test_retries_from_before_a_transaction_are_known_after_a_kill() -> None:
             retried = append(again, batch(sequence, producer=7, sequence=sequence))
             assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_retries_from_behind_a_snapshot_in_the_same_segment_are_known_after_a_kill() -> None:
-    """A clean stop leaves one at the end of a log of several segments, and the log goes on in the last of them."""
+def test_retries_behind_a_snapshot_in_the_segment_are_found_after_a_kill() -> None:
+    """A clean stop writes a snapshot at the end of a log of several segments. The log continues in the last of these
+    segments."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on, large = disk(), config(segment_bytes=1 << 20)
         log = await open_log(on, large)
         for sequence in range(BATCHES):
@@ -168,4 +172,4 @@ def test_retries_from_behind_a_snapshot_in_the_same_segment_are_known_after_a_ki
                 append(log, batch(sequence, producer=producer, sequence=sequence))
         check_retries(await open_log(on.after_kill(), large))
 
-    asyncio.run(told())
+    asyncio.run(scenario())

@@ -1,4 +1,5 @@
-"""Idempotence: a retry is told where its first try stands, what is out of order is refused, snapshots keep it."""
+"""Tests of idempotence: a retry gets the offset of its first try, a batch out of order is refused, and snapshots keep
+the state."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tiered.records.native import walk
 TOP = 2**31 - 1
 
 
-def seen(
+def walked_batch(
     sequence: int, count: int = 1, *, offset: int = 0, producer: int = 7, epoch: int = 0, attributes: int = 0
 ) -> WalkedBatch:
     return WalkedBatch(
@@ -26,7 +27,7 @@ def seen(
     )
 
 
-def written(*batches: WalkedBatch) -> ProducerStates:
+def apply_batches(*batches: WalkedBatch) -> ProducerStates:
     states = ProducerStates(1)
     for batch in batches:
         assert not states.find_duplicates([batch], NOW)
@@ -41,57 +42,63 @@ def refusal(states: ProducerStates, *batches: WalkedBatch) -> Code:
     return caught.value.code
 
 
-def test_the_last_five_batches_are_known_with_the_offsets_of_their_first_try() -> None:
-    states = written(*[seen(n * 2, 2, offset=n * 10) for n in range(6)])
-    assert [states.find_duplicates([seen(n * 2, 2)], NOW)[0].base_offset for n in range(1, 6)] == [10, 20, 30, 40, 50]
-    assert refusal(states, seen(0, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+def test_last_five_batches_are_known_with_their_first_offsets() -> None:
+    states = apply_batches(*[walked_batch(n * 2, 2, offset=n * 10) for n in range(6)])
+    assert [states.find_duplicates([walked_batch(n * 2, 2)], NOW)[0].base_offset for n in range(1, 6)] == [
+        10,
+        20,
+        30,
+        40,
+        50,
+    ]
+    assert refusal(states, walked_batch(0, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_batch_follows_the_one_before_it() -> None:
-    states = written(seen(0, 3))
-    assert states.find_duplicates([seen(3)], NOW) == []
-    assert refusal(states, seen(4)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refusal(states, seen(1, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+def test_batch_must_follow_the_one_before_it() -> None:
+    states = apply_batches(walked_batch(0, 3))
+    assert states.find_duplicates([walked_batch(3)], NOW) == []
+    assert refusal(states, walked_batch(4)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(states, walked_batch(1, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_sequences_wrap_to_zero() -> None:
-    states = written(seen(TOP - 1, 2))
-    assert states.find_duplicates([seen(0)], NOW) == []
-    wrapped = written(seen(TOP, 3))
-    assert wrapped.find_duplicates([seen(2)], NOW) == []
-    assert wrapped.find_duplicates([seen(TOP, 3)], NOW)[0].last_sequence == 1
+    states = apply_batches(walked_batch(TOP - 1, 2))
+    assert states.find_duplicates([walked_batch(0)], NOW) == []
+    wrapped = apply_batches(walked_batch(TOP, 3))
+    assert wrapped.find_duplicates([walked_batch(2)], NOW) == []
+    assert wrapped.find_duplicates([walked_batch(TOP, 3)], NOW)[0].last_sequence == 1
 
 
-def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
-    states = written(seen(0, 3), seen(0, epoch=1, offset=3))
-    assert refusal(states, seen(3)) is Code.INVALID_PRODUCER_EPOCH
-    assert refusal(states, seen(5, epoch=2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert states.find_duplicates([seen(0, epoch=2)], NOW) == []
+def test_new_producer_epoch_begins_at_zero_and_fences_the_old_one() -> None:
+    states = apply_batches(walked_batch(0, 3), walked_batch(0, epoch=1, offset=3))
+    assert refusal(states, walked_batch(3)) is Code.INVALID_PRODUCER_EPOCH
+    assert refusal(states, walked_batch(5, epoch=2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.find_duplicates([walked_batch(0, epoch=2)], NOW) == []
 
 
-def test_an_unknown_producer_may_begin_anywhere_but_on_a_log_that_never_held_a_record() -> None:
-    assert ProducerStates(1).find_duplicates([seen(17)], NOW) == []
-    assert ProducerStates().find_duplicates([seen(0), seen(1)], NOW) == []
-    assert refusal(ProducerStates(), seen(17)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+def test_unknown_producer_must_begin_at_zero_only_in_an_empty_log() -> None:
+    assert ProducerStates(1).find_duplicates([walked_batch(17)], NOW) == []
+    assert ProducerStates().find_duplicates([walked_batch(0), walked_batch(1)], NOW) == []
+    assert refusal(ProducerStates(), walked_batch(17)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_one_request_may_begin_with_what_is_known_and_go_on() -> None:
-    states = written(seen(0), seen(1, offset=1))
-    assert len(states.find_duplicates([seen(0), seen(1), seen(2)], NOW)) == 2
-    assert refusal(states, seen(0), seen(1), seen(3)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refusal(states, seen(2), seen(1)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+def test_request_may_begin_with_a_duplicate_and_continue() -> None:
+    states = apply_batches(walked_batch(0), walked_batch(1, offset=1))
+    assert len(states.find_duplicates([walked_batch(0), walked_batch(1), walked_batch(2)], NOW)) == 2
+    assert refusal(states, walked_batch(0), walked_batch(1), walked_batch(3)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(states, walked_batch(2), walked_batch(1)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_idle_producers_are_forgotten() -> None:
-    states = written(seen(0))
+def test_idle_producers_expire() -> None:
+    states = apply_batches(walked_batch(0))
     states.remove_expired(NOW + 999, 1000)
     assert len(states) == 1
     states.remove_expired(NOW + 1000, 1000)
     assert len(states) == 0
 
 
-def test_a_producer_known_from_a_snapshot_is_idle_from_the_first_look_on() -> None:
-    again = ProducerStates.from_snapshot(written(seen(0)).encode_snapshot(), 1)
+def test_producer_from_a_snapshot_is_idle_from_its_first_check_on() -> None:
+    again = ProducerStates.from_snapshot(apply_batches(walked_batch(0)).encode_snapshot(), 1)
     later = NOW + 10**9
     again.remove_expired(later, 1000)
     again.remove_expired(later + 999, 1000)
@@ -100,8 +107,8 @@ def test_a_producer_known_from_a_snapshot_is_idle_from_the_first_look_on() -> No
     assert len(again) == 0
 
 
-def test_a_snapshot_is_kafkas() -> None:
-    states = written(seen(3, 2, offset=40))
+def test_snapshot_has_kafkas_bytes() -> None:
+    states = apply_batches(walked_batch(3, 2, offset=40))
     data = states.encode_snapshot()
     body = struct.pack(">iqhiqiqiq", 1, 7, 0, 4, 41, 1, NOW + 40, -1, -1)
     assert data[:2] == b"\x00\x01"
@@ -109,11 +116,11 @@ def test_a_snapshot_is_kafkas() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), max_size=30))
-def test_a_snapshot_keeps_the_last_batch_of_each_producer(requests: list[tuple[int, int]]) -> None:
+def test_snapshot_has_the_last_batch_of_each_producer(requests: list[tuple[int, int]]) -> None:
     states, following, offset = ProducerStates(), dict.fromkeys(range(5), 0), 0
     batches = []
     for producer, count in requests:
-        batch = seen(following[producer], count, offset=offset, producer=producer)
+        batch = walked_batch(following[producer], count, offset=offset, producer=producer)
         states.apply(batch, NOW)
         batches.append(batch)
         following[producer] += count
@@ -127,8 +134,8 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer(requests: list[tuple[i
 
 
 @pytest.mark.parametrize("flip", [0, 3, 9, 30])
-def test_a_snapshot_proves_itself(flip: int) -> None:
-    data = bytearray(written(seen(0)).encode_snapshot())
+def test_damaged_snapshot_is_refused(flip: int) -> None:
+    data = bytearray(apply_batches(walked_batch(0)).encode_snapshot())
     data[flip] ^= 0x40
     with pytest.raises(Corrupt):
         ProducerStates.from_snapshot(data, 1)
@@ -137,7 +144,7 @@ def test_a_snapshot_proves_itself(flip: int) -> None:
 
 
 def marker(offset: int, *, commit: bool, producer: int = 7) -> tuple[WalkedBatch, bytes]:
-    """A control batch at `offset`, as the transaction coordinator writes it."""
+    """Returns a control batch at `offset`, as the transaction coordinator writes it."""
     record = (NOW, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 3), ())
     data = encode_batch(
         [record], base_offset=offset, producer_id=producer, producer_epoch=0, transactional=True, control=True
@@ -147,8 +154,10 @@ def marker(offset: int, *, commit: bool, producer: int = 7) -> tuple[WalkedBatch
     return found, data
 
 
-def test_an_open_transaction_bounds_the_stable_offset_until_its_marker_is_replicated() -> None:
-    states = written(seen(0, offset=4, attributes=TRANSACTIONAL), seen(1, offset=5, attributes=TRANSACTIONAL))
+def test_open_transaction_holds_the_stable_offset_until_its_marker_commits() -> None:
+    states = apply_batches(
+        walked_batch(0, offset=4, attributes=TRANSACTIONAL), walked_batch(1, offset=5, attributes=TRANSACTIONAL)
+    )
     assert states.first_unstable_offset == 4
     assert states.end_transaction(*marker(6, commit=True), NOW) is None
     assert states.first_unstable_offset == 4
@@ -158,9 +167,10 @@ def test_an_open_transaction_bounds_the_stable_offset_until_its_marker_is_replic
     assert states.first_unstable_offset is None
 
 
-def test_an_aborted_transaction_is_indexed_as_kafka_does() -> None:
-    states = written(
-        seen(0, offset=4, attributes=TRANSACTIONAL), seen(0, offset=5, producer=8, attributes=TRANSACTIONAL)
+def test_aborted_transaction_has_kafkas_index_entry() -> None:
+    states = apply_batches(
+        walked_batch(0, offset=4, attributes=TRANSACTIONAL),
+        walked_batch(0, offset=5, producer=8, attributes=TRANSACTIONAL),
     )
     aborted = states.end_transaction(*marker(6, commit=False), NOW)
     assert aborted == AbortedTxn(producer_id=7, first_offset=4, last_offset=6, last_stable_offset=5)
@@ -173,8 +183,8 @@ def test_an_aborted_transaction_is_indexed_as_kafka_does() -> None:
 # -- room -------------------------------------------------------------------------------------------------------------
 
 
-def fed(limits: ProducerLimits, *producers: int, at: int = NOW) -> ProducerStates:
-    """A leader's states after one batch of each, in that order."""
+def write_in_order(limits: ProducerLimits, *producers: int, at: int = NOW) -> ProducerStates:
+    """Returns the leader's producer states after one batch of each producer, in that order."""
     states = ProducerStates(0, limits)
     for offset, producer in enumerate(producers):
         write(states, producer, offset, at=at)
@@ -182,82 +192,82 @@ def fed(limits: ProducerLimits, *producers: int, at: int = NOW) -> ProducerState
 
 
 def write(states: ProducerStates, producer: int, offset: int, *, at: int, sequence: int = 0) -> None:
-    one = seen(sequence, offset=offset, producer=producer)
+    one = walked_batch(sequence, offset=offset, producer=producer)
     assert not states.find_duplicates([one], at)
     states.apply(one, at)
 
 
-def ids(states: ProducerStates) -> list[int]:
+def producer_ids(states: ProducerStates) -> list[int]:
     return [each.producer_id for each in states.list_producers()]
 
 
 def test_full_partition_refuses_a_new_producer_while_all_others_may_retry() -> None:
-    states = fed(ProducerLimits(per_partition=3), 1, 2, 3)
+    states = write_in_order(ProducerLimits(per_partition=3), 1, 2, 3)
     with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max\.per\.partition is 3") as refused:
-        states.find_duplicates([seen(0, producer=4)], NOW + IDLE_MS - 1)
+        states.find_duplicates([walked_batch(0, producer=4)], NOW + IDLE_MS - 1)
     assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and refused.value.code.retriable
-    assert ids(states) == [1, 2, 3]
-    assert states.find_duplicates([seen(0, producer=1)], NOW)[0].base_offset == 0, "a retry is known as ever"
+    assert producer_ids(states) == [1, 2, 3]
+    assert states.find_duplicates([walked_batch(0, producer=1)], NOW)[0].base_offset == 0, "a retry is known as ever"
     write(states, 2, 3, at=NOW, sequence=1)
 
 
-def test_full_partition_forgets_the_producer_that_wrote_longest_ago_once_it_is_idle() -> None:
-    states = fed(ProducerLimits(per_partition=3), 1, 2, 3)
+def test_full_partition_drops_the_idle_producer_that_wrote_longest_ago() -> None:
+    states = write_in_order(ProducerLimits(per_partition=3), 1, 2, 3)
     write(states, 1, 3, at=NOW + 5, sequence=1)
     write(states, 4, 4, at=NOW + IDLE_MS)
-    assert ids(states) == [1, 3, 4]
+    assert producer_ids(states) == [1, 3, 4]
     with pytest.raises(Refused):
-        states.find_duplicates([seen(0, producer=5), seen(0, producer=6)], NOW + IDLE_MS)
-    assert 1 in ids(states), "it wrote since"
+        states.find_duplicates([walked_batch(0, producer=5), walked_batch(0, producer=6)], NOW + IDLE_MS)
+    assert 1 in producer_ids(states), "it wrote since"
 
 
 def test_producers_of_all_partitions_count_together() -> None:
     limits = ProducerLimits(total=5)
-    first, second = fed(limits, 1, 2, 3), fed(limits, 1, 2)
+    first, second = write_in_order(limits, 1, 2, 3), write_in_order(limits, 1, 2)
     with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max is 5"):
-        second.find_duplicates([seen(0, producer=3)], NOW)
+        second.find_duplicates([walked_batch(0, producer=3)], NOW)
     first.remove_expired(NOW + 1000, 1000)
     assert limits.producer_count == 2
     write(second, 3, 2, at=NOW)
     second.leave_limits()
-    assert (limits.producer_count, ids(second)) == (0, [1, 2, 3])
+    assert (limits.producer_count, producer_ids(second)) == (0, [1, 2, 3])
     write(first, 4, 3, at=NOW)
     assert limits.producer_count == 1
 
 
 def test_follower_keeps_the_producers_that_wrote_last() -> None:
-    """Nobody can refuse what the leader took; it keeps the same ones."""
-    leader, follower = fed(ProducerLimits(per_partition=3), 1, 2, 3), ProducerStates(0, ProducerLimits(3))
+    """A follower cannot refuse a batch that the leader took. It keeps the same producers as the leader."""
+    leader, follower = write_in_order(ProducerLimits(per_partition=3), 1, 2, 3), ProducerStates(0, ProducerLimits(3))
     for offset, (producer, sequence) in enumerate([(1, 0), (2, 0), (3, 0), (1, 1), (4, 0), (5, 0)]):
-        follower.apply(seen(sequence, offset=offset, producer=producer), NOW)
+        follower.apply(walked_batch(sequence, offset=offset, producer=producer), NOW)
     later = NOW + IDLE_MS
     for offset, (producer, sequence) in enumerate([(1, 1), (4, 0), (5, 0)], 3):
         write(leader, producer, offset, at=later, sequence=sequence)
-    assert ids(leader) == ids(follower) == [1, 4, 5]
+    assert producer_ids(leader) == producer_ids(follower) == [1, 4, 5]
 
 
-def test_snapshot_gives_back_the_producers_in_the_order_of_their_writes() -> None:
-    states = fed(ProducerLimits(), 9, 1, 5)
+def test_snapshot_keeps_producers_in_the_order_of_their_writes() -> None:
+    states = write_in_order(ProducerLimits(), 9, 1, 5)
     write(states, 9, 3, at=NOW, sequence=1)
     again = ProducerStates.from_snapshot(states.encode_snapshot(), 4, ProducerLimits(per_partition=2))
-    assert ids(again) == [5, 9]
+    assert producer_ids(again) == [5, 9]
 
 
-def test_producer_known_from_a_snapshot_gives_no_room_before_ten_minutes() -> None:
+def test_producer_from_a_snapshot_is_not_evicted_before_ten_minutes() -> None:
     again = ProducerStates.from_snapshot(
-        fed(ProducerLimits(), 1, 2).encode_snapshot(), 2, ProducerLimits(per_partition=2)
+        write_in_order(ProducerLimits(), 1, 2).encode_snapshot(), 2, ProducerLimits(per_partition=2)
     )
     later = NOW + 10**9
     for at in (later, later + IDLE_MS - 1):
         with pytest.raises(Refused):
-            again.find_duplicates([seen(0, producer=3)], at)
+            again.find_duplicates([walked_batch(0, producer=3)], at)
     write(again, 3, 2, at=later + IDLE_MS)
-    assert ids(again) == [2, 3]
+    assert producer_ids(again) == [2, 3]
 
 
-def test_producer_with_an_open_transaction_is_not_forgotten() -> None:
+def test_producer_with_an_open_transaction_is_not_evicted() -> None:
     states = ProducerStates(0, ProducerLimits(per_partition=2))
-    states.apply(seen(0, producer=1, attributes=TRANSACTIONAL), NOW)
-    states.apply(seen(0, offset=1, producer=2), NOW)
+    states.apply(walked_batch(0, producer=1, attributes=TRANSACTIONAL), NOW)
+    states.apply(walked_batch(0, offset=1, producer=2), NOW)
     write(states, 3, 2, at=NOW + IDLE_MS)
-    assert ids(states) == [1, 3]
+    assert producer_ids(states) == [1, 3]

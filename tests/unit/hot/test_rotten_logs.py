@@ -1,5 +1,5 @@
-"""A log with a loss that no crash explains is suspect, from before its truncation until the cluster knows of the
-loss."""
+"""Tests of a log with a loss that no crash explains: the log is suspect, from before its truncation until the cluster
+knows of the loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.sim.harness.disk import SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, scenario
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, run_scenario
 from tiered.errors import Corrupt
 from tiered.hot import recovery
 from tiered.hot.disk_log import DiskLog
@@ -41,8 +41,8 @@ def test_damage_that_no_crash_explains_is_corruption(
     assert is_corruption(cut, clean=clean, trusted_to=trusted_to) is rot, what
 
 
-def stamped(first: int, count: int) -> bytes:
-    """`count` batches of one record each, as they stand in a log from offset `first` on."""
+def stored_batches(first: int, count: int) -> bytes:
+    """Returns `count` batches of one record each with their offsets, from `first` on, as a log stores them."""
     made = bytearray()
     for number in range(first, first + count):
         one = batch(number)
@@ -51,24 +51,24 @@ def stamped(first: int, count: int) -> bytes:
     return bytes(made)
 
 
-def test_every_beginning_of_a_write_is_torn() -> None:
-    one = stamped(7, 1)
+def test_any_prefix_of_a_write_is_torn() -> None:
+    one = stored_batches(7, 1)
     assert all(is_torn(one[:size], 7) for size in range(1, len(one)))
 
 
-def test_a_write_of_several_batches_is_torn_in_its_last_one() -> None:
-    """The whole ones of it prove themselves, and are not what is left."""
-    several = stamped(7, 3)
+def test_write_of_several_batches_is_torn_in_its_last_batch() -> None:
+    """The whole batches of the write pass their CRC. They are not part of the torn rest."""
+    several = stored_batches(7, 3)
     left = several[walk(several[:-1], 0).end : -1]
     assert len(left) == SIZE - 1
     assert is_torn(left, 9)
 
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
-def test_no_flipped_bit_is_taken_for_a_write_cut_short(behind: int) -> None:
-    """In any bit of the length, the magic, the CRC and what it covers; with batches behind it, and as the last one.
-    What the CRC covers neither (base offset, leader epoch) proves itself by what is around it, or not at all."""
-    tail = stamped(7, 1 + behind)
+def test_flipped_bit_is_not_taken_for_a_torn_write(behind: int) -> None:
+    """Flips each bit of the length, the magic, the CRC and the bytes below the CRC, in a batch with others behind it
+    and in the last batch. The CRC does not cover base offset and leader epoch: only the batches around prove these."""
+    tail = stored_batches(7, 1 + behind)
     for bit in (*range(8 * 8, 12 * 8), *range(16 * 8, CRC_FROM * 8), *range(CRC_FROM * 8, SIZE * 8)):
         rotten = bytearray(tail)
         rotten[bit // 8] ^= 1 << bit % 8
@@ -76,49 +76,49 @@ def test_no_flipped_bit_is_taken_for_a_write_cut_short(behind: int) -> None:
 
 
 def test_older_batch_inside_a_torn_write_is_no_later_batch() -> None:
-    """Somebody keeps batches in the values of records."""
-    outer = bytearray(stamped(7, 1))
+    """A user may store whole batches in the values of records."""
+    outer = bytearray(stored_batches(7, 1))
     outer[8:12] = (4 * SIZE).to_bytes(4, "big")
-    assert is_torn(bytes(outer) + stamped(3, 1), 7)
-    assert not is_torn(bytes(outer) + stamped(8, 1), 7)
+    assert is_torn(bytes(outer) + stored_batches(3, 1), 7)
+    assert not is_torn(bytes(outer) + stored_batches(8, 1), 7)
 
 
-def claiming(offset: int, length: int) -> bytes:
-    """A header with a CRC that is wrong."""
+def header_with_wrong_crc(offset: int, length: int) -> bytes:
+    """Returns a batch header with a wrong CRC."""
     return HEADER.pack(offset, length, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1)
 
 
 def test_header_exposes_bytes_that_look_like_a_later_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "SEARCHED_BYTES", 0)
-    outer = bytearray(stamped(7, 1))
+    outer = bytearray(stored_batches(7, 1))
     outer[8:12] = (1 << 20).to_bytes(4, "big")
     for offset, length in ((7, 100), (3, 100), (8, 48), (8, -1), (8, 1 << 19)):
-        assert is_torn(bytes(outer) + claiming(offset, length) * 100, 7)
+        assert is_torn(bytes(outer) + header_with_wrong_crc(offset, length) * 100, 7)
 
 
 @pytest.mark.parametrize("enough", [True, False])
-def test_records_that_are_made_to_be_searched_for_ever_are_not(monkeypatch: pytest.MonkeyPatch, enough: bool) -> None:
-    """Where it cannot be told in time, the log says that something may be missing rather than nothing."""
-    count, outer = 100, bytearray(stamped(7, 1))
+def test_search_for_a_later_batch_ends_on_hostile_records(monkeypatch: pytest.MonkeyPatch, enough: bool) -> None:
+    """If the search takes too long, the log reports a possible loss."""
+    count, outer = 100, bytearray(stored_batches(7, 1))
     outer[8:12] = (1 << 20).to_bytes(4, "big")
     sizes = [(count - number) * HEADER_BYTES for number in range(count)]
     monkeypatch.setattr(recovery, "SEARCHED_BYTES", sum(sizes) - (not enough))
-    inner = b"".join(claiming(8, size - LENGTH_FROM) for size in sizes)
+    inner = b"".join(header_with_wrong_crc(8, size - LENGTH_FROM) for size in sizes)
     assert is_torn(bytes(outer) + inner, 7) is enough
 
 
-def test_a_later_batch_is_found_wherever_the_pieces_part_that_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    outer = bytearray(stamped(7, 1))
+def test_later_batch_is_found_across_the_borders_of_searched_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer = bytearray(stored_batches(7, 1))
     outer[8:12] = (1 << 20).to_bytes(4, "big")
     for piece in range(1, 3 * SIZE):
         monkeypatch.setattr(recovery, "PIECE_BYTES", piece)
-        assert not is_torn(bytes(outer) + stamped(8, 1), 7), piece
+        assert not is_torn(bytes(outer) + stored_batches(8, 1), 7), piece
 
 
 # -- the log ----------------------------------------------------------------------------------------------------------
 
 
-async def filled(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool = False) -> None:
+async def fill_log(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool = False) -> None:
     log = await open_log(on, config(segment_bytes=1 << 20, index_interval_bytes=1 << 20))
     for number in range(count):
         append(log, batch(number), epoch=number * epochs // count)
@@ -127,8 +127,8 @@ async def filled(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool =
 
 
 def test_log_stays_suspect_until_cleared_however_its_process_ends() -> None:
-    async def told(on: SimDisk) -> None:
-        await filled(on, flush=True)
+    async def scenario(on: SimDisk) -> None:
+        await fill_log(on, flush=True)
         on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         seen: list[bool] = []
         on.on_op = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
@@ -146,15 +146,15 @@ def test_log_stays_suspect_until_cleared_however_its_process_ends() -> None:
             after_power_cut = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
             assert not after_power_cut.suspect, "that it is gone is fsynced too"
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_corruption_that_returns_after_a_power_cut_is_truncated_again(seed: int) -> None:
-    """It is durable, and lies below the point from which on a start looks."""
+    """The corruption is durable, and lies below the offset from which a start checks."""
 
-    async def told(on: SimDisk) -> None:
-        await filled(on, flush=True)
+    async def scenario(on: SimDisk) -> None:
+        await fill_log(on, flush=True)
         on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         first = await open_log(on)
         assert (first.end_offset, first.suspect) == (4, True)
@@ -162,58 +162,59 @@ def test_corruption_that_returns_after_a_power_cut_is_truncated_again(seed: int)
         again = await open_log(after, same_boot=False, recovery_point=10)
         assert (again.end_offset, again.suspect) == (4, True)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_torn_write_of_a_killed_process_makes_no_log_suspect() -> None:
-    async def told(on: SimDisk) -> None:
-        await filled(on)
+    async def scenario(on: SimDisk) -> None:
+        await fill_log(on)
         on.open(LOG).truncate(10 * SIZE - 5)
         log = await open_log(on)
         assert (log.end_offset, log.truncated_bytes, log.suspect) == (9, SIZE - 5, False)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_power_cut_above_the_fsynced_end_makes_no_log_suspect() -> None:
-    async def told(on: SimDisk) -> None:
-        await filled(on)
+    async def scenario(on: SimDisk) -> None:
+        await fill_log(on)
         on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         log = await open_log(on, same_boot=False)
         assert (log.end_offset, log.suspect) == (4, False)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_after_a_clean_stop_a_log_must_end_where_it_was_closed() -> None:
-    async def told(on: SimDisk) -> None:
-        await filled(on)
+def test_log_that_ends_elsewhere_after_a_clean_stop_is_corrupt() -> None:
+    async def scenario(on: SimDisk) -> None:
+        await fill_log(on)
         on.open(LOG).truncate(9 * SIZE)
         assert not (await open_log(on.clone(), clean=True, recovery_point=9)).suspect
         assert (await open_log(on.clone(), clean=True, recovery_point=10)).suspect
         on.open(LOG).append([b"x"])
         assert (await open_log(on, clean=True, recovery_point=9)).suspect
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_base_offset_out_of_sequence_is_corruption() -> None:
-    """No CRC covers it: a log with a gap in the middle of a segment would end where nobody ever wrote."""
+    """No CRC covers the base offset. A log with a gap in the middle of a segment would end at an offset that no leader
+    wrote."""
 
-    async def told(on: SimDisk) -> None:
-        await filled(on)
+    async def scenario(on: SimDisk) -> None:
+        await fill_log(on)
         on.flip_bit(LOG, 8 * 9 * SIZE + 8 * 3)
         log = await open_log(on)
         assert (log.end_offset, log.suspect) == (9, True)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_base_offset_of_another_segment_ends_a_closed_segment() -> None:
-    """Where the line of the segment is lost too, so that its headers are read."""
+    """The segment's line of the checkpoint is lost too, so that a start reads the headers of the batches."""
 
-    async def told(on: SimDisk) -> None:
-        log = await filled_twice(on)
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_two_segments(on)
         await log.close_clean()
         on.remove(f"{DIRECTORY}/segment-checkpoint")
         on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
@@ -223,12 +224,12 @@ def test_base_offset_of_another_segment_ends_a_closed_segment() -> None:
         assert found is not None and found.length == 4 * SIZE
         assert log.read(12, 1 << 20, end_offset=20) is not None
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_an_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None:
-    async def told(on: SimDisk) -> None:
-        log = await filled_twice(on)
+def test_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_two_segments(on)
         await log.close_clean()
         on.flip_bit(LOG.replace(".log", ".index"), 0)
         on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
@@ -236,11 +237,11 @@ def test_an_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None
         with pytest.raises(Corrupt, match="is of another segment"):
             log.read(0, 1 << 20, end_offset=20)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-async def filled_twice(on: SimDisk) -> DiskLog:
-    """A closed segment and an active one, of 20 batches together."""
+async def fill_two_segments(on: SimDisk) -> DiskLog:
+    """Returns a log of a closed and an active segment with 20 batches together."""
     log = await open_log(on, config(segment_bytes=SIZE * 11))
     for number in range(20):
         append(log, batch(number))

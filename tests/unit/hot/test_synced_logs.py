@@ -1,4 +1,4 @@
-"""The note of logs that are whole at what they synced: no start finds it where a power cut took what counted."""
+"""Tests of the note of fully synced logs: no start finds a log in it if a power cut took records that counted."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ OTHER = TopicId("B" * 22)
 ACK, NONE = config(flush="ack"), config(flush="none")
 
 
-def noted(disk: SimDisk) -> SyncedLogsContent:
+def read_rows(disk: SimDisk) -> SyncedLogsContent:
     """Returns the rows that a start finds."""
     data = checkpoints.load(disk, "log", FILE) if disk.exists("log") else None
     return parse(data) if data is not None else NO_SYNCED_LOGS
 
 
-async def opened(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig, *, same_boot: bool = True) -> DiskLog:
+async def open_synced_log(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig, *, same_boot: bool = True) -> DiskLog:
     return await DiskLog.open(
         disk, FixedClock(), DIRECTORY, settings, same_boot=same_boot, clean=False, metrics=Metrics(),
         topic_id=TOPIC_ID, name=str(AT), synced_entry=SyncedLogEntry(logs, AT, TOPIC),
     )  # fmt: skip
 
 
-def scenario(told: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, None]], seed: int = 0) -> None:
+def run_scenario(scenario: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, None]], seed: int = 0) -> None:
     made = disk(seed)
     made.make_dirs("log")
-    asyncio.run(told(made, SyncedLogs(made, "log", "me", lambda tp: True)))
+    asyncio.run(scenario(made, SyncedLogs(made, "log", "me", lambda tp: True)))
 
 
-def test_what_is_written_is_read_and_damage_is_seen() -> None:
+def test_rows_decode_to_what_was_encoded_and_damage_is_refused() -> None:
     rows = {(AT, TOPIC), (TopicPartition("a-b.c", 7), OTHER)}
     found = parse(encode(["x", "y"], rows))
     assert (
@@ -60,39 +60,39 @@ def test_what_is_written_is_read_and_damage_is_seen() -> None:
             parse(bad)
 
 
-def test_log_is_noted_once_all_that_counted_is_fsynced() -> None:
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await opened(disk, logs, NONE)
+def test_log_gets_its_row_once_all_that_counted_is_fsynced() -> None:
+    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await open_synced_log(disk, logs, NONE)
         append(log, batch(0, 3))
         assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False)
         log.configure(ACK)
         assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
         await log.update_synced_entry()
-        assert noted(disk) == NO_SYNCED_LOGS, "three records counted, and no fsync covers them"
+        assert read_rows(disk) == NO_SYNCED_LOGS, "three records counted, and no fsync covers them"
         append(log, batch(3))
         await log.flush()
         await log.update_synced_entry()
-        assert noted(disk) == (("me",), {AT: TOPIC}) and not log.synced_entry.is_due
+        assert read_rows(disk) == (("me",), {AT: TOPIC}) and not log.synced_entry.is_due
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_log_with_unreported_loss_gets_no_row() -> None:
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
         logs.may_add = lambda at: False
-        log = await opened(disk, logs, ACK)
+        log = await open_synced_log(disk, logs, ACK)
         await log.update_synced_entry()
-        assert noted(disk) == NO_SYNCED_LOGS and log.synced_entry.is_due
+        assert read_rows(disk) == NO_SYNCED_LOGS and log.synced_entry.is_due
         logs.may_add = lambda at: at == AT
         await log.update_synced_entry()
-        assert noted(disk).is_fully_synced(AT, TOPIC)
+        assert read_rows(disk).is_fully_synced(AT, TOPIC)
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_no_offset_counts_unsynced_while_a_start_could_find_the_row() -> None:
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await opened(disk, logs, ACK)
+    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await open_synced_log(disk, logs, ACK)
         await log.update_synced_entry()
         log.configure(NONE)
         assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
@@ -100,14 +100,14 @@ def test_no_offset_counts_unsynced_while_a_start_could_find_the_row() -> None:
         await log.update_synced_entry()
         assert log.synced_entry.fsynced_only, "the row could not be taken out; the log is fsynced on"
         await log.update_synced_entry()
-        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False) and not noted(disk).logs
+        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False) and not read_rows(disk).logs
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_row_that_is_asked_for_and_cannot_be_written_is_an_error() -> None:
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await opened(disk, logs, ACK)
+def test_requested_row_that_cannot_be_written_is_an_error() -> None:
+    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await open_synced_log(disk, logs, ACK)
         disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
         with pytest.raises(Unavailable) as caught:
             await log.update_synced_entry()
@@ -120,29 +120,29 @@ def test_row_that_is_asked_for_and_cannot_be_written_is_an_error() -> None:
             await log.update_synced_entry()
         assert caught.value.final and log.synced_entry.fsynced_only
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_row_wanted_while_another_write_runs_is_written_by_the_next() -> None:
-    """A change that comes while the file is written is not taken for a part of it."""
+def test_row_requested_during_a_write_is_written_by_the_next_write() -> None:
+    """A change that arrives while the file is written does not count as part of that write."""
 
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await opened(disk, logs, ACK)
+    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await open_synced_log(disk, logs, ACK)
         disk.sync_seconds = lambda: 0.01
         running = asyncio.ensure_future(log.update_synced_entry())
         await asyncio.sleep(0)
         log.configure(NONE)
         assert log.synced_entry.fsynced_only, "the row is on its way to the disk"
         await running
-        assert noted(disk).is_fully_synced(AT, TOPIC) and log.synced_entry.is_due
+        assert read_rows(disk).is_fully_synced(AT, TOPIC) and log.synced_entry.is_due
         await log.update_synced_entry()
-        assert not noted(disk).logs and not log.synced_entry.fsynced_only
+        assert not read_rows(disk).logs and not log.synced_entry.fsynced_only
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-def test_a_thousand_logs_share_a_few_writings() -> None:
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
+def test_a_thousand_logs_share_a_few_writes() -> None:
+    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
         many = [SyncedLogEntry(logs, TopicPartition("t", number), TOPIC) for number in range(1000)]
         for each in many:
             each.configure(ack=True, end_offset=0)
@@ -150,43 +150,44 @@ def test_a_thousand_logs_share_a_few_writings() -> None:
         disk.on_op = lambda op: written.append(op.path) if op.verb == "rename" else None
         disk.sync_seconds = lambda: 0.001
         await asyncio.gather(*(each.save_if_due(0, 0) for each in many))
-        assert len(written) <= 2 and len(noted(disk).logs) == 1000
+        assert len(written) <= 2 and len(read_rows(disk).logs) == 1000
 
-    scenario(told)
+    run_scenario(scenario)
 
 
 def test_next_incarnation_adopts_the_rows_of_the_last_one() -> None:
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        await (await opened(disk, logs, ACK)).update_synced_entry()
+    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
+        await (await open_synced_log(disk, logs, ACK)).update_synced_entry()
         again = SyncedLogs(disk, "log", "next", lambda tp: True)
-        found = noted(disk)
+        found = read_rows(disk)
         again.adopt_rows(found.logs.items())
-        log = await opened(disk, again, ACK)
+        log = await open_synced_log(disk, again, ACK)
         assert log.synced_entry.is_due, "as long as it is the word of the last incarnation alone"
         await again.save(found.incarnations)
         log.synced_entry.refresh()
-        assert not log.synced_entry.is_due and noted(disk) == (("next", "me"), {AT: TOPIC})
+        assert not log.synced_entry.is_due and read_rows(disk) == (("next", "me"), {AT: TOPIC})
         changed = SyncedLogs(disk, "log", "third", lambda tp: True)
-        changed.adopt_rows(noted(disk).logs.items())
-        log = await opened(disk, changed, NONE)
+        changed.adopt_rows(read_rows(disk).logs.items())
+        log = await open_synced_log(disk, changed, NONE)
         assert log.synced_entry.fsynced_only
-        await changed.save(noted(disk).incarnations)
+        await changed.save(read_rows(disk).incarnations)
         log.synced_entry.refresh()
-        assert not log.synced_entry.fsynced_only and not noted(disk).logs
+        assert not log.synced_entry.fsynced_only and not read_rows(disk).logs
 
-    scenario(told)
+    run_scenario(scenario)
 
 
-class Life:
-    """A random life of one log whose setting changes, with faults of the disk. `counted` is what others were told."""
+class RandomLogRun:
+    """A random sequence of operations on one log whose setting changes, with disk faults. `counted` is the end offset
+    that the log has reported as safe."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"synced {seed}")
         self.images: list[tuple[SimDisk, int]] = []
         self.counted = 0
 
-    async def live(self, disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await opened(disk, logs, NONE)
+    async def run(self, disk: SimDisk, logs: SyncedLogs) -> None:
+        log = await open_synced_log(disk, logs, NONE)
         disk.sync_seconds = lambda: 1e-6
         draws = self.chance
 
@@ -213,7 +214,7 @@ class Life:
             await log.update_synced_entry()
         elif draw < 0.75:
             await log.flush()
-            await self._interrupted(log)
+            await self._interrupt_write(log)
         elif draw < 0.90:
             log.configure(self.chance.choice((ACK, NONE)))
         elif draw < 0.95:
@@ -224,8 +225,8 @@ class Life:
         else:
             disk.faults.append(DiskFault(self.chance.choice(("append", "rename")), FILE, "ENOSPC"))
 
-    async def _interrupted(self, log: DiskLog) -> None:
-        """Records come, the setting changes and the writer gives up while the note is written."""
+    async def _interrupt_write(self, log: DiskLog) -> None:
+        """Appends records and changes the setting while the note is written. Sometimes cancels the writer."""
         running = asyncio.ensure_future(log.update_synced_entry())
         for _ in range(self.chance.randint(1, 4)):
             await asyncio.sleep(0)
@@ -241,16 +242,16 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed: int) -> None:
-    life = Life(seed)
+def test_power_cut_takes_no_counted_record_of_a_log_with_a_row(seed: int) -> None:
+    log_run = RandomLogRun(seed)
 
-    async def told(disk: SimDisk, logs: SyncedLogs) -> None:
-        await life.live(disk, logs)
+    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
+        await log_run.run(disk, logs)
         proved = 0
-        for image, counted in life.images:
-            if noted(image).is_fully_synced(AT, TOPIC):
+        for image, counted in log_run.images:
+            if read_rows(image).is_fully_synced(AT, TOPIC):
                 proved += 1
                 assert (await open_log(image, same_boot=False)).end_offset >= counted
-        assert proved > 10 and len(life.images) - proved > 10
+        assert proved > 10 and len(log_run.images) - proved > 10
 
-    scenario(told, seed)
+    run_scenario(scenario, seed)

@@ -1,4 +1,5 @@
-"""Transactions that a leader or Kafka wrote: their index, the stable offset, and both again after a start or a cut."""
+"""Tests of transactions in a log that a leader or Kafka wrote: their index, the last stable offset, and both after a
+start or a cut."""
 
 from __future__ import annotations
 
@@ -36,14 +37,15 @@ def marker(offset: int, producer: int, *, commit: bool) -> bytes:
     )
 
 
-async def filled(log: DiskLog) -> None:
-    """Producer 1 commits `[0, 3)`, producer 2 aborts `[1, 5)` while producer 1 writes again at 3 and stays open."""
+async def append_transactions(log: DiskLog) -> None:
+    """Appends transactions: producer 1 commits `[0, 3)`, producer 2 aborts `[1, 5)`, producer 1 writes again at 3 and
+    stays open."""
     written = [data(0, 0, 1), data(1, 0, 2), marker(2, 1, commit=True), data(3, 1, 1), marker(4, 2, commit=False)]
     for one in written:
         log.append_as_follower(one, now_ms=NOW)
 
 
-def aborted(log: DiskLog) -> list[AbortedTxn]:
+def read_aborted(log: DiskLog) -> list[AbortedTxn]:
     log.roll()
     return decode_aborted_txns(log.segment_data(log.closed_segments()[0].base_offset).txn_index)
 
@@ -51,52 +53,52 @@ def aborted(log: DiskLog) -> list[AbortedTxn]:
 ABORTED = AbortedTxn(producer_id=2, first_offset=1, last_offset=4, last_stable_offset=3)
 
 
-def test_the_stable_offset_waits_for_the_marker_and_for_the_high_watermark() -> None:
+def test_stable_offset_waits_for_the_marker_and_the_high_watermark() -> None:
     async def run() -> None:
         log = await open_log(disk())
-        await filled(log)
+        await append_transactions(log)
         assert log.first_unstable_offset == 0, "decided, but not replicated as far as we know"
         log.producers.on_high_watermark(5)
         assert log.first_unstable_offset == 3
-        assert aborted(log) == [ABORTED]
+        assert read_aborted(log) == [ABORTED]
 
     asyncio.run(run())
 
 
-def test_a_start_finds_transactions_again() -> None:
+def test_start_restores_transactions() -> None:
     async def run() -> None:
         for same_boot in (True, False):
             on = disk()
             log = await open_log(on)
-            await filled(log)
+            await append_transactions(log)
             await log.flush()
             if not same_boot:
                 on.remove(f"{DIRECTORY}/{0:020d}.txnindex")
             again = await open_log(on, same_boot=same_boot)
             again.producers.on_high_watermark(5)
             assert again.first_unstable_offset == 3
-            assert aborted(again) == [ABORTED]
+            assert read_aborted(again) == [ABORTED]
 
     asyncio.run(run())
 
 
-def test_a_cut_takes_an_aborted_transaction_back() -> None:
+def test_truncation_removes_an_aborted_transaction() -> None:
     async def run() -> None:
         on = disk()
         log = await open_log(on)
-        await filled(log)
+        await append_transactions(log)
         log.truncate_to(4)
         log.producers.on_high_watermark(4)
         assert log.first_unstable_offset == 1
         log.append_as_follower(marker(4, 2, commit=True), now_ms=NOW)
         log.producers.on_high_watermark(5)
         assert log.first_unstable_offset == 3
-        assert aborted(log) == []
+        assert read_aborted(log) == []
 
     asyncio.run(run())
 
 
-def test_a_log_without_transactions_is_stable_to_its_end() -> None:
+def test_log_without_transactions_is_stable_to_its_end() -> None:
     async def run() -> None:
         log = await open_log(disk())
         log.append(batch(0, 3), leader_epoch=0, now_ms=NOW)

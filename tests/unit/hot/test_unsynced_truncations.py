@@ -1,4 +1,4 @@
-"""A cut is settled once it is durable and noted: until then nothing may be appended."""
+"""Tests of cuts that are not durable yet: nothing may be appended before a cut is durable and noted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiered.hot.unsynced_truncations import UnsyncedTruncations
 CHECKPOINT = f"{DIRECTORY}/{SEGMENTS_FILE}"
 
 
-def test_a_cut_has_to_be_durable_and_noted() -> None:
+def test_cut_is_settled_once_it_is_durable_and_noted() -> None:
     cuts = UnsyncedTruncations()
     assert not cuts.is_unsettled
     cuts.made += 1
@@ -30,8 +30,8 @@ def test_a_cut_has_to_be_durable_and_noted() -> None:
     assert not cuts.is_unsettled
 
 
-def test_only_a_flush_of_all_that_began_after_the_cut_settles_it() -> None:
-    async def told() -> None:
+def test_only_a_full_flush_that_began_after_the_cut_settles_it() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on, config(segment_bytes=1 << 20))
         for number in range(6):
@@ -48,13 +48,13 @@ def test_only_a_flush_of_all_that_began_after_the_cut_settles_it() -> None:
         await log.flush()
         assert not log.truncations.is_unsettled
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_an_epoch_that_was_cut_is_not_known_after_a_kill() -> None:
-    """The leader of a later epoch may have other records of an earlier one there."""
+def test_cut_epoch_is_gone_after_a_kill() -> None:
+    """The leader of a later epoch may have other records of an earlier epoch at these offsets."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number, epoch in enumerate((0, 0, 5)):
@@ -65,13 +65,13 @@ def test_an_epoch_that_was_cut_is_not_known_after_a_kill() -> None:
         again = await open_log(on.after_kill())
         assert again.epochs.lineage == ((0, 0), (3, 2))
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_truncation_removes_the_producers_of_truncated_records() -> None:
-    """The log may grow beyond that snapshot before the next start, with other producers."""
+    """Before the next start, the log may grow beyond the offset of that snapshot with batches of other producers."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(6):
@@ -85,11 +85,11 @@ def test_truncation_removes_the_producers_of_truncated_records() -> None:
         log.truncate_to(5)
         assert snapshot not in on.list(DIRECTORY)
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_no_step_of_a_cut_leaves_an_index_that_points_behind_the_end() -> None:
-    async def told() -> None:
+def test_cut_never_leaves_an_index_that_points_behind_the_end() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on, config(segment_bytes=1 << 20))
         for number in range(20):
@@ -107,22 +107,22 @@ def test_no_step_of_a_cut_leaves_an_index_that_points_behind_the_end() -> None:
         on.on_op = None
         assert ends and all(last < size for last, size in ends)
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_restarted_log_has_no_epoch_from_its_start_on() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         append(log, batch(0))
         log.truncate_fully_and_start_at(4, ((0, 0), (3, 2), (5, 4), (6, 7)), None)
         assert log.epochs.lineage == ((0, 0), (3, 2))
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_records_written_while_a_sync_runs_are_not_durable() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on, config(segment_bytes=1 << 20))
         for number in range(3):
@@ -133,11 +133,11 @@ def test_records_written_while_a_sync_runs_are_not_durable() -> None:
         append(log, batch(3))
         assert await syncing == log.flushed_offset == 3
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_segment_checkpoint_has_no_truncated_records() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on, config(segment_bytes=1 << 20))
         for number in range(6):
@@ -159,11 +159,11 @@ def test_segment_checkpoint_has_no_truncated_records() -> None:
         ends = [segment for data in noted for segment in parse_lines(data).values() if segment.next_offset == 6]
         assert ends and {segment.size for segment in ends} == {log.size_bytes}
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_fsync_keeps_the_checkpoint_line_of_a_roll_meanwhile() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on, config(segment_bytes=1 << 20))
         for number in range(6):
@@ -177,11 +177,11 @@ def test_fsync_keeps_the_checkpoint_line_of_a_roll_meanwhile() -> None:
         await syncing
         assert parse_lines(on.open(CHECKPOINT, write=False).pread(0, 1 << 20))[0].next_offset == 7
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_a_log_that_was_closed_in_the_middle_of_a_cut_is_opened_with_that_cut_to_settle() -> None:
-    async def told() -> None:
+def test_cut_that_a_close_interrupted_is_unsettled_after_open() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(6):
@@ -194,12 +194,12 @@ def test_a_log_that_was_closed_in_the_middle_of_a_cut_is_opened_with_that_cut_to
         again.truncations.mark_checkpointed(again.truncations.made)
         assert not again.truncations.is_unsettled
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("error", "final"), [("ENOSPC", False), ("EIO", True)])
 def test_failed_truncation_reports_if_the_disk_failed(error: str, final: bool) -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(6):
@@ -213,4 +213,4 @@ def test_failed_truncation_reports_if_the_disk_failed(error: str, final: bool) -
         assert caught.value.final is final
         assert log.write_failure and log.has_disk_failed is final
 
-    asyncio.run(told())
+    asyncio.run(scenario())

@@ -1,5 +1,5 @@
-"""Validation of produced batches: valid ones are stamped in place, and each fault has the code that a producer
-knows."""
+"""Tests of the validation of produced batches: valid batches are stamped in place, and each fault has its Kafka error
+code."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tiered.records.native import crc32c, fit
 ATTRIBUTES, LAST_DELTA, COUNT, BASE_TIME, MAX_TIME = 21, 23, 57, 27, 35
 
 
-def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
-    """A field of the header set to another value, under a right CRC."""
+def set_header_field(data: bytearray, at: int, form: str, value: int) -> bytearray:
+    """Returns the batch with one header field set to another value, and a right CRC."""
     struct.pack_into(form, data, at, value)
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
     return data
@@ -31,7 +31,7 @@ def refusal(data: bytearray, *, deep: bool = False, **settings: object) -> Code:
     return caught.value.code
 
 
-def test_batches_get_offsets_and_the_leader_epoch_in_place() -> None:
+def test_batches_get_offsets_and_leader_epoch_in_place() -> None:
     data = batch(0, 2) + batch(2, 3)
     admitted = validate_batches(data, 40, 6, config(), NOW, True)
     assert [(one.base_offset, one.last_offset, one.leader_epoch) for one in admitted] == [(40, 41, 6), (42, 44, 6)]
@@ -39,14 +39,14 @@ def test_batches_get_offsets_and_the_leader_epoch_in_place() -> None:
     assert decode_header(data).leader_epoch == 6
 
 
-def test_the_brokers_clock_replaces_timestamps_where_the_topic_says_so() -> None:
+def test_log_append_time_replaces_timestamps() -> None:
     data = batch(0, 2, at=5)
     admitted = validate_batches(data, 0, 0, config(message_timestamp_type="LogAppendTime"), NOW, False)
     assert admitted[0].max_timestamp == NOW
     assert [record.timestamp for record in decode_records(data)] == [NOW, NOW]
 
 
-def test_bytes_that_do_not_prove_themselves_are_corrupt() -> None:
+def test_batch_with_a_wrong_crc_or_length_is_corrupt() -> None:
     whole = batch(0)
     assert refusal(whole[:60]) is Code.CORRUPT_MESSAGE
     assert refusal(whole[:-1]) is Code.CORRUPT_MESSAGE
@@ -73,46 +73,46 @@ def test_bytes_that_do_not_prove_themselves_are_corrupt() -> None:
         (BASE_TIME, ">q", NOW - 2001, Code.INVALID_TIMESTAMP),
     ],
 )
-def test_a_header_says_what_is_wrong(at: int, form: str, value: int, code: Code) -> None:
-    assert refusal(changed(batch(0, 2), at, form, value), message_timestamp_before_max_ms=2000) is code
+def test_invalid_header_field_has_its_error_code(at: int, form: str, value: int, code: Code) -> None:
+    assert refusal(set_header_field(batch(0, 2), at, form, value), message_timestamp_before_max_ms=2000) is code
 
 
-def test_a_transaction_needs_a_coordinator() -> None:
+def test_transactional_batch_is_refused() -> None:
     data = bytearray(
         encode_batch([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     )
     assert refusal(data) is Code.INVALID_REQUEST
 
 
-def test_a_producer_id_needs_a_sequence() -> None:
+def test_producer_id_without_a_sequence_is_refused() -> None:
     assert (
         refusal(bytearray(encode_batch([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0)))
         is Code.INVALID_RECORD
     )
 
 
-def test_a_batch_has_a_greatest_size() -> None:
+def test_batch_above_the_size_limit_is_refused() -> None:
     assert refusal(batch(0, size=500), max_message_bytes=300) is Code.MESSAGE_TOO_LARGE
 
 
-def test_records_are_opened_only_when_asked() -> None:
+def test_records_are_opened_only_on_request() -> None:
     data = bytearray(encode_batch([(NOW, None, b"v", ())] * 2, codec=Codec.ZSTD))
-    data = changed(data, COUNT, ">i", 9)
-    data = changed(data, LAST_DELTA, ">i", 8)
+    data = set_header_field(data, COUNT, ">i", 9)
+    data = set_header_field(data, LAST_DELTA, ">i", 8)
     assert validate_batches(bytearray(data), 0, 0, config(), NOW, False)[0].count == 9
     assert refusal(data, deep=True) is Code.INVALID_RECORD
 
 
-def test_uncompressed_records_are_looked_at_one_by_one() -> None:
+def test_uncompressed_records_are_checked_one_by_one() -> None:
     data = bytearray(encode_batch([(NOW, None, b"v", ())] * 3))
     second = data.index(b"v") + 2
     data[second + 3] += 2  # its offset delta, under a right CRC
     with pytest.raises(Refused, match="record 1 is out of order") as caught:
-        validate_batches(changed(data, COUNT, ">i", 3), 0, 0, config(), NOW, False)
+        validate_batches(set_header_field(data, COUNT, ">i", 3), 0, 0, config(), NOW, False)
     assert caught.value.code is Code.INVALID_RECORD
 
 
-def _said(data: bytearray, **settings: object) -> object:
+def _validate(data: bytearray, **settings: object) -> object:
     """Returns the result of `validate_batches` for `data`, and `data` afterwards."""
     try:
         return tuple(validate_batches(data, 40, 6, config(**settings), NOW, False)), bytes(data)
@@ -121,7 +121,7 @@ def _said(data: bytearray, **settings: object) -> object:
 
 
 def test_single_pass_and_full_validation_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every value of every byte of the header under a right CRC, wrong ones, cuts, and two batches."""
+    """Tries every value of every header byte under a right CRC, wrong CRCs, cut batches, and two batches."""
     usual = encode_batch(
         [(NOW, b"k", b"v", ()), (NOW, None, b"w", ())], producer_id=3, producer_epoch=1, base_sequence=7
     )
@@ -130,21 +130,21 @@ def test_single_pass_and_full_validation_agree(monkeypatch: pytest.MonkeyPatch) 
     for whole in (usual, codecs[Codec.LZ4]):
         for at in (*range(8, 17), *range(21, 61)):
             for value in {0, 1, 2, 5, 8, 0x10, 0x20, 0x7F, 0x80, 0xFF, whole[at] ^ 1}:
-                cases.append(bytes(changed(bytearray(whole), at, ">B", value)))
+                cases.append(bytes(set_header_field(bytearray(whole), at, ">B", value)))
     cases += [usual[:at] + bytes((usual[at] ^ 1,)) + usual[at + 1 :] for at in range(len(usual))]
-    short = [(_said(bytearray(case)), fit(bytearray(case), 40, 6, 1 << 20) is not None) for case in cases]
+    short = [(_validate(bytearray(case)), fit(bytearray(case), 40, 6, 1 << 20) is not None) for case in cases]
     limits: dict[str, object] = {"max_message_bytes": len(usual) - 1}
-    limited = _said(bytearray(usual), **limits)
+    limited = _validate(bytearray(usual), **limits)
     monkeypatch.setattr(validation, "fit", lambda *_: None)
-    assert [said for said, _ in short] == [_said(bytearray(case)) for case in cases]
-    assert limited == _said(bytearray(usual), **limits)
+    assert [said for said, _ in short] == [_validate(bytearray(case)) for case in cases]
+    assert limited == _validate(bytearray(usual), **limits)
     assert {fits for _, fits in short} == {True, False}
     assert all(fits for _, fits in short[: 1 + len(codecs)])
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_that_says_it_becomes_a_hundred_times_its_size_is_refused_above_a_mebibyte(codec: Codec) -> None:
-    """No reader would open it. Followers take what is in a log already (`append_as_follower`)."""
+def test_batch_that_expands_a_hundredfold_is_refused_above_a_mebibyte(codec: Codec) -> None:
+    """No reader would open such a batch. A follower takes it if the leader's log has it (`append_as_follower`)."""
 
     def packed(size: int) -> bytearray:
         return bytearray(encode_batch([(NOW, None, bytes(size), ())], codec=codec))

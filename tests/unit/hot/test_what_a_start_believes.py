@@ -1,4 +1,4 @@
-"""A start accepts valid batches in the order in which a log has them, and nothing else."""
+"""Tests of the batches that a start accepts: valid batches in the order of a log, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
 
 
-def copied(base: int, epoch: int) -> bytes:
-    """A batch of one record, as a leader of `epoch` wrote it."""
+def leader_batch(base: int, epoch: int) -> bytes:
+    """Returns a batch of one record, as a leader of `epoch` wrote it."""
     return encode_batch([(NOW, None, b"%d" % base + b"." * 60, ())], base_offset=base, leader_epoch=epoch)
 
 
-async def written(on: SimDisk, *batches: bytes) -> None:
-    """The log file of a segment that begins at 0, whatever a log would say of these batches."""
+async def write_log_file(on: SimDisk, *batches: bytes) -> None:
+    """Writes the log file of the segment at offset 0 without validation of its batches."""
     log = await open_log(on, config(segment_bytes=1 << 20))
     log.close()
     on.open(f"{DIRECTORY}/{0:020d}.log").append(batches)
 
 
 def test_batch_of_an_earlier_epoch_after_a_later_one_is_truncated() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
-        await written(on, copied(0, 3), copied(1, 5), copied(2, 3), copied(3, 5))
+        await write_log_file(on, leader_batch(0, 3), leader_batch(1, 5), leader_batch(2, 3), leader_batch(3, 5))
         log = await open_log(on, same_boot=False)
         assert log.end_offset == 2 and log.epochs.lineage == ((3, 0), (5, 1))
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_nothing_is_taken_behind_a_hole() -> None:
-    async def told() -> None:
+def test_batches_behind_a_hole_are_truncated() -> None:
+    async def scenario() -> None:
         on = disk()
-        await written(on, copied(0, 3), copied(1, 3), copied(5, 3))
+        await write_log_file(on, leader_batch(0, 3), leader_batch(1, 3), leader_batch(5, 3))
         log = await open_log(on, same_boot=False)
         assert log.end_offset == 2 and offsets(read_all(log)) == [0, 1]
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_a_log_that_lost_durable_records_is_settled_before_it_grows() -> None:
-    async def told() -> None:
+def test_log_that_lost_durable_records_must_sync_before_appends() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         append(log, batch(0))
@@ -53,11 +53,11 @@ def test_a_log_that_lost_durable_records_is_settled_before_it_grows() -> None:
         assert not (await open_log(on, recovery_point=1)).truncations.is_unsettled
         assert (await open_log(on, recovery_point=2)).truncations.is_unsettled
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_what_the_page_cache_holds_does_not_count_as_durable() -> None:
-    async def told() -> None:
+def test_records_in_the_page_cache_do_not_count_as_durable() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(3):
@@ -67,13 +67,13 @@ def test_what_the_page_cache_holds_does_not_count_as_durable() -> None:
         await again.flush()
         assert again.flushed_offset == 3
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_log_that_ends_below_its_start_restarts_there() -> None:
     """Records that were not deleted are lost. An append below the log start would be unreadable."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         append(log, batch(0))
@@ -82,11 +82,11 @@ def test_log_that_ends_below_its_start_restarts_there() -> None:
         assert (again.local_start_offset, again.end_offset) == (7, 7)
         assert append(again, batch(0)).base_offset == 7
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_a_log_that_was_closed_cleanly_is_durable() -> None:
-    async def told() -> None:
+def test_log_is_durable_after_a_clean_stop() -> None:
+    async def scenario() -> None:
         for seed in range(10):
             on = disk()
             log = await open_log(on)
@@ -96,11 +96,11 @@ def test_a_log_that_was_closed_cleanly_is_durable() -> None:
             again = await open_log(on.crash_image(random.Random(seed)), clean=True, recovery_point=20)
             assert offsets(read_all(again)) == list(range(20)) and not again.suspect
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_a_recovery_point_is_what_was_fsynced() -> None:
-    async def told() -> None:
+def test_recovery_point_is_the_fsynced_end() -> None:
+    async def scenario() -> None:
         on, tp = disk(), TopicPartition("t", 0)
         log = await open_log(on)
         append(log, batch(0))
@@ -111,13 +111,13 @@ def test_a_recovery_point_is_what_was_fsynced() -> None:
         await directory.save_offsets({tp: log})
         assert (await DataDirectory(on.after_kill()).open("c", 1, "d")).recovery_points == {tp: 1}
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_segments_after_a_torn_one_are_deleted() -> None:
-    """The log may end where it began once more, and take it for its own."""
+    """Otherwise the log could grow to the base offset of such a segment again, and take its records for its own."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(6):
@@ -131,13 +131,13 @@ def test_segments_after_a_torn_one_are_deleted() -> None:
         assert again.end_offset == 2
         assert [name for name in on.list(DIRECTORY) if name.endswith(".log")] == [f"{0:020d}.log"]
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_producers_of_truncated_records_are_forgotten() -> None:
-    """The power failed: of the next segment only the snapshot is there, and the log may end there once more."""
+    """After a power cut only the producer snapshot of the next segment is left. The log may reach its offset again."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number in range(3):
@@ -151,13 +151,14 @@ def test_producers_of_truncated_records_are_forgotten() -> None:
         again = await open_log(on, same_boot=False)
         assert again.end_offset == 2 and snapshot not in on.list(DIRECTORY)
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_epochs_without_a_batch_are_removed() -> None:
-    """The log would tell a follower where that epoch ends, and its next leader that it has seen it."""
+    """Otherwise the log would report an end of that epoch to a follower, and its next leader would count the epoch as
+    seen."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = disk()
         log = await open_log(on)
         for number, epoch in enumerate((0, 0, 5)):
@@ -168,4 +169,4 @@ def test_epochs_without_a_batch_are_removed() -> None:
         again = await open_log(on, same_boot=False)
         assert again.end_offset == 2 and again.epochs.lineage == ((0, 0),)
 
-    asyncio.run(told())
+    asyncio.run(scenario())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tiered.config.settings import Settings
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.server.allowed_hosts import HOST_CACHE_MAX, AllowedHosts
-from tiered_api.http.server.errors import HttpError
 
 HTTP_1_1 = (1, 1)
 
@@ -45,7 +45,7 @@ def test_broker_is_served_under_the_names_that_its_listeners_have() -> None:
     assert allowed("here.example.org", listeners=listeners, advertised_listeners="PLAINTEXT://Here.example.org:9092")
 
 
-def test_hosts_that_are_remembered_do_not_grow_without_end() -> None:
+def test_cached_hosts_are_bounded() -> None:
     hosts = AllowedHosts(Settings(), "machine")
     for port in range(3 * HOST_CACHE_MAX):
         hosts.check({"Host": f"localhost:{port}"}, HTTP_1_1)

@@ -1,4 +1,4 @@
-"""Since when a reader is behind, by where a partition ended when."""
+"""Tests of the time since which a reader lags, from the history of log ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def history(*ends: tuple[int, int]) -> EndHistory:
     return made
 
 
-def test_a_reader_had_all_when_the_end_was_last_where_it_is() -> None:
+def test_reader_lags_since_the_end_was_at_its_position() -> None:
     made = history((0, 0), (0, 10), (5, 20), (5, 30), (9, 40))
     assert made.behind_since_ms(0) == (10, True)
     assert made.behind_since_ms(4) == (10, True)
@@ -21,17 +21,17 @@ def test_a_reader_had_all_when_the_end_was_last_where_it_is() -> None:
     assert made.behind_since_ms(9) == (40, True)
 
 
-def test_longer_ago_than_the_looks_go_back_is_said() -> None:
+def test_lag_longer_than_the_history_is_marked() -> None:
     made = history((5, 20), (9, 40))
     assert made.behind_since_ms(4) == (20, False)
 
 
-def test_an_end_that_goes_back_makes_what_was_known_void() -> None:
+def test_end_that_goes_back_clears_the_history() -> None:
     made = history((5, 20), (9, 40), (7, 50))
     assert made.behind_since_ms(6) == (50, False) and made.behind_since_ms(7) == (50, True)
 
 
-def test_it_stays_small_and_keeps_the_oldest() -> None:
+def test_history_is_bounded_and_keeps_the_oldest() -> None:
     made = EndHistory()
     for number in range(10_000):
         made.record_end(number, 10 * number)

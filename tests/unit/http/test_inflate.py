@@ -5,8 +5,8 @@ import zlib
 import pytest
 import zstandard
 
-from tiered_api.http.server.decompress import inflate, new_inflater
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.decompress import inflate, new_inflater
+from tiered_api.http.exchange.errors import HttpError
 
 MIB = 1 << 20
 BODY = b"".join(b"record %d\n" % n for n in range(5000))
@@ -20,7 +20,7 @@ def refused(encoding: str, data: bytes, limit: int = MIB) -> int:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_body_comes_back_whole_or_piece_by_piece(encoding: str) -> None:
+def test_body_is_decompressed_whole_or_in_pieces(encoding: str) -> None:
     data = COMPRESSED[encoding]
     assert inflate(encoding, data, MIB) == BODY
     body = new_inflater(encoding)
@@ -30,12 +30,12 @@ def test_a_body_comes_back_whole_or_piece_by_piece(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_members_one_after_the_other_are_one_body(encoding: str) -> None:
+def test_consecutive_members_are_one_body(encoding: str) -> None:
     assert inflate(encoding, COMPRESSED[encoding] * 3, MIB) == BODY * 3
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_torn_or_garbled_body_is_400(encoding: str) -> None:
+def test_cut_or_garbled_body_is_400(encoding: str) -> None:
     data = COMPRESSED[encoding]
     assert refused(encoding, data[:-1]) == 400
     assert refused(encoding, b"\0" * 100) == 400
@@ -43,7 +43,7 @@ def test_a_torn_or_garbled_body_is_400(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_bomb_is_413_at_its_limit(encoding: str) -> None:
+def test_bomb_is_413_at_its_limit(encoding: str) -> None:
     zeros = b"\0" * (64 * MIB)
     bomb = zlib.compress(zeros, wbits=31) if encoding == "gzip" else zstandard.compress(zeros)
     assert refused(encoding, bomb) == 413
@@ -51,7 +51,7 @@ def test_a_bomb_is_413_at_its_limit(encoding: str) -> None:
     assert refused(encoding, COMPRESSED[encoding], len(BODY) - 1) == 413
 
 
-def test_no_encoding_is_no_work_and_an_unknown_one_is_415() -> None:
+def test_unknown_encoding_is_415_and_no_encoding_is_free() -> None:
     assert inflate("identity", BODY, 1) is BODY
     assert refused("br", BODY) == 415
 

@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
-from tiered_api.http.server.limits import Exhausted, MemoryBudget
+from tiered_api.http.exchange.limits import Exhausted, MemoryBudget
 
 
-def test_takers_get_room_in_the_order_in_which_they_asked() -> None:
+def test_waiting_requests_get_room_in_their_order() -> None:
     async def scenario() -> list[str]:
         budget, order = MemoryBudget(10), []
 
@@ -27,7 +27,7 @@ def test_takers_get_room_in_the_order_in_which_they_asked() -> None:
     assert asyncio.run(scenario()) == ["large", "small", "other"]
 
 
-def test_a_taker_that_gives_up_or_is_cancelled_leaves_nothing_behind() -> None:
+def test_cancelled_or_timed_out_wait_frees_its_place() -> None:
     async def scenario() -> None:
         budget = MemoryBudget(10)
         held = await budget.acquire(10, 5)

@@ -1,8 +1,8 @@
 import pytest
 
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.records import READ_TYPES
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import HttpError
 
 
 @pytest.mark.parametrize(
@@ -20,23 +20,23 @@ from tiered_api.http.server.errors import HttpError
         ("*/*;q=0.1, application/json;q=0", media_types.V2_BINARY),
     ],
 )
-def test_accept_chooses_the_form_of_an_answer(accept: str | None, given: str) -> None:
+def test_accept_chooses_the_form_of_a_reply(accept: str | None, given: str) -> None:
     assert media_types.negotiate_type(accept, READ_TYPES) == given
 
 
 @pytest.mark.parametrize("accept", ["image/png", "application/json;q=0", "application/json;q=much", "x", ","])
-def test_an_accept_that_nothing_meets_is_406(accept: str) -> None:
+def test_accept_without_a_match_is_406(accept: str) -> None:
     with pytest.raises(HttpError) as refused:
         media_types.negotiate_type(accept, (media_types.JSON,))
     assert refused.value.status == 406
 
 
-def test_the_type_of_a_body_is_taken_without_its_parameters() -> None:
+def test_type_of_a_body_is_read_without_its_parameters() -> None:
     assert media_types.body_type("Application/JSON; charset=utf-8", (media_types.JSON,)) == media_types.JSON
 
 
 @pytest.mark.parametrize("kind", [None, "", "text/plain", "application/x-www-form-urlencoded"])
-def test_another_type_of_body_is_415_and_says_what_to_send(kind: str | None) -> None:
+def test_other_type_of_body_is_415_with_the_accepted_types(kind: str | None) -> None:
     with pytest.raises(HttpError, match="application/json") as refused:
         media_types.body_type(kind, (media_types.JSON,))
     assert refused.value.status == 415

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from tests.e2e import site as brokers
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.limits import HttpLimits
 
 
 @pytest.mark.parametrize("closes", [0.0, 0.03, 0.05, 0.07])
-def test_a_server_that_closes_ends_a_long_poll_also_in_the_moment_in_which_its_time_is_up(closes: float) -> None:
+def test_closing_server_ends_a_long_poll_even_at_its_deadline(closes: float) -> None:
     async def scenario(there: brokers.SimBrokerRig) -> None:
         site = HttpContext(there.node, HttpLimits())
         ended: list[float] = []

@@ -15,7 +15,7 @@ AFTER = ("", "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?",
 
 
 def made(rng: random.Random, depth: int) -> str:
-    """An expression by chance."""
+    """Draws an expression."""
     parts = []
     for _ in range(rng.randrange(1, 4)):
         kind = rng.randrange(6) if depth else 0
@@ -76,16 +76,16 @@ def test_pattern_with_many_ways_to_match_takes_little_time(text: str) -> None:
         "((.?){99}){99}",
     ],
 )
-def test_pattern_that_is_none_or_goes_back_is_not_taken(text: str) -> None:
+def test_invalid_pattern_or_one_with_backreferences_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^it |taken"):
         TopicPattern(text)
 
 
 @pytest.mark.parametrize(("text", "name"), [("[[a]", "a"), ("[a||b]", "b"), ("[a&&b]", "b")])
-def test_pattern_that_a_later_python_may_read_otherwise_warns_nobody(text: str, name: str) -> None:
+def test_ambiguous_pattern_prints_no_warning(text: str, name: str) -> None:
     """Warnings are errors in these tests; a broker would print them."""
     assert TopicPattern(text).matches(name)
 
 
-def test_deeply_nested_pattern_is_taken_or_refused_by_name() -> None:
+def test_deeply_nested_pattern_is_accepted_or_refused_by_name() -> None:
     assert TopicPattern("(" * 120 + "a" + ")" * 120).matches("a")

@@ -1,4 +1,5 @@
-"""What a JSON read makes of batches, and what it holds meanwhile: bounded by bytes and by records and headers."""
+"""Tests of JSON reads: the records of batches, and the memory meanwhile, bounded by bytes and by records and
+headers."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ ROOM = 8 << 20
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_the_effort_of_a_batch_is_at_least_what_it_becomes_wherever_it_stands(codec: Codec) -> None:
+def test_estimated_effort_is_at_least_the_size_of_a_batch(codec: Codec) -> None:
     small = encode_batch([(0, None, bytes(range(256)) * 4 * 1000, ())], codec=codec)
     assert len(small) < 1 << 17
     for data in (small, PLAIN + small, small + PLAIN):
@@ -21,7 +22,7 @@ def test_the_effort_of_a_batch_is_at_least_what_it_becomes_wherever_it_stands(co
         assert decode_memory(data) >= 1_000_000
 
 
-def test_what_is_not_compressed_costs_what_it_is_and_nothing_costs_more_than_can_be_opened() -> None:
+def test_effort_is_the_size_up_to_the_limit_of_a_batch() -> None:
     assert max_decoded_size(PLAIN) == len(PLAIN)
     assert max_decoded_size(b"no batch at all") == len(b"no batch at all")
     bomb = encode_batch([(0, None, bytes(1 << 20), ())], codec=Codec.ZSTD) * 100
@@ -29,15 +30,15 @@ def test_what_is_not_compressed_costs_what_it_is_and_nothing_costs_more_than_can
 
 
 def read(data: bytes, offset: int, room: int = ROOM, objects: int = OBJECTS_MAX) -> tuple[list[int], int]:
-    """Offsets of the records that one read gives, and where the next one begins."""
+    """Returns the offsets of the records of one read, and the offset of the next one."""
     batches = list(decode_batches(data, offset, room, objects))
     return [row.offset for batch in batches for row in batch.records], batches[-1].next_offset
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize(("room", "objects"), [(ROOM, 7), (700, OBJECTS_MAX), (1, OBJECTS_MAX), (ROOM, 4), (1, 4)])
-def test_reads_that_end_within_a_batch_go_on_where_they_ended(codec: Codec, room: int, objects: int) -> None:
-    """Each gives at least one record, none stands in two of them, and each keeps its bound."""
+def test_next_read_continues_inside_a_batch(codec: Codec, room: int, objects: int) -> None:
+    """Each read returns at least one record and stays within its bound; no record is returned twice."""
     headers = [("h", b"x")] * 2
     data = b"".join(
         encode_batch([(0, None, b"v" * 50, headers if n % 2 else ()) for n in range(9)], base_offset=base, codec=codec)
@@ -58,14 +59,14 @@ def _at(data: bytes, offset: int) -> int:
     return 0 if offset < 9 else size if offset < 20 and offset < 18 else 2 * size
 
 
-def test_a_record_of_too_many_headers_is_left_to_raw_reads() -> None:
+def test_record_of_too_many_headers_needs_a_raw_read() -> None:
     data = encode_batch([(0, None, b"v", ()), (0, None, None, [("", None)] * OBJECTS_MAX)])
     assert read(data, 0) == ([0], 1)
     with pytest.raises(Corrupt, match="exceeds the bound on records and headers; a raw read gives the batch as it is"):
         read(data, 1)
 
 
-def test_a_small_batch_that_becomes_millions_of_headers_is_refused_before_memory_is_taken() -> None:
+def test_batch_of_millions_of_headers_is_refused_before_it_takes_memory() -> None:
     for count in (400_000, 4_000_000):
         bomb = encode_batch([(0, None, None, [("", None)] * count)], codec=Codec.ZSTD)
         assert len(bomb) < 10_000

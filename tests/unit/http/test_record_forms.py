@@ -1,5 +1,6 @@
 import pytest
 
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.record_formats import (
     ProducerRecord,
     format_timestamp,
@@ -7,12 +8,11 @@ from tiered_api.http.partitions.record_formats import (
     parse_record_v3,
     parse_timestamp,
 )
-from tiered_api.http.server.errors import HttpError
 
 NOW = 1_700_000_000_123
 
 
-def test_a_v3_record_says_everything_by_its_types() -> None:
+def test_v3_record_has_all_fields_by_type() -> None:
     record = {
         "partition_id": 3,
         "key": {"type": "STRING", "data": "käse"},
@@ -25,7 +25,7 @@ def test_a_v3_record_says_everything_by_its_types() -> None:
     )
 
 
-def test_what_a_v3_record_leaves_out_is_null_and_now() -> None:
+def test_missing_fields_of_a_v3_record_are_null_and_now() -> None:
     assert parse_record_v3({}, NOW) == ProducerRecord(None, NOW, None, None, ())
     tombstone = parse_record_v3(
         {"key": {"type": "BINARY", "data": "aw=="}, "value": {"type": "BINARY", "data": None}}, NOW
@@ -55,13 +55,13 @@ def test_what_a_v3_record_leaves_out_is_null_and_now() -> None:
         ({"partition_id": "0"}, 40002),
     ],
 )
-def test_a_v3_record_that_cannot_be_taken_is_refused_with_a_reason(record: object, code: int) -> None:
+def test_invalid_v3_record_is_refused_with_a_reason(record: object, code: int) -> None:
     with pytest.raises(HttpError) as refused:
         parse_record_v3(record, NOW)
     assert refused.value.error_code == code
 
 
-def test_json_nested_too_deeply_to_be_kept_is_refused() -> None:
+def test_too_deeply_nested_json_is_refused() -> None:
     deep: object = 1
     for _ in range(300):
         deep = [deep]
@@ -81,5 +81,5 @@ def test_v2_records_are_base64_or_json_by_the_content_type() -> None:
 
 
 @pytest.mark.parametrize("ms", [0, 1, 999, NOW, 253_402_300_799_999])
-def test_timestamps_go_out_and_come_back(ms: int) -> None:
+def test_timestamps_are_formatted_and_parsed(ms: int) -> None:
     assert parse_timestamp(format_timestamp(ms)) == ms == parse_timestamp(ms)

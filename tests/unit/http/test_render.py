@@ -2,8 +2,8 @@ import orjson
 import pytest
 
 from tiered.records.batch import Codec, encode_batch
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.record_json import encode_events, encode_json, encode_v2
-from tiered_api.http.server.errors import HttpError
 
 FIRST = encode_batch([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)
 CONTROL = encode_batch([(7, b"\0\0\0\0", b"\0\0\0\0\0\0", ())], base_offset=12, control=True)
@@ -11,7 +11,7 @@ SECOND = encode_batch([(8, b"\xff", b"text", ())], base_offset=13, leader_epoch=
 LOG = FIRST + CONTROL + SECOND
 
 
-def test_an_answer_holds_the_data_records_from_the_asked_offset_on() -> None:
+def test_reply_has_the_data_records_from_the_offset_on() -> None:
     body, count = encode_json(LOG, 11, 1 << 20, "string", {"topic": "t"})
     assert (count, orjson.loads(body)) == (
         2,
@@ -45,17 +45,17 @@ def test_forms_show_the_same_bytes_as_text_json_or_base64() -> None:
     assert shown["string"]["headers"] == [{"name": "h", "value": "AA=="}, {"name": "none", "value": None}]
 
 
-def test_an_answer_ends_before_the_record_that_has_no_room_but_holds_one() -> None:
+def test_reply_ends_before_a_record_without_room_but_has_one() -> None:
     for offset in (10, 11):
         body, _ = encode_json(LOG, offset, 1, "string", {})
         assert orjson.loads(body)["next_offset"] == offset + 1
 
 
-def test_an_answer_of_control_batches_alone_still_moves_on() -> None:
+def test_reply_of_control_batches_alone_moves_the_offset() -> None:
     assert orjson.loads(encode_json(CONTROL, 12, 1 << 20, "string", {})[0]) == {"next_offset": 13, "records": []}
 
 
-def test_v2_lists_records_and_refuses_what_it_cannot_show() -> None:
+def test_v2_lists_records_and_refuses_those_that_it_cannot_show() -> None:
     body, count = encode_v2(LOG, 10, 1 << 20, "binary", "t", 3)
     assert count == 3
     assert orjson.loads(body)[0] == {"topic": "t", "key": "aw==", "value": "eyJuIjoxfQ==", "partition": 3, "offset": 10}
@@ -64,7 +64,7 @@ def test_v2_lists_records_and_refuses_what_it_cannot_show() -> None:
     assert refused.value.error_code == 42203
 
 
-def test_an_event_bears_its_offset_as_id() -> None:
+def test_event_has_its_offset_as_id() -> None:
     text, count, following = encode_events(LOG, 11, 1 << 20, "string")
     assert (count, following) == (2, 14)
     first, second, rest = text.split(b"\n\n")

@@ -1,9 +1,9 @@
 import pytest
 
 from tiered.records.batch import encode_batch
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.produce import batches, choose_partition, max_record_size
 from tiered_api.http.partitions.record_formats import ProducerRecord
-from tiered_api.http.server.errors import HttpError
 from tiered_api.http.v3.streaming import JsonSplitter
 
 TEXT = b'{"a":"}{"} {"b":[1,{}]}\n\n"c"5 \t{"d":null}'
@@ -11,7 +11,7 @@ VALUES = [b'{"a":"}{"}', b'{"b":[1,{}]}', b'"c"', b"5", b'{"d":null}']
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_values_are_the_same_however_the_bytes_come(size: int) -> None:
+def test_values_are_the_same_for_any_pieces_of_bytes(size: int) -> None:
     splitter = JsonSplitter(100)
     texts = [text for at in range(0, len(TEXT), size) for text in splitter.feed(TEXT[at : at + size])]
     splitter.raise_fault()
@@ -19,7 +19,7 @@ def test_values_are_the_same_however_the_bytes_come(size: int) -> None:
     splitter.raise_fault()
 
 
-def test_values_before_garbage_are_given_and_then_the_fault_is_raised() -> None:
+def test_values_before_garbage_are_returned_and_then_an_error() -> None:
     splitter = JsonSplitter(100)
     assert splitter.feed(b'{"a":1} {"b":2} ] {"c":3}') == [b'{"a":1}', b'{"b":2}']
     with pytest.raises(HttpError) as refused:
@@ -27,7 +27,7 @@ def test_values_before_garbage_are_given_and_then_the_fault_is_raised() -> None:
     assert refused.value.status == 400
 
 
-def test_a_torn_end_and_a_value_that_is_too_long_are_faults() -> None:
+def test_cut_end_and_too_long_value_are_errors() -> None:
     torn = JsonSplitter(100)
     assert torn.feed(b'1 {"a":') == [b"1"]
     assert torn.finish() == []
@@ -44,14 +44,14 @@ def record(key: bytes | None, value: bytes = b"v", partition: int | None = None)
     return ProducerRecord(partition, 0, key, value, (("h", b"x"),))
 
 
-def test_keys_go_where_kafkas_default_partitioner_sends_them() -> None:
+def test_keys_go_to_the_partition_of_kafkas_partitioner() -> None:
     # Kafka's Utils.murmur2 of these keys, made positive, modulo 100.
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
     for key, murmur in known.items():
         assert choose_partition(record(key), 100, 7) == (murmur & 0x7FFFFFFF) % 100
 
 
-def test_without_a_key_the_turn_decides_and_a_named_partition_always_wins() -> None:
+def test_record_without_a_key_is_round_robin_unless_it_names_a_partition() -> None:
     assert [choose_partition(record(None), 3, turn) for turn in range(4)] == [0, 1, 2, 0]
     assert choose_partition(record(b"key", partition=2), 3, 0) == 2
     assert choose_partition(record(b""), 3, 0) == choose_partition(record(b""), 3, 1)

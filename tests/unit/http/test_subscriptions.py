@@ -1,4 +1,5 @@
-"""Patterns of REST consumers are matched with what is new, once for all that have them, and not on the loop."""
+"""Tests of patterns of REST consumers: each is matched with new topics only, once for all consumers, and off the event
+loop."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 
 from tiered.system.clock import SystemClock
 from tiered_api.http.consumers.subscriptions import JOB_STEPS, PatternCache
-from tiered_api.http.server.limits import Exhausted
+from tiered_api.http.exchange.limits import Exhausted
 
 
 class Thread:
@@ -15,7 +16,7 @@ class Thread:
 
     def __init__(self, refuses: int = 0) -> None:
         self.jobs: list[tuple[int, int]] = []
-        """(steps, names) of each."""
+        """(steps, names) of each job."""
         self.refuses = refuses
         self.at_once = self.most = 0
 
@@ -45,7 +46,7 @@ def test_pattern_names_topics_in_order_and_no_internal_ones() -> None:
     asyncio.run(scenario())
 
 
-def test_new_topic_is_matched_once_for_each_pattern_and_no_other_topic_again() -> None:
+def test_new_topic_is_matched_once_for_each_pattern() -> None:
     async def scenario() -> None:
         thread = Thread()
         patterns = PatternCache(thread.work, SystemClock())
@@ -75,7 +76,7 @@ def test_many_topics_are_matched_in_jobs_of_bounded_size() -> None:
     asyncio.run(scenario())
 
 
-def test_work_that_is_refused_is_tried_again() -> None:
+def test_refused_work_is_retried() -> None:
     async def scenario() -> None:
         thread = Thread(refuses=1)
         assert await PatternCache(thread.work, SystemClock()).get_matches("a").matching_names(known("a", "b")) == ("a",)

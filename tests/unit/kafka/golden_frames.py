@@ -1,6 +1,6 @@
-"""What went over the wire between other people's clients and Kafka 4.2.0: (client, request, response) in hexadecimal.
+"""Recorded frames between Kafka clients of other authors and Kafka 4.2.0: (client, request, response) in hexadecimal.
 
-Of each API and version the largest up to some 400 bytes, without the four bytes of length.
+For each API and version it has the largest exchange up to about 400 bytes, without the four bytes of length.
 """
 
 FRAMES = (

@@ -1,7 +1,7 @@
-"""Two other codecs of the same protocol, asked the same way: what do these bytes mean, and how would you write that?
+"""Two other codecs of the same protocol behind one interface: they decode bytes and encode the result again.
 
-An oracle answers with plain values in wire order (lists, texts, numbers), so that its names for things do not matter.
-kio aborts the process on hostile lengths: it is only ever shown bytes that we made.
+An oracle returns plain values in wire order (lists, texts, numbers), so that its field names do not matter. kio aborts
+the process on hostile lengths: it gets only bytes that our codec wrote.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tiered.ids import encode_uuid
 from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, FieldSpec, Message, field_specs
 
 Answer = tuple[Any, bytes]
-"""The plain value that was read, and the bytes written for it."""
+"""The plain value that an oracle read, and the bytes that it wrote for that value."""
 
 
 def plain(value: Any, version: int) -> Any:
-    """One of our messages as plain values: fields that the version lacks are left out."""
+    """Returns one of our messages as plain values, without the fields that the version lacks."""
     if isinstance(value, list):
         return [plain(each, version) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
@@ -46,8 +46,8 @@ def _rows(table: type[Any], version: int) -> list[FieldSpec]:
     return [row for row in known if version in row.versions or version in row.tagged]
 
 
-def ask_kio(table: type[Message], version: int, body: bytes) -> Answer:
-    """kio's answer."""
+def decode_with_kio(table: type[Message], version: int, body: bytes) -> Answer:
+    """Returns the values and bytes of kio."""
     read, write = _kio(table, version)
     made, size = read(body, 0)
     assert size == len(body)
@@ -91,8 +91,8 @@ KAFKA_PYTHON = (
 )
 
 
-def ask_kafka_python(table: type[Message], version: int, body: bytes) -> Answer:
-    """kafka-python's answer."""
+def decode_with_kafka_python(table: type[Message], version: int, body: bytes) -> Answer:
+    """Returns the values and bytes of kafka-python."""
     other = next(getattr(module, table.__name__) for module in KAFKA_PYTHON if hasattr(module, table.__name__))
     # It has what members of groups tell each other begin with the version, which is not in the tables.
     prefix = b"" if table.spec.key >= 0 else version.to_bytes(2, "big")
@@ -120,15 +120,15 @@ def _kafka_python_plain(value: Any, table: type[Any] | None, version: int) -> An
             for each, row in zip(values, ours, strict=True)
         ]
     if isinstance(value, set):
-        return _signed(sum(1 << bit for bit in value))
+        return _operations_number(sum(1 << bit for bit in value))
     return encode_uuid(value) if isinstance(value, UUID) else value
 
 
-def _signed(bits: int) -> int:
-    """The number of 32 bits that stands for a set of operations; kafka-python gives the set."""
+def _operations_number(bits: int) -> int:
+    """Returns the number of 32 bits for a set of operations, which kafka-python decodes to a set."""
     return bits - (1 << 32) if bits >> 31 else bits
 
 
 def absent(row: FieldSpec, version: int) -> Any:
-    """The plain default of a field."""
+    """Returns the plain default of a field."""
     return plain(row.of(), version) if row.of and not row.is_array else row.default

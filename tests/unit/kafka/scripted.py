@@ -1,4 +1,4 @@
-"""Brokers that answer as a test says, on any Net port: each request goes to a function by its kind."""
+"""Brokers that reply as a test defines, on any Net port: a function for each type of request makes the reply."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tiered_api.kafka.protocol.messages.metadata import (
 from tiered_api.kafka.protocol.schema import Message
 
 HANG_UP = b"hang up"
-"""Instead of an answer: the connection ends."""
+"""Instead of a reply: the broker closes the connection."""
 SILENCE = b""
-"""Instead of an answer: nothing."""
+"""Instead of a reply: the broker sends nothing."""
 
 Answer = Message | bytes
-"""A message, or bytes that are sent as they are."""
+"""A message, or bytes that are sent unchanged."""
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request as it arrived."""
 
     message: Any
@@ -38,22 +38,22 @@ class Asked(NamedTuple):
 
 
 class Scripted:
-    """One broker. `script` maps kinds of requests to functions; `asked` is what has come so far."""
+    """One broker. `script` maps types of requests to functions; `received` lists the requests so far."""
 
     def __init__(self, node_id: int = 1) -> None:
         self.node_id = node_id
         self.script: dict[type[Message], Callable[[Any, int], Answer]] = {ApiVersionsRequest: self._versions}
         self.offered = {key: (api.request_type.spec.versions.low, api.high) for key, api in APIS.items()}
-        self.asked: list[Asked] = []
+        self.received: list[ReceivedRequest] = []
         self.connections: list[_Connection] = []
         self._listener: Listener | None = None
 
     async def start(self, net: Net, host: str, port: int = 0) -> None:
-        self._listener = await net.listen(host, port, self._accepted)
+        self._listener = await net.listen(host, port, self._on_connection)
         self.host, self.port = host, self._listener.port
 
     def stop(self) -> None:
-        """No longer there: connections end, new ones are refused."""
+        """Ends all connections and refuses new ones."""
         if self._listener is not None:
             self._listener.close()
         self._listener = None
@@ -61,11 +61,12 @@ class Scripted:
             connection.close()
 
     def count(self, kind: type[Message]) -> int:
-        """How many requests of a kind came."""
-        return sum(isinstance(each.message, kind) for each in self.asked)
+        """Returns how many requests of a type have arrived."""
+        return sum(isinstance(each.message, kind) for each in self.received)
 
-    def leads(self, topic: str, *brokers: Scripted) -> None:
-        """Metadata that says: these brokers are the cluster, partition n of the topic is led by the nth."""
+    def set_leaders(self, topic: str, *brokers: Scripted) -> None:
+        """Answers Metadata so that these brokers are the cluster, and the n-th of them leads partition n of the
+        topic."""
 
         def answer(request: MetadataRequest, version: int) -> MetadataResponse:
             partitions = [
@@ -90,12 +91,12 @@ class Scripted:
         keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in self.offered.items()]
         return ApiVersionsResponse(api_keys=keys)
 
-    def _accepted(self, stream: Stream) -> None:
+    def _on_connection(self, stream: Stream) -> None:
         self.connections.append(_Connection(self, stream, len(self.connections)))
 
 
 class _Connection:
-    """Reads whole frames and writes answers; small ones, so that a socket takes them at once."""
+    """Reads whole frames and writes replies. Replies are so small that a socket takes them at once."""
 
     def __init__(self, broker: Scripted, stream: Stream, number: int) -> None:
         self._broker = broker
@@ -150,7 +151,7 @@ class _Connection:
         key, version = header.key, header.version
         table = APIS[key].request_type
         message = decode(table, version, frame, header.position)
-        self._broker.asked.append(Asked(message, version, self._number))
+        self._broker.received.append(ReceivedRequest(message, version, self._number))
         made = self._broker.script[table](message, version)
         if made is HANG_UP:
             self.close()
@@ -161,7 +162,7 @@ class _Connection:
 
 
 def answer_frame(message: Message, version: int, correlation_id: int) -> bytes:
-    """An answer as it stands on the wire, with its length."""
+    """Returns a reply as bytes on the wire, with its length."""
     tags = b"\0" if version in message.spec.flexible and message.spec.key != ApiVersionsRequest.spec.key else b""
     data = correlation_id.to_bytes(4, "big") + tags + encode(message, version)
     return len(data).to_bytes(4, "big") + data

@@ -1,4 +1,4 @@
-"""Which brokers clients are told of, and who leads and controls as they are told."""
+"""Tests of the brokers, leaders and controller that clients are told of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tiered.ids import TopicId
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
-from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
+from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
 from tiered_api.kafka.server.handlers.describe_topic_partitions import make_page
 
 OUTSIDE, INSIDE = "OUTSIDE", "INSIDE"
@@ -18,7 +18,7 @@ def broker(number: int, **state: bool) -> BrokerImage:
 
 
 def image() -> Image:
-    """Broker 1 serves, 2 is not heard, 3 has stopped, 4 serves inside only."""
+    """Returns an image of four brokers: 1 serves, 2 is silent, 3 has stopped, 4 serves an internal listener only."""
     brokers = [broker(1), broker(2, fenced=True), broker(3, alive=False), broker(4)]
     brokers[3] = replace(brokers[3], listeners={INSIDE: "[fd00::4]:9093"})
     # The others are gone, or have said so: nobody was elected since.
@@ -27,7 +27,7 @@ def image() -> Image:
     return Image(brokers={each.node_id: each for each in brokers}, topics={"t": topic}, controller=1)
 
 
-def test_clients_are_told_of_live_brokers_by_the_listener_they_use() -> None:
+def test_clients_get_live_brokers_of_their_own_listener() -> None:
     told = [(each.node_id, host, port) for each, host, port in advertised_brokers(image(), OUTSIDE)]
     assert told == [(1, "host1", 9092)]
     told = [(each.node_id, host, port) for each, host, port in advertised_brokers(image(), INSIDE)]
@@ -36,7 +36,7 @@ def test_clients_are_told_of_live_brokers_by_the_listener_they_use() -> None:
     assert live_brokers(image()) == {1, 4}
 
 
-def test_a_controller_that_is_away_is_none() -> None:
+def test_unreachable_controller_is_reported_as_none() -> None:
     assert [advertised_controller(replace(image(), controller=number)) for number in (1, 2, 3, 4, 9, -1)] == [
         1,
         -1,
@@ -47,7 +47,7 @@ def test_a_controller_that_is_away_is_none() -> None:
     ]
 
 
-def test_a_partition_says_who_leads_who_may_and_who_is_away() -> None:
+def test_partition_has_leader_eligible_and_offline_replicas() -> None:
     unled, led = make_page(image(), ["t"], "", 0, 10).topics[0].partitions
     assert (unled.error_code, unled.leader_id, unled.leader_epoch) == (5, -1, 7)
     assert (led.error_code, led.leader_id) == (0, 1)

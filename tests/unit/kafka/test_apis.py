@@ -1,4 +1,4 @@
-"""What ApiVersions answers is what a request is looked up in, and is what Kafka 4.2 answers."""
+"""Tests of the table of APIs: ApiVersions and the look-up of requests agree with each other and with Kafka 4.2."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ KAFKA_4_2 = (
     " 21:0-2 22:0-5 23:2-4 32:1-4 33:0-2 35:1-4 37:0-3 42:0-2 43:0-2 44:0-1 45:0-1"
     " 46:0-0 47:0-0 60:0-2 61:0-0 64:0-0 74:0-1 75:0-0"
 )
-"""What a broker of Kafka 4.2 with its defaults answers, of the keys that we serve."""
+"""Keys and versions that a broker of Kafka 4.2 offers by default, for the keys that we serve."""
 
 
-def test_the_versions_are_kafkas() -> None:
+def test_offered_versions_are_kafkas() -> None:
     ours = [f"{key}:{low}-{high}" for key, low, high in apis.advertised_versions()]
     assert " ".join(ours) == KAFKA_4_2
 
 
 @pytest.mark.parametrize("api", apis.ALL_APIS.values(), ids=lambda api: api.name)
-def test_both_tables_of_an_api_are_one_apis(api: apis.Api) -> None:
+def test_request_and_response_tables_belong_to_the_same_api(api: apis.Api) -> None:
     request, response = api.request_type.spec, api.response_type.spec
     assert request.key == response.key == api.key
     assert request.versions == response.versions
@@ -31,7 +31,7 @@ def test_both_tables_of_an_api_are_one_apis(api: apis.Api) -> None:
     assert all(api.is_flexible(version) == (version in request.flexible) for version in range(api.high + 1))
 
 
-def test_what_brokers_ask_each_other_is_served_and_not_offered() -> None:
+def test_apis_among_brokers_are_served_and_not_offered() -> None:
     for key, api in (apis.INTER_BROKER_APIS | apis.OPERATOR_APIS).items():
         assert apis.find_api(key, 0) is api
         assert key not in apis.APIS
@@ -39,7 +39,7 @@ def test_what_brokers_ask_each_other_is_served_and_not_offered() -> None:
     assert not (apis.ALL_APIS.keys() - apis.APIS.keys()) & {key for key, _, _ in apis.advertised_versions()}
 
 
-def test_what_is_not_served_is_not_found() -> None:
+def test_api_that_is_not_served_is_not_found() -> None:
     assert apis.find_api(3, 13) is apis.APIS[3]
     assert apis.find_api(3, 14) is None
     assert apis.find_api(3, -1) is None
@@ -52,7 +52,7 @@ def test_old_produce_versions_are_offered_and_not_served() -> None:
     assert [apis.find_api(0, version) is not None for version in range(5)] == [False, False, False, True, True]
 
 
-def test_what_only_newer_tables_know_is_not_served() -> None:
-    """InitProducerId 6 belongs to transactions in two phases, which Kafka 4.2 does not offer by default either."""
+def test_version_of_a_newer_kafka_is_not_served() -> None:
+    """InitProducerId 6 belongs to transactions in two phases. Kafka 4.2 does not offer it by default either."""
     assert 6 in apis.APIS[22].request_type.spec.versions
     assert apis.find_api(22, 6) is None

@@ -1,4 +1,4 @@
-"""Many small pieces of work in the time of one request."""
+"""Tests of many small tasks that share the deadline of one request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tiered_api.kafka.server.bounded_tasks import CONCURRENCY, run_bounded
+from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
 
 
 async def at_once(number: int) -> str:
@@ -27,20 +27,20 @@ def late(number: int) -> str:
     return f"late {number}"
 
 
-def test_answers_come_in_the_order_of_the_work() -> None:
+def test_results_are_in_the_order_of_the_tasks() -> None:
     found = asyncio.run(run_bounded([partial(at_once, number) for number in range(200)], 5_000, late))
     assert found == [f"done {number}" for number in range(200)]
     assert asyncio.run(run_bounded([], 5_000, late)) == []
 
 
-def test_what_is_not_done_in_time_is_given_up_and_holds_up_no_other() -> None:
+def test_late_task_is_cancelled_and_delays_no_other() -> None:
     cancelled: list[int] = []
     works = [partial(never, cancelled, 0), *(partial(at_once, number) for number in range(1, 100))]
     assert asyncio.run(run_bounded(works, 50, late)) == ["late 0", *(f"done {number}" for number in range(1, 100))]
     assert cancelled == [0]
 
 
-def test_only_some_are_under_way_at_once() -> None:
+def test_number_of_running_tasks_is_bounded() -> None:
     begun: list[int] = []
 
     async def begin(number: int) -> str:
@@ -51,7 +51,7 @@ def test_only_some_are_under_way_at_once() -> None:
     assert len(begun) == CONCURRENCY and found == [late(number) for number in range(500)]
 
 
-def test_without_time_nothing_is_begun() -> None:
+def test_no_task_starts_without_time() -> None:
     begun: list[int] = []
 
     async def begin() -> str:
@@ -61,7 +61,7 @@ def test_without_time_nothing_is_begun() -> None:
     assert asyncio.run(run_bounded([begin], 0, late)) == ["late 0"] and begun == []
 
 
-def test_a_fault_ends_them_all() -> None:
+def test_error_of_a_task_cancels_the_others() -> None:
     cancelled: list[int] = []
 
     async def fail() -> str:

@@ -1,4 +1,4 @@
-"""The client against brokers that misbehave, on sockets and on the simulated network."""
+"""Tests of the client against brokers that misbehave, on sockets and on the simulated network."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ HOST = "127.0.0.1"
 TOPIC = "t"
 
 
-class World(NamedTuple):
+class Environment(NamedTuple):
     net: Net
     clock: Clock
     run: Callable[[Coroutine[Any, Any, None]], None]
 
 
 @pytest.fixture(params=["sockets", "simulated"])
-def world(request: pytest.FixtureRequest) -> World:
+def environment(request: pytest.FixtureRequest) -> Environment:
     if request.param == "sockets":
-        return World(SocketNet(), SystemClock(), asyncio.run)
+        return Environment(SocketNet(), SystemClock(), asyncio.run)
     loop = SimLoop(1)
-    return World(SimNetwork(loop, random.Random(1)).host("a"), SimClock(loop), loop.run)
+    return Environment(SimNetwork(loop, random.Random(1)).host("a"), SimClock(loop), loop.run)
 
 
 @asynccontextmanager
 async def cluster(
-    world: World, brokers: int = 1, **options: float
+    environment: Environment, brokers: int = 1, **options: float
 ) -> AsyncIterator[tuple[KafkaClient, list[Scripted]]]:
-    """Brokers of which the first is known to a client and leads partition 0, the second partition 1, and so on."""
+    """Yields a client and its brokers. The client knows the first broker. Broker n leads partition n."""
     made = [Scripted(number + 1) for number in range(brokers)]
     for each in made:
-        await each.start(world.net, HOST)
+        await each.start(environment.net, HOST)
     for each in made:
-        each.leads(TOPIC, *made)
-    client = KafkaClient(world.net, world.clock, [Address(HOST, made[0].port)], **options)  # type: ignore[arg-type]
+        each.set_leaders(TOPIC, *made)
+    client = KafkaClient(environment.net, environment.clock, [Address(HOST, made[0].port)], **options)  # type: ignore[arg-type]
     try:
         yield client, made
     finally:
@@ -76,30 +76,30 @@ async def cluster(
             each.stop()
 
 
-def run(world: World, test: Callable[[], Awaitable[None]]) -> None:
+def run(environment: Environment, test: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
         async with asyncio.timeout(30):
             await test()
 
-    world.run(main())
+    environment.run(main())
 
 
-def test_the_highest_version_that_both_know_is_spoken(world: World) -> None:
+def test_client_uses_the_highest_common_version(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world) as (client, [broker]):
+        async with cluster(environment) as (client, [broker]):
             broker.offered[MetadataRequest.spec.key] = (0, 5)
             assert (await client.fetch_metadata([])).cluster_id == "cluster"
-            assert [(type(each.message), each.version) for each in broker.asked] == [
+            assert [(type(each.message), each.version) for each in broker.received] == [
                 (ApiVersionsRequest, 4),
                 (MetadataRequest, 5),
             ]
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_a_broker_that_does_not_know_our_apiversions_is_asked_as_it_can(world: World) -> None:
+def test_client_falls_back_to_an_older_apiversions(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world) as (client, [broker]):
+        async with cluster(environment) as (client, [broker]):
             broker.offered[ApiVersionsRequest.spec.key] = (0, 2)
             usual = broker.script[ApiVersionsRequest]
 
@@ -115,25 +115,25 @@ def test_a_broker_that_does_not_know_our_apiversions_is_asked_as_it_can(world: W
 
             broker.script[ApiVersionsRequest] = answer
             await client.fetch_metadata([])
-            assert [each.version for each in broker.asked] == [4, 2, MetadataRequest.spec.versions.high]
+            assert [each.version for each in broker.received] == [4, 2, MetadataRequest.spec.versions.high]
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_what_a_broker_does_not_offer_is_not_sent(world: World) -> None:
+def test_request_that_a_broker_does_not_offer_is_not_sent(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world) as (client, [broker]):
+        async with cluster(environment) as (client, [broker]):
             del broker.offered[ListGroupsRequest.spec.key]
             with pytest.raises(Refused, match="does not offer ListGroups") as refused:
                 await client.send(ListGroupsRequest(), ListGroupsResponse)
             assert refused.value.code is Code.UNSUPPORTED_VERSION and broker.count(ListGroupsRequest) == 0
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_requests_are_pipelined_and_answers_told_apart(world: World) -> None:
+def test_replies_of_pipelined_requests_are_matched_by_correlation_id(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world) as (client, [broker]):
+        async with cluster(environment) as (client, [broker]):
             await client.fetch_metadata([])
             waiting: list[int] = []
 
@@ -142,21 +142,21 @@ def test_requests_are_pipelined_and_answers_told_apart(world: World) -> None:
                 waiting.append(request.generation_id)
                 if len(waiting) < 3:
                     return SILENCE
-                first = len(broker.asked) - 2
+                first = len(broker.received) - 2
                 frames = [answer_frame(HeartbeatResponse(error_code=waiting[n]), version, first + n) for n in (2, 0, 1)]
                 return b"".join(frames)
 
             broker.script[HeartbeatRequest] = answer
-            asked = [client.send(HeartbeatRequest(generation_id=n), HeartbeatResponse) for n in (7, 8, 9)]
-            assert [got.error_code for got in await asyncio.gather(*asked)] == [7, 8, 9]
+            received = [client.send(HeartbeatRequest(generation_id=n), HeartbeatResponse) for n in (7, 8, 9)]
+            assert [got.error_code for got in await asyncio.gather(*received)] == [7, 8, 9]
             assert len(broker.connections) == 1
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_an_answer_that_does_not_come_ends_the_connection_not_the_client(world: World) -> None:
+def test_missing_reply_closes_the_connection_and_not_the_client(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world, timeout=0.2) as (client, [broker]):
+        async with cluster(environment, timeout=0.2) as (client, [broker]):
             await client.fetch_metadata([])
             usual = broker.script[MetadataRequest]
             broker.script[MetadataRequest] = lambda request, version: SILENCE
@@ -165,14 +165,14 @@ def test_an_answer_that_does_not_come_ends_the_connection_not_the_client(world: 
             broker.script[MetadataRequest] = usual
             await client.fetch_metadata([])
             # Asked twice in vain, each time over a connection that is then given up.
-            assert [each.connection for each in broker.asked] == [0, 0, 0, 1, 1, 2, 2]
+            assert [each.connection for each in broker.received] == [0, 0, 0, 1, 1, 2, 2]
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_a_lost_connection_tells_all_that_wait(world: World) -> None:
+def test_lost_connection_fails_all_pending_requests(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world) as (client, [broker]):
+        async with cluster(environment) as (client, [broker]):
             await client.fetch_metadata([])
             half = answer_frame(MetadataResponse(), 0, 2)[:7]
 
@@ -187,7 +187,7 @@ def test_a_lost_connection_tells_all_that_wait(world: World) -> None:
             )
             assert [type(result) for result in results] == [Unavailable, Unavailable], results
 
-    run(world, test)
+    run(environment, test)
 
 
 @pytest.mark.parametrize(
@@ -201,19 +201,19 @@ def test_a_lost_connection_tells_all_that_wait(world: World) -> None:
         (HANG_UP, "closed the connection at once"),
     ],
 )
-def test_strangers_are_told_from_brokers(world: World, data: bytes, words: str) -> None:
+def test_servers_of_other_protocols_are_recognized(environment: Environment, data: bytes, words: str) -> None:
     async def test() -> None:
-        async with cluster(world) as (client, [broker]):
+        async with cluster(environment) as (client, [broker]):
             broker.script[ApiVersionsRequest] = lambda request, version: data
             with pytest.raises(Unavailable, match=words):
                 await client.fetch_metadata([])
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_a_length_alone_takes_no_memory(world: World) -> None:
+def test_stated_length_alone_takes_no_memory(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world, timeout=0.2) as (client, [broker]):
+        async with cluster(environment, timeout=0.2) as (client, [broker]):
             await client.fetch_metadata([])
             broker.script[MetadataRequest] = lambda request, version: (200 << 20).to_bytes(4, "big") + b"abcd"
             tracemalloc.start()
@@ -223,55 +223,55 @@ def test_a_length_alone_takes_no_memory(world: World) -> None:
             tracemalloc.stop()
             assert peak < 10 << 20
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_an_answer_that_does_not_parse_is_corrupt(world: World) -> None:
+def test_reply_that_does_not_parse_is_corrupt(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world) as (client, [broker]):
+        async with cluster(environment) as (client, [broker]):
             await client.fetch_metadata([])
             broker.script[MetadataRequest] = lambda request, version: b"\0\0\0\x09\0\0\0\x03\0\xff\xff\xff\xff"
             with pytest.raises(Corrupt, match="Metadata does not parse"):
                 await client.fetch_metadata([])
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_nobody_there_is_said_at_once_with_the_address_and_what_to_check(world: World) -> None:
+def test_error_without_a_broker_names_address_and_option(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world) as (_, [broker]):
+        async with cluster(environment) as (_, [broker]):
             port = broker.port
-        client = KafkaClient(world.net, world.clock, [Address(HOST, port)], retry_seconds=1000)
+        client = KafkaClient(environment.net, environment.clock, [Address(HOST, port)], retry_seconds=1000)
         with pytest.raises(Unavailable, match=f"no broker answers at {HOST}:{port}.*check --brokers"):
             await client.fetch_metadata([])
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_one_broker_of_those_named_is_enough(world: World) -> None:
+def test_one_reachable_bootstrap_broker_is_enough(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world) as (_, [gone]):
+        async with cluster(environment) as (_, [gone]):
             port = gone.port
-        async with cluster(world) as (_, [broker]):
-            client = KafkaClient(world.net, world.clock, [Address(HOST, port), Address(HOST, broker.port)])
+        async with cluster(environment) as (_, [broker]):
+            client = KafkaClient(environment.net, environment.clock, [Address(HOST, port), Address(HOST, broker.port)])
             assert (await client.fetch_metadata([])).cluster_id == "cluster"
             await client.close()
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_a_broker_that_was_there_is_sought_until_it_is_back(world: World) -> None:
+def test_client_retries_a_known_broker_until_it_is_back(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world, retry_seconds=20) as (client, [broker]):
+        async with cluster(environment, retry_seconds=20) as (client, [broker]):
             await client.fetch_metadata([])
             broker.stop()
-            asked = asyncio.ensure_future(client.fetch_metadata([]))
-            await world.clock.sleep(0.3)
-            assert not asked.done()
-            await broker.start(world.net, HOST, broker.port)
-            assert (await asked).cluster_id == "cluster"
+            received = asyncio.ensure_future(client.fetch_metadata([]))
+            await environment.clock.sleep(0.3)
+            assert not received.done()
+            await broker.start(environment.net, HOST, broker.port)
+            assert (await received).cluster_id == "cluster"
 
-    run(world, test)
+    run(environment, test)
 
 
 def _offsets(code: Code, offset: int) -> Callable[[Any, int], ListOffsetsResponse]:
@@ -286,54 +286,54 @@ def _offsets(code: Code, offset: int) -> Callable[[Any, int], ListOffsetsRespons
     return answer
 
 
-def test_each_leader_is_asked_for_its_partitions_and_the_new_one_when_it_moved(world: World) -> None:
+def test_request_goes_to_each_leader_and_follows_a_moved_one(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world, 2) as (client, [first, second]):
+        async with cluster(environment, 2) as (client, [first, second]):
             first.script[ListOffsetsRequest] = _offsets(Code.NONE, 10)
 
-            def moved(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+            def move_leader(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
                 # From now on the first broker leads both.
                 for broker in (first, second):
-                    broker.leads(TOPIC, first, first)
+                    broker.set_leaders(TOPIC, first, first)
                 return _offsets(Code.NOT_LEADER_OR_FOLLOWER, -1)(request, version)
 
-            second.script[ListOffsetsRequest] = moved
+            second.script[ListOffsetsRequest] = move_leader
             both = {TopicPartition(TOPIC, number): LATEST for number in (0, 1)}
             got = await list_offsets(client, both)
             assert got == dict.fromkeys(both, (10, -1))
-            asked = [each.message for each in first.asked if isinstance(each.message, ListOffsetsRequest)]
-            assert [[one.partition_index for one in each.topics[0].partitions] for each in asked] == [[0], [1]]
+            received = [each.message for each in first.received if isinstance(each.message, ListOffsetsRequest)]
+            assert [[one.partition_index for one in each.topics[0].partitions] for each in received] == [[0], [1]]
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> None:
-    """Whoever tries again asks the cluster who leads now."""
+def test_client_does_not_retry_a_leader_that_stays_unreachable(environment: Environment) -> None:
+    """A caller that tries again first reads from the cluster which broker leads now."""
 
     async def test() -> None:
-        async with cluster(world, 2, retry_seconds=0.1) as (client, [first, second]):
+        async with cluster(environment, 2, retry_seconds=0.1) as (client, [first, second]):
             first.script[ListOffsetsRequest] = _offsets(Code.NONE, 10)
             tp = TopicPartition(TOPIC, 1)
             await client.group_by_leader([tp])
             second.stop()
-            first.leads(TOPIC, first, first)
-            told = first.script[MetadataRequest]
+            first.set_leaders(TOPIC, first, first)
+            reply = first.script[MetadataRequest]
 
-            def of_topics(request: MetadataRequest, version: int) -> Any:
-                got: Any = told(request, version)
+            def reply_without_topics(request: MetadataRequest, version: int) -> Any:
+                got: Any = reply(request, version)
                 return got if request.topics else replace(got, topics=[])
 
-            first.script[MetadataRequest] = of_topics
+            first.script[MetadataRequest] = reply_without_topics
             with pytest.raises(Unavailable):
                 await list_offsets(client, {tp: LATEST})
             assert await list_offsets(client, {tp: LATEST}) == {tp: (10, -1)}
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_a_partition_without_a_leader_has_its_own_refusal(world: World) -> None:
+def test_partition_without_a_leader_has_its_own_error(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world, retry_seconds=0.1) as (client, [broker]):
+        async with cluster(environment, retry_seconds=0.1) as (client, [broker]):
             broker.script[ListOffsetsRequest] = _offsets(Code.NONE, 3)
             missing = TopicPartition(TOPIC, 5)
             got = await list_offsets(client, {TopicPartition(TOPIC, 0): LATEST, missing: LATEST})
@@ -341,12 +341,12 @@ def test_a_partition_without_a_leader_has_its_own_refusal(world: World) -> None:
             no = got[missing]
             assert isinstance(no, Refused) and no.code is Code.LEADER_NOT_AVAILABLE
 
-    run(world, test)
+    run(environment, test)
 
 
-def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
+def test_client_finds_a_coordinator_that_moved(environment: Environment) -> None:
     async def test() -> None:
-        async with cluster(world, 2) as (client, brokers):
+        async with cluster(environment, 2) as (client, brokers):
             at = [1]
 
             def find(request: FindCoordinatorRequest, version: int) -> FindCoordinatorResponse:
@@ -354,13 +354,13 @@ def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
                 found = Coordinator(key="g", node_id=broker.node_id, host=broker.host, port=broker.port)
                 return FindCoordinatorResponse(coordinators=[found])
 
-            def moved(request: HeartbeatRequest, version: int) -> HeartbeatResponse:
+            def reply_not_coordinator(request: HeartbeatRequest, version: int) -> HeartbeatResponse:
                 at[0] = 0
                 return HeartbeatResponse(error_code=Code.NOT_COORDINATOR.number)
 
             for broker in brokers:
                 broker.script[FindCoordinatorRequest] = find
-            brokers[1].script[HeartbeatRequest] = moved
+            brokers[1].script[HeartbeatRequest] = reply_not_coordinator
             brokers[0].script[HeartbeatRequest] = lambda request, version: HeartbeatResponse(error_code=0)
             got = await send_to_coordinator(
                 client, "g", HeartbeatRequest(group_id="g"), HeartbeatResponse, lambda got: got.error_code
@@ -368,4 +368,4 @@ def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
             assert got.error_code == 0
             assert [broker.count(HeartbeatRequest) for broker in brokers] == [1, 1]
 
-    run(world, test)
+    run(environment, test)

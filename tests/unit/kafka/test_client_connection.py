@@ -1,4 +1,4 @@
-"""A connection that breaks under a request, before anybody could hear of it."""
+"""Tests of a connection that breaks under a request before the client can notice it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, Metadat
 
 SECONDS = 10.0
 RESET = struct.pack("ii", 1, 0)
-"""A socket that lingers for no time ends with a reset."""
+"""Socket option: a socket without linger time ends with a reset."""
 
 
 class Breaking:
-    """Answers ApiVersions, and breaks the connection when it is told to."""
+    """A broker that replies to ApiVersions, and resets the connection on request."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -47,7 +47,7 @@ class Breaking:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
-def test_a_request_on_a_connection_that_broke_unseen_is_unavailable() -> None:
+def test_request_on_a_broken_connection_is_unavailable() -> None:
     async def scenario() -> None:
         broker = Breaking()
         link = await open_connection(SocketNet(), "127.0.0.1", broker.port, "test", SECONDS)

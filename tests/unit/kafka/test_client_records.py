@@ -1,4 +1,5 @@
-"""The client's producer, consumer and group member, against brokers that misbehave; simulated, so that time is free."""
+"""Tests of the client's producer, consumer and group member against brokers that misbehave. They run in virtual
+time."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ Test = Callable[[KafkaClient, Scripted], Awaitable[None]]
 
 
 def simulate(test: Test, **options: float) -> None:
-    """Runs a test with one broker that leads one partition and a client of it."""
+    """Runs a test with one broker that leads one partition, and a client of it."""
 
     async def main() -> None:
         net, clock = SimNetwork(loop, random.Random(1)).host("a"), SimClock(loop)
         broker = Scripted()
         await broker.start(net, "127.0.0.1")
-        broker.leads(TOPIC, broker)
+        broker.set_leaders(TOPIC, broker)
         broker.script[InitProducerIdRequest] = lambda *_: InitProducerIdResponse(producer_id=77, producer_epoch=3)
         client = KafkaClient(net, clock, [Address("127.0.0.1", broker.port)], **options)  # type: ignore[arg-type]
         try:
@@ -62,15 +63,15 @@ def simulate(test: Test, **options: float) -> None:
     loop.run(main())
 
 
-def produced(code: Code = Code.NONE, offset: int = 0) -> ProduceResponse:
+def produce_reply(code: Code = Code.NONE, offset: int = 0) -> ProduceResponse:
     each = PartitionProduceResponse(index=0, error_code=code.number, base_offset=offset)
     return ProduceResponse(responses=[TopicProduceResponse(name=TOPIC, partition_responses=[each])])
 
 
 def batches(broker: Scripted) -> list[bytes]:
-    """The batches that were sent to a broker."""
-    asked = [each.message for each in broker.asked if isinstance(each.message, ProduceRequest)]
-    return [bytes(each.topic_data[0].partition_data[0].records) for each in asked]
+    """Returns the batches that were sent to a broker."""
+    received = [each.message for each in broker.received if isinstance(each.message, ProduceRequest)]
+    return [bytes(each.topic_data[0].partition_data[0].records) for each in received]
 
 
 def record(value: bytes, key: bytes | None = None) -> Any:
@@ -78,18 +79,18 @@ def record(value: bytes, key: bytes | None = None) -> Any:
 
 
 class Delivery(list[DeliveryReport]):
-    """Takes what is delivered."""
+    """Collects delivery reports."""
 
     def producer(self, client: KafkaClient, **options: Any) -> KafkaProducer:
         return KafkaProducer(client, self.append, random.Random(1), **options)
 
 
-def test_a_batch_whose_answer_was_lost_is_sent_again_the_same() -> None:
+def test_batch_without_a_reply_is_sent_again_unchanged() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         answers: Iterator[Answer] = iter(
-            [HANG_UP, produced(Code.NOT_LEADER_OR_FOLLOWER), produced(Code.DUPLICATE_SEQUENCE_NUMBER, 40)]
+            [HANG_UP, produce_reply(Code.NOT_LEADER_OR_FOLLOWER), produce_reply(Code.DUPLICATE_SEQUENCE_NUMBER, 40)]
         )
-        broker.script[ProduceRequest] = lambda *_: next(answers, produced(offset=50))
+        broker.script[ProduceRequest] = lambda *_: next(answers, produce_reply(offset=50))
         told = Delivery()
         async with told.producer(client) as producer:
             await producer.add(TOPIC, None, record(b"a"))
@@ -107,7 +108,7 @@ def test_a_batch_whose_answer_was_lost_is_sent_again_the_same() -> None:
     simulate(test)
 
 
-def test_without_an_identity_a_lost_answer_is_said_and_nothing_sent_twice() -> None:
+def test_batch_without_producer_id_is_not_sent_twice_after_a_lost_reply() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[ProduceRequest] = lambda *_: HANG_UP
         told = Delivery()
@@ -119,9 +120,9 @@ def test_without_an_identity_a_lost_answer_is_said_and_nothing_sent_twice() -> N
     simulate(test)
 
 
-def test_a_batch_is_given_up_when_its_time_is_over() -> None:
+def test_batch_fails_at_its_deadline() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
-        broker.script[ProduceRequest] = lambda *_: produced(Code.NOT_ENOUGH_REPLICAS)
+        broker.script[ProduceRequest] = lambda *_: produce_reply(Code.NOT_ENOUGH_REPLICAS)
         began = client.clock.mono_ns()
         with pytest.raises(Refused, match="2 records were not written: t-0: NOT_ENOUGH_REPLICAS"):
             async with Delivery().producer(client, delivery_seconds=20.0) as producer:
@@ -132,16 +133,16 @@ def test_a_batch_is_given_up_when_its_time_is_over() -> None:
     simulate(test)
 
 
-def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
+def test_batch_that_is_too_large_is_halved_until_it_fits() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         written: list[int] = []
 
         def answer(request: ProduceRequest, version: int) -> ProduceResponse:
             head = decode_header(request.topic_data[0].partition_data[0].records)
             if head.count > 3:
-                return produced(Code.MESSAGE_TOO_LARGE)
+                return produce_reply(Code.MESSAGE_TOO_LARGE)
             written.append(head.base_sequence)
-            return produced(offset=head.base_sequence)
+            return produce_reply(offset=head.base_sequence)
 
         broker.script[ProduceRequest] = answer
         told = Delivery()
@@ -155,9 +156,9 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
     simulate(test)
 
 
-def test_a_record_that_is_refused_ends_the_producer() -> None:
+def test_refused_record_ends_the_producer() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
-        broker.script[ProduceRequest] = lambda *_: produced(Code.INVALID_TIMESTAMP)
+        broker.script[ProduceRequest] = lambda *_: produce_reply(Code.INVALID_TIMESTAMP)
         with pytest.raises(Refused, match="a record was not written: t-0: INVALID_TIMESTAMP"):
             async with Delivery().producer(client) as producer:
                 await producer.add(TOPIC, 0, record(b"a"))
@@ -167,7 +168,7 @@ def test_a_record_that_is_refused_ends_the_producer() -> None:
     simulate(test)
 
 
-def test_whoever_adds_faster_than_is_sent_waits() -> None:
+def test_caller_that_adds_records_faster_than_they_are_sent_waits() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[ProduceRequest] = lambda *_: SILENCE
         added = 0
@@ -190,7 +191,7 @@ def test_whoever_adds_faster_than_is_sent_waits() -> None:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def fetched(data: bytes, code: Code = Code.NONE, aborted: list[AbortedTransaction] | None = None) -> FetchResponse:
+def fetch_reply(data: bytes, code: Code = Code.NONE, aborted: list[AbortedTransaction] | None = None) -> FetchResponse:
     each = PartitionData(
         partition_index=0, error_code=code.number, high_watermark=100, records=data, aborted_transactions=aborted
     )
@@ -202,7 +203,7 @@ def batch(base: int, *values: bytes, **options: Any) -> bytes:
 
 
 def marker(base: int, kind: int, producer_id: int) -> bytes:
-    """The end of a transaction: 0 aborts, 1 commits."""
+    """Returns a control batch that ends a transaction: 0 aborts, 1 commits."""
     key = b"\0\0" + kind.to_bytes(2, "big")
     return encode_batch(
         [record(b"\0\0\0\0\0\0", key)],
@@ -218,27 +219,27 @@ async def read(consumer: KafkaConsumer) -> list[tuple[int, bytes | None]]:
     return [(each.offset, each.value) for one in await consumer.poll() for each in one.records]
 
 
-def test_reading_begins_inside_a_batch_and_fetches_again_what_was_cut_short() -> None:
+def test_read_begins_inside_a_batch_and_refetches_a_cut_batch() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         log = batch(0, b"a", b"b", b"c", codec=Codec.LZ4)
         following = batch(3, b"d")
-        answers = iter([fetched(log + following[:-1]), fetched(following)])
+        answers = iter([fetch_reply(log + following[:-1]), fetch_reply(following)])
         broker.script[FetchRequest] = lambda *_: next(answers)
         consumer = KafkaConsumer(client)
         consumer.assign({HERE: 1})
         assert await read(consumer) == [(1, b"b"), (2, b"c")]
         assert await read(consumer) == [(3, b"d")]
-        asked = [each.message for each in broker.asked if isinstance(each.message, FetchRequest)]
-        assert [each.topics[0].partitions[0].fetch_offset for each in asked] == [1, 3]
+        received = [each.message for each in broker.received if isinstance(each.message, FetchRequest)]
+        assert [each.topics[0].partitions[0].fetch_offset for each in received] == [1, 3]
 
     simulate(test)
 
 
-def test_a_batch_that_does_not_prove_itself_is_corrupt() -> None:
+def test_batch_with_a_wrong_crc_is_corrupt() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         data = bytearray(batch(0, b"abc"))
         data[-2] ^= 1
-        broker.script[FetchRequest] = lambda *_: fetched(bytes(data))
+        broker.script[FetchRequest] = lambda *_: fetch_reply(bytes(data))
         consumer = KafkaConsumer(client)
         consumer.assign({HERE: 0})
         with pytest.raises(Corrupt, match="batch of t-0 at or after offset 0"):
@@ -248,7 +249,7 @@ def test_a_batch_that_does_not_prove_itself_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("control", [False, True])
-def test_aborted_transactions_are_left_out_and_only_they(control: bool) -> None:
+def test_only_records_of_aborted_transactions_are_left_out(control: bool) -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         one = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
         log = [
@@ -260,7 +261,7 @@ def test_aborted_transactions_are_left_out_and_only_they(control: bool) -> None:
             marker(5, 1, 1),
         ]
         aborted = [AbortedTransaction(producer_id=1, first_offset=1)]
-        broker.script[FetchRequest] = lambda *_: fetched(b"".join(log), aborted=aborted)
+        broker.script[FetchRequest] = lambda *_: fetch_reply(b"".join(log), aborted=aborted)
         consumer = KafkaConsumer(client, read_committed=True, include_control=control)
         consumer.assign({HERE: 0})
         got = await read(consumer)
@@ -272,10 +273,10 @@ def test_aborted_transactions_are_left_out_and_only_they(control: bool) -> None:
     simulate(test)
 
 
-def test_reading_goes_on_when_the_broker_is_back() -> None:
+def test_read_continues_when_the_broker_is_back() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         answers: Iterator[Answer] = iter(
-            [HANG_UP, HANG_UP, fetched(b"", Code.NOT_LEADER_OR_FOLLOWER), fetched(batch(0, b"a"))]
+            [HANG_UP, HANG_UP, fetch_reply(b"", Code.NOT_LEADER_OR_FOLLOWER), fetch_reply(batch(0, b"a"))]
         )
         broker.script[FetchRequest] = lambda *_: next(answers)
         consumer = KafkaConsumer(client)
@@ -285,11 +286,11 @@ def test_reading_goes_on_when_the_broker_is_back() -> None:
     simulate(test)
 
 
-def test_a_partition_that_cannot_be_read_is_asked_for_again_after_pauses_and_given_up_in_time() -> None:
-    """A cold read that fails while the bucket is away."""
+def test_unreadable_partition_is_retried_with_pauses_until_the_deadline() -> None:
+    """The example is a cold read that fails while the bucket is unreachable."""
 
     async def test(client: KafkaClient, broker: Scripted) -> None:
-        broker.script[FetchRequest] = lambda *_: fetched(b"", Code.KAFKA_STORAGE_ERROR)
+        broker.script[FetchRequest] = lambda *_: fetch_reply(b"", Code.KAFKA_STORAGE_ERROR)
         said: list[str] = []
         consumer = KafkaConsumer(client, warn=said.append)
         consumer.assign({HERE: 0})
@@ -303,10 +304,10 @@ def test_a_partition_that_cannot_be_read_is_asked_for_again_after_pauses_and_giv
     simulate(test, timeout=10)
 
 
-def test_a_partition_that_could_not_be_read_for_a_while_goes_on_and_may_fail_again() -> None:
+def test_successful_read_restarts_the_deadline_of_a_partition() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
-        failing = [fetched(b"", Code.KAFKA_STORAGE_ERROR)] * 5
-        answers: Iterator[Answer] = iter([*failing, fetched(batch(0, b"a")), *failing, fetched(batch(1, b"b"))])
+        failing = [fetch_reply(b"", Code.KAFKA_STORAGE_ERROR)] * 5
+        answers: Iterator[Answer] = iter([*failing, fetch_reply(batch(0, b"a")), *failing, fetch_reply(batch(1, b"b"))])
         broker.script[FetchRequest] = lambda *_: next(answers)
         said: list[str] = []
         consumer = KafkaConsumer(client, warn=said.append)
@@ -319,9 +320,9 @@ def test_a_partition_that_could_not_be_read_for_a_while_goes_on_and_may_fail_aga
     simulate(test, timeout=5)
 
 
-def test_a_partition_whose_leader_is_not_known_for_long_is_not_asked_for_without_pauses() -> None:
+def test_partition_without_a_leader_is_retried_with_pauses() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
-        broker.script[FetchRequest] = lambda *_: fetched(b"", Code.NOT_LEADER_OR_FOLLOWER)
+        broker.script[FetchRequest] = lambda *_: fetch_reply(b"", Code.NOT_LEADER_OR_FOLLOWER)
         consumer = KafkaConsumer(client)
         consumer.assign({HERE: 0})
         with pytest.raises(Unavailable, match="NOT_LEADER_OR_FOLLOWER"):
@@ -332,7 +333,7 @@ def test_a_partition_whose_leader_is_not_known_for_long_is_not_asked_for_without
     simulate(test, timeout=10)
 
 
-def test_reading_ends_when_patience_does() -> None:
+def test_read_ends_at_its_retry_deadline() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         await client.fetch_metadata([TOPIC])
         broker.stop()
@@ -349,15 +350,15 @@ def test_reading_ends_when_patience_does() -> None:
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_range_assignor_cuts_each_topic_among_those_who_want_it() -> None:
+def test_range_assignor_divides_each_topic_among_its_subscribers() -> None:
     wishes = {"c": ["x", "y"], "a": ["x", "y"], "b": ["x"]}
     assert assign_range(wishes, {"x": 4, "y": 3, "z": 9}) == {
-        "a": [*_places("x", 0, 1), *_places("y", 0, 1)],
-        "b": _places("x", 2),
-        "c": [*_places("x", 3), *_places("y", 2)],
+        "a": [*_assign_ranges("x", 0, 1), *_assign_ranges("y", 0, 1)],
+        "b": _assign_ranges("x", 2),
+        "c": [*_assign_ranges("x", 3), *_assign_ranges("y", 2)],
     }
-    assert assign_range({"a": ["x"], "b": ["x"]}, {"x": 1}) == {"a": _places("x", 0), "b": []}
+    assert assign_range({"a": ["x"], "b": ["x"]}, {"x": 1}) == {"a": _assign_ranges("x", 0), "b": []}
 
 
-def _places(topic: str, *numbers: int) -> list[TopicPartition]:
+def _assign_ranges(topic: str, *numbers: int) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in numbers]

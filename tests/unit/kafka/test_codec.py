@@ -1,4 +1,4 @@
-"""The codec's rules, one by one; that its bytes are Kafka's is shown in test_codec_oracles.py."""
+"""Tests of the codec's rules, one by one. test_codec_oracles.py shows that its bytes are Kafka's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tiered_api.kafka.protocol.schema import ZERO_ID, Message
 
 
 @pytest.mark.parametrize("name", TABLES | OURS)
-def test_every_table_comes_back(name: str) -> None:
+def test_every_table_decodes_to_what_was_encoded(name: str) -> None:
     table = (TABLES | OURS)[name]
     for version in versions(table):
         for seed in range(20, 24):
@@ -49,7 +49,7 @@ def test_every_table_comes_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES | OURS)
-def test_defaults_come_back(name: str) -> None:
+def test_defaults_decode_to_defaults(name: str) -> None:
     table = (TABLES | OURS)[name]
     for version in versions(table):
         made = decode(table, version, encode(table(), version))
@@ -57,7 +57,7 @@ def test_defaults_come_back(name: str) -> None:
         assert type(made) is table
 
 
-def test_fields_that_a_version_lacks_are_passed_over_and_read_as_defaults() -> None:
+def test_fields_that_a_version_lacks_decode_to_defaults() -> None:
     asked = MetadataRequest(topics=[MetadataRequestTopic(topic_id="x" * 22, name="a")], allow_auto_topic_creation=False)
     assert encode(asked, 1) == bytes.fromhex("00000001 0001 61")
     read = decode(MetadataRequest, 1, encode(asked, 1))
@@ -72,8 +72,8 @@ def test_defaults_are_not_shared() -> None:
     assert other.node_endpoints == [] == FetchResponse().node_endpoints
 
 
-def test_null_and_empty_are_two_things() -> None:
-    """Metadata: null is all topics, empty is none."""
+def test_null_and_empty_are_distinguished() -> None:
+    """In Metadata null means all topics, and empty means none."""
     for version, null, empty in ((1, "ffffffff", "00000000"), (9, "00", "01")):
         for topics, digits in ((None, null), ([], empty)):
             body = encode(MetadataRequest(topics=topics), version)
@@ -81,12 +81,12 @@ def test_null_and_empty_are_two_things() -> None:
             assert decode(MetadataRequest, version, body).topics == topics
 
 
-def test_any_length_below_zero_is_null() -> None:
+def test_any_negative_length_is_null() -> None:
     assert decode(MetadataRequest, 1, bytes.fromhex("80000000")).topics is None
 
 
-def test_a_nullable_struct_follows_a_byte() -> None:
-    """KIP-893."""
+def test_nullable_struct_follows_a_byte() -> None:
+    """KIP-893 defines the byte."""
     for cursor, digits in ((None, "ff"), (Cursor(topic_name="a", partition_index=7), "01 02 61 00000007 00")):
         asked = DescribeTopicPartitionsRequest(cursor=cursor)
         body = encode(asked, 0)
@@ -94,13 +94,13 @@ def test_a_nullable_struct_follows_a_byte() -> None:
         assert decode(DescribeTopicPartitionsRequest, 0, body) == asked
 
 
-def test_defaults_are_not_written_under_their_tags() -> None:
+def test_tagged_fields_with_defaults_are_not_written() -> None:
     """librdkafka before 2.2 reads one byte too few of every tagged field."""
     assert encode(ApiVersionsResponse(), 3) == bytes.fromhex("0000 01 00000000 00")
     assert encode(ApiVersionsResponse(zk_migration_ready=True), 3) == bytes.fromhex("0000 01 00000000 01 03 01 01")
 
 
-def test_tags_are_written_in_their_order_and_read_in_any() -> None:
+def test_tags_are_written_in_order_and_read_in_any_order() -> None:
     partition = PartitionData(diverging_epoch=EpochEndOffset(epoch=5), current_leader=LeaderIdAndEpoch(1, 2))
     answer = FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])
     body = encode(answer, 12).hex()
@@ -109,7 +109,7 @@ def test_tags_are_written_in_their_order_and_read_in_any() -> None:
     assert decode(FetchResponse, 12, bytes.fromhex(body.replace(first + second, second + first))) == answer
 
 
-def test_unknown_tags_are_passed_over() -> None:
+def test_unknown_tags_are_skipped() -> None:
     tags = "02 05 01 ff 8101 03 aabbcc"
     found = decode(FindCoordinatorRequest, 4, bytes.fromhex("00 02 02 67" + tags))
     assert found.coordinator_keys == ["g"]
@@ -121,8 +121,8 @@ def test_unknown_tags_are_passed_over() -> None:
     assert decode(FetchRequest, 17, bytes.fromhex(more)) == asked
 
 
-def test_lengths_of_many_bytes() -> None:
-    """A varint counts from one, so that the step to two bytes is at 127."""
+def test_lengths_of_several_bytes_decode() -> None:
+    """A varint length counts from one, so that the step to two bytes is at 127."""
     for size in (126, 127, 128, 16_382, 16_383, 32_767):
         asked = DeleteGroupsRequest(groups_names=["g" * size])
         assert decode(DeleteGroupsRequest, 2, encode(asked, 2)) == asked
@@ -130,11 +130,11 @@ def test_lengths_of_many_bytes() -> None:
     assert encode(DeleteGroupsRequest(groups_names=["g" * 126]), 2)[:2] == bytes.fromhex("02 7f")
     assert encode(DeleteGroupsRequest(groups_names=["g" * 127]), 2)[:3] == bytes.fromhex("02 8001")
     for size in (126, 127, 255, 256, 1000):
-        assert decode(FetchRequest, 7, encode(forgetting(size), 7)) == forgetting(size)
-        assert decode(FetchRequest, 17, encode(forgetting(size), 17)) == forgetting(size, "")
+        assert decode(FetchRequest, 7, encode(forget_partitions(size), 7)) == forget_partitions(size)
+        assert decode(FetchRequest, 17, encode(forget_partitions(size), 17)) == forget_partitions(size, "")
 
 
-def forgetting(count: int, topic: str = "t") -> FetchRequest:
+def forget_partitions(count: int, topic: str = "t") -> FetchRequest:
     return FetchRequest(forgotten_topics_data=[ForgottenTopic(topic=topic, partitions=list(range(count)))])
 
 
@@ -152,11 +152,11 @@ def forgetting(count: int, topic: str = "t") -> FetchRequest:
         (MetadataRequest(topics=[None]), 0, "NoneType"),  # type: ignore[list-item]
         (MetadataRequest(topics=[MetadataRequestTopic(topic_id="AAAA", name="a")]), 12, "16 byte"),
         (DeleteGroupsRequest(groups_names=[None]), 2, "NoneType"),  # type: ignore[list-item]
-        (forgetting(1, None), 7, "NoneType"),  # type: ignore[arg-type]
+        (forget_partitions(1, None), 7, "NoneType"),  # type: ignore[arg-type]
         (HeartbeatRequest(), 5, "no version 5"),
     ],
 )
-def test_what_has_no_bytes_is_malformed(message: Message, version: int, why: str) -> None:
+def test_value_out_of_range_cannot_be_encoded(message: Message, version: int, why: str) -> None:
     with pytest.raises(Malformed, match=why):
         encode(message, version)
 
@@ -201,29 +201,29 @@ def test_what_has_no_bytes_is_malformed(message: Message, version: int, why: str
         ),
     ],
 )
-def test_a_broken_frame_is_malformed(table: type[Message], version: int, frame: str, why: str) -> None:
+def test_broken_frame_is_malformed(table: type[Message], version: int, frame: str, why: str) -> None:
     with pytest.raises(Malformed, match=why):
         decode(table, version, memoryview(bytes.fromhex(frame)))
 
 
-def test_what_stands_behind_a_request_is_passed_over() -> None:
-    """As in Kafka: librdkafka 2.16 asks for all topics with three bytes too many."""
+def test_bytes_behind_a_request_are_ignored() -> None:
+    """Kafka ignores them too: librdkafka 2.16 sends three bytes too many in a request for all topics."""
     asked = decode(MetadataRequest, 13, bytes.fromhex("00 00 00 00 01 00 00"))
     assert asked == MetadataRequest(topics=None, allow_auto_topic_creation=False)
     assert decode(HeartbeatRequest, 0, bytes.fromhex("0001 67 00000000 0001 6d 00")).member_id == "m"
 
 
-def test_a_varint_may_be_longer_than_it_need_be() -> None:
+def test_varint_may_be_longer_than_necessary() -> None:
     assert decode(HeartbeatRequest, 4, bytes.fromhex("8280808000 67 00000000 02 6d 00 00")).group_id == "g"
 
 
-def test_a_string_in_a_flexible_version_is_no_longer_than_elsewhere() -> None:
+def test_string_limit_is_the_same_in_flexible_versions() -> None:
     frame = primitives.varint(2) + primitives.varint(32_769) + b"g" * 32_768 + b"\0"
     with pytest.raises(Malformed, match="groups_names"):
         decode(DeleteGroupsRequest, 2, frame)
 
 
-def test_a_request_has_a_bounded_number_of_elements() -> None:
+def test_number_of_elements_of_a_request_is_bounded() -> None:
     def frame(count: int) -> bytes:
         return primitives.varint(count + 1) + b"\1" * count + b"\0"
 
@@ -234,7 +234,7 @@ def test_a_request_has_a_bounded_number_of_elements() -> None:
 
 def test_elements_of_all_arrays_count_together() -> None:
     half = primitives.ELEMENTS_MAX // 2
-    asked = forgetting(half - 1)
+    asked = forget_partitions(half - 1)
     asked.forgotten_topics_data *= 2
     assert decode(FetchRequest, 7, encode(asked, 7)) == asked
     asked.forgotten_topics_data *= 2
@@ -242,29 +242,29 @@ def test_elements_of_all_arrays_count_together() -> None:
         decode(FetchRequest, 7, encode(asked, 7))
 
 
-def test_an_answer_may_be_large() -> None:
-    """It comes from a broker: a cluster's metadata is no attack."""
+def test_reply_may_have_many_elements() -> None:
+    """A reply comes from a broker: the metadata of a cluster is no attack."""
     answer = MetadataResponse(brokers=[MetadataResponseBroker(1, "a", 2)] * (primitives.ELEMENTS_MAX + 1))
     assert len(decode(MetadataResponse, 12, encode(answer, 12)).brokers) == primitives.ELEMENTS_MAX + 1
 
 
-def test_reading_begins_where_it_is_told() -> None:
+def test_decode_begins_at_the_given_position() -> None:
     body = encode(HeartbeatRequest(group_id="g"), 4)
     assert decode(HeartbeatRequest, 4, memoryview(b"header" + body), 6).group_id == "g"
 
 
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=3))
-def test_varints_come_back(value: int, behind: bytes) -> None:
+def test_varints_decode_to_what_was_encoded(value: int, behind: bytes) -> None:
     written = primitives.varint(value)
     assert primitives.read_varint(memoryview(written + behind), 0) == (value, len(written))
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_ids_are_kafkas_texts(raw: bytes) -> None:
+def test_ids_have_kafkas_text_form(raw: bytes) -> None:
     assert primitives.id_text(raw) == encode_uuid(UUID(bytes=raw))
     assert primitives.id_raw(primitives.id_text(raw)) == raw
 
 
-def test_the_code_that_is_compiled_can_be_looked_at() -> None:
+def test_source_of_compiled_codecs_is_available() -> None:
     assert "m1.group_id = str(data[at:stop]" in decoder.decoder_source(HeartbeatRequest, 4)
     assert "m.generation_id" in encoder.encoder_source(HeartbeatRequest, 4)

@@ -1,4 +1,5 @@
-"""Our tables against Kafka's own message definitions (as kafka-python ships them): fields, ranges, defaults."""
+"""Tests of our tables against Kafka's own message definitions, which kafka-python ships: fields, version ranges,
+defaults."""
 
 from __future__ import annotations
 
@@ -13,31 +14,31 @@ from tests.unit.kafka.values import KIO_ONLY, TABLES
 from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, FieldSpec, FieldType, Versions, field_specs
 
 NEWER = {"DescribeLogDirsRequest": "1-5", "DescribeLogDirsResponse": "1-5"}
-"""Tables whose definition there is of a Kafka after 4.2, which has one version more."""
+"""Tables whose definition is from a Kafka after 4.2, which has one version more."""
 
 NONE = Versions.parse("")
 PLAIN = {kind.value: kind for kind in FieldType if kind is not FieldType.STRUCT}
 
 
-def words(name: str) -> str:
+def snake_case(name: str) -> str:
     """`TopicId` -> `topic_id`, `Enable2Pc` -> `enable2_pc`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def cut(versions: Versions, to: Versions) -> Versions:
-    """A range as far as it matters; all empty ranges are one."""
+def intersect(versions: Versions, to: Versions) -> Versions:
+    """Returns the part of a range that lies in another one; all empty ranges are one value."""
     got = Versions(max(versions.low, to.low), min(versions.high, to.high))
     return got if got.low <= got.high else NONE
 
 
-def said(definition: dict[str, Any], name: str, to: Versions) -> Versions:
-    """A range of a definition as far as it matters."""
+def version_range(definition: dict[str, Any], name: str, to: Versions) -> Versions:
+    """Returns a range of a definition, limited to the versions of the table."""
     text = definition.get(name, "none")
-    return cut(Versions.parse("" if text == "none" else text), to)
+    return intersect(Versions.parse("" if text == "none" else text), to)
 
 
 def expected_default(field: dict[str, Any], kind: FieldType, is_array: bool) -> Any:
-    """What a definition says is the value of a field that is not sent; `...` for a fresh struct."""
+    """Returns the value that a definition gives a field that is not sent; `...` for a new struct."""
     text = field.get("default")
     if text == "null" or kind is FieldType.RECORDS:
         return None
@@ -55,9 +56,9 @@ def expected_default(field: dict[str, Any], kind: FieldType, is_array: bool) -> 
 
 
 def check_struct(table: type[Any], definition: list[dict[str, Any]], known: Versions, where: str) -> None:
-    there = [field for field in definition if cut(Versions.parse(field["versions"]), known) != NONE]
+    there = [field for field in definition if intersect(Versions.parse(field["versions"]), known) != NONE]
     ours = [row for row in field_specs(table) if row.tag < FIRST_PRIVATE_TAG]
-    assert [row.name for row in ours] == [words(field["name"]) for field in there], where
+    assert [row.name for row in ours] == [snake_case(field["name"]) for field in there], where
     for row, field, made in zip(ours, there, fields(table)[: len(ours)], strict=True):
         check_field(row, field, known, f"{where}.{row.name}")
         fresh = made.default_factory
@@ -68,12 +69,12 @@ def check_struct(table: type[Any], definition: list[dict[str, Any]], known: Vers
 
 def check_field(row: FieldSpec, field: dict[str, Any], known: Versions, where: str) -> None:
     element = field["type"].removeprefix("[]")
-    there = said(field, "versions", known)
+    there = version_range(field, "versions", known)
     assert row.is_array == field["type"].startswith("[]"), where
     assert row.kind is PLAIN.get(element, FieldType.STRUCT), where
-    assert cut(row.versions, known) == there, where
-    assert cut(row.nullable, there) == said(field, "nullableVersions", there), where
-    assert cut(row.tagged, there) == said(field, "taggedVersions", there), where
+    assert intersect(row.versions, known) == there, where
+    assert intersect(row.nullable, there) == version_range(field, "nullableVersions", there), where
+    assert intersect(row.tagged, there) == version_range(field, "taggedVersions", there), where
     assert row.tag == field.get("tag", -1), where
     assert "flexibleVersions" not in field, where
     expected = expected_default(field, row.kind, row.is_array)
@@ -83,7 +84,7 @@ def check_field(row: FieldSpec, field: dict[str, Any], known: Versions, where: s
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in KIO_ONLY])
-def test_a_table_says_what_kafkas_definition_says(name: str) -> None:
+def test_table_equals_kafkas_definition(name: str) -> None:
     table, definition = TABLES[name], load_json(name)
     spec = table.spec
     assert spec.key == definition.get("apiKey", -1)
@@ -92,5 +93,5 @@ def test_a_table_says_what_kafkas_definition_says(name: str) -> None:
         assert definition["validVersions"] == NEWER[name]
         known = Versions(known.low, known.high - 1)
     assert spec.versions == known
-    assert cut(spec.flexible, spec.versions) == said(definition, "flexibleVersions", spec.versions)
+    assert intersect(spec.flexible, spec.versions) == version_range(definition, "flexibleVersions", spec.versions)
     check_struct(table, definition["fields"], spec.versions, name)

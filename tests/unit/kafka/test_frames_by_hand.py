@@ -1,4 +1,4 @@
-"""Produce and Fetch are read and written by hand: held against the codec, and shown hostile bytes."""
+"""Tests of the hand-written frames of Produce and Fetch against the codec, and with hostile bytes."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ Parse = Callable[[memoryview, int, int], Any]
 
 
 def echo(version: int, flexible: int, name: str, topic_id: str) -> bytes:
-    """A topic as it stands in requests and answers."""
+    """Returns a topic as it is encoded in requests and replies."""
     if version >= 13:
         return id_raw(topic_id)
     raw = name.encode()
     return (varint(len(raw) + 1) if version >= flexible else len(raw).to_bytes(2, "big")) + raw
 
 
-def framed(key: int, version: int, body: bytes) -> bytes:
-    """A whole answer, from its length on."""
+def response_frame(key: int, version: int, body: bytes) -> bytes:
+    """Returns a whole response, with its length."""
     head = headers.encode_response_header(key, version, 77)
     return SIZE.pack(len(head) + len(body)) + head + body
 
 
 @pytest.mark.parametrize("version", PRODUCE)
-def test_produce_requests_are_what_the_codec_says(version: int) -> None:
+def test_produce_requests_parse_as_the_codec_decodes_them(version: int) -> None:
     for seed in SEEDS:
         asked: ProduceRequest = Drawn(seed).message(ProduceRequest, version)
         frame = b"head" + tags(version, 9) + encode(asked, version)
@@ -75,7 +75,7 @@ def test_produce_requests_are_what_the_codec_says(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", PRODUCE)
-def test_the_records_of_one_partition_are_found_again(version: int) -> None:
+def test_records_of_a_partition_are_found_in_the_frame(version: int) -> None:
     records = bytes(range(61)) * 5
     asked = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(3, records)])])
     frame = memoryview(tags(version, 9) + encode(asked, version))
@@ -85,22 +85,24 @@ def test_the_records_of_one_partition_are_found_again(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", PRODUCE)
-def test_produce_answers_are_what_the_codec_says(version: int) -> None:
+def test_produce_replies_equal_those_of_the_codec(version: int) -> None:
     for seed in SEEDS:
         draw = Drawn(seed)
         answer: ProduceResponse = draw.message(ProduceResponse, version)
         answer.throttle_time_ms, answer.node_endpoints = 0, []
         for topic in answer.responses:
-            topic.partition_responses = [produced(draw, version, each) for each in topic.partition_responses]
+            topic.partition_responses = [produce_result(draw, version, each) for each in topic.partition_responses]
         topics = [
             (echo(version, 9, topic.name, topic.topic_id), [outcome(each) for each in topic.partition_responses])
             for topic in answer.responses
         ]
-        assert produce_frames.encode_response(version, 77, topics) == framed(0, version, encode(answer, version))
+        assert produce_frames.encode_response(version, 77, topics) == response_frame(
+            0, version, encode(answer, version)
+        )
 
 
-def produced(draw: Drawn, version: int, drawn: PartitionProduceResponse) -> PartitionProduceResponse:
-    """What we answer with: no leaders, errors only where something went wrong."""
+def produce_result(draw: Drawn, version: int, drawn: PartitionProduceResponse) -> PartitionProduceResponse:
+    """Returns the part of a drawn response that our broker sends: no leaders, and errors only after a failure."""
     fields = (drawn.index, drawn.error_code, drawn.base_offset, drawn.log_append_time_ms, drawn.log_start_offset)
     if not drawn.error_code:
         return PartitionProduceResponse(*fields)
@@ -115,14 +117,14 @@ def outcome(part: PartitionProduceResponse) -> produce_frames.ProduceResult:
 
 
 @pytest.mark.parametrize("version", PRODUCE)
-def test_a_template_makes_the_same_answer(version: int) -> None:
+def test_template_makes_the_same_reply(version: int) -> None:
     topic = echo(version, 9, "orders", "x" * 21 + "w")
     whole = produce_frames.encode_response(version, 77, [(topic, [produce_frames.ProduceResult(5, 0, 6, 7, 8)])])
     assert produce_frames.ResponseTemplate(version, topic, 5).fill(77, 6, 7, 8) == whole
 
 
 @pytest.mark.parametrize("version", FETCH)
-def test_fetch_requests_are_what_the_codec_says(version: int) -> None:
+def test_fetch_requests_parse_as_the_codec_decodes_them(version: int) -> None:
     for seed in SEEDS:
         asked: FetchRequest = Drawn(seed).message(FetchRequest, version)
         frame = b"head" + tags(version, 12) + encode(asked, version)
@@ -144,7 +146,7 @@ def test_fetch_requests_are_what_the_codec_says(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH)
-def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> None:
+def test_cached_fetch_equals_the_parsed_one(version: int) -> None:
     known = 0
     for seed in range(60):
         asked: FetchRequest = Drawn(seed).message(FetchRequest, version)
@@ -173,7 +175,7 @@ def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> Non
     assert bool(known) == (version >= 12)
 
 
-def test_long_requests_are_not_remembered_nor_are_their_partitions() -> None:
+def test_long_requests_are_not_cached() -> None:
     asked = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(1000)])])
     frame = memoryview(b"head" + tags(12, 12) + encode(asked, 12))
     head = request_cache.remember_request(frame, fetch_frames.parse_request(frame, 12, 4))
@@ -186,7 +188,7 @@ def test_long_requests_are_not_remembered_nor_are_their_partitions() -> None:
 
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("version", range(12, 19))
-def test_the_answer_for_one_partition_is_the_same(version: int, committed: bool) -> None:
+def test_reply_of_one_partition_equals_that_of_the_codec(version: int, committed: bool) -> None:
     topic = echo(version, 12, "orders", "x" * 21 + "w")
     for data in (b"", b"r" * 10, b"r" * 200, b"r" * 20_000, b"r" * 3_000_000):
         one = fetch_frames.PartitionResult(3, 0, 9, 8, 7, data)
@@ -196,24 +198,24 @@ def test_the_answer_for_one_partition_is_the_same(version: int, committed: bool)
 
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("version", FETCH)
-def test_fetch_answers_are_what_the_codec_says(version: int, committed: bool) -> None:
+def test_fetch_replies_equal_those_of_the_codec(version: int, committed: bool) -> None:
     for seed in SEEDS:
         answer: FetchResponse = Drawn(seed).message(FetchResponse, version)
         answer.throttle_time_ms, answer.session_id, answer.node_endpoints = 0, 0, []
-        answer.responses = [fetched(each, committed) for each in answer.responses]
+        answer.responses = [fetch_result(each, committed) for each in answer.responses]
         topics = [
-            (echo(version, 12, topic.topic, topic.topic_id), [found(each) for each in topic.partitions])
+            (echo(version, 12, topic.topic, topic.topic_id), [partition_result(each) for each in topic.partitions])
             for topic in answer.responses
         ]
         pieces = fetch_frames.encode_response(
             version, 77, topics, len(topics), read_committed=committed, code=answer.error_code if version >= 7 else 0
         )
         made = b"".join(piece for piece in pieces if isinstance(piece, bytes))
-        assert made == framed(1, version, encode(answer, version))
+        assert made == response_frame(1, version, encode(answer, version))
 
 
-def fetched(topic: FetchableTopicResponse, committed: bool) -> FetchableTopicResponse:
-    """What we answer with: no leaders, no other replicas, no transactions."""
+def fetch_result(topic: FetchableTopicResponse, committed: bool) -> FetchableTopicResponse:
+    """Returns the part of a drawn response that our broker sends: no leaders, no other replicas, no transactions."""
     parts = [
         PartitionData(
             partition_index=each.partition_index,
@@ -229,18 +231,18 @@ def fetched(topic: FetchableTopicResponse, committed: bool) -> FetchableTopicRes
     return FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
 
 
-def found(part: PartitionData) -> fetch_frames.PartitionResult:
+def partition_result(part: PartitionData) -> fetch_frames.PartitionResult:
     offsets = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
     return fetch_frames.PartitionResult(part.partition_index, part.error_code, *offsets, part.records)
 
 
 def tags(version: int, flexible: int) -> bytes:
-    """Of the header: where the parsers begin."""
+    """Returns the tagged fields of the header: the parsers begin there."""
     return b"\0" if version >= flexible else b""
 
 
 def is_read(parse: Parse, frame: bytes, version: int) -> bool:
-    """Whether a request is taken, in little time; it is malformed otherwise. Nulls are taken for empty."""
+    """True if a request is accepted, within a time limit; otherwise it is malformed. Nulls count as empty."""
     before = time.process_time()
     try:
         parse(memoryview(frame), version, 0)
@@ -267,9 +269,7 @@ PARSERS = [
 
 
 @pytest.mark.parametrize(("parse", "table", "flexible", "version"), PARSERS)
-def test_what_the_codec_reads_is_read_by_hand_and_all_else_is_read_or_malformed(
-    parse: Parse, table: type[Message], flexible: int, version: int
-) -> None:
+def test_parsers_accept_what_the_codec_accepts(parse: Parse, table: type[Message], flexible: int, version: int) -> None:
     rng = Random(version)
     for seed in SEEDS:
         body = tags(version, flexible) + encode(Drawn(seed).message(table, version), version)
@@ -278,7 +278,7 @@ def test_what_the_codec_reads_is_read_by_hand_and_all_else_is_read_or_malformed(
 
 
 @pytest.mark.parametrize(("parse", "table", "flexible", "version"), PARSERS)
-def test_a_part_of_a_request_is_malformed(parse: Parse, table: type[Message], flexible: int, version: int) -> None:
+def test_cut_request_is_malformed(parse: Parse, table: type[Message], flexible: int, version: int) -> None:
     for seed in SEEDS:
         body = tags(version, flexible) + encode(Drawn(seed).message(table, version), version)
         for size in range(0, len(body), 1 + len(body) // 50):

@@ -1,4 +1,4 @@
-"""A member of a group whose coordinator goes and comes back, on the simulated network."""
+"""Tests of a group member whose coordinator goes and comes back, on the simulated network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, Sync
 HOST = "127.0.0.1"
 
 
-def test_heartbeats_outlast_a_group_without_a_coordinator() -> None:
+def test_heartbeats_continue_while_a_group_has_no_coordinator() -> None:
     loop = SimLoop(1)
     net, clock = SimNetwork(loop, random.Random(1)).host("a"), SimClock(loop)
     codes = [Code.NOT_COORDINATOR, Code.NONE, Code.REBALANCE_IN_PROGRESS]
@@ -47,7 +47,7 @@ def test_heartbeats_outlast_a_group_without_a_coordinator() -> None:
         broker.script[SyncGroupRequest] = lambda request, version: SyncGroupResponse(assignment=b"")
         broker.script[HeartbeatRequest] = lambda request, version: HeartbeatResponse(error_code=codes.pop(0).number)
         broker.script[LeaveGroupRequest] = lambda request, version: LeaveGroupResponse()
-        broker.leads("t", broker)
+        broker.set_leaders("t", broker)
         await client.fetch_metadata([])
         member = ConsumerGroupMember(client, "g", ["t"])
         await member.join()

@@ -1,4 +1,4 @@
-"""Headers of requests and responses, in the version that goes with each API and version."""
+"""Tests of the headers of requests and responses, in the version that belongs to each API and version."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ METADATA = apis.APIS[3]
 
 
 @pytest.mark.parametrize("client_id", [None, "", "reader-1", "é日", "x" * 300])
-def test_what_is_written_is_read(client_id: str | None) -> None:
+def test_request_header_decodes_to_what_was_encoded(client_id: str | None) -> None:
     for api, version in ALL:
         written = headers.encode_request_header(api, version, -7, client_id)
         read = headers.decode_request_header(memoryview(b"\0\0\0\0" + written + b"body"), 4)
         assert read == (api.key, version, -7, client_id, 4 + len(written), api)
 
 
-def test_the_bytes_of_request_headers() -> None:
+def test_request_headers_have_kafkas_bytes() -> None:
     assert headers.encode_request_header(METADATA, 8, 1, "me") == bytes.fromhex("0003 0008 00000001 0002 6d65")
     assert headers.encode_request_header(METADATA, 9, 1, "me") == bytes.fromhex("0003 0009 00000001 0002 6d65 00")
     assert headers.encode_request_header(METADATA, 9, 1, None) == bytes.fromhex("0003 0009 00000001 ffff 00")
 
 
-def test_the_bytes_of_response_headers() -> None:
+def test_response_headers_have_kafkas_bytes() -> None:
     assert headers.encode_response_header(3, 8, 258) == bytes.fromhex("00000102")
     assert headers.encode_response_header(3, 9, 258) == bytes.fromhex("00000102 00")
 
@@ -37,20 +37,20 @@ def test_api_versions_is_answered_with_header_0_in_every_version() -> None:
         assert headers.encode_response_header(apis.API_VERSIONS, version, 5) == bytes.fromhex("00000005")
 
 
-def test_answers_are_read_as_they_are_written() -> None:
+def test_response_header_decodes_to_what_was_encoded() -> None:
     for api, version in ALL:
         written = headers.encode_response_header(api.key, version, 77)
         assert headers.decode_response_header(api, version, b"\0\0" + written, 2) == (77, 2 + len(written))
 
 
-def test_tagged_fields_of_headers_are_passed_over() -> None:
+def test_tagged_fields_of_headers_are_skipped() -> None:
     tags = bytes.fromhex("02 00 01 aa 8101 02 bbbb")
     head = headers.encode_request_header(METADATA, 12, 1, "me")[:-1]
     assert headers.decode_request_header(head + tags + b"body").position == len(head + tags)
     assert headers.decode_response_header(METADATA, 12, bytes.fromhex("00000001") + tags) == (1, 4 + len(tags))
 
 
-def test_what_is_not_served_still_says_who_asks_for_what() -> None:
+def test_header_of_an_unserved_api_has_client_and_correlation_id() -> None:
     frame = bytes.fromhex("0012 0063 00000009 0003 6b6174 00 08")
     assert headers.decode_request_header(frame)[:4] == (18, 99, 9, "kat")
     assert headers.decode_request_header(frame).api is None
@@ -69,19 +69,19 @@ def test_what_is_not_served_still_says_who_asks_for_what() -> None:
         ("0003 0009 00000001 0002 6d65 ffffffffff 00", "32 bits"),
     ],
 )
-def test_a_broken_request_header_is_malformed(frame: str, why: str) -> None:
+def test_broken_request_header_is_malformed(frame: str, why: str) -> None:
     with pytest.raises(Malformed, match=why):
         headers.decode_request_header(memoryview(bytes.fromhex(frame)))
 
 
-def test_a_broken_response_header_is_malformed() -> None:
+def test_broken_response_header_is_malformed() -> None:
     for frame in (b"\0\0\0", b"\0\0\0\1", b"\0\0\0\1\1\0\5"):
         with pytest.raises(Malformed):
             headers.decode_response_header(METADATA, 9, frame)
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_a_header_or_malformed(frame: bytes) -> None:
+def test_any_bytes_decode_to_a_header_or_are_malformed(frame: bytes) -> None:
     try:
         read = headers.decode_request_header(memoryview(frame))
     except Malformed:

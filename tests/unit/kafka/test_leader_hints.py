@@ -1,10 +1,11 @@
-"""Answers that name the leader of a partition that is led elsewhere are what the codec writes."""
+"""Tests of replies that name the leader of a partition that another broker leads. Their bytes equal those of the
+codec."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.unit.kafka.test_frames_by_hand import echo, framed
+from tests.unit.kafka.test_frames_by_hand import echo, response_frame
 from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
@@ -12,8 +13,8 @@ from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.messages import fetch, produce
 from tiered_api.kafka.protocol.primitives import id_raw
 from tiered_api.kafka.protocol.schema import ZERO_ID
+from tiered_api.kafka.server.exchange.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.fetch import frames as fetch_frames
-from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.produce import frames as produce_frames
 
 TOPIC_ID = TopicId("A" * 21 + "Q")
@@ -22,7 +23,8 @@ LONG = "a-host-with-a-name-that-is-so-long-that-its-endpoint-takes-more-bytes-th
 
 
 def image() -> Image:
-    """Partition n of `t` is led by broker n; nobody leads 4, broker 3 is away, 0 has no such listener."""
+    """Returns an image where broker n leads partition n of `t`. No broker leads 4, broker 3 is unreachable, broker 0
+    lacks the listener."""
     hosts = {0: {}, 1: {"L": "one:9092"}, 2: {"L": f"{LONG}:65535"}, 3: {"L": "three:1"}}
     brokers = {
         node: BrokerImage(node, "i", "d", "h:1", "rack" if node == 2 else "", node != 3, 0, listeners)
@@ -33,12 +35,12 @@ def image() -> Image:
     return Image(brokers=brokers, topics={"t": topic}, topics_by_id={TOPIC_ID: topic})
 
 
-def test_the_codes_are_those_of_a_leader_that_changed() -> None:
+def test_hints_are_sent_with_error_codes_of_a_changed_leader() -> None:
     assert {6, 74} == NOT_LEADER_CODES
 
 
 @pytest.mark.parametrize("version", range(10, 14))
-def test_a_produce_answer_names_leaders_and_where_they_are(version: int) -> None:
+def test_produce_reply_names_leaders_and_their_addresses(version: int) -> None:
     leaders = LeaderHints(image(), "L", 0)
     told = [leaders.tags_by_id(id_raw(TOPIC_ID), n) if n % 2 else leaders.tags_by_name("t", n) for n in range(-1, 6)]
     outcomes = [
@@ -54,11 +56,11 @@ def test_a_produce_answer_names_leaders_and_where_they_are(version: int) -> None
         [produce.TopicProduceResponse(*names, parts)],
         node_endpoints=[produce.NodeEndpoint(1, "one", 9092), produce.NodeEndpoint(2, LONG, 65535, "rack")],
     )
-    assert made == framed(0, version, encode(whole, version))
+    assert made == response_frame(0, version, encode(whole, version))
 
 
 @pytest.mark.parametrize("version", range(16, 19))
-def test_a_fetch_answer_names_leaders_and_where_they_are(version: int) -> None:
+def test_fetch_reply_names_leaders_and_their_addresses(version: int) -> None:
     leaders = LeaderHints(image(), "L", 1)
     founds = [fetch_frames.PartitionResult(n, MOVED, tags=leaders.tags_by_id(id_raw(TOPIC_ID), n)) for n in (2, 2, 0)]
     (made,) = fetch_frames.encode_response(version, 77, [(id_raw(TOPIC_ID), founds)], 1, tags=leaders.endpoint_tags())
@@ -72,10 +74,10 @@ def test_a_fetch_answer_names_leaders_and_where_they_are(version: int) -> None:
         responses=[fetch.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=parts)],
         node_endpoints=[fetch.NodeEndpoint(2, LONG, 65535, "rack")],
     )
-    assert made == framed(1, version, encode(whole, version))
+    assert made == response_frame(1, version, encode(whole, version))
 
 
-def test_nothing_is_told_where_nobody_is_known_to_lead() -> None:
+def test_reply_has_no_hint_if_no_leader_is_known() -> None:
     leaders = LeaderHints(image(), "L", 0)
     assert [leaders.tags_by_name("t", n) for n in (0, 3, 4, 5, -1)] == [NO_TAGS] * 5
     assert leaders.tags_by_name("unknown", 1) == NO_TAGS

@@ -1,4 +1,4 @@
-"""Topics in answers to Metadata: put together from fragments, they are what the codec writes of the whole."""
+"""Tests of topics in Metadata replies: the joined fragments equal the bytes of the codec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiered.ids import TopicId
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
-from tiered_api.kafka.server.metadata_fragments import TopicFragments, join_fragments, make_topic_response
+from tiered_api.kafka.server.exchange.metadata_fragments import TopicFragments, join_fragments, make_topic_response
 
 ALL = range(14)
 
@@ -26,7 +26,7 @@ def image(*alive: int) -> Image:
 
 @pytest.mark.parametrize("version", ALL)
 @pytest.mark.parametrize("count", [0, 1, 3, 126, 127, 300])
-def test_the_parts_are_the_whole(version: int, count: int) -> None:
+def test_joined_fragments_equal_the_whole_reply(version: int, count: int) -> None:
     head = MetadataResponse(brokers=[MetadataResponseBroker(1, "host", 9092)], cluster_id="c", controller_id=1)
     topics = [topic(f"t{number}", number % 3) for number in range(count)]
     fragments = TopicFragments()
@@ -37,7 +37,7 @@ def test_the_parts_are_the_whole(version: int, count: int) -> None:
     assert len(decode(MetadataResponse, version, made).topics) == count
 
 
-def test_a_fragment_is_made_once_for_all_versions_that_write_it_alike() -> None:
+def test_versions_with_equal_bytes_share_a_fragment() -> None:
     fragments, one = TopicFragments(), topic("t")
     fragments.use_image(image(1))
     made = [fragments.get_fragment(one, version, False) for version in ALL]
@@ -45,7 +45,7 @@ def test_a_fragment_is_made_once_for_all_versions_that_write_it_alike() -> None:
     assert all(fragments.get_fragment(one, version, False) is made[version] for version in ALL)
 
 
-def test_a_topic_that_changed_is_made_anew_and_a_broker_that_went_changes_all() -> None:
+def test_changed_topic_is_encoded_again_and_a_lost_broker_changes_all() -> None:
     fragments, one, other = TopicFragments(), topic("t"), topic("u")
     fragments.use_image(image(1, 2))
     before = [fragments.get_fragment(each, 12, False) for each in (one, other)]
@@ -64,7 +64,7 @@ def test_a_topic_that_changed_is_made_anew_and_a_broker_that_went_changes_all() 
     assert (orphan.topics[0].partitions[0].error_code, orphan.topics[0].partitions[0].leader_id) == (5, -1)
 
 
-def test_a_broker_that_is_not_heard_is_away() -> None:
+def test_silent_broker_is_reported_offline() -> None:
     fragments, one, heard = TopicFragments(), topic("t"), image(1, 2)
     fragments.use_image(heard)
     before = fragments.get_fragment(one, 12, False)
@@ -76,7 +76,7 @@ def test_a_broker_that_is_not_heard_is_away() -> None:
     assert answer.topics[0].partitions[0].offline_replicas == [2]
 
 
-def test_fragments_take_a_bounded_place() -> None:
+def test_memory_of_fragments_is_bounded() -> None:
     size = len(TopicFragments().get_fragment(topic("t000"), 12, False))
     fragments = TopicFragments(bytes_max=10 * size)
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Fetches of followers are read and written by hand: held against the codec, and shown hostile bytes."""
+"""Tests of the hand-written frames of a follower's Fetch against the codec, and with hostile bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz.frames import SECONDS_MOST
 from tests.fuzz.mutations import mutate
-from tests.unit.kafka.test_frames_by_hand import framed
+from tests.unit.kafka.test_frames_by_hand import response_frame
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
 from tiered.peers import DivergingEpoch, PartitionFetch, ReplicaFetch
@@ -34,7 +34,7 @@ CREDENTIAL = bytes(range(16))
 TOPICS = [TopicId("A" * 21 + each) for each in "Qgw"]
 
 
-def drawn(seed: int) -> ReplicaFetch:
+def draw_fetch(seed: int) -> ReplicaFetch:
     chance = Random(seed)
     places = [(topic, n) for topic in TOPICS[: seed % 4] for n in range(chance.choice((1, 2, 126, 127, 200)))]
     wanted = [
@@ -52,8 +52,8 @@ def frame_of(request: FetchRequest) -> memoryview:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_a_follower_writes_its_leader_reads(seed: int) -> None:
-    asked = drawn(seed)
+def test_leader_parses_the_requests_of_a_follower(seed: int) -> None:
+    asked = draw_fetch(seed)
     frame = frame_of(make_fetch_request(asked, CREDENTIAL))
     assert replica_frames.is_replica_fetch(frame)
     read = replica_frames.parse_request(frame, 4)
@@ -66,7 +66,7 @@ def test_what_a_follower_writes_its_leader_reads(seed: int) -> None:
     assert frames.parse_request(frame, VERSION, 4).replica_id == asked.node_id
 
 
-def test_what_a_consumer_writes_is_no_followers() -> None:
+def test_request_of_a_consumer_is_no_replica_fetch() -> None:
     for seed in range(300):
         request: FetchRequest = Drawn(seed).message(FetchRequest, VERSION)
         request.replica_state, request.cluster_id = ReplicaState(), None
@@ -75,8 +75,8 @@ def test_what_a_consumer_writes_is_no_followers() -> None:
         assert frames.parse_request(frame, VERSION, 4).replica_id == -1
 
 
-def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
-    """A frame that our followers would not write, or of another version, is read as a consumer's is."""
+def test_unusual_request_with_a_replica_id_is_parsed_as_a_consumers() -> None:
+    """No follower of ours writes such a frame, or such a version."""
     for request in (
         FetchRequest(replica_state=ReplicaState(3, 7)),
         FetchRequest(replica_state=ReplicaState(3, 7), credential=CREDENTIAL[1:]),
@@ -100,7 +100,7 @@ def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
         assert frames.parse_request(frame, version, 0).replica_id == 5
 
 
-def test_a_leaders_answer_is_what_the_codec_says() -> None:
+def test_reply_of_a_leader_equals_that_of_the_codec() -> None:
     rows = [
         (PartitionData(0, 0, 90, log_start_offset=5, local_start_offset=40, cold_end_offset=60), None),
         (PartitionData(1, 0, 8, log_start_offset=0, local_start_offset=0, cold_end_offset=0), DivergingEpoch(2, 6)),
@@ -119,16 +119,16 @@ def test_a_leaders_answer_is_what_the_codec_says() -> None:
         fields = (row.partition_index, row.error_code, row.high_watermark, -1, row.log_start_offset, row.records, tags)
         founds.append(frames.PartitionResult(*fields))
     whole = FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPICS[0], partitions=[row for row, _ in rows])])
-    theirs = framed(1, VERSION, encode(whole, VERSION))
+    theirs = response_frame(1, VERSION, encode(whole, VERSION))
     for _ in range(2):
         made = frames.encode_response(VERSION, 77, [(id_raw(TOPICS[0]), founds)], 1)
         assert b"".join(part for part in made if isinstance(part, bytes)) == theirs
         founds[3] = replica_frames.encode_idle(3, 1 << 40, 7, 8, 9)
 
 
-def test_hostile_bytes_are_malformed_and_nothing_worse() -> None:
+def test_hostile_bytes_raise_only_malformed() -> None:
     chance = Random(1)
-    seeds = [bytes(frame_of(make_fetch_request(drawn(seed), CREDENTIAL))) for seed in range(4)]
+    seeds = [bytes(frame_of(make_fetch_request(draw_fetch(seed), CREDENTIAL))) for seed in range(4)]
     for _ in range(3_000):
         frame = memoryview(mutate(chance, chance.choice(seeds)))
         before = time.process_time()

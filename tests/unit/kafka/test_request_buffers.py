@@ -1,4 +1,5 @@
-"""Memory of large frames: it follows what came, is pooled, and who is over the budget waits, but not for good."""
+"""Tests of the memory for large requests: it grows with the received bytes and is pooled. A connection over the budget
+waits, but not for ever."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ MIB = 1 << 20
 
 
 def receive(frame: Frame, size: int, content: bytes = b"x") -> int:
-    """Fills in up to `size` bytes as a socket would; how many found room."""
+    """Fills in up to `size` bytes as a socket would; returns how many had room."""
     done = 0
     while done < size and (room := frame.next_space()) is not None:
         part = min(len(room), size - done)
@@ -30,7 +31,7 @@ def receive(frame: Frame, size: int, content: bytes = b"x") -> int:
 
 
 @pytest.mark.parametrize("size", [33_000, 65_536, 65_537, 300_000, 1 << 20, 5_000_000])
-def test_a_frame_is_whole_when_all_of_it_came(size: int) -> None:
+def test_frame_is_complete_when_all_its_bytes_arrived(size: int) -> None:
     buffers = RequestBuffers(16 * MIB)
     frame = buffers.new_frame(size, memoryview(b"begun"))
     assert receive(frame, size - 5) == size - 5
@@ -40,7 +41,7 @@ def test_a_frame_is_whole_when_all_of_it_came(size: int) -> None:
     assert buffers.free_bytes == 16 * MIB
 
 
-def test_what_is_announced_holds_little_and_grows_with_what_came() -> None:
+def test_memory_of_a_frame_grows_with_its_received_bytes() -> None:
     buffers = RequestBuffers(1000 * MIB)
     frame = buffers.new_frame(100 * MIB, memoryview(b""))
     receive(frame, 1)
@@ -49,7 +50,7 @@ def test_what_is_announced_holds_little_and_grows_with_what_came() -> None:
     assert 1000 * MIB - buffers.free_bytes == 4 * MIB
 
 
-def test_a_buffer_that_lies_ready_is_taken_whole() -> None:
+def test_pooled_buffer_is_taken_whole() -> None:
     buffers = RequestBuffers(16 * MIB)
     first = buffers.new_frame(MIB, memoryview(b""))
     receive(first, MIB)
@@ -59,7 +60,7 @@ def test_a_buffer_that_lies_ready_is_taken_whole() -> None:
     assert buffers.pooled_bytes == POOLED_MIN_BYTES * 4  # of the first step
 
 
-def test_who_finds_no_room_is_called_when_there_is_some_and_one_may_go_over() -> None:
+def test_waiting_frame_gets_room_and_one_may_exceed_the_budget() -> None:
     buffers = RequestBuffers(4 * MIB)
     called: list[str] = []
     over, other = (buffers.new_frame(4 * MIB, memoryview(b""), host) for host in "ab")
@@ -76,8 +77,8 @@ def test_who_finds_no_room_is_called_when_there_is_some_and_one_may_go_over() ->
     assert buffers.free_bytes == 4 * MIB
 
 
-def test_an_address_holds_its_share_and_one_frame_and_leaves_the_reserve_to_others() -> None:
-    """1,500 announced frames of one address took all memory for half a minute."""
+def test_one_address_cannot_take_the_reserve_of_others() -> None:
+    """Once, 1,500 announced frames of one address took all memory for half a minute."""
     buffers = RequestBuffers(16 * MIB)
     flood = [buffers.new_frame(100 * MIB, memoryview(b""), "flood") for _ in range(1500)]
     for frame in flood:
@@ -94,7 +95,7 @@ def test_an_address_holds_its_share_and_one_frame_and_leaves_the_reserve_to_othe
     assert buffers.free_bytes == 16 * MIB
 
 
-def test_room_goes_first_to_the_address_that_holds_least() -> None:
+def test_room_goes_first_to_the_address_with_the_least_memory() -> None:
     buffers = RequestBuffers(4 * MIB)
     called: list[str] = []
     held = {host: buffers.new_frame(size, memoryview(b""), host) for host, size in (("a", MIB), ("b", MIB // 2))}
@@ -109,8 +110,8 @@ def test_room_goes_first_to_the_address_that_holds_least() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_frames_of_any_sizes_and_addresses_all_come_to_their_end(seed: int) -> None:
-    """Each waits while it gets no room, and none for good."""
+def test_frames_of_any_sizes_and_addresses_all_complete(seed: int) -> None:
+    """Each frame waits while it gets no room, and no frame waits for ever."""
     chance = random.Random(seed)
     buffers = RequestBuffers(8 * MIB)
     frames = [
@@ -134,7 +135,7 @@ def test_frames_of_any_sizes_and_addresses_all_come_to_their_end(seed: int) -> N
     assert buffers.free_bytes == 8 * MIB and not buffers.has_waiting
 
 
-def test_ready_buffers_are_bounded_and_forgotten() -> None:
+def test_pooled_buffers_are_bounded_and_freed() -> None:
     buffers = RequestBuffers(1000 * MIB)
     frames = [buffers.new_frame(4 * MIB, memoryview(b"")) for _ in range(20)]
     for frame in frames:

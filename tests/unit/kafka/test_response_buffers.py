@@ -1,4 +1,4 @@
-"""Memory that large answers are received in: used again, but never while somebody views it."""
+"""Tests of the memory for large replies: it is reused, but never while a caller views it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiered_api.kafka.protocol.messages.fetch import FetchableTopicResponse, Fet
 MIB = 1 << 20
 
 
-def test_memory_is_used_again_once_nobody_views_it() -> None:
+def test_memory_is_reused_once_no_view_is_left() -> None:
     memory = ResponseBuffers()
     first = memory.acquire(MIB)
     first[:5] = b"first"
@@ -32,7 +32,7 @@ def test_memory_is_used_again_once_nobody_views_it() -> None:
     assert bytes(third[:5]) != bytes(fourth[:5])
 
 
-def test_no_more_is_kept_than_is_allowed_and_nothing_while_nothing_comes() -> None:
+def test_kept_memory_is_bounded_and_freed_when_idle() -> None:
     memory = ResponseBuffers(4 * MIB)
     held = [memory.acquire(MIB) for _ in range(6)]
     assert memory.pooled_bytes == 4 * MIB and all(len(each) == MIB for each in held)
@@ -47,7 +47,7 @@ def test_no_more_is_kept_than_is_allowed_and_nothing_while_nothing_comes() -> No
 
 
 class Fed:
-    """A stream that gives what it is fed, in pieces of any size."""
+    """A stream that returns the bytes that a test feeds, in pieces of any size."""
 
     def __init__(self, rng: random.Random) -> None:
         self._draw = rng
@@ -75,14 +75,14 @@ class Fed:
             self._read()
 
 
-def answered(number: int, *records: bytes) -> bytes:
-    """The frame of an answer to a fetch."""
+def fetch_reply_frame(number: int, *records: bytes) -> bytes:
+    """Returns the frame of a reply to a fetch."""
     parts = [PartitionData(partition_index=at, records=each) for at, each in enumerate(records)]
     body = FetchResponse(responses=[FetchableTopicResponse(partitions=parts)])
     return answer_frame(body, 17, number)
 
 
-def test_answers_that_are_still_read_are_left_alone_by_those_that_follow() -> None:
+def test_later_replies_do_not_overwrite_viewed_ones() -> None:
     async def scenario() -> None:
         rng, memory = random.Random(1), ResponseBuffers()
         stream = Fed(rng)
@@ -92,7 +92,7 @@ def test_answers_that_are_still_read_are_left_alone_by_those_that_follow() -> No
             records = rng.randbytes(rng.choice((10, 100_000, MIB, 3 * MIB)))
             asking = asyncio.create_task(link.send(FetchRequest(), FetchResponse, 10.0, 17))
             await asyncio.sleep(0)
-            stream.feed(answered(number, records, records[:5]))
+            stream.feed(fetch_reply_frame(number, records, records[:5]))
             held.append((records, await asking))
             for said, answer in held:
                 first, second = answer.responses[0].partitions

@@ -1,4 +1,4 @@
-"""Long work in pieces: what a turn of the loop takes of it, and in which order it goes on."""
+"""Tests of long work in pieces: how much a turn of the event loop takes of it, and in which order the pieces run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from tiered_api.kafka.server.turns import TURN_SECONDS, Turns
+from tiered_api.kafka.server.exchange.turns import TURN_SECONDS, Turns
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -21,13 +21,13 @@ def busy(seconds: float) -> None:
 
 
 async def turns_of(loop_turns: list[int], ended: asyncio.Event) -> None:
-    """Counts the turns of the loop."""
+    """Counts the turns of the event loop."""
     while not ended.is_set():
         loop_turns[0] += 1
         await asyncio.sleep(0)
 
 
-def test_others_have_a_turn_between_pieces_that_take_all_the_time_of_one() -> None:
+def test_other_tasks_run_between_long_pieces() -> None:
     async def scenario() -> None:
         turns, ended, seen, loop_turns = Turns(), asyncio.Event(), list[int](), [0]
 
@@ -61,7 +61,7 @@ def test_short_pieces_share_a_turn() -> None:
     run(scenario())
 
 
-def test_work_goes_on_in_the_order_in_which_it_came() -> None:
+def test_waiting_work_runs_in_the_order_of_arrival() -> None:
     async def scenario() -> None:
         turns, order = Turns(), list[str]()
         assert turns.has_time()
@@ -74,7 +74,7 @@ def test_work_goes_on_in_the_order_in_which_it_came() -> None:
     run(scenario())
 
 
-def test_work_that_was_cancelled_holds_up_nobody() -> None:
+def test_cancelled_work_delays_no_other() -> None:
     async def scenario() -> None:
         turns = Turns()
         assert turns.has_time()

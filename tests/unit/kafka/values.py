@@ -1,4 +1,4 @@
-"""Messages made from their tables: every kind of value, the bounds of each among them, drawn from a seed."""
+"""Messages drawn from a seed by their tables: every kind of value, with the bounds of each."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ INTEGERS = {
 TEXTS = ("", "a", "orders", "é日😀", "\0", "x" * 126, "y" * 127, "z" * 300)
 SIZES = (0, 0, 1, 1, 2, 3)
 LONG = (126, 127, 130)
-"""Sizes around the one where a varint takes two bytes; seldom, as structs of structs of so many are large."""
+"""Sizes around the step at which a varint takes two bytes. They are rare, because structs of many structs are large."""
 
 
 def versions(table: type[Message]) -> range:
-    """The versions that a table knows."""
+    """Returns the versions that a table knows."""
     return range(table.spec.versions.low, table.spec.versions.high + 1)
 
 
 class Drawn:
-    """Values drawn from one seed. `gentle` ones keep to what fields mean: known error codes, times in our age."""
+    """Values drawn from one seed. `gentle` values keep to the meaning of fields: known error codes, present times."""
 
     def __init__(self, seed: int, gentle: bool = False) -> None:
         self.random = Random(seed)
         self.gentle = gentle
 
     def message(self, table: type[Any], version: int) -> Any:
-        """A message or struct; what the version lacks keeps its default."""
+        """Returns a message or struct; fields that the version lacks keep their defaults."""
         held = {}
         for row in field_specs(table):
             if version not in row.versions or row.tag >= FIRST_PRIVATE_TAG:
@@ -69,7 +69,7 @@ class Drawn:
         return table(**held)
 
     def field(self, row: FieldSpec, version: int) -> Any:
-        """A value of one field."""
+        """Returns a value of one field."""
         if version in row.nullable and self.random.random() < 0.3:
             return None
         if not row.is_array:
@@ -80,7 +80,7 @@ class Drawn:
         return [self.value(row, version) for _ in range(self.random.choice(LONG if long else SIZES))]
 
     def value(self, row: FieldSpec, version: int) -> Any:
-        """One value, or one element of an array."""
+        """Returns one value, or one element of an array."""
         rng = self.random
         if row.kind is FieldType.STRUCT:
             return self.message(row.of or object, version)
@@ -95,7 +95,7 @@ class Drawn:
         return self.integer(row)
 
     def integer(self, row: FieldSpec) -> int:
-        """A number; its bounds are drawn often."""
+        """Returns a number; bounds are drawn often."""
         low, high = INTEGERS[row.kind]
         if self.gentle and row.name.endswith("error_code"):
             return self.random.choice((-1, 0, 3, 35, 100))
@@ -105,5 +105,5 @@ class Drawn:
 
 
 def rows_of(row: FieldSpec) -> tuple[FieldSpec, ...]:
-    """The rows of what a field consists of."""
+    """Returns the rows of the table of a field."""
     return field_specs(row.of) if row.of else ()

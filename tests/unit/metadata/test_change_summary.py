@@ -1,4 +1,5 @@
-"""Lines about changes in the broker's log: enough to reconstruct every change, and never a thousand lines."""
+"""Tests of the log lines about metadata changes: they are enough to reconstruct every change, and never a thousand
+lines."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_lines_name_fenced_brokers_and_leaderless_partitions() -> None:
     assert lines(led, nobody, kinds.TopicDeleted(FLIGHTS, 1)) == ["topic deleted name=flights"]
 
 
-def test_a_lone_broker_stops_and_starts_without_a_word() -> None:
+def test_start_and_stop_of_a_lone_broker_are_not_logged() -> None:
     here = kinds.BrokerRegistered(1, "i1", "d", "", "", 0)
     topic = kinds.TopicCreated("flights", FLIGHTS, ((1,),), {}, 0)
     led = Image().apply([here, topic, kinds.PartitionChanged(FLIGHTS, 0, 1, 0, (1,), ())], 0)
@@ -62,13 +63,13 @@ def test_a_lone_broker_stops_and_starts_without_a_word() -> None:
     assert lines(led.apply(stop, 1), *again) == []
 
 
-def test_many_at_once_are_one_line() -> None:
+def test_many_changes_at_once_are_one_line() -> None:
     many = [kinds.TopicCreated(f"t{n}", TopicId(f"{n:022d}"), ((1,),), {}, 0) for n in range(1000)]
     assert lines(Image(), *many) == ["topics created count=1000 first=t0, t1, t2, t3, t4"]
     assert len(lines(Image(), *many[:NAMES_MAX])) == NAMES_MAX
 
 
-def test_losses_are_one_line_with_the_offsets_that_are_new() -> None:
+def test_losses_are_one_line_with_the_new_offsets() -> None:
     there = Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((1,),) * 200, {}, 0)], 0)
     assert summarize_losses(there, there) == ""
     two = there.apply([kinds.LossReported(FLIGHTS, p, 1, 40 + p, 0) for p in (0, 1)], 1)

@@ -1,6 +1,5 @@
-"""Slots against the boundary (M3): a collected slot is neither free nor read, and no slot is deleted before the
-boundary.
-"""
+"""Tests of slots against the boundary (M3): a collected slot is neither free nor read, and no slot is deleted before
+the boundary."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.metadata.test_log_writer import Overtaken, controller, created, run, store, writer
+from tests.unit.metadata.test_log_writer import Overtaken, controller, run, store, topic_created, writer
 from tiered.errors import Fenced, Refused
 from tiered.metadata import layout
 from tiered.metadata.log_reader import load_image, load_metadata
@@ -17,19 +16,20 @@ from tiered.object_store.faulty import FaultKind, FaultRule, Faults, FaultyStore
 
 @pytest.mark.parametrize("beyond", range(3))
 def test_collected_slot_is_not_free(beyond: int) -> None:
-    """M3: the old controller wakes up after its next slot was collected, as the last or as an earlier one."""
+    """M3: the old controller resumes after its next slot was collected, either as the last collected slot or as an
+    earlier one."""
 
     async def scenario() -> None:
         memory, clock = store()
         old, _ = await controller(memory, clock, 1)
         new, image = await controller(memory, clock, 2)
         for number in range(beyond):
-            image = image.apply(created(number), await new.append(created(number)))
+            image = image.apply(topic_created(number), await new.append(topic_created(number)))
         await new.write_snapshot(image)
-        await new.write_snapshot(image.apply(created(9), await new.append(created(9))))
+        await new.write_snapshot(image.apply(topic_created(9), await new.append(topic_created(9))))
         assert (await load_metadata(memory)).boundary.collected == 1 + beyond
         with pytest.raises(Fenced, match="was collected"):
-            await old.append(created(10))
+            await old.append(topic_created(10))
 
     run(scenario())
 
@@ -40,7 +40,7 @@ def test_slots_are_deleted_only_below_the_boundary() -> None:
         faults = Faults()
         log, image = await controller(FaultyStore(memory, faults, clock), clock)
         for number in range(4):
-            image = image.apply(created(number), await log.append(created(number)))
+            image = image.apply(topic_created(number), await log.append(topic_created(number)))
             if number == 1:
                 await log.write_snapshot(image)
         before = await memory.list(layout.LOG_PREFIX)
@@ -57,13 +57,13 @@ def test_slots_are_deleted_only_below_the_boundary() -> None:
     run(scenario())
 
 
-def test_an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() -> None:
+def test_late_put_of_an_older_snapshot_does_not_replace_a_newer_one() -> None:
     async def scenario() -> None:
         memory, clock = store()
         old, stale = await controller(memory, clock, 1)
         new, image = await controller(memory, clock, 2)
         for number in range(3):
-            image = image.apply(created(number), await new.append(created(number)))
+            image = image.apply(topic_created(number), await new.append(topic_created(number)))
             await new.write_snapshot(image)
         boundary = (await load_metadata(memory)).boundary
         await old.write_snapshot(stale)
@@ -73,13 +73,13 @@ def test_an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_on
     run(scenario())
 
 
-def test_an_entry_of_another_cluster_is_neither_applied_nor_lost_to() -> None:
+def test_takeover_is_refused_if_the_next_slot_is_of_another_cluster() -> None:
     async def scenario() -> None:
         memory, clock = store()
         log = writer(memory, clock)
         await log.load_or_create_format()
         image = await log.load()
-        others = layout.Entry(image.slot + 1, 1, "nonce", tuple(created(1)), "another-cluster")
+        others = layout.Entry(image.slot + 1, 1, "nonce", tuple(topic_created(1)), "another-cluster")
         await memory.put(layout.slot_key(others.slot), layout.encode_entry(others))
         with pytest.raises(Refused, match="another-cluster"):
             await log.take_over(image, 1, "i1")
@@ -87,7 +87,7 @@ def test_an_entry_of_another_cluster_is_neither_applied_nor_lost_to() -> None:
     run(scenario())
 
 
-def test_reader_overtaken_by_its_next_slot_starts_over() -> None:
+def test_reader_whose_next_slot_was_collected_starts_over() -> None:
     async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
@@ -95,7 +95,7 @@ def test_reader_overtaken_by_its_next_slot_starts_over() -> None:
         async def overtake() -> None:
             nonlocal image
             await log.write_snapshot(image)
-            image = image.apply(created(0), await log.append(created(0)))
+            image = image.apply(topic_created(0), await log.append(topic_created(0)))
             await log.write_snapshot(image)
             assert (await load_metadata(memory)).boundary.collected == 0, (
                 "the first slot, which the reader is about to read"

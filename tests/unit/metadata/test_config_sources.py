@@ -1,4 +1,4 @@
-"""Sources of a setting's value, the strongest first."""
+"""Tests of the sources of a setting's value, the strongest first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trail(shown: list[ConfigEntry], key: str) -> list[tuple[str, str, int]]:
     return [(name, value, int(source)) for name, value, source in found.synonyms]
 
 
-def test_the_narrowest_statement_comes_first() -> None:
+def test_narrowest_source_comes_first() -> None:
     below = [("log.retention.ms", "8", 2), ("log.retention.ms", "6", 3), ("log.retention.ms", "5", 4),
              ("log.retention.ms", "604800000", 5)]  # fmt: skip
     shown = topic_config_entries(IMAGE, STARTED, topic(retention_ms="9"))
@@ -44,7 +44,7 @@ def test_the_narrowest_statement_comes_first() -> None:
     assert [each.row.name for each in cluster_config_entries(IMAGE)] == ["log.retention.ms", "log.roll.ms"]
 
 
-def test_what_is_shown_is_what_is_in_force() -> None:
+def test_shown_value_is_the_effective_one() -> None:
     for configs in ({}, {"retention_ms": "9", "segment_bytes": "4096", "min_cleanable_dirty_ratio": "0.25"}):
         in_force = topic_config(topic(**configs), broker_settings(IMAGE, STARTED, 1).topic_defaults()).to_strings()
         assert {
@@ -60,13 +60,13 @@ def test_what_is_shown_is_what_is_in_force() -> None:
     assert (tiered.value, tiered.source) == ("false", ConfigSource.STATIC_BROKER_CONFIG)
 
 
-def test_what_a_broker_was_started_with_and_does_not_go_by_is_named() -> None:
+def test_overridden_start_value_of_a_broker_is_named() -> None:
     assert overridden_settings(IMAGE, STARTED, 1) == {"log.retention.ms": (5, "8")}
     assert overridden_settings(IMAGE, replace(STARTED, log_retention_ms=8), 1) == {}
     assert overridden_settings(IMAGE, Settings(), 2) == {}, "nobody asked for what is stock"
 
 
-def test_min_insync_replicas_is_never_what_one_broker_was_started_with() -> None:
+def test_min_insync_replicas_never_comes_from_one_broker() -> None:
     started = replace(STARTED, min_insync_replicas=2)
     assert trail(broker_config_entries(Image(), started, 1), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
     assert trail(topic_config_entries(Image(), started, topic()), "min.insync.replicas") == [
@@ -81,7 +81,7 @@ def test_min_insync_replicas_is_never_what_one_broker_was_started_with() -> None
     assert overridden_settings(agreed, started, 1) == {}
 
 
-def test_every_setting_is_there_in_order_and_says_whether_it_can_change() -> None:
+def test_settings_are_sorted_and_marked_if_they_can_change() -> None:
     assert [each.row.name for each in topic_config_entries(Image(), STARTED, topic())] == sorted(topic_rows())
     shown = broker_config_entries(Image(), STARTED, 1)
     assert [each.row.name for each in shown] == sorted(broker_rows())
@@ -90,7 +90,7 @@ def test_every_setting_is_there_in_order_and_says_whether_it_can_change() -> Non
     assert not any(each.is_read_only for each in topic_config_entries(Image(), STARTED, topic()))
 
 
-def test_topics_share_what_they_do_not_say_themselves() -> None:
+def test_topics_share_values_that_they_do_not_override() -> None:
     settings = TopicConfigEntries(IMAGE, STARTED)
     one, other = settings.entries_of(topic(retention_ms="9")), settings.entries_of(topic(segment_ms="9"))
     assert sum(a is not b for a, b in zip(one, other, strict=True)) == 2

@@ -1,4 +1,4 @@
-"""The image: the effect of each change, immutability, and equality with its snapshot."""
+"""Tests of the image: the effect of each change, immutability, and equality with its snapshot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ONE_OF_EACH: list[Change] = [
 ]
 
 
-def test_changes_add_up() -> None:
+def test_every_change_has_its_effect_on_the_image() -> None:
     image = Image().apply(ONE_OF_EACH, 3)
     flights = TopicImage(
         "flights",
@@ -65,73 +65,78 @@ def test_changes_add_up() -> None:
     )
 
 
-def test_many_changes_at_once_equal_one_after_another() -> None:
+def test_changes_in_one_step_equal_changes_one_by_one() -> None:
     stepped = Image()
     for change in ONE_OF_EACH:
         stepped = stepped.apply([change], 3)
     assert stepped == Image().apply(ONE_OF_EACH, 3)
 
 
-def lost(*told: tuple[int, int], image: Image | None = None) -> Image:
-    """Returns (leader epoch, from offset) after losses of one partition."""
+def image_with_losses(*losses: tuple[int, int], image: Image | None = None) -> Image:
+    """Returns an image after losses of one partition, each as (leader epoch, from offset)."""
     image = image or Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((7,),), {}, 0)])
-    return image.apply([kinds.LossReported(FLIGHTS, 0, *each, 100 + each[0]) for each in told])
+    return image.apply([kinds.LossReported(FLIGHTS, 0, *each, 100 + each[0]) for each in losses])
 
 
-def unseen(image: Image) -> list[tuple[int, int]]:
+def open_losses(image: Image) -> list[tuple[int, int]]:
+    """Returns (leader epoch, from offset) of each loss that no operator acknowledged."""
     return [each[:2] for each in image.losses.get(PartitionId(FLIGHTS, 0), ())]
 
 
-def test_a_loss_stays_until_it_is_acknowledged_or_its_topic_goes() -> None:
-    image = lost((1, 42), (3, 50))
-    assert unseen(image) == [(1, 42), (3, 50)]
-    assert unseen(lost((3, 40), image=image)) == [(1, 42), (3, 40)], "the same one, told again"
+def test_loss_stays_until_it_is_acknowledged_or_its_topic_is_deleted() -> None:
+    image = image_with_losses((1, 42), (3, 50))
+    assert open_losses(image) == [(1, 42), (3, 50)]
+    assert open_losses(image_with_losses((3, 40), image=image)) == [(1, 42), (3, 40)], "the same one, told again"
     first = image.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 1),), 9)])
-    assert unseen(first) == [(3, 50)], "what was told later was not seen"
+    assert open_losses(first) == [(3, 50)], "what was told later was not seen"
     seen = first.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 3),), 9)])
     assert seen.losses == {} and seen.topics["flights"].partitions[0].loss == Loss(3, 50, 103)
-    assert unseen(lost((3, 60), image=seen)) == [], "less than was seen"
-    assert unseen(lost((3, 49), image=seen)) == [(3, 49)], "more than was seen"
+    assert open_losses(image_with_losses((3, 60), image=seen)) == [], "less than was seen"
+    assert open_losses(image_with_losses((3, 49), image=seen)) == [(3, 49)], "more than was seen"
     assert image.apply([kinds.TopicDeleted(FLIGHTS, 9)]).losses == {}
 
 
-def test_nothing_is_lost_of_what_is_in_the_bucket_as_a_whole() -> None:
+def test_no_loss_is_open_if_all_records_are_in_the_bucket() -> None:
     noted = Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((7,),), {}, 0)])
     noted = noted.apply([kinds.StoredEndsNoted(((FLIGHTS, 0, 9),))])
-    assert unseen(lost((1, 0), image=noted)) == []
-    assert unseen(lost((1, 9), image=noted.apply([kinds.StoredEndsNoted(((FLIGHTS, 0, -1),))]))) == [(1, 9)]
+    assert open_losses(image_with_losses((1, 0), image=noted)) == []
+    assert open_losses(image_with_losses((1, 9), image=noted.apply([kinds.StoredEndsNoted(((FLIGHTS, 0, -1),))]))) == [
+        (1, 9)
+    ]
 
 
-def test_of_many_losses_the_oldest_become_one() -> None:
-    image = lost(*((epoch, 100 - epoch) for epoch in range(1, images.LOSSES_MAX + 2)))
-    assert unseen(image) == [(2, 98), (3, 97), (4, 96), (5, 95)]
+def test_oldest_of_many_losses_are_merged() -> None:
+    image = image_with_losses(*((epoch, 100 - epoch) for epoch in range(1, images.LOSSES_MAX + 2)))
+    assert open_losses(image) == [(2, 98), (3, 97), (4, 96), (5, 95)]
     assert image.losses[PartitionId(FLIGHTS, 0)][0].at_ms == 101, "the time of the first"
 
 
-def test_a_snapshot_written_before_losses_were_acknowledged_is_read() -> None:
-    body = images.to_json(lost((1, 42)))
-    assert images.from_json(body) == lost((1, 42))
-    body = images.to_json(lost((1, 42)))
+def test_snapshot_from_before_acknowledged_losses_is_read() -> None:
+    body = images.to_json(image_with_losses((1, 42)))
+    assert images.from_json(body) == image_with_losses((1, 42))
+    body = images.to_json(image_with_losses((1, 42)))
     del body["losses"], body["topics"][0]["partitions"][0]["stored_end"]
     old = images.from_json(body)
-    assert old.losses == {} and old.topics["flights"].partitions == lost((1, 42)).topics["flights"].partitions
+    assert (
+        old.losses == {} and old.topics["flights"].partitions == image_with_losses((1, 42)).topics["flights"].partitions
+    )
 
 
-def test_an_image_never_changes() -> None:
+def test_image_is_immutable() -> None:
     before = Image().apply(ONE_OF_EACH, 3)
     copy = Image().apply(ONE_OF_EACH, 3)
     before.apply([kinds.TopicDeleted(FLIGHTS, 2000)], 4)
     assert before == copy
 
 
-def test_a_deleted_topic_frees_its_name_and_waits_for_the_collector() -> None:
+def test_deleted_topic_frees_its_name_and_waits_for_the_collector() -> None:
     image = Image().apply(ONE_OF_EACH, 3).apply([kinds.TopicDeleted(FLIGHTS, 2000)], 4)
     assert (image.topics, image.topics_by_id) == ({}, {})
     assert image.deleted_topics == {FLIGHTS: DeletedTopic("flights", FLIGHTS, 3, 2000)}
     assert image.apply([kinds.TopicForgotten(FLIGHTS)], 5).deleted_topics == {}
 
 
-def test_a_stop_of_an_older_incarnation_says_nothing_about_the_newer_one() -> None:
+def test_stop_of_an_older_incarnation_leaves_the_newer_one() -> None:
     image = Image().apply([ONE_OF_EACH[1], kinds.BrokerStopped(7, "i0")])
     assert image.brokers[7].alive
 
@@ -155,46 +160,46 @@ def test_unregistered_broker_is_gone_with_its_settings() -> None:
         kinds.TopicConfigChanged(TopicId("other"), {}),
     ],
 )
-def test_a_change_that_does_not_fit_is_a_forked_log(change: Change) -> None:
+def test_change_that_does_not_fit_is_a_forked_log(change: Change) -> None:
     image = Image().apply(ONE_OF_EACH, 3)
     with pytest.raises(Corrupt):
         image.apply([change], 4)
 
 
 @pytest.mark.parametrize("change", ONE_OF_EACH, ids=lambda change: type(change).__name__)
-def test_every_change_survives_its_encoding(change: Change) -> None:
+def test_every_change_decodes_to_what_was_encoded(change: Change) -> None:
     entry = Entry(9, 4, "n", (change,))
     assert layout.decode_entry(layout.encode_entry(entry), 9) == entry
 
 
-def test_every_kind_of_change_is_tried_here() -> None:
+def test_examples_have_every_kind_of_change() -> None:
     assert {type(change) for change in ONE_OF_EACH} | {kinds.TopicDeleted, kinds.TopicForgotten} == set(
         kinds.KINDS.values()
     )
 
 
-def test_an_unknown_kind_or_field_is_never_skipped() -> None:
+def test_unknown_kind_or_field_is_refused() -> None:
     good = to_json(kinds.TopicForgotten(FLIGHTS))
     for bad in ({"kind": "topic_frozen"}, good | {"more": 1}, {"kind": "topic_forgotten"}, {}):
         with pytest.raises(Corrupt):
             from_json(bad)
 
 
-def test_a_snapshot_is_the_same_image() -> None:
+def test_snapshot_decodes_to_the_same_image() -> None:
     image = Image().apply(ONE_OF_EACH, 3)
     deleted = image.apply([kinds.TopicDeleted(FLIGHTS, 2000)], 4)
     for each in (Image(), image, deleted):
         assert layout.decode_snapshot(layout.encode_snapshot(each), "key") == each
 
 
-def test_small_objects_survive_their_encoding() -> None:
+def test_small_objects_decode_to_what_was_encoded() -> None:
     boundary = Boundary((SnapshotRef(4, "a"), SnapshotRef(9, "b")), 4, 2, "n")
     assert layout.decode_boundary(layout.encode_boundary(boundary)) == boundary
     found = Format(1, "cluster", "n")
     assert layout.decode_format(layout.encode_format(found)) == found
 
 
-def test_a_flipped_bit_anywhere_is_found() -> None:
+def test_flipped_bit_anywhere_is_corrupt() -> None:
     body = layout.encode_entry(Entry(9, 4, "n", tuple(ONE_OF_EACH[:2])))
     for at in range(len(body)):
         spoiled = bytearray(body)
@@ -204,22 +209,22 @@ def test_a_flipped_bit_anywhere_is_found() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\0" * 64, b'{"crc":"00000000","body":}'])
-def test_what_was_never_an_object_is_corrupt(data: bytes) -> None:
+def test_bytes_that_are_no_object_are_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt):
         layout.decode_boundary(data)
 
 
-def test_an_entry_under_another_slots_key_is_corrupt() -> None:
+def test_entry_under_the_key_of_another_slot_is_corrupt() -> None:
     with pytest.raises(Corrupt):
         layout.decode_entry(layout.encode_entry(Entry(9, 4, "n", ())), 8)
 
 
-def test_epochs_never_go_back_along_the_log() -> None:
+def test_epochs_never_decrease_along_the_log() -> None:
     with pytest.raises(Corrupt, match="epoch 1 after epoch 2"):
         layout.apply_entries(Image(), [Entry(0, 2, "a", ()), Entry(1, 1, "b", ())])
 
 
-def test_the_boundary_keeps_two_snapshots_and_gives_up_what_the_older_one_covers() -> None:
+def test_boundary_keeps_two_snapshots_and_the_slots_after_the_older() -> None:
     first = Boundary().advance(SnapshotRef(10, "a"), "n1")
     second = first.advance(SnapshotRef(20, "b"), "n2")
     third = second.advance(SnapshotRef(30, "c"), "n3")
@@ -237,7 +242,7 @@ def test_the_boundary_keeps_two_snapshots_and_gives_up_what_the_older_one_covers
         {"kind": "topic_forgotten", "x": 1},
     ],
 )
-def test_a_change_of_another_shape_is_corrupt_and_names_its_object(change: object) -> None:
+def test_change_of_another_shape_is_corrupt_and_names_its_object(change: object) -> None:
     data = seal({"slot": 7, "epoch": 1, "nonce": "n", "changes": [change]})
     with pytest.raises(Corrupt) as corrupt:
         layout.decode_entry(data, 7)
@@ -245,20 +250,20 @@ def test_a_change_of_another_shape_is_corrupt_and_names_its_object(change: objec
 
 
 @pytest.mark.parametrize("body", [{}, {"slot": 1}, {**images.to_json(Image()), "topics": [{"name": "t"}]}])
-def test_a_snapshot_of_another_shape_is_corrupt_and_names_its_object(body: dict[str, object]) -> None:
+def test_snapshot_of_another_shape_is_corrupt_and_names_its_object(body: dict[str, object]) -> None:
     with pytest.raises(Corrupt) as corrupt:
         layout.decode_snapshot(seal(body), "meta/snap/x")
     assert corrupt.value.where == "meta/snap/x"
 
 
-def test_a_change_that_does_not_fit_names_its_entries() -> None:
+def test_error_of_a_change_that_does_not_fit_names_its_entries() -> None:
     entry = Entry(3, 1, "n", (kinds.TopicForgotten(TopicId("x")), kinds.TopicDeleted(TopicId("x"), 0)))
     with pytest.raises(Corrupt) as corrupt:
         layout.apply_entries(Image(), [entry])
     assert layout.slot_key(3) in corrupt.value.where
 
 
-def test_newer_format_is_known_by_its_version_alone() -> None:
+def test_newer_format_is_recognized_by_its_version_alone() -> None:
     assert layout.decode_format(seal({"version": 9, "uuid": "c"})).version == 9
 
 

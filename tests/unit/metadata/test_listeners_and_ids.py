@@ -1,4 +1,4 @@
-"""Metadata for the Kafka protocol: advertised listeners and allocated producer ids."""
+"""Tests of metadata for the Kafka protocol: advertised listeners and allocated producer ids."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_broker_registers_advertised_listeners_and_may_change_them() -> None:
     assert images.from_json(images.to_json(made.image)) == made.image
 
 
-def test_no_producer_id_is_given_twice_also_after_a_replay() -> None:
+def test_producer_ids_are_unique_also_after_a_replay() -> None:
     made = controller()
     blocks = []
     for _ in range(3):
@@ -49,7 +49,7 @@ def test_no_producer_id_is_given_twice_also_after_a_replay() -> None:
         again.apply([kinds.ProducerIdsAllocated(1, 0, PRODUCER_IDS)])
 
 
-def test_entries_written_before_there_were_listeners_are_read() -> None:
+def test_entries_from_before_listeners_are_read() -> None:
     old = kinds.to_json(kinds.BrokerRegistered(1, "i", "d", "127.0.0.1:1", "", 5))
     del old["listeners"], old["advertised_http"]
     assert kinds.from_json(old) == kinds.BrokerRegistered(1, "i", "d", "127.0.0.1:1", "", 5)
@@ -60,7 +60,7 @@ def test_entries_written_before_there_were_listeners_are_read() -> None:
         kinds.from_json(old)
 
 
-def test_a_snapshot_written_before_there_were_producer_ids_is_read() -> None:
+def test_snapshot_from_before_producer_ids_is_read() -> None:
     body = images.to_json(controller().image)
     del body["next_producer_id"]
     for broker in body["brokers"]:

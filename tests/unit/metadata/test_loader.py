@@ -1,4 +1,4 @@
-"""The loader: entries that are received, and changes that a broker applies."""
+"""Tests of the loader: entries that are received, and changes that a broker applies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiered.metadata.loader import MetadataLoader
 
 
 def test_changes_during_a_start_are_applied() -> None:
-    """A replica that was moved to another broker meanwhile leaves a log that must be dropped."""
+    """A replica that moves to another broker during the start leaves a log that must be dropped."""
 
     async def scenario() -> None:
         acted: list[tuple[Image, Image]] = []

@@ -1,4 +1,4 @@
-"""The metadata log in a store (M1, M2, M3): lost replies, late writes, rivals and collected slots."""
+"""Tests of the metadata log in a store (M1, M2, M3): lost replies, late writes, rivals and collected slots."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ async def controller(at: ObjectStore, clock: InstantClock, seed: int = 1) -> tup
     return log, await log.take_over(await log.load(), seed, f"i{seed}")
 
 
-def created(number: int) -> list[Change]:
+def topic_created(number: int) -> list[Change]:
     return [TopicCreated(f"t{number}", TopicId(f"id{number}"), ((1,),), {}, number)]
 
 
-def test_what_is_appended_is_loaded_in_order() -> None:
+def test_appended_changes_are_loaded_in_order() -> None:
     async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         for number in range(40):
-            image = image.apply(created(number), await log.append(created(number)))
+            image = image.apply(topic_created(number), await log.append(topic_created(number)))
         assert await load_image(memory) == image
         assert list(image.topics) == [f"t{number}" for number in range(40)]
         assert image.slot == 40
@@ -86,7 +86,7 @@ def test_what_is_appended_is_loaded_in_order() -> None:
     run(scenario())
 
 
-def test_an_empty_store_holds_no_cluster() -> None:
+def test_empty_store_has_no_cluster() -> None:
     async def scenario() -> None:
         memory, _ = store()
         with pytest.raises(Refused, match="no cluster"):
@@ -95,7 +95,7 @@ def test_an_empty_store_holds_no_cluster() -> None:
     run(scenario())
 
 
-def test_the_format_is_written_once_and_a_newer_one_is_refused() -> None:
+def test_format_is_written_once_and_a_newer_one_is_refused() -> None:
     async def scenario() -> None:
         memory, clock = store()
         first, wrote = await writer(memory, clock, 1).load_or_create_format()
@@ -110,7 +110,7 @@ def test_the_format_is_written_once_and_a_newer_one_is_refused() -> None:
 
 
 def test_credential_is_the_same_for_all_readers_of_the_format_only() -> None:
-    """Also for every later program, and in stores that were written before there was a credential."""
+    """The credential stays the same for every later version, and in stores from before there was one."""
     held = b'{"crc":"beee9a62","body":{"version":1,"cluster_id":"c","nonce":"00000000000000ff"}}'
     assert layout.encode_format(Format(1, "c", "00000000000000ff")) == held
     credential = layout.decode_format(held).credential
@@ -133,7 +133,7 @@ def test_entry_is_in_the_log_exactly_once_after_any_put_outcome(kind: FaultKind,
         await writer(memory, clock).load_or_create_format()
         image = await log.take_over(Image(), 1, "i1")
         for number in range(30):
-            image = image.apply(created(number), await log.append(created(number)))
+            image = image.apply(topic_created(number), await log.append(topic_created(number)))
         assert bad.hits[kind] > 0
         await clock.sleep(10)
         await memory.list("")
@@ -148,25 +148,25 @@ def test_new_controller_fences_the_old_one() -> None:
     async def scenario() -> None:
         memory, clock = store()
         old, _ = await controller(memory, clock, 1)
-        await old.append(created(1))
+        await old.append(topic_created(1))
         new, image = await controller(memory, clock, 2)
         assert (image.controller_epoch, image.controller) == (2, 2)
         with pytest.raises(Fenced):
-            await old.append(created(2))
-        await new.append(created(3))
+            await old.append(topic_created(2))
+        await new.append(topic_created(3))
         assert list((await load_image(memory)).topics) == ["t1", "t3"]
 
     run(scenario())
 
 
-def test_a_candidate_reads_what_the_old_controller_still_wrote() -> None:
+def test_candidate_reads_last_entries_of_the_old_controller() -> None:
     async def scenario() -> None:
         memory, clock = store()
         old, _ = await controller(memory, clock, 1)
         candidate = writer(memory, clock, 2)
         seen = await candidate.load()
-        await old.append(created(1))
-        await old.append(created(2))
+        await old.append(topic_created(1))
+        await old.append(topic_created(2))
         image = await candidate.take_over(seen, 2, "i2")
         assert list(image.topics) == ["t1", "t2"]
         assert image == await load_image(memory)
@@ -189,7 +189,7 @@ def test_one_of_two_candidates_becomes_controller() -> None:
     run(scenario())
 
 
-def test_a_candidacy_that_is_given_up_waits_for_nothing() -> None:
+def test_abandoned_candidacy_ends_at_once() -> None:
     async def scenario() -> None:
         memory, clock = store()
         faults = Faults([], random.Random(1))
@@ -211,12 +211,12 @@ def test_a_candidacy_that_is_given_up_waits_for_nothing() -> None:
     run(scenario())
 
 
-def test_snapshots_shorten_the_log_and_nothing_else() -> None:
+def test_snapshots_shorten_the_log_and_keep_the_image() -> None:
     async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         for number in range(60):
-            image = image.apply(created(number), await log.append(created(number)))
+            image = image.apply(topic_created(number), await log.append(topic_created(number)))
             if number % 10 == 9:
                 await log.write_snapshot(image)
         assert await load_image(memory) == image
@@ -227,18 +227,18 @@ def test_snapshots_shorten_the_log_and_nothing_else() -> None:
     run(scenario())
 
 
-def test_a_stalled_controller_cannot_fill_a_slot_that_was_collected() -> None:
+def test_stalled_controller_cannot_fill_a_collected_slot() -> None:
     async def scenario() -> None:
         memory, clock = store()
         stalled, _ = await controller(memory, clock, 1)
         new, image = await controller(memory, clock, 2)
         for number in range(30):
-            image = image.apply(created(number), await new.append(created(number)))
+            image = image.apply(topic_created(number), await new.append(topic_created(number)))
             if number in (19, 29):
                 await new.write_snapshot(image)
         assert await memory.list(layout.slot_key(stalled.next_slot)) == []
         with pytest.raises(Fenced, match="collected"):
-            await stalled.append(created(99))
+            await stalled.append(topic_created(99))
         assert await load_image(memory) == image
 
     run(scenario())
@@ -263,7 +263,7 @@ class Overtaken:
         return getattr(self.inner, name)
 
 
-def test_a_reader_that_the_collection_overtakes_starts_over() -> None:
+def test_reader_overtaken_by_collection_starts_over() -> None:
     async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
@@ -271,7 +271,7 @@ def test_a_reader_that_the_collection_overtakes_starts_over() -> None:
         async def overtake() -> None:
             nonlocal image
             for number in range(30):
-                image = image.apply(created(number), await log.append(created(number)))
+                image = image.apply(topic_created(number), await log.append(topic_created(number)))
                 if number in (10, 20):
                     await log.write_snapshot(image)
 
@@ -282,7 +282,7 @@ def test_a_reader_that_the_collection_overtakes_starts_over() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_boundary_whose_put_is_lost_or_late_still_only_grows(seed: int) -> None:
+def test_boundary_only_grows_also_after_lost_or_late_puts(seed: int) -> None:
     async def scenario() -> None:
         memory, clock = store()
         rules = [
@@ -293,7 +293,7 @@ def test_a_boundary_whose_put_is_lost_or_late_still_only_grows(seed: int) -> Non
         log, image = await controller(bad, clock)
         collected = -1
         for number in range(20):
-            image = image.apply(created(number), await log.append(created(number)))
+            image = image.apply(topic_created(number), await log.append(topic_created(number)))
             await log.write_snapshot(image)
             boundary = (await load_metadata(memory)).boundary
             assert boundary.collected >= collected
@@ -303,14 +303,14 @@ def test_a_boundary_whose_put_is_lost_or_late_still_only_grows(seed: int) -> Non
     run(scenario())
 
 
-def test_a_replay_that_would_be_long_asks_for_a_snapshot() -> None:
+def test_long_replay_makes_a_snapshot_due() -> None:
     async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         number = 0
         while not log.is_snapshot_due:
             number += 1
-            image = image.apply(created(number), await log.append(created(number)))
+            image = image.apply(topic_created(number), await log.append(topic_created(number)))
         assert number > 100
         await log.write_snapshot(image)
         assert not log.is_snapshot_due
@@ -318,11 +318,11 @@ def test_a_replay_that_would_be_long_asks_for_a_snapshot() -> None:
     run(scenario())
 
 
-def test_a_garbled_entry_stops_the_reader() -> None:
+def test_garbled_entry_stops_the_reader() -> None:
     async def scenario() -> None:
         memory, clock = store()
         log, _ = await controller(memory, clock)
-        slot = await log.append(created(1))
+        slot = await log.append(topic_created(1))
         got = await memory.get(layout.slot_key(slot))
         assert isinstance(got, GetResult)
         await memory.put(layout.slot_key(slot), got.data[:-9] + b"x" + got.data[-8:])
@@ -334,12 +334,12 @@ def test_a_garbled_entry_stops_the_reader() -> None:
 
 @pytest.mark.parametrize("snapshots", [1, 2, 3])
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_snapshot_that_is_lost_or_garbled_is_made_up_for_by_what_lies_before_it(snapshots: int, gone: bool) -> None:
+def test_lost_or_garbled_snapshot_is_replaced_by_the_one_before(snapshots: int, gone: bool) -> None:
     async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         for number in range(10 * snapshots + 3):
-            image = image.apply(created(number), await log.append(created(number)))
+            image = image.apply(topic_created(number), await log.append(topic_created(number)))
             if number % 10 == 9:
                 await log.write_snapshot(image)
         keys = [item.key for item in await memory.list(layout.SNAPSHOT_PREFIX)]

@@ -1,4 +1,4 @@
-"""The watched store: what it counts, and when an outage begins and ends."""
+"""Tests of the metered store: its counters, and the begin and end of an outage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiered.object_store.metered import MeteredStore
 from tiered.ports import GetResult, NotFound
 
 
-def test_an_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
+def test_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
     loop = SimLoop(1)
 
     async def scenario() -> None:
@@ -43,7 +43,7 @@ def test_an_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
     loop.run(scenario())
 
 
-def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
+def test_requests_and_bytes_are_counted_by_outcome() -> None:
     loop = SimLoop(1)
 
     async def scenario() -> None:
@@ -74,7 +74,7 @@ def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
     loop.run(scenario())
 
 
-def test_refusal_and_silence_of_a_store_are_distinguished() -> None:
+def test_refusal_and_timeout_of_a_store_are_distinguished() -> None:
     class Locked(MemoryStore):
         async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
             raise Unavailable("AccessDenied", refused=True)

@@ -1,4 +1,5 @@
-"""Parts read as one file: windows, seeks, and files that go or shrink meanwhile."""
+"""Tests of an upload body, several parts that read as one file: windows, seeks, and files that vanish or shrink
+meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def file(disk: Disk) -> File:
     return file
 
 
-def test_windows_cut_across_parts(file: File) -> None:
+def test_window_may_span_parts(file: File) -> None:
     parts = UploadBody([b"abc", FileSlice(file, 100, 1000), b"", memoryview(b"xyz")])
     whole = b"abc" + DATA[100:1100] + b"xyz"
     assert (parts.size, parts.join()) == (1006, whole)
@@ -37,7 +38,7 @@ def test_windows_cut_across_parts(file: File) -> None:
         assert parts.window(start, length).read() == whole[start : start + length]
 
 
-def test_a_window_is_a_file_that_can_be_sent_again(file: File) -> None:
+def test_window_can_be_read_again(file: File) -> None:
     window = UploadBody([b"abc", FileSlice(file, 0, 100)]).window(1, 50)
     whole = (b"abc" + DATA)[1:51]
     assert (window.read(10), window.tell(), window.read()) == (whole[:10], 10, whole[10:])
@@ -47,13 +48,13 @@ def test_a_window_is_a_file_that_can_be_sent_again(file: File) -> None:
     assert window.readable() and window.seekable()
 
 
-def test_a_file_may_be_removed_meanwhile(disk: Disk, file: File) -> None:
+def test_removed_file_is_still_uploaded(disk: Disk, file: File) -> None:
     parts = UploadBody([FileSlice(file, 0, 100)])
     disk.remove("f")
     assert parts.join() == DATA[:100]
 
 
-def test_a_file_with_a_descriptor_may_even_be_closed_meanwhile(tmp_path: Path) -> None:
+def test_closed_file_with_a_descriptor_is_still_uploaded(tmp_path: Path) -> None:
     file = LocalDisk(str(tmp_path)).open("f", create=True)
     file.append([DATA])
     parts = UploadBody([FileSlice(file, 0, 100)])
@@ -61,14 +62,14 @@ def test_a_file_with_a_descriptor_may_even_be_closed_meanwhile(tmp_path: Path) -
     assert parts.join() == DATA[:100]
 
 
-def test_a_file_that_became_shorter_is_an_error_not_a_short_object(file: File) -> None:
+def test_shortened_file_is_an_error_and_no_short_object(file: File) -> None:
     parts = UploadBody([FileSlice(file, 0, 10_000)])
     file.truncate(5000)
     with pytest.raises(Unavailable, match="became shorter"):
         parts.join()
 
 
-def test_a_closed_file_cannot_be_uploaded(tmp_path: Path) -> None:
+def test_closed_file_is_not_uploaded(tmp_path: Path) -> None:
     file = LocalDisk(str(tmp_path)).open("f", create=True)
     file.close()
     with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""Record batches: layout, stamps, encoding, decoding, and batches that Apache Kafka 4.2 wrote."""
+"""Tests of record batches: layout, stamps, encoding, decoding, and batches that Apache Kafka 4.2 wrote."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiered.records.batch import (
 from tiered.records.model import Codec, Header, ProducerRecord, Record
 
 KAFKA = Path(__file__).parent / "kafka"
-"""`<codec>.log`: one batch of twenty records each, sent by Kafka's console producer with that codec."""
+"""Files `<codec>.log`: one batch of twenty records each, sent by Kafka's console producer with that codec."""
 
 Plain = tuple[int, bytes | None, bytes | None, list[Header]]
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
@@ -39,7 +39,7 @@ def three() -> list[ProducerRecord]:
 
 @pytest.mark.parametrize("codec", Codec)
 @given(produced=st.lists(PRODUCED, min_size=1, max_size=20), base_offset=st.integers(0, 2**62))
-def test_what_is_encoded_is_decoded(codec: Codec, produced: list[Plain], base_offset: int) -> None:
+def test_batch_decodes_to_what_was_encoded(codec: Codec, produced: list[Plain], base_offset: int) -> None:
     batch = encode_batch(produced, codec=codec, base_offset=base_offset)
     assert decode_records(batch) == [
         Record(base_offset + n, timestamp, key, value, tuple(headers))
@@ -49,7 +49,7 @@ def test_what_is_encoded_is_decoded(codec: Codec, produced: list[Plain], base_of
     assert native.walk(batch).why == ""
 
 
-def test_header_fields() -> None:
+def test_header_has_the_fields_of_the_batch() -> None:
     batch = encode_batch(
         three(), base_offset=7, leader_epoch=3, codec=Codec.ZSTD, producer_id=9, producer_epoch=2,
         base_sequence=2**31 - 2, transactional=True,
@@ -74,19 +74,19 @@ def test_header_fields() -> None:
         (bytes(8) + b"\0\0\0\x31" + bytes(4) + b"\x01" + bytes(60), "magic 1 is not 2"),
     ],
 )
-def test_a_header_that_cannot_be(batch: bytes, words: str) -> None:
+def test_invalid_header_is_corrupt(batch: bytes, words: str) -> None:
     with pytest.raises(Corrupt, match=words):
         decode_header(batch)
 
 
-def test_an_unknown_codec_is_corrupt() -> None:
+def test_unknown_codec_is_corrupt() -> None:
     batch = bytearray(encode_batch(three()))
     batch[22] = 5
     with pytest.raises(Corrupt, match="unknown compression codec 5"):
         decode_records(batch)
 
 
-def test_a_batch_that_is_cut_is_corrupt() -> None:
+def test_cut_batch_is_corrupt() -> None:
     batch = encode_batch(three())
     with pytest.raises(Corrupt, match="batch is short"):
         decode_records(batch[:-1])
@@ -94,7 +94,7 @@ def test_a_batch_that_is_cut_is_corrupt() -> None:
         set_append_time(bytearray(batch[:-1]), 0, 1)
 
 
-def test_a_stamp_keeps_the_crc() -> None:
+def test_stamp_keeps_the_crc() -> None:
     batch = bytearray(b"before" + encode_batch(three()))
     stamp(batch, 6, 123456789012, 42)
     assert native.walk(batch, 6).why == ""
@@ -121,13 +121,13 @@ def test_first_record_at_or_after_a_time(timestamp: int, found: tuple[int, int] 
     assert first_at_or_after(encode_batch(three(), base_offset=10, codec=Codec.LZ4), 0, timestamp) == found
 
 
-def test_no_records_are_no_batch() -> None:
+def test_batch_without_records_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         encode_batch([])
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_that_grows_too_large_is_corrupt(codec: Codec) -> None:
+def test_batch_that_expands_too_far_is_corrupt(codec: Codec) -> None:
     batch = encode_batch([(0, None, bytes(1 << 20), ())], codec=codec)
     with pytest.raises(Corrupt, match="more than 65536 bytes"):
         decode_records(batch, max_bytes=1 << 16)
@@ -136,8 +136,8 @@ def test_a_batch_that_grows_too_large_is_corrupt(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_above_a_mebibyte_a_batch_becomes_a_hundred_times_its_size(codec: Codec) -> None:
-    """Each stored byte may make readers decompress a hundred."""
+def test_batch_above_a_mebibyte_expands_at_most_a_hundredfold(codec: Codec) -> None:
+    """Otherwise each stored byte could make readers decompress a thousand."""
     small, bomb = (encode_batch([(0, None, bytes(size), ())], codec=codec) for size in ((1 << 20) - 20, 20 << 20))
     assert decode_records(small)[0].value == bytes((1 << 20) - 20)
     with pytest.raises(Corrupt, match=f"more than {decompressed_max(len(bomb) - HEADER_BYTES)} bytes"):
@@ -155,7 +155,7 @@ def test_records_and_headers_of_a_batch_are_bounded_together() -> None:
         decode_records(many)
 
 
-def test_a_count_beyond_what_the_bytes_can_hold_takes_no_memory() -> None:
+def test_record_count_above_the_bytes_takes_no_memory() -> None:
     batch = bytearray(encode_batch(three()))
     batch[23:27] = (2**31 - 2).to_bytes(4, "big")
     batch[57:61] = (2**31 - 1).to_bytes(4, "big")
@@ -164,7 +164,7 @@ def test_a_count_beyond_what_the_bytes_can_hold_takes_no_memory() -> None:
             call(batch)
 
 
-def test_check_wants_offsets_without_gaps() -> None:
+def test_check_refuses_gaps_between_offsets() -> None:
     batch = bytearray(encode_batch(three()))
     batch[23:27] = (3).to_bytes(4, "big")
     with pytest.raises(Corrupt, match="3 records, but last offset delta 3"):
@@ -173,8 +173,9 @@ def test_check_wants_offsets_without_gaps() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("latest", [0, 1004, 1006, -1, (1 << 63) - 1, -(1 << 63)])
-def test_check_wants_the_latest_timestamp_to_be_that_of_a_record(codec: Codec, latest: int) -> None:
-    """Look-up by time and retention trust the header: a record must not hide behind it, nor outlive it."""
+def test_check_refuses_a_latest_timestamp_that_no_record_has(codec: Codec, latest: int) -> None:
+    """Time look-ups and retention trust the header. A wrong timestamp there would hide a record, or keep it too
+    long."""
     batch = bytearray(encode_batch(three(), codec=codec))
     assert check_batch(batch).max_timestamp == 1005
     batch[35:43] = latest.to_bytes(8, "big", signed=True)
@@ -189,7 +190,7 @@ def test_records_above_the_last_offset_are_corrupt() -> None:
         decode_records(batch)
 
 
-def test_sections_leave_control_batches_out() -> None:
+def test_record_sections_leave_control_batches_out() -> None:
     log = (
         encode_batch(three())
         + encode_batch(three(), control=True, base_offset=3)
@@ -204,7 +205,7 @@ def kafka_batch(codec: Codec) -> bytes:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_reads_what_kafka_wrote(codec: Codec) -> None:
+def test_batches_of_kafka_decode(codec: Codec) -> None:
     log = kafka_batch(codec)
     walked = native.walk(log)
     assert (len(walked.batches), walked.end, walked.why) == (1, len(log), "")
@@ -220,7 +221,7 @@ def test_reads_what_kafka_wrote(codec: Codec) -> None:
     assert max(record.timestamp for record in found) == decode_header(log).max_timestamp
 
 
-def test_writes_the_bytes_that_kafka_wrote() -> None:
+def test_encoder_writes_kafkas_bytes() -> None:
     log = kafka_batch(Codec.NONE)
     head = decode_header(log)
     produced = [(r.timestamp, r.key, r.value, r.headers) for r in decode_records(log)]

@@ -1,4 +1,4 @@
-"""Codecs: what goes in comes out, whatever wrote it; and nothing takes more memory than it was given."""
+"""Tests of codecs: data survives a round trip with every writer, and no input takes more memory than allowed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_one_byte_above_the_bound_is_refused(codec: Codec) -> None:
 
 
 def bombs() -> dict[str, tuple[Codec, bytes]]:
-    """A few KiB each that become 256 MiB."""
+    """Returns a few KiB for each codec that expand to 256 MiB."""
     zeros = bytes(256 * MIB)
     return {
         "gzip": (Codec.GZIP, compress(Codec.GZIP, zeros)),
@@ -72,7 +72,7 @@ for name, (codec, bomb) in bombs.items():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited by what /proc says")
 def test_bombs_stay_within_the_bound() -> None:
-    """Each in a process that may take 32 MiB more than it has, held against a bound of 4 MiB."""
+    """Each bomb runs in a process that may take 32 MiB more than it has, with a bound of 4 MiB."""
     made = bombs()
     paths = os.pathsep.join(path for path in sys.path if path)
     run = subprocess.run(
@@ -101,14 +101,14 @@ def test_declared_sizes_are_not_trusted(codec: Codec, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_a_cut_at_any_byte_is_found(codec: Codec) -> None:
+def test_cut_at_any_byte_is_corrupt(codec: Codec) -> None:
     whole = compress(codec, bytes(range(256)) * 4)
     for cut in range(len(whole)):
         with pytest.raises(Corrupt):
             decompress(codec, whole[:cut], 1 << 16)
 
 
-def test_gzip_members_follow_each_other_up_to_a_number_of_them() -> None:
+def test_number_of_gzip_members_is_bounded() -> None:
     empty, whole = (zlib.compress(data, 9, 31) for data in (b"", bytes(range(256)) * 1000))
     assert decompress(Codec.GZIP, whole + empty * (GZIP_MEMBERS_MAX - 2) + whole, 1 << 20) == bytes(range(256)) * 2000
     with patch.object(zlib, "decompressobj", wraps=zlib.decompressobj) as made:
@@ -119,8 +119,8 @@ def test_gzip_members_follow_each_other_up_to_a_number_of_them() -> None:
             assert made.call_count == GZIP_MEMBERS_MAX
 
 
-def test_what_follows_a_gzip_member_is_looked_at_in_slices() -> None:
-    """Each member copies what follows it: of 20 MB behind a thousand of them that would be 20 GB."""
+def test_bytes_behind_a_gzip_member_are_read_in_slices() -> None:
+    """Each member copies the bytes behind it: 20 MB behind a thousand members would cost 20 GB of copies."""
     seen: list[int] = []
 
     class Noted:
@@ -141,8 +141,8 @@ def test_what_follows_a_gzip_member_is_looked_at_in_slices() -> None:
     assert max(seen[1:]) <= GZIP_SLICE < len(data) - 20_000
 
 
-def test_cut_snappy_never_gives_other_bytes() -> None:
-    """Its framing has no end mark: a cut between two blocks is found by the record count."""
+def test_cut_snappy_never_decodes_to_other_bytes() -> None:
+    """The framing of snappy has no end mark. A cut between two blocks is found by the record count."""
     data = bytes(range(256)) * 400
     whole = compress(Codec.SNAPPY, data)
     for cut in range(0, len(whole), 97):
@@ -160,7 +160,7 @@ def test_bytes_after_the_end_are_refused(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(garbage=st.binary(max_size=200))
-def test_garbage_is_corrupt_and_nothing_else(codec: Codec, garbage: bytes) -> None:
+def test_garbage_raises_only_corrupt(codec: Codec, garbage: bytes) -> None:
     try:
         assert len(decompress(codec, garbage, 1000)) <= 1000
     except Corrupt as error:
@@ -169,7 +169,7 @@ def test_garbage_is_corrupt_and_nothing_else(codec: Codec, garbage: bytes) -> No
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(data=st.data())
-def test_flipped_bits_are_corrupt_and_nothing_else(codec: Codec, data: st.DataObject) -> None:
+def test_flipped_bits_raise_only_corrupt(codec: Codec, data: st.DataObject) -> None:
     whole = bytearray(compress(codec, b"some words, some words again, and some more words" * 20))
     whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
@@ -178,7 +178,7 @@ def test_flipped_bits_are_corrupt_and_nothing_else(codec: Codec, data: st.DataOb
         assert error.why.startswith(codec.name.lower())
 
 
-def test_reads_what_other_writers_write() -> None:
+def test_data_of_other_writers_decompresses() -> None:
     data = b'{"a": 1, "b": "two"}' * 500
     linked = lz4.frame.compress(data, block_linked=True, store_size=True, content_checksum=True)
     stream = zstandard.ZstdCompressor(level=19).compressobj()
@@ -189,18 +189,18 @@ def test_reads_what_other_writers_write() -> None:
     assert decompress(Codec.GZIP, gzip.compress(data[:100]) + gzip.compress(data[100:]), 1 << 20) == data
 
 
-def test_zstd_without_a_size_in_it_may_grow_by_any_factor() -> None:
+def test_zstd_without_a_stated_size_may_expand_by_any_factor() -> None:
     data = bytes(3 * MIB)
     assert decompress(Codec.ZSTD, zstandard.ZstdCompressor(write_content_size=False).compress(data), 3 * MIB) == data
 
 
-def test_lz4_frames_are_such_as_java_reads() -> None:
+def test_lz4_frames_have_the_form_that_java_reads() -> None:
     frame = compress(Codec.LZ4, b"x" * 200_000)
     assert lz4.frame.get_frame_info(frame)["block_linked"] is False
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_levels(codec: Codec) -> None:
+def test_higher_level_compresses_better(codec: Codec) -> None:
     data = b"".join(b"%d,%d;" % (i, i * i % 9973) for i in range(5000))
     assert len(compress(codec, data, 9)) < len(compress(codec, data, 1))
     assert decompress(codec, compress(codec, data, 9), len(data)) == data

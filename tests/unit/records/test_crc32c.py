@@ -1,4 +1,5 @@
-"""CRC-32C: the vectors of RFC 3720 appendix B.4, and every path of the C code against the tables of another author."""
+"""Tests of CRC-32C: the vectors of RFC 3720 appendix B.4, and every path of the C code against the tables of another
+author."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_every_length_and_alignment(size: int, start: int) -> None:
 
 @pytest.mark.skipif(not native.NATIVE, reason="the C extension is not built here")
 @pytest.mark.parametrize("size", [0, 1, 9, 255, 511, 512, 513, 767, 768, 1024, 4097, 12288, 12289, 65537])
-def test_every_way_gives_the_same_sum(size: int) -> None:
+def test_every_implementation_gives_the_same_sum(size: int) -> None:
     from tiered.records._native import crc32c_ways
 
     data = random.Random(size).randbytes(size)
@@ -52,6 +53,6 @@ def test_every_way_gives_the_same_sum(size: int) -> None:
 
 
 @given(st.binary(max_size=5000), st.data())
-def test_goes_on_where_it_stopped(data: bytes, draw: st.DataObject) -> None:
+def test_sum_continues_from_an_earlier_one(data: bytes, draw: st.DataObject) -> None:
     cut = draw.draw(st.integers(0, len(data)))
     assert native.crc32c(data[cut:], native.crc32c(data[:cut])) == pure.crc32c(data)

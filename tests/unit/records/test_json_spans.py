@@ -1,4 +1,4 @@
-"""Spans of JSON values in a stream, from the C extension and from plain Python."""
+"""Tests of the spans of JSON values in a stream, from the C extension and from plain Python."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VALUES = st.recursive(
         (b"[[[", [], 0),
     ],
 )
-def test_examples(json_spans: Spans, text: bytes, spans: list[tuple[int, int]], rest: int) -> None:
+def test_spans_of_examples(json_spans: Spans, text: bytes, spans: list[tuple[int, int]], rest: int) -> None:
     assert json_spans(text) == (spans, rest)
 
 
@@ -53,13 +53,13 @@ def test_examples(json_spans: Spans, text: bytes, spans: list[tuple[int, int]], 
         (b"[" * 65, "nested deeper than 64 at 64"),
     ],
 )
-def test_garbage_that_comes_first_is_an_error(json_spans: Spans, text: bytes, words: str) -> None:
+def test_garbage_before_a_value_is_an_error(json_spans: Spans, text: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         json_spans(text)
 
 
 @pytest.mark.parametrize("json_spans", TWINS)
-def test_garbage_that_comes_later_is_the_rest(json_spans: Spans) -> None:
+def test_garbage_behind_a_value_is_the_rest(json_spans: Spans) -> None:
     assert json_spans(b'{"a":1} ]{"b":2}') == ([(0, 7)], 8)
 
 
@@ -70,7 +70,7 @@ def test_depth_of_64_is_allowed(json_spans: Spans) -> None:
 
 
 @given(st.lists(VALUES, max_size=5), st.sampled_from(["", " ", "\n\t"]), st.booleans())
-def test_valid_values_come_back_one_by_one(values: list[Any], between: str, ascii_only: bool) -> None:
+def test_valid_values_are_found_one_by_one(values: list[Any], between: str, ascii_only: bool) -> None:
     text = "".join(json.dumps(v, ensure_ascii=ascii_only) + (between or "\n") for v in values).encode()
     spans, rest = native.json_spans(text)
     assert [json.loads(text[start:end]) for start, end in spans] == values
@@ -78,7 +78,7 @@ def test_valid_values_come_back_one_by_one(values: list[Any], between: str, asci
 
 
 @given(st.lists(VALUES, min_size=1, max_size=3), st.data())
-def test_a_stream_in_two_pieces_gives_the_same_values(values: list[Any], data: st.DataObject) -> None:
+def test_stream_in_two_pieces_gives_the_same_values(values: list[Any], data: st.DataObject) -> None:
     text = "".join(json.dumps(v) + "\n" for v in values).encode()
     cut = data.draw(st.integers(0, len(text)))
     first, rest = native.json_spans(text[:cut])
@@ -88,7 +88,7 @@ def test_a_stream_in_two_pieces_gives_the_same_values(values: list[Any], data: s
 
 
 @given(st.binary(max_size=60) | st.text('{}[]"\\ ,:1tn\n', max_size=60).map(str.encode))
-def test_c_and_python_agree_on_anything(text: bytes) -> None:
+def test_c_and_python_agree_on_any_bytes(text: bytes) -> None:
     def outcome(json_spans: Spans) -> object:
         try:
             return json_spans(memoryview(text))

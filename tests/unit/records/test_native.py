@@ -1,4 +1,5 @@
-"""The choice of the record functions: the C extension where it was built, plain Python on request and as fallback."""
+"""Tests of the choice of the record functions: the C extension if it was built, plain Python on request and as
+fallback."""
 
 from __future__ import annotations
 
@@ -27,24 +28,24 @@ def run(**env: str) -> str:
     ).stdout
 
 
-def test_plain_python_by_request() -> None:
+def test_plain_python_is_used_on_request() -> None:
     assert run(TIERED_PURE="1").split() == ["False", str(0xE3069283), "tiered.records.pure"]
 
 
 @pytest.mark.skipif(not native.NATIVE, reason="the C extension is not built here")
-def test_the_extension_where_it_was_built() -> None:
+def test_extension_is_used_if_it_was_built() -> None:
     assert run(TIERED_PURE="0").split()[:2] == ["True", str(0xE3069283)]
 
 
 @pytest.mark.skipif(not native.NATIVE or sys.platform != "linux", reason="the C extension is not built here")
-def test_the_extension_ends_a_process_whose_stack_is_overwritten() -> None:
+def test_extension_aborts_a_process_whose_stack_is_overwritten() -> None:
     (built,) = Path(native.__file__).parent.glob("_native*.so")
     assert b"__stack_chk_fail" in built.read_bytes()
 
 
-def test_nothing_returns_a_reference_that_only_newer_pythons_may_leave_out() -> None:
-    """Python 3.12 and 3.13 build `Py_RETURN_NONE` without a new reference, for None is immortal there. The extension
-    that they build runs on 3.11 too, where the process ends once None has no references left."""
+def test_every_function_returns_a_new_reference_to_none() -> None:
+    """Python 3.12 and 3.13 build `Py_RETURN_NONE` without a new reference, because None is immortal there. An extension
+    that they build runs on 3.11 too, where the process aborts once None has no references left."""
     sources = sorted((Path(native.__file__).parent / "c").glob("*.c"))
     assert sources and not [path.name for path in sources if re.search(r"\bPy_RETURN_", path.read_text())]
 

@@ -1,4 +1,5 @@
-"""Keys go where Kafka's own clients put them. Vectors: `UtilsTest.testMurmur2` of Apache Kafka."""
+"""Tests of the partitioner: keys go to the partitions that Kafka's own clients choose. Vectors: `UtilsTest.testMurmur2`
+of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def test_known_hashes(key: bytes, hashed: int) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_c_and_python_agree(key: bytes) -> None:
+def test_c_and_python_give_the_same_partition(key: bytes) -> None:
     assert native.murmur2(memoryview(key)) == pure.murmur2(key)
 
 
@@ -36,5 +37,5 @@ def test_partition_is_in_range(key: bytes, partitions: int) -> None:
     assert 0 <= partition_of(key, partitions) < partitions
 
 
-def test_a_negative_hash_is_made_positive_as_kafka_does() -> None:
+def test_negative_hash_is_made_positive_as_in_kafka() -> None:
     assert partition_of(b"foobar", 6) == (-790332482 & 0x7FFFFFFF) % 6

@@ -1,4 +1,4 @@
-"""Opened batches as a pyarrow RecordBatch: valid, typed as Spark's Kafka source, equal to the rows."""
+"""Tests of opened batches as a pyarrow RecordBatch: valid, typed as Spark's Kafka source, equal to the rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRODUCED = st.lists(st.tuples(st.integers(0, 2**41), BYTES, BYTES, HEADERS), min
 
 
 @given(st.lists(PRODUCED, max_size=4), st.sampled_from(Codec), st.integers(0, 20), st.integers(0, 40))
-def test_rows_and_columns_say_the_same(batches: list[list[ProducerRecord]], codec: Codec, start: int, end: int) -> None:
+def test_columns_equal_the_rows(batches: list[list[ProducerRecord]], codec: Codec, start: int, end: int) -> None:
     log, base = b"", 0
     for produced in batches:
         log += encode_batch(produced, base_offset=base, codec=codec)
@@ -49,19 +49,19 @@ def test_rows_and_columns_say_the_same(batches: list[list[ProducerRecord]], code
 
 
 @pytest.mark.parametrize("implementation", [native, pure], ids=["native", "pure"])
-def test_no_records_are_empty_arrays(implementation: ModuleType) -> None:
+def test_batch_without_records_gives_empty_arrays(implementation: ModuleType) -> None:
     for array in to_arrays(implementation.arrow([], COLUMNS)).values():
         array.validate(full=True)
         assert len(array) == 0
 
 
-def test_only_asked_columns_in_their_order() -> None:
+def test_only_requested_columns_are_returned_in_their_order() -> None:
     log = encode_batch([(5, b"k", b"v", ())], log_append_time=True)
     table = record_batch(open_sections(log, native.walk(log).batches), ["value", "timestampType"])
     assert table.to_pydict() == {"value": [b"v"], "timestampType": [1]}
 
 
-def test_timestamps_beyond_microseconds_are_held_at_the_ends() -> None:
+def test_timestamps_beyond_microseconds_are_clamped() -> None:
     log = encode_batch([(2**62, None, None, ())]) + encode_batch([(-(2**62), None, None, ())])
     column = record_batch(open_sections(log, native.walk(log).batches), ["timestamp"]).column(0)
     assert column.cast(pa.int64()).to_pylist() == [2**63 - 1, -(2**63)]

@@ -1,4 +1,4 @@
-"""The C extension and plain Python give equal results, and equal words for every fault, on any input."""
+"""Tests that the C extension and plain Python give equal results, and equal error texts, on any input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EDGES = [0, 1, -1, 63, 64, -64, -65, 8191, 8192, 2**31 - 1, -(2**31), 2**31, 2**
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """The result, or the kind and words of the error."""
+    """Returns the result, or the type and text of the error."""
     try:
         return call()
     except (Corrupt, ValueError, OverflowError) as error:
@@ -42,8 +42,8 @@ def both(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 @st.composite
-def mutated(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
-    """Bytes with a few of them changed, cut out, doubled, or the end cut off."""
+def mutated_bytes(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
+    """Draws bytes with a few of them changed, cut out, doubled, or the end cut off."""
     data = bytearray(draw(whole))
     for _ in range(draw(st.integers(0, 3))):
         if not data:
@@ -64,8 +64,8 @@ def mutated(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
 
 
 @st.composite
-def crafted(draw: st.DrawFn) -> bytes:
-    """A record section from varints that lie about lengths, counts and deltas."""
+def hostile_sections(draw: st.DrawFn) -> bytes:
+    """Draws a record section of varints that state wrong lengths, counts and deltas."""
     out = bytearray()
     for number in range(draw(st.integers(1, 3))):
         body = bytearray(1)
@@ -87,21 +87,21 @@ def crafted(draw: st.DrawFn) -> bytes:
 
 
 SECTIONS = PRODUCED.map(lambda produced: pure.encode_records(produced))
-HOSTILE = mutated(SECTIONS) | crafted() | st.binary(max_size=60)
+HOSTILE = mutated_bytes(SECTIONS) | hostile_sections() | st.binary(max_size=60)
 
 
 @given(PRODUCED, st.integers(-(2**40), 2**40))
-def test_encode(produced: list[ProducerRecord], base: int) -> None:
+def test_encode_agrees_on_any_records(produced: list[ProducerRecord], base: int) -> None:
     assert isinstance(both("encode_records", produced, base), bytes)
 
 
 @given(st.lists(st.tuples(st.sampled_from(EDGES[:-1]), BYTES, BYTES, HEADERS), max_size=3), st.sampled_from(EDGES))
-def test_encode_at_the_edges(produced: list[ProducerRecord], base: int) -> None:
+def test_encode_agrees_at_the_edges_of_numbers(produced: list[ProducerRecord], base: int) -> None:
     both("encode_records", produced, base)
 
 
 @given(SECTIONS, st.integers(0, 2**62), st.integers(-1, 2**50), st.sampled_from([-1, 0, 77]))
-def test_valid_sections(payload: bytes, base_offset: int, base_timestamp: int, append_time: int) -> None:
+def test_valid_sections_decode_alike(payload: bytes, base_offset: int, base_timestamp: int, append_time: int) -> None:
     count = len(both("rows", payload, 0, 0, -1, _count(payload)))
     assert both("check_records", payload, count) is None
     rows = both("rows", payload, base_offset, base_timestamp, append_time, count)
@@ -126,7 +126,9 @@ def _count(payload: bytes) -> int:
     st.sampled_from(EDGES),
     st.sampled_from([-1, 0, 2**62]),
 )
-def test_hostile_sections(payload: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int) -> None:
+def test_hostile_sections_fail_alike(
+    payload: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int
+) -> None:
     both("check_records", payload, count)
     both("rows", payload, base_offset, base_timestamp, append_time, count)
     both("first_at_or_after", payload, base_offset, base_timestamp, 1000, count)
@@ -138,11 +140,11 @@ def test_hostile_sections(payload: bytes, count: int, base_offset: int, base_tim
 
 
 def small_section() -> bytes:
-    """Two records with every kind of field: null and not, with and without headers, a varint of two bytes."""
+    """Returns two records with every kind of field: null and not, with and without headers, a varint of two bytes."""
     return native.encode_records([(70, b"k", None, [("h", b"x"), ("n", None)]), (1, None, b"v" * 70, [])])
 
 
-def test_every_value_of_every_byte_of_a_section() -> None:
+def test_section_with_any_value_of_any_byte_decodes_alike() -> None:
     whole = small_section()
     for at in range(len(whole)):
         for value in range(256):
@@ -152,8 +154,9 @@ def test_every_value_of_every_byte_of_a_section() -> None:
 
 
 @pytest.mark.parametrize("field", range(8))
-def test_varints_of_every_width_in_every_field(field: int) -> None:
-    """Fields: record length, timestamp delta, offset delta, key, value, header count, header key, header value."""
+def test_varints_of_every_width_decode_alike(field: int) -> None:
+    """The fields are record length, timestamp delta, offset delta, key, value, header count, header key and header
+    value."""
     widths = ["8000", "8080808000", "808080800f", "8080808010", "ffffffff0f", "ffffffffff00", "80" * 9 + "01"]
     for width in [*widths, "ff" * 9 + "01", "ff" * 9 + "02", "80" * 10 + "00", "80", "ff" * 4]:
         fields = [b"", b"\0", b"\0", b"\1", b"\1", b"\2", b"\0", b"\1"]
@@ -165,7 +168,7 @@ def test_varints_of_every_width_in_every_field(field: int) -> None:
         both("rows", length + body, 0, 0, -1, 1)
 
 
-def test_every_cut_of_a_section_and_every_count() -> None:
+def test_cut_section_with_any_count_fails_alike() -> None:
     whole = small_section() * 2
     for cut in range(len(whole)):
         for count in (-1, 0, 1, 2, 3, cut // 7, cut // 7 + 1):
@@ -175,7 +178,7 @@ def test_every_cut_of_a_section_and_every_count() -> None:
 
 
 @given(SECTIONS, INT64, INT64, INT64)
-def test_first_at_or_after(payload: bytes, base_offset: int, base_timestamp: int, timestamp: int) -> None:
+def test_first_at_or_after_agrees(payload: bytes, base_offset: int, base_timestamp: int, timestamp: int) -> None:
     both("first_at_or_after", payload, base_offset, base_timestamp, timestamp, _count(payload))
 
 
@@ -198,7 +201,7 @@ def test_rows_within_bounds_are_the_first_ones(payload: bytes, start: int, size:
 
 
 @given(SECTIONS, st.integers(-5, 5), st.integers(0, 2**50), st.integers(0, 4))
-def test_outside(payload: bytes, low: int, above: int, most: int) -> None:
+def test_positions_outside_of_the_bytes_fail_alike(payload: bytes, low: int, above: int, most: int) -> None:
     count = _count(payload)
     found = both("outside", payload, 7, low, low + above, count, most)
     stamps = [row.timestamp for row in pure.rows(payload, 0, 7, -1, count)]
@@ -211,7 +214,7 @@ def test_outside(payload: bytes, low: int, above: int, most: int) -> None:
     st.integers(0, 1010),
     st.integers(0, 1010),
 )
-def test_arrow(found: list[tuple[bytes, int, int, int]], columns: set[str], start: int, end: int) -> None:
+def test_arrow_columns_agree(found: list[tuple[bytes, int, int, int]], columns: set[str], start: int, end: int) -> None:
     sections = [(memoryview(s), base, ts, append, _count(s)) for s, base, ts, append in found]
     decoded = both("arrow", sections, columns, start, end)
     if not isinstance(decoded, ArrowColumns):
@@ -223,7 +226,7 @@ def test_arrow(found: list[tuple[bytes, int, int, int]], columns: set[str], star
 
 
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=4))
-def test_header_keys_that_are_not_text(keys: list[bytes]) -> None:
+def test_header_keys_that_are_not_text_fail_alike(keys: list[bytes]) -> None:
     body = bytearray(b"\0\0\0\x01\x01")
     varint.append(body, len(keys))
     for key in keys:
@@ -240,7 +243,7 @@ def test_header_keys_that_are_not_text(keys: list[bytes]) -> None:
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """Up to four batches in a row."""
+    """Draws up to four batches in a row."""
     batches = []
     for _ in range(draw(st.integers(0, 4))):
         produced = draw(PRODUCED) or [(0, None, None, [])]
@@ -249,14 +252,14 @@ def logs(draw: st.DrawFn) -> bytes:
     return b"".join(batches)
 
 
-@given(mutated(logs()), st.booleans(), st.none() | st.integers(0, 3), st.data())
-def test_walk(log: bytes, check_crc: bool, most: int | None, data: st.DataObject) -> None:
+@given(mutated_bytes(logs()), st.booleans(), st.none() | st.integers(0, 3), st.data())
+def test_walk_agrees_on_any_log(log: bytes, check_crc: bool, most: int | None, data: st.DataObject) -> None:
     start = data.draw(st.sampled_from([0, 0, 1, len(log), len(log) + 1, -1]))
     end = data.draw(st.sampled_from([None, len(log), len(log) // 2, len(log) + 1]))
     both("walk", memoryview(log), start, end, check_crc=check_crc, max_batches=most)
 
 
-def test_walk_that_looks_at_records_finds_every_wrong_byte_of_them() -> None:
+def test_walk_over_records_finds_every_wrong_byte() -> None:
     batch = encode_batch([(5, b"k", b"v", [("h", b"x")]), (6, None, b"w", ())])
     assert both("walk", batch, records=True).why == ""
     found = set()
@@ -269,7 +272,7 @@ def test_walk_that_looks_at_records_finds_every_wrong_byte_of_them() -> None:
     assert both("walk", packed[:70] + bytes(len(packed) - 70), check_crc=False, records=True).why == ""
 
 
-def test_walk_with_every_value_of_every_header_byte_and_every_cut() -> None:
+def test_walk_agrees_on_any_header_byte_and_any_cut() -> None:
     batch = encode_batch([(0, b"k", b"v", ())])
     for at in range(61):
         for value in range(256):
@@ -281,15 +284,15 @@ def test_walk_with_every_value_of_every_header_byte_and_every_cut() -> None:
 
 
 @given(st.integers(0, 60), st.binary(min_size=1, max_size=8))
-def test_walk_with_any_header_field(at: int, content: bytes) -> None:
+def test_walk_agrees_on_any_header_field(at: int, content: bytes) -> None:
     log = bytearray(encode_batch([(0, b"k", b"v", ())]) * 2)
     log[at : at + len(content)] = content
     for check_crc in (True, False):
         both("walk", log, check_crc=check_crc)
 
 
-@given(mutated(logs()), st.integers(-1, 3) | st.just(2**63 - 1), st.booleans(), st.integers(0, 400))
-def test_fit(log: bytes, base_offset: int, sound: bool, max_bytes: int) -> None:
+@given(mutated_bytes(logs()), st.integers(-1, 3) | st.just(2**63 - 1), st.booleans(), st.integers(0, 400))
+def test_fit_agrees_on_any_log(log: bytes, base_offset: int, sound: bool, max_bytes: int) -> None:
     if sound and len(log) > 21:
         log = log[:17] + native.crc32c(log[21:]).to_bytes(4, "big") + log[21:]
     mine, other = bytearray(log), bytearray(log)
@@ -300,7 +303,7 @@ def test_fit(log: bytes, base_offset: int, sound: bool, max_bytes: int) -> None:
     assert fast is not None or mine == log
 
 
-def test_fit_with_every_value_of_every_header_byte_and_every_cut() -> None:
+def test_fit_agrees_on_any_header_byte_and_any_cut() -> None:
     batch = encode_batch([(0, b"k", b"v", ())])
     cases = [batch[:cut] for cut in range(len(batch))] + [batch, batch * 2]
     for at in range(61):
@@ -329,18 +332,18 @@ def test_fit_with_every_value_of_every_header_byte_and_every_cut() -> None:
     ],
 )
 @pytest.mark.parametrize("implementation", [native, pure], ids=["native", "pure"])
-def test_encode_refuses_what_is_no_record(implementation: ModuleType, bad: Any, error: type[Exception]) -> None:
+def test_encode_refuses_invalid_records_alike(implementation: ModuleType, bad: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         implementation.encode_records(bad)
 
 
 @pytest.mark.parametrize("implementation", [native, pure], ids=["native", "pure"])
-def test_arrow_refuses_an_unknown_column(implementation: ModuleType) -> None:
+def test_arrow_refuses_unknown_columns_alike(implementation: ModuleType) -> None:
     with pytest.raises(ValueError, match="unknown column 'topic'"):
         implementation.arrow([], ["offset", "topic"])
 
 
-def test_big_inputs_run_without_the_lock_and_agree() -> None:
+def test_large_inputs_run_without_the_lock_and_agree() -> None:
     produced: list[ProducerRecord] = [(n, b"%d" % n, bytes(600), (("h", b"x"),)) for n in range(4000)]
     log = encode_batch(produced) * 2
     assert len(log) > 4 << 20

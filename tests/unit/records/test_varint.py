@@ -1,4 +1,4 @@
-"""Zigzag varints."""
+"""Tests of zigzag varints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tiered.records import varint
         (-9223372036854775808, "ffffffffffffffffff01"),
     ],
 )
-def test_known_values(value: int, encoded: str) -> None:
+def test_known_values_encode_and_decode(value: int, encoded: str) -> None:
     out = bytearray()
     varint.append(out, value)
     assert out.hex() == encoded
@@ -35,7 +35,7 @@ def test_known_values(value: int, encoded: str) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=3))
-def test_every_number_comes_back(value: int, after: bytes) -> None:
+def test_every_number_decodes_to_itself(value: int, after: bytes) -> None:
     out = bytearray()
     varint.append(out, value)
     assert varint.size(value) == len(out)
@@ -53,7 +53,7 @@ def test_every_number_comes_back(value: int, after: bytes) -> None:
         ("ffffffffffffffffffff", varint.INT64_BYTES, varint.TOO_LONG),
     ],
 )
-def test_faults(data: str, most: int, fault: str) -> None:
+def test_invalid_varint_is_corrupt(data: str, most: int, fault: str) -> None:
     raw = bytes.fromhex(data)
     with pytest.raises(varint.BadVarint, match=fault):
         varint.read(raw, 0, len(raw), most)

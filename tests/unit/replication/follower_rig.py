@@ -1,4 +1,4 @@
-"""Model replicas of one partition: records with their epochs, and both sides of replication played on them."""
+"""Model replicas of one partition: records with their epochs, and both sides of replication applied to them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ModelReplica:
 
 
 class ReplicaTranscript:
-    """Plays transcripts."""
+    """Runs the steps of a transcript on model replicas."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, ModelReplica] = {}

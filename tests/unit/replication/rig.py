@@ -21,7 +21,7 @@ from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config.settings import TopicConfig
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metrics import Metrics
@@ -52,7 +52,7 @@ INCARNATIONS = {1: 11, 2: 22, 3: 33}
 
 
 class RecordedEvents:
-    """Notes the replicas with a follower that has caught up; other events go by."""
+    """Replica events that record replicas with a follower that has caught up, and ignore all others."""
 
     def __init__(self) -> None:
         self.with_caught_up_followers: list[LeaderReplica] = []
@@ -67,6 +67,20 @@ class RecordedEvents:
 
     def on_follower_caught_up(self, replica: LeaderReplica) -> None:
         self.with_caught_up_followers.append(replica)
+
+
+class LeaderList:
+    """The partitions that a broker leads, as a test names them; notes those that a newer leader has fenced."""
+
+    def __init__(self, *leaders: LeaderReplica) -> None:
+        self._leaders = leaders
+        self.fenced: list[LeaderReplica] = []
+
+    def list_leaders(self) -> tuple[LeaderReplica, ...]:
+        return self._leaders
+
+    def on_fenced(self, replica: LeaderReplica, _: Fenced) -> None:
+        self.fenced.append(replica)
 
 
 class BrokerRig:

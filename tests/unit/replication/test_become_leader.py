@@ -1,5 +1,5 @@
-"""The start of a leader epoch: who may change the manifest, how log and bucket are reconciled, and the fsync before
-it."""
+"""Tests of the start of a leader epoch: which leader may change the manifest, how log and bucket are reconciled (R5),
+and the fsync before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered.replication.leader_replica import LeaderReplica
 
 
 async def upload(leader: LeaderReplica) -> None:
-    """Makes the whole log cold, under the leader's epoch."""
+    """Uploads the whole log under the leader's epoch."""
     leader.roll()
     manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
     end = leader.log.end_offset
@@ -143,7 +143,7 @@ def test_cold_lineage_has_every_epoch_of_several_segments() -> None:
 
 @pytest.mark.parametrize("past", [PreviousLeader.NONE, PreviousLeader.STOPPED_CLEANLY, PreviousLeader.MAY_STILL_WRITE])
 def test_new_leader_with_flush_ack_fsyncs_its_log_first(past: PreviousLeader) -> None:
-    """Records from before are soon below the high watermark, and count as acknowledged then."""
+    """Records from before the epoch are soon below the high watermark, and then count as acknowledged."""
     rig = ReplicationRig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The end of a leader epoch that the local log no longer knows (OffsetForLeaderEpoch, KIP-320)."""
+"""Tests of the end of a leader epoch that the local log no longer knows (OffsetForLeaderEpoch, KIP-320)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decisions of leader and follower on one fetch, and logs that diverged and become equal again."""
+"""Tests of the decisions of leader and follower on one fetch, and of logs that diverged and become equal again."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tiered.replication.follower_step import (
 LINEAGE = [(0, 0), (2, 100), (5, 250)]
 
 
-def asks(offset: int, last_epoch: int = 5, leader_epoch: int = 6) -> PartitionFetch:
+def fetch(offset: int, last_epoch: int = 5, leader_epoch: int = 6) -> PartitionFetch:
     return PartitionFetch(TOPIC_ID, 0, leader_epoch, offset, last_epoch, 0, 0)
 
 
-def does(
+def step(
     asked: PartitionFetch, held: FollowerLog, code: Code = Code.NONE, *, cold_end: int = 0, log_start: int = 0,
     base: int = -1, diverging: DivergingEpoch | None = None,
 ) -> FollowerStep:  # fmt: skip
@@ -43,11 +43,11 @@ def does(
     )
 
 
-def holds(start: int, end: int, lineage: list[tuple[int, int]] | None = None) -> FollowerLog:
+def follower(start: int, end: int, lineage: list[tuple[int, int]] | None = None) -> FollowerLog:
     return FollowerLog(start, end, LeaderEpochs(LINEAGE if lineage is None else lineage))
 
 
-def led(
+def leader(
     *, end: int = 300, log_start: int = 0, local_start: int = 0, epochs: list[tuple[int, int]] | None = None
 ) -> LeaderLog:
     return LeaderLog(6, log_start, local_start, end, LeaderEpochs(LINEAGE if epochs is None else epochs))
@@ -57,18 +57,18 @@ def led(
 
 
 def test_leader_without_leader_epochs_is_followed_from_its_end() -> None:
-    bare = led(end=300, local_start=300, epochs=[])
-    assert validate_offset_and_epoch(asks(300), bare) is Code.NONE
-    diverging = validate_offset_and_epoch(asks(310), bare)
+    bare = leader(end=300, local_start=300, epochs=[])
+    assert validate_offset_and_epoch(fetch(300), bare) is Code.NONE
+    diverging = validate_offset_and_epoch(fetch(310), bare)
     assert isinstance(diverging, DivergingEpoch)
-    assert does(asks(310), holds(0, 310), diverging=diverging) == Truncate(300)
+    assert step(fetch(310), follower(0, 310), diverging=diverging) == Truncate(300)
 
 
 def test_follower_with_the_same_history_continues() -> None:
-    assert validate_offset_and_epoch(asks(300), led()) is Code.NONE
-    assert validate_offset_and_epoch(asks(260), led()) is Code.NONE
-    assert validate_offset_and_epoch(asks(100, 0), led()) is Code.NONE
-    assert validate_offset_and_epoch(asks(0, -1), led()) is Code.NONE
+    assert validate_offset_and_epoch(fetch(300), leader()) is Code.NONE
+    assert validate_offset_and_epoch(fetch(260), leader()) is Code.NONE
+    assert validate_offset_and_epoch(fetch(100, 0), leader()) is Code.NONE
+    assert validate_offset_and_epoch(fetch(0, -1), leader()) is Code.NONE
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,22 @@ def test_follower_with_the_same_history_continues() -> None:
 def test_follower_with_another_history_gets_the_diverging_epoch(
     offset: int, last_epoch: int, parted: DivergingEpoch
 ) -> None:
-    assert validate_offset_and_epoch(asks(offset, last_epoch), led()) == parted
+    assert validate_offset_and_epoch(fetch(offset, last_epoch), leader()) == parted
 
 
 def test_offsets_outside_the_local_log_have_codes_of_their_own() -> None:
-    assert validate_offset_and_epoch(asks(9), led(log_start=10, local_start=20)) is Code.OFFSET_OUT_OF_RANGE
+    assert validate_offset_and_epoch(fetch(9), leader(log_start=10, local_start=20)) is Code.OFFSET_OUT_OF_RANGE
     assert (
-        validate_offset_and_epoch(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
+        validate_offset_and_epoch(fetch(10, 0), leader(log_start=10, local_start=20))
+        is Code.OFFSET_MOVED_TO_TIERED_STORAGE
     )
-    assert validate_offset_and_epoch(asks(301, -1), led()) is Code.OFFSET_OUT_OF_RANGE
+    assert validate_offset_and_epoch(fetch(301, -1), leader()) is Code.OFFSET_OUT_OF_RANGE
 
 
 def test_epoch_below_the_first_known_one_ends_where_that_starts() -> None:
-    """The local log was restarted at the cold end: it cannot judge the follower's older epochs."""
-    short = led(local_start=280, epochs=[(5, 250)])
-    assert validate_offset_and_epoch(asks(290, 4), short) == DivergingEpoch(4, 250)
+    """The local log was restarted at the cold end: it cannot compare the follower's older epochs."""
+    short = leader(local_start=280, epochs=[(5, 250)])
+    assert validate_offset_and_epoch(fetch(290, 4), short) == DivergingEpoch(4, 250)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_epoch_below_the_first_known_one_ends_where_that_starts() -> None:
 )
 def test_leader_and_follower_mean_the_same_epoch(leader_epoch: int, last_epoch: int, code: Code) -> None:
     with pytest.raises(Refused) as refused:
-        validate_offset_and_epoch(asks(300, last_epoch, leader_epoch), led())
+        validate_offset_and_epoch(fetch(300, last_epoch, leader_epoch), leader())
     assert refused.value.code is code
 
 
@@ -115,19 +116,19 @@ def test_leader_and_follower_mean_the_same_epoch(leader_epoch: int, last_epoch: 
 
 
 def test_records_are_appended_at_the_log_end() -> None:
-    assert does(asks(300), holds(0, 300), base=300) == Append(300)
-    assert does(asks(300), holds(0, 300)) == NoAction()
-    assert isinstance(does(asks(300), holds(0, 300), base=301), Retry)
-    assert isinstance(does(asks(300), holds(0, 300), base=299), Retry)
+    assert step(fetch(300), follower(0, 300), base=300) == Append(300)
+    assert step(fetch(300), follower(0, 300)) == NoAction()
+    assert isinstance(step(fetch(300), follower(0, 300), base=301), Retry)
+    assert isinstance(step(fetch(300), follower(0, 300), base=299), Retry)
 
 
 def test_reply_to_an_earlier_fetch_is_ignored() -> None:
-    assert does(asks(299), holds(0, 300), base=299) == NoAction()
-    assert does(asks(299), holds(0, 300), diverging=DivergingEpoch(2, 5)) == NoAction()
+    assert step(fetch(299), follower(0, 300), base=299) == NoAction()
+    assert step(fetch(299), follower(0, 300), diverging=DivergingEpoch(2, 5)) == NoAction()
 
 
-def test_an_empty_log_begins_with_the_batch_that_holds_the_leaders_log_start() -> None:
-    assert does(asks(40, -1), holds(40, 40, []), base=37) == Append(37)
+def test_empty_log_begins_with_the_batch_at_the_leaders_log_start() -> None:
+    assert step(fetch(40, -1), follower(40, 40, []), base=37) == Append(37)
 
 
 @pytest.mark.parametrize(
@@ -135,42 +136,46 @@ def test_an_empty_log_begins_with_the_batch_that_holds_the_leaders_log_start() -
     [(5, 280, 280), (2, 200, 200), (2, 260, 250), (3, 260, 250), (3, 220, 220), (-1, 30, 30), (0, 20, 20)],
 )
 def test_follower_truncates_at_the_lower_end_of_the_epoch(named: int, end: int, cut: int) -> None:
-    assert does(asks(300), holds(0, 300), diverging=DivergingEpoch(named, end)) == Truncate(cut)
+    assert step(fetch(300), follower(0, 300), diverging=DivergingEpoch(named, end)) == Truncate(cut)
 
 
 def test_follower_never_truncates_beyond_its_end() -> None:
-    assert isinstance(does(asks(300), holds(0, 300), diverging=DivergingEpoch(5, 400)), Retry)
-    assert isinstance(does(asks(300), holds(0, 300), diverging=DivergingEpoch(9, 100)), Retry)
+    assert isinstance(step(fetch(300), follower(0, 300), diverging=DivergingEpoch(5, 400)), Retry)
+    assert isinstance(step(fetch(300), follower(0, 300), diverging=DivergingEpoch(9, 100)), Retry)
 
 
 def test_records_only_in_the_bucket_are_restored_from_it() -> None:
-    assert does(asks(30), holds(0, 30), Code.OFFSET_MOVED_TO_TIERED_STORAGE, cold_end=90) == RestoreFromBucket(90)
-    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, cold_end=90, log_start=50) == RestoreFromBucket(90)
+    assert step(fetch(30), follower(0, 30), Code.OFFSET_MOVED_TO_TIERED_STORAGE, cold_end=90) == RestoreFromBucket(90)
+    assert step(fetch(30), follower(0, 30), Code.OFFSET_OUT_OF_RANGE, cold_end=90, log_start=50) == RestoreFromBucket(
+        90
+    )
 
 
 def test_new_follower_copies_only_records_above_the_cold_end() -> None:
-    assert does(asks(0, -1), holds(0, 0, []), cold_end=90, base=0) == RestoreFromBucket(90)
-    assert does(asks(0, -1), holds(0, 0, []), cold_end=0, base=0) == Append(0)
-    assert does(asks(90, 5), holds(90, 90, [(5, 80)]), cold_end=120, base=90) == Append(90)
+    assert step(fetch(0, -1), follower(0, 0, []), cold_end=90, base=0) == RestoreFromBucket(90)
+    assert step(fetch(0, -1), follower(0, 0, []), cold_end=0, base=0) == Append(0)
+    assert step(fetch(90, 5), follower(90, 90, [(5, 80)]), cold_end=120, base=90) == Append(90)
 
 
 def test_log_below_the_leaders_log_start_restarts_there() -> None:
-    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
-    assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50, cold_end=50) == RestartAtLogStart(50)
-    assert does(asks(90, -1), holds(90, 90, []), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
-    assert isinstance(does(asks(90), holds(0, 90), Code.OFFSET_OUT_OF_RANGE, log_start=50), Retry)
+    assert step(fetch(30), follower(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
+    assert step(fetch(30), follower(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50, cold_end=50) == RestartAtLogStart(
+        50
+    )
+    assert step(fetch(90, -1), follower(90, 90, []), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
+    assert isinstance(step(fetch(90), follower(0, 90), Code.OFFSET_OUT_OF_RANGE, log_start=50), Retry)
 
 
 @pytest.mark.parametrize("code", [Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH, Code.KAFKA_STORAGE_ERROR])
 def test_follower_retries_after_any_other_error_code(code: Code) -> None:
-    found = does(asks(300), holds(0, 300), code)
+    found = step(fetch(300), follower(0, 300), code)
     assert isinstance(found, Retry)
     assert (found.code, found.why) == (code.number, f"the leader replied with {code.name}")
 
 
 def test_unknown_error_code_is_named_by_its_number() -> None:
     strange = FetchedPartition(TOPIC_ID, 0, 999, 0, 0, 0, 0, None, b"")
-    assert decide_step(asks(300), strange, holds(0, 300)) == Retry(999, "the leader replied with error 999")
+    assert decide_step(fetch(300), strange, follower(0, 300)) == Retry(999, "the leader replied with error 999")
 
 
 def test_followers_high_watermark_ends_at_its_log_and_never_goes_back() -> None:
@@ -194,7 +199,7 @@ moves = st.lists(
 @settings(deadline=None)
 @given(moves)
 def test_logs_converge_and_no_common_record_is_truncated(scenario: list[tuple[str, int]]) -> None:
-    """Any replica may lead next, with any log: a follower does not know which elections are possible."""
+    """Any replica may lead next, with any log, because a follower does not know which elections are possible."""
     copies, leader, epoch = [ModelReplica(), ModelReplica(), ModelReplica()], 0, 0
     for i, (verb, number) in enumerate([*scenario, ("copy", 0), ("copy", 1), ("copy", 2)]):
         if verb == "lead":
@@ -203,10 +208,10 @@ def test_logs_converge_and_no_common_record_is_truncated(scenario: list[tuple[st
             for j in range(number):
                 copies[leader].append(epoch, f"{i}.{j}")
         elif number != leader:
-            _copied(copies[number], copies[leader], epoch)
+            _copy_until_equal(copies[number], copies[leader], epoch)
 
 
-def _copied(copy: ModelReplica, leader: ModelReplica, epoch: int) -> None:
+def _copy_until_equal(copy: ModelReplica, leader: ModelReplica, epoch: int) -> None:
     copy.leader_epoch = leader.leader_epoch = epoch
     for _ in range(20):
         common = sum(

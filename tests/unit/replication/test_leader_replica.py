@@ -1,4 +1,4 @@
-"""A leader replica: replies to followers, the end of waits, and calls of its listeners."""
+"""Tests of a leader replica: replies to followers, the end of waits, and calls of its listeners."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_with_flush_ack_only_what_is_fsynced_is_committed() -> None:
 
 
 def test_leader_without_controller_contact_acknowledges_nothing() -> None:
-    """Another broker may lead by now (R6). A sole replica needs no contact: no other broker could lead."""
+    """Another broker may lead by now (R6). A sole replica needs no contact, because no other broker could lead."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -300,7 +300,7 @@ def test_failed_disk_refuses_records() -> None:
     rig.run(scenario)
 
 
-def test_a_failed_fsync_ends_the_use_of_the_directory() -> None:
+def test_failed_fsync_ends_the_use_of_the_directory() -> None:
     rig = ReplicationRig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
 
     async def scenario() -> None:

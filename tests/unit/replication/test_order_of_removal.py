@@ -1,4 +1,5 @@
-"""The manifest changes before local files: records stay readable here until the bucket has taken the deletion."""
+"""Tests of the order of removal: the manifest changes before local files, so that records stay readable until the
+bucket has the deletion."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, BrokerRig, ReplicationRig, append_batch, read_log
+from tests.unit.replication.rig import (
+    INCARNATIONS,
+    TOPIC_ID,
+    BrokerRig,
+    LeaderList,
+    ReplicationRig,
+    append_batch,
+    read_log,
+)
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
@@ -24,8 +33,7 @@ def tiering(broker: BrokerRig, replica: LeaderReplica) -> Tiering:
     """Returns the tiering loop of one broker, to run single passes."""
     return Tiering(
         Settings(),
-        lambda: [replica],
-        lambda *_: None,
+        LeaderList(replica),
         RetentionClock(broker.clock),
         broker.clock,
         broker.rng,
@@ -129,8 +137,8 @@ def test_uncommitted_records_are_neither_uploaded_nor_expired() -> None:
 
 
 def test_retention_by_size_waits_for_the_takeover_of_the_manifest() -> None:
-    """Records that an earlier leader makes cold until then count too: they would make retention delete more than the
-    limit demands."""
+    """An earlier leader may make more records cold before the takeover. Retention by size would count these too, and
+    delete more than the limit demands."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=4000))
 
     async def scenario() -> None:

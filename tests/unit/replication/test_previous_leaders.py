@@ -1,4 +1,5 @@
-"""A new leader that was in sync serves before it has taken over the manifest: effects on it and on earlier leaders."""
+"""Tests of a new leader that was in sync and serves before it has taken over the manifest: its own state, and the
+writes of earlier leaders."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import ReplicationRig, append_batch, read_bytes
-from tests.unit.replication.test_roles import led, until
+from tests.unit.replication.rig import LeaderList, ReplicationRig, append_batch, read_bytes
+from tests.unit.replication.test_roles import wait_for_leader, wait_until
 from tests.unit.replication.three_brokers import ThreeBrokers
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
@@ -23,13 +24,13 @@ def test_in_sync_leader_serves_at_once_and_survives_a_late_upload() -> None:
 
     async def scenario() -> None:
         await cluster.start(segment_bytes="2000")
-        first = await led(cluster)
+        first = await wait_for_leader(cluster)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
         manifest = await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
         await cluster.fence(first.state.node_id)
-        await until(lambda: first.is_stopped)
-        second = await led(cluster)
+        await wait_until(lambda: first.is_stopped)
+        second = await wait_for_leader(cluster)
         assert second.manifest == manifest, "read, and not taken over yet"
         await second.append(batch(40), acks=ACKS_ALL)
         late = await first.cold.uploader.upload_next(first.log, manifest, first.leader_epoch, 40)
@@ -51,23 +52,22 @@ def test_in_sync_leader_knows_late_manifest_changes_after_one_pass(known: bool) 
 
     async def scenario() -> None:
         await cluster.start(segment_bytes="2000")
-        first = await led(cluster)
+        first = await wait_for_leader(cluster)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
         cold, partition_id, epoch = first.cold, first.partition_id, first.leader_epoch
         if known:
             await cold.manifests.take_over(partition_id, first.topic, epoch)
         await cluster.fence(first.state.node_id)
-        second = await led(cluster)
+        second = await wait_for_leader(cluster)
         assert (second.manifest is not None) == known
-        await until(lambda: first.is_stopped)
+        await wait_until(lambda: first.is_stopped)
         with pytest.raises(Refused):
             await first.delete_records(30)  # it is done all the same, and nobody may rely on that
         broker = cluster.members[second.state.node_id].broker
         tiering = Tiering(
             Settings(),
-            lambda: [second],
-            lambda *_: None,
+            LeaderList(second),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,
@@ -91,14 +91,14 @@ def test_deposed_leader_with_controller_contact_completes_no_deletion(
 
     async def scenario() -> None:
         await cluster.start(segment_bytes="2000", remote_storage_enable=tiered)
-        first = await led(cluster)
+        first = await wait_for_leader(cluster)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
         if tiered == "true":
             await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
         monkeypatch.setattr(cluster.members[cluster.partition.leader], "receive_image", lambda image: None)
         await cluster.fence(first.state.node_id)
-        second = await led(cluster)
+        second = await wait_for_leader(cluster)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(60):
                 await first.delete_records(30)
@@ -109,12 +109,12 @@ def test_deposed_leader_with_controller_contact_completes_no_deletion(
 
 
 def test_leader_without_controller_contact_deletes_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another broker may lead by then, which has read the manifest before the deletion, and serves the records."""
+    """Another broker may lead by then. It has read the manifest before the deletion, and serves the records."""
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
         await cluster.start(segment_bytes="2000")
-        first = await led(cluster)
+        first = await wait_for_leader(cluster)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
         monkeypatch.setattr(cluster.members[cluster.partition.leader], "receive_image", lambda image: None)
@@ -122,13 +122,14 @@ def test_leader_without_controller_contact_deletes_no_records(monkeypatch: pytes
         await cluster.fence(first.state.node_id)
         with pytest.raises(Refused, match="no contact with the controller"):
             await first.delete_records(30)
-        assert (await led(cluster)).log_start_offset == 0
+        assert (await wait_for_leader(cluster)).log_start_offset == 0
 
     cluster.run(scenario)
 
 
 def test_bytes_uploaded_by_an_earlier_leader_do_not_count_twice() -> None:
-    """The earlier leader's segments had other ends: one segment of the new leader lies across the cold end."""
+    """The segments of the earlier leader ended at other offsets: one segment of the new leader lies across the cold
+    end."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
     async def scenario() -> None:
@@ -151,24 +152,23 @@ def test_bytes_uploaded_by_an_earlier_leader_do_not_count_twice() -> None:
 
 @pytest.mark.parametrize("known", [True, False], ids=["some of it was cold", "nothing was cold"])
 def test_in_sync_leader_without_uploads_takes_over_within_a_tick(known: bool) -> None:
-    """No segment is closed and nothing expires: the leader takes over the manifest all the same."""
+    """The leader takes over the manifest although no segment is closed and none expires."""
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
         await cluster.start()
-        first = await led(cluster)
+        first = await wait_for_leader(cluster)
         await first.append(batch(0), acks=ACKS_ALL)
         if known:
             await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
         await cluster.fence(first.state.node_id)
-        await until(lambda: first.is_stopped)
-        second = await led(cluster)
+        await wait_until(lambda: first.is_stopped)
+        second = await wait_for_leader(cluster)
         assert not second.unified_log.waiting_segments and (second.manifest is not None) == known
         broker, settings = cluster.members[second.state.node_id].broker, Settings()
         tiering = Tiering(
             settings,
-            lambda: [second],
-            lambda *_: None,
+            LeaderList(second),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,

@@ -1,5 +1,4 @@
-"""A log that starts at the cold end knows the last five batches of each producer, for producers that retry all of
-them."""
+"""Tests of producer state in a log that starts at the cold end: the last five batches of each producer are known."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import pytest
 
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers
-from tests.unit.replication.test_roles import until
+from tests.unit.replication.test_roles import wait_until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.producer_state import BATCHES_RETAINED
@@ -19,8 +18,8 @@ from tiered.replication.leader_replica import LeaderReplica
 BATCHES = 12
 
 
-async def made_cold(leader: LeaderReplica, per_segment: int) -> None:
-    """Uploads batches of one producer, so many to a segment."""
+async def upload_batches(leader: LeaderReplica, per_segment: int) -> None:
+    """Uploads batches of one producer, `per_segment` to a segment."""
     for sequence in range(BATCHES):
         leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
         if (sequence + 1) % per_segment == 0:
@@ -32,7 +31,7 @@ async def made_cold(leader: LeaderReplica, per_segment: int) -> None:
 
 
 def check_retries(leader: LeaderReplica) -> None:
-    """Checks that the last five batches are known as duplicates, older ones are out of order, and the next one is
+    """Checks that the last five batches are duplicates, that older ones are out of order, and that the next one is
     appended."""
     for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
         appended = leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
@@ -48,7 +47,7 @@ def test_leader_that_lost_its_disk_finds_retries_of_cold_batches(per_segment: in
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def scenario() -> None:
-        await made_cold(await rig.brokers[1].lead(0, [1]), per_segment)
+        await upload_batches(await rig.brokers[1].lead(0, [1]), per_segment)
         new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         assert new_leader.log.local_start_offset == new_leader.log.end_offset == BATCHES
         check_retries(new_leader)
@@ -61,7 +60,7 @@ def test_retries_are_known_by_segments_that_only_sub_manifests_name() -> None:
 
     async def scenario() -> None:
         leader = await rig.brokers[1].lead(0, [1])
-        await made_cold(leader, 1)
+        await upload_batches(leader, 1)
         manifest = leader.manifest
         assert manifest is not None and len(manifest.entries) < BATCHES_RETAINED and manifest.submanifests[0].level > 1
         check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE))
@@ -74,7 +73,7 @@ def test_segments_read_for_producer_state_are_bounded(monkeypatch: pytest.Monkey
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
 
     async def scenario() -> None:
-        await made_cold(await rig.brokers[1].lead(0, [1]), 1)
+        await upload_batches(await rig.brokers[1].lead(0, [1]), 1)
         new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         known = new_leader.log.producers.get(7)
         assert known is not None and [each.base_offset for each in known.batches] == [9, 10, 11]
@@ -88,7 +87,7 @@ def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bo
 
     async def scenario() -> None:
         leader = await rig.brokers[1].lead(0, [1])
-        await made_cold(leader, 1)
+        await upload_batches(leader, 1)
         assert leader.manifest is not None
         if lost:
             await rig.bucket.memory.delete([leader.manifest.submanifests[-1].key])
@@ -105,7 +104,7 @@ def test_damaged_batches_of_a_producer_are_read_again(rotten: bool) -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def scenario() -> None:
-        await made_cold(await rig.brokers[1].lead(0, [1]), 2)
+        await upload_batches(await rig.brokers[1].lead(0, [1]), 2)
         rig.brokers[2].faults.rules.append(
             FaultRule(FaultKind.TRUNCATED, ("get",), "00000000000000000006-", times=-1 if rotten else 2)
         )
@@ -122,12 +121,12 @@ def test_new_follower_that_leads_later_finds_retries_of_cold_batches() -> None:
 
     async def scenario() -> None:
         first = await rig.brokers[1].lead(0, [1], [1, 2])
-        await made_cold(first, 3)
+        await upload_batches(first, 3)
         peers = DirectPeers(rig)
         peers.add_leader(first)
         following = RunningFetchers(rig, rig.brokers[2], peers)
         copy = await following.follow(1, 0)
-        await until(lambda: copy.log.end_offset == BATCHES)
+        await wait_until(lambda: copy.log.end_offset == BATCHES)
         assert copy.log.local_start_offset == BATCHES, "only what is not cold is copied"
         copy.stop()
         await following.stop()

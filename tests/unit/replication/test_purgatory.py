@@ -1,4 +1,4 @@
-"""Parked callers: order, early removal, and the bound."""
+"""Tests of parked callers: order, early removal, and the bound."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_one_caller_too_many_is_refused() -> None:
     assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_all_callers_wake_when_the_partition_moves() -> None:
+def test_all_callers_wake_when_the_leadership_moves() -> None:
     waiting: Purgatory[int] = Purgatory()
     waiting.park(1, 9)
     waiting.unpark(waiting.park(2, 8))

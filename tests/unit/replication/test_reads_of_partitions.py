@@ -1,4 +1,4 @@
-"""Reads from leader and follower replicas return committed records and nothing else."""
+"""Tests of reads from leader and follower replicas: they return committed records and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.replication.rig import (
     read_bytes,
     read_log,
 )
-from tests.unit.replication.test_roles import until
+from tests.unit.replication.test_roles import wait_until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.time_lookup import TimeLookups
@@ -30,14 +30,14 @@ from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 
 
-def heard(replica: LeaderReplica, offset: int) -> None:
-    """Records a fetch of a follower that has all records below."""
+def fetch_as_follower(replica: LeaderReplica, offset: int) -> None:
+    """Records a fetch of a follower that has all records below `offset`."""
     asked = PartitionFetch(TOPIC_ID, TP.partition, replica.leader_epoch, offset, 0, 0, 0)
     replica.handle_follower_fetch(2, INCARNATIONS[2], asked, 0)
 
 
-async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
-    """Returns a leader, and a follower that has ten records, five of them known to be committed."""
+async def leader_and_lagging_follower(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
+    """Returns a leader, and a follower that has ten records and knows five of them as committed."""
     peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1, 2, 3])
     for number in range(5):
@@ -45,10 +45,10 @@ async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
     replica.handle_follower_fetch(3, INCARNATIONS[3], PartitionFetch(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
     peers.add_leader(replica)
     copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
-    await until(lambda: copy.high_watermark == 5)
+    await wait_until(lambda: copy.high_watermark == 5)
     for number in range(5, 10):
         append_batch(replica, number)
-    await until(lambda: copy.log.end_offset == 10)
+    await wait_until(lambda: copy.log.end_offset == 10)
     return replica, copy
 
 
@@ -59,7 +59,7 @@ def test_leader_serves_committed_records_only() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         for number in range(10):
             append_batch(replica, number)
-        heard(replica, 4)
+        fetch_as_follower(replica, 4)
         found = replica.reads.read_now(0, 1 << 20)
         assert found is not None and read_bytes(found.data) == read_log(replica.log)[: found.size]
         assert found.size == 4 * len(batch(0)) and found.high_watermark == 4
@@ -80,21 +80,21 @@ def test_read_committed_shows_a_transaction_after_its_marker() -> None:
         for one in (batch(0), data(1, 0, 7)):
             log.append_as_follower(one, now_ms=NOW)
         replica = await rig.brokers[1].lead(0, [1, 2])
-        heard(replica, 2)
+        fetch_as_follower(replica, 2)
 
-        def shown(read_committed: bool) -> int:
+        def size_read(read_committed: bool) -> int:
             found = replica.reads.read_now(0, 1 << 20, read_committed)
             assert found is not None
             return found.size
 
-        assert shown(False) == log.size_bytes and shown(True) == len(batch(0))
+        assert size_read(False) == log.size_bytes and size_read(True) == len(batch(0))
         assert replica.last_stable_offset == replica.reads.offset_snapshot()[1] == 1
         log.append_as_follower(marker(2, 7, commit=True), now_ms=NOW)
         replica.on_config_changed()
         assert replica.last_stable_offset == 1, "its marker is not committed"
         replica.state.advance(3, 1)
-        heard(replica, 3)
-        assert replica.last_stable_offset == 3 and shown(True) == log.size_bytes
+        fetch_as_follower(replica, 3)
+        assert replica.last_stable_offset == 3 and size_read(True) == log.size_bytes
 
     rig.run(scenario)
 
@@ -142,7 +142,7 @@ def test_uncommitted_record_is_not_found_by_timestamp() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         for number in range(3):
             append_batch(replica, number)
-        heard(replica, 2)
+        fetch_as_follower(replica, 2)
         assert (
             await offset_lookup.find_by_timestamp(replica, NOW + 1, replica.high_watermark, TimeLookups())
         ).offset == 1
@@ -158,7 +158,7 @@ def test_follower_in_the_isr_serves_committed_records() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
-        _, copy = await behind(rig)
+        _, copy = await leader_and_lagging_follower(rig)
         in_sync = True
         source = FollowerReads(copy, lambda: in_sync)
         assert source.read_now(0, 1 << 20).size == 5 * len(batch(0))
@@ -176,11 +176,11 @@ def test_follower_in_the_isr_serves_committed_records() -> None:
     [(11, Code.OFFSET_NOT_AVAILABLE), (12, Code.OFFSET_NOT_AVAILABLE), (13, Code.OFFSET_OUT_OF_RANGE)],
 )
 def test_committed_record_not_copied_yet_is_not_out_of_range(offset: int, code: Code) -> None:
-    """After OFFSET_OUT_OF_RANGE, a consumer that was sent here would reset its offset."""
+    """After OFFSET_OUT_OF_RANGE a consumer would reset its offset."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
-        _, copy = await behind(rig)
+        _, copy = await leader_and_lagging_follower(rig)
         copy.leader_high_watermark = 12
         with pytest.raises(Refused) as refused:
             FollowerReads(copy, lambda: True).read_now(offset, 1)

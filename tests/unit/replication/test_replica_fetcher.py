@@ -1,4 +1,5 @@
-"""Followers copy from their leaders in virtual time: new records, diverged logs, records that only the bucket has."""
+"""Tests of followers that copy from their leaders in virtual time: new records, diverged logs, and records that only
+the bucket has."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
 
-async def until(done: Callable[[], object]) -> None:
+async def wait_until(done: Callable[[], object]) -> None:
     """Waits in virtual time until the condition holds."""
     for _ in range(2000):
         if done():
@@ -28,7 +29,7 @@ async def until(done: Callable[[], object]) -> None:
     raise AssertionError("it never came to be")
 
 
-def same(copy: FollowerReplica, replica: LeaderReplica) -> bool:
+def is_equal(copy: FollowerReplica, replica: LeaderReplica) -> bool:
     return copy.log.end_offset == replica.log.end_offset and read_log(copy.log) == read_log(replica.log)
 
 
@@ -39,7 +40,7 @@ async def fill(replica: LeaderReplica, count: int) -> None:
 
 
 async def upload(replica: LeaderReplica) -> int:
-    """Makes all closed segments cold; returns the cold end."""
+    """Uploads all closed segments; returns the cold end."""
     manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", replica.leader_epoch)
     while True:
         stable = replica.last_stable_offset
@@ -61,9 +62,9 @@ def test_produced_records_are_copied_and_committed() -> None:
         for number in range(30):
             await replica.append(batch(number), acks=ACKS_ALL)
         assert replica.high_watermark == 30
-        await until(lambda: all(copy.high_watermark == 30 for copy in copies))
+        await wait_until(lambda: all(copy.high_watermark == 30 for copy in copies))
         for copy in copies:
-            assert same(copy, replica)
+            assert is_equal(copy, replica)
             assert copy.log.epochs.lineage == replica.log.epochs.lineage
 
     rig.run(scenario)
@@ -124,7 +125,7 @@ def test_follower_flushes_after_a_truncation_before_it_continues() -> None:
         await fill(replica, 9)
         peers.add_leader(replica)
         copy = await RunningFetchers(rig, two, peers).follow(1, 1)
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         assert copy.log.epochs.lineage == ((0, 0), (1, 3))
         two.disk = two.disk.after_power_cut()  # parts of what was cut may not come back
         again = await DiskLog.open(
@@ -155,7 +156,7 @@ def test_nothing_is_fetched_until_a_truncation_is_durable() -> None:
         assert copy.log.truncations.checkpointed < copy.log.truncations.made, (
             "and until the point up to which it is durable is noted anew"
         )
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         assert copy.log.truncations.checkpointed == copy.log.truncations.made == 1
 
     rig.run(scenario)
@@ -191,7 +192,7 @@ def test_new_follower_starts_at_the_cold_end() -> None:
         cold_end = await upload(replica)
         peers.add_leader(replica)
         copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
-        await until(lambda: copy.log.end_offset == 100)
+        await wait_until(lambda: copy.log.end_offset == 100)
         assert copy.log.local_start_offset == cold_end > 50
         assert read_log(copy.log) == read_log(replica.log, cold_end)
         assert copy.log.epochs.epoch_at(cold_end - 1) == 0
@@ -211,13 +212,13 @@ def test_follower_too_far_behind_restarts_at_the_cold_end() -> None:
         following = RunningFetchers(rig, rig.brokers[2], peers)
         copy = await following.follow(1, 0)
         await fill(replica, 10)
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         await following.stop()
         await fill(replica, 100)
         cold_end = await upload(replica)
         await replica.log.drop_local_below(cold_end)
         copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
-        await until(lambda: copy.log.end_offset == 110)
+        await wait_until(lambda: copy.log.end_offset == 110)
         assert copy.log.local_start_offset == cold_end
         assert read_log(copy.log) == read_log(replica.log)
 
@@ -235,16 +236,16 @@ def test_restore_is_retried_until_the_bucket_replies() -> None:
         peers.add_leader(replica)
         rig.brokers[2].faults.outage = True
         copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
-        await until(lambda: copy.fetch_error)
+        await wait_until(lambda: copy.fetch_error)
         assert copy.log.end_offset == 0
         rig.brokers[2].faults.outage = False
-        await until(lambda: copy.log.end_offset == 100)
+        await wait_until(lambda: copy.log.end_offset == 100)
         assert not copy.fetch_error
 
     rig.run(scenario)
 
 
-def test_below_the_log_start_there_is_nothing_to_copy() -> None:
+def test_nothing_is_copied_below_the_log_start() -> None:
     rig = ReplicationRig(config=TopicConfig(remote_storage_enable=False, segment_bytes=2000))
 
     async def scenario() -> None:
@@ -256,18 +257,18 @@ def test_below_the_log_start_there_is_nothing_to_copy() -> None:
         await replica.log.drop_local_below(52)
         peers.add_leader(replica)
         copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
-        await until(lambda: copy.log.end_offset == 100)
+        await wait_until(lambda: copy.log.end_offset == 100)
         assert copy.log.start_offset == 52
         assert read_log(copy.log, 52) == read_log(replica.log, 52)
         await replica.delete_records(71)
-        await until(lambda: copy.log.start_offset == 71)
+        await wait_until(lambda: copy.log.start_offset == 71)
 
     rig.run(scenario)
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["its records part", "it holds nothing"])
 def test_log_start_above_the_leaders_end_moves_to_the_copied_records(dropped: bool) -> None:
-    """The leader was elected uncleanly, and never had the records that the follower deleted."""
+    """An unclean election chose this leader. It never had the records that the follower deleted."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -281,7 +282,7 @@ def test_log_start_above_the_leaders_end_moves_to_the_copied_records(dropped: bo
         await fill(replica, 10)
         peers.add_leader(replica)
         copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 1)
-        await until(lambda: same(copy, replica) and copy.high_watermark == 10)
+        await wait_until(lambda: is_equal(copy, replica) and copy.high_watermark == 10)
         assert copy.log.start_offset == copy.log.checkpointed_start_offset == 0
         begun = await rig.brokers[2].lead(2, [2])
         assert append_batch(begun, 10) == 11 and begun.log_start_offset == 0
@@ -331,7 +332,7 @@ def test_all_replicas_match_the_new_leader_after_a_failover() -> None:
         for number in range(20, 40):
             await second.append(batch(number), acks=ACKS_ALL)
         back = await RunningFetchers(rig, rig.brokers[1], peers).follow(2, 1, high_watermark=first.high_watermark)
-        await until(lambda: same(back, second))
+        await wait_until(lambda: is_equal(back, second))
         assert read_log(await rig.brokers[3].open_log()) == read_log(second.log)
 
     rig.run(scenario)
@@ -349,13 +350,13 @@ def test_fetches_to_a_silent_leader_are_retried_after_pauses() -> None:
         assert copy.fetch_error
         peers.add_leader(replica)
         await fill(replica, 3)
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         assert not copy.fetch_error
 
     rig.run(scenario)
 
 
-def test_a_full_disk_stops_copying_until_there_is_room() -> None:
+def test_full_disk_stops_copying_until_it_has_room() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -366,17 +367,17 @@ def test_a_full_disk_stops_copying_until_there_is_room() -> None:
         await asyncio.sleep(1)
         two.disk.capacity = 1
         await fill(replica, 3)
-        await until(lambda: two.state.full is not None)
+        await wait_until(lambda: two.state.full is not None)
         assert copy.lag == replica.high_watermark == 3
         two.disk.capacity = 1 << 40
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         assert two.state.full is None and copy.lag == 0
         assert not two.disk_failures
 
     rig.run(scenario)
 
 
-def test_a_disk_error_of_a_follower_ends_the_directory() -> None:
+def test_disk_error_of_a_follower_ends_the_use_of_the_directory() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -387,7 +388,7 @@ def test_a_disk_error_of_a_follower_ends_the_directory() -> None:
         await asyncio.sleep(1)
         two.disk.faults.append(DiskFault("append", ".log", "EIO"))
         await fill(replica, 3)
-        await until(lambda: two.disk_failures)
+        await wait_until(lambda: two.disk_failures)
 
     rig.run(scenario)
 
@@ -401,7 +402,7 @@ def test_failed_roll_of_follower_ends_the_use_of_the_directory() -> None:
         peers.add_leader(replica)
         copy = await RunningFetchers(rig, two, peers).follow(1, 0)
         await fill(replica, 3)
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         two.disk.faults.append(DiskFault("append", ".snapshot", "EIO"))
         with pytest.raises(Refused):
             copy.roll()
@@ -419,11 +420,11 @@ def test_follower_deletes_only_cold_segments() -> None:
         peers.add_leader(replica)
         copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
         await fill(replica, 100)
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         await copy.apply_local_retention()
         assert copy.log.local_start_offset == 0
         cold_end = await upload(replica)
-        await until(lambda: copy.cold_end_offset == cold_end)
+        await wait_until(lambda: copy.cold_end_offset == cold_end)
         await copy.apply_local_retention()
         assert 0 < copy.log.local_start_offset <= cold_end
         assert copy.log.end_offset == 100
@@ -432,7 +433,7 @@ def test_follower_deletes_only_cold_segments() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_large_history_arrives_in_pieces(seed: int) -> None:
+def test_large_log_is_copied_in_pieces(seed: int) -> None:
     rig = ReplicationRig(seed)
 
     async def scenario() -> None:
@@ -441,7 +442,7 @@ def test_a_large_history_arrives_in_pieces(seed: int) -> None:
         await fill(replica, 300)
         peers.add_leader(replica)
         copy = await RunningFetchers(rig, rig.brokers[2], peers, partition_max_bytes=5000).follow(1, 0, TP)
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         assert len(peers.requests) > 5
 
     rig.run(scenario)

@@ -1,4 +1,4 @@
-"""Records that a follower drops: those that diverged, and its whole log for the bucket's if the bucket has more."""
+"""Tests of records that a follower drops: diverged records, and its whole log if the bucket has more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers, read_log
-from tests.unit.replication.test_replica_fetcher import fill, same, until, upload
+from tests.unit.replication.test_replica_fetcher import fill, is_equal, upload, wait_until
 from tiered.errors import Unavailable
 
 
@@ -24,7 +24,7 @@ def test_truncation_lowers_the_followers_high_watermark() -> None:
         copy = await RunningFetchers(rig, two, peers).follow(1, 1, high_watermark=5)
         assert copy.high_watermark == 5
         peers.add_leader(replica)
-        await until(lambda: same(copy, replica))
+        await wait_until(lambda: is_equal(copy, replica))
         assert copy.high_watermark == 3
 
     rig.run(scenario)

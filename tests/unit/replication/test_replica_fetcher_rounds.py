@@ -1,4 +1,4 @@
-"""Several partitions of one leader: which of them share a fetch, and which waits for which."""
+"""Tests of several partitions of one leader: which of them share a fetch, and which wait for others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers, append_batch
-from tests.unit.replication.test_replica_fetcher import same, until
+from tests.unit.replication.test_replica_fetcher import is_equal, wait_until
 from tiered.ids import TopicPartition
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered.replication.replica_fetcher import IN_FLIGHT_MAX, LAST_FETCH_WAIT_MS, FetcherSettings
@@ -31,7 +31,7 @@ def test_partitions_of_a_leader_that_is_not_ready_share_the_next_fetch() -> None
             peers.add_leader(each)
             append_batch(each, 0)
         started = rig.clock.mono_ns()
-        await until(lambda: all(same(copy, each) for copy, each in zip(copies, led, strict=True)))
+        await wait_until(lambda: all(is_equal(copy, each) for copy, each in zip(copies, led, strict=True)))
         assert rig.clock.mono_ns() - started < 100_000_000
         for turn in range(20):  # each alone, one after the other
             each = led[turn % 8]
@@ -42,8 +42,8 @@ def test_partitions_of_a_leader_that_is_not_ready_share_the_next_fetch() -> None
     rig.run(scenario)
 
 
-async def opened(rig: ReplicationRig, places: list[TopicPartition]) -> None:
-    """Opens the logs of broker 2 beforehand, so that following them takes no time."""
+async def open_logs(rig: ReplicationRig, places: list[TopicPartition]) -> None:
+    """Opens the logs of broker 2 beforehand, so that the start of its replicas takes no time."""
     for tp in places:
         await rig.brokers[2].open_log(tp)
 
@@ -58,7 +58,7 @@ def test_due_partition_is_fetched_after_the_last_parked_fetch() -> None:
         for each in led:
             peers.add_leader(each)
         append_batch(led[-1], 0)
-        await opened(rig, places)
+        await open_logs(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
         for tp in places[:-1]:
             await two.follow(1, 0, tp)
@@ -66,7 +66,7 @@ def test_due_partition_is_fetched_after_the_last_parked_fetch() -> None:
         assert [len(each.partitions) for each in peers.requests] == [1] * IN_FLIGHT_MAX, "each waits alone"
         copy = await two.follow(1, 0, places[-1])
         started = rig.clock.mono_ns()
-        await until(lambda: same(copy, led[-1]))
+        await wait_until(lambda: is_equal(copy, led[-1]))
         assert rig.clock.mono_ns() - started < 1.5 * LAST_FETCH_WAIT_MS * 1_000_000
 
     rig.run(scenario)
@@ -80,7 +80,7 @@ def test_fetches_of_idle_partitions_wait_as_long_as_they_may() -> None:
         peers = DirectPeers(rig)
         for tp in places:
             peers.add_leader(await rig.brokers[1].lead(0, [1, 2], tp=tp))
-        await opened(rig, places)
+        await open_logs(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
         for tp in places:
             await two.follow(1, 0, tp)
@@ -103,7 +103,7 @@ def test_new_partition_is_fetched_at_once_among_idle_ones() -> None:
         led = [await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places]
         for each in led:
             peers.add_leader(each)
-        await opened(rig, places)
+        await open_logs(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
         for tp in places[:IN_FLIGHT_MAX]:
             await two.follow(1, 0, tp)
@@ -113,7 +113,7 @@ def test_new_partition_is_fetched_at_once_among_idle_ones() -> None:
             append_batch(each, 0)
             copy = await two.follow(1, 0, each.tp)
             started = rig.clock.mono_ns()
-            await until(partial(same, copy, each))
+            await wait_until(partial(is_equal, copy, each))
             assert rig.clock.mono_ns() - started <= 10_000_000
             await each.append(batch(1), acks=ACKS_ALL)
             assert rig.clock.mono_ns() - started < 1.5 * LAST_FETCH_WAIT_MS * 1_000_000
@@ -124,7 +124,7 @@ def test_new_partition_is_fetched_at_once_among_idle_ones() -> None:
 
 @pytest.mark.parametrize("new", [2, 3, 40])
 def test_many_new_partitions_cancel_the_last_fetch_once(new: int) -> None:
-    """The partitions come one after the other, some while that fetch is being cancelled."""
+    """The partitions come one after the other, and some of them during the cancellation."""
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + new)]
 
@@ -134,7 +134,7 @@ def test_many_new_partitions_cancel_the_last_fetch_once(new: int) -> None:
         for each in led:
             peers.add_leader(each)
             append_batch(each, 0)
-        await opened(rig, places)
+        await open_logs(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
         copies = []
         for tp in places[:IN_FLIGHT_MAX]:
@@ -145,7 +145,7 @@ def test_many_new_partitions_cancel_the_last_fetch_once(new: int) -> None:
             copies.append(await two.follow(1, 0, tp))
             await asyncio.sleep(0)
         await asyncio.sleep(1)
-        assert all(same(copy, each) for copy, each in zip(copies, led, strict=True))
+        assert all(is_equal(copy, each) for copy, each in zip(copies, led, strict=True))
         await two.stop()
 
     rig.run(scenario)
@@ -157,7 +157,7 @@ def test_partitions_that_fail_together_share_the_next_fetch() -> None:
 
     async def scenario() -> None:
         peers = DirectPeers(rig)  # nobody leads
-        await opened(rig, places)
+        await open_logs(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
         for tp in places:
             await two.follow(1, 0, tp)

@@ -1,4 +1,4 @@
-"""The choice of the replica that a consumer reads from."""
+"""Tests of the choice of the replica that a consumer reads from (KIP-392)."""
 
 from __future__ import annotations
 

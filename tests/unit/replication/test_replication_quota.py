@@ -1,4 +1,4 @@
-"""Rates of throttled replicas: the budget, the lists, and throttled fetches on either side."""
+"""Tests of the rates of throttled replicas (KIP-73): the budget, the lists, and throttled fetches on either side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers, append_batch
-from tests.unit.replication.test_replica_fetcher import same, until
+from tests.unit.replication.test_replica_fetcher import is_equal, wait_until
 from tiered.config.settings import TopicConfig
 from tiered.ids import TopicPartition
 from tiered.replication.replication_quota import (
@@ -63,7 +63,7 @@ def test_debt_keeps_its_bytes_when_the_rate_changes() -> None:
     assert throttle.set_rate(UNLIMITED, 0).set_rate(1_000, 0).pause_ns(0) == 0
 
 
-def test_a_list_names_replicas_or_all() -> None:
+def test_throttled_list_names_replicas_or_all() -> None:
     named = ThrottledReplicas()
     words = ("0:1", "1:2")
     assert named(words, 0, 1) and named(words, 0, 1)
@@ -95,15 +95,15 @@ def test_follower_that_lags_copies_at_the_rate_and_others_at_once() -> None:
         )
         slow = await following.follow(1, 0)
         quick = await following.follow(1, 0, TopicPartition("t", 1))
-        await until(lambda: same(quick, free))
+        await wait_until(lambda: is_equal(quick, free))
         assert rig.clock.mono_ns() < SECOND
         await asyncio.sleep(4)
         assert size // 4 < slow.log.size_bytes < size * 7 // 10 and slow.lag > 0
-        await until(lambda: same(slow, held))
+        await wait_until(lambda: is_equal(slow, held))
         assert 7 * SECOND < rig.clock.mono_ns() < 12 * SECOND
         began_ns = rig.clock.mono_ns()
         append_batch(held, 200)
-        await until(lambda: same(slow, held))
+        await wait_until(lambda: is_equal(slow, held))
         assert rig.clock.mono_ns() - began_ns < SECOND // 2, "who has all is not held"
 
     rig.run(scenario)

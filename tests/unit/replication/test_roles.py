@@ -1,4 +1,4 @@
-"""Leaders and followers as the controller decides, and records that survive each change."""
+"""Tests of replicas that lead and follow as the controller decides: acknowledged records survive each change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
 
-async def until(done: Callable[[], object], seconds: float = 30) -> None:
+async def wait_until(done: Callable[[], object], seconds: float = 30) -> None:
     """Waits in virtual time until the condition holds."""
     for _ in range(int(seconds * 100)):
         if done():
@@ -34,28 +34,28 @@ async def until(done: Callable[[], object], seconds: float = 30) -> None:
     raise AssertionError("it never came to be")
 
 
-async def led(cluster: ThreeBrokers) -> LeaderReplica:
-    await until(lambda: cluster.leader() is not None)
+async def wait_for_leader(cluster: ThreeBrokers) -> LeaderReplica:
+    await wait_until(lambda: cluster.leader() is not None)
     leader = cluster.leader()
     assert leader is not None
     return leader
 
 
-async def written(cluster: ThreeBrokers) -> LeaderReplica:
-    """Returns the leader of a topic with ten acknowledged batches."""
+async def start_with_records(cluster: ThreeBrokers) -> LeaderReplica:
+    """Starts the cluster. Returns the leader of a topic with ten acknowledged batches."""
     await cluster.start()
-    leader = await led(cluster)
+    leader = await wait_for_leader(cluster)
     for number in range(10):
         await leader.append(batch(number), acks=ACKS_ALL)
     return leader
 
 
-def nobody_found(cluster: ThreeBrokers) -> contextlib.AbstractContextManager[object]:
-    """Lets no broker find another one, so that nothing is copied meanwhile."""
+def unroutable(cluster: ThreeBrokers) -> contextlib.AbstractContextManager[object]:
+    """Makes every broker unreachable for the others, so that nothing is copied meanwhile."""
     return patch.object(cluster.peers, "find_replica", lambda *_: None)
 
 
-def alike(cluster: ThreeBrokers, *nodes: int) -> bool:
+def have_equal_logs(cluster: ThreeBrokers, *nodes: int) -> bool:
     """True if these replicas have the same log, as leader or follower."""
     logs = [held.log for node in nodes for held in cluster.members[node].partitions.list_replicas()]
     return len(logs) == len(nodes) and len({read_log(log) for log in logs}) == 1
@@ -66,11 +66,11 @@ def test_all_replicas_of_a_new_topic_are_in_sync() -> None:
 
     async def scenario() -> None:
         await cluster.start(min_insync_replicas="3")
-        leader = await led(cluster)
+        leader = await wait_for_leader(cluster)
         for number in range(20):
             await leader.append(batch(number), acks=ACKS_ALL)
         assert set(cluster.partition.isr) == {1, 2, 3}
-        assert alike(cluster, 1, 2, 3)
+        assert have_equal_logs(cluster, 1, 2, 3)
 
     cluster.run(scenario)
 
@@ -80,7 +80,7 @@ def test_dead_follower_leaves_the_isr_and_joins_again() -> None:
 
     async def scenario() -> None:
         await cluster.start()
-        leader = await led(cluster)
+        leader = await wait_for_leader(cluster)
         await leader.append(batch(0), acks=ACKS_ALL)
         gone = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
         await cluster.members[gone].kill()
@@ -89,8 +89,8 @@ def test_dead_follower_leaves_the_isr_and_joins_again() -> None:
         assert 2e9 < cluster.rig.clock.mono_ns() - started < 6e9
         assert gone not in cluster.partition.isr
         await cluster.members[gone].start()
-        await until(lambda: gone in cluster.partition.isr)
-        await until(lambda: alike(cluster, 1, 2, 3))
+        await wait_until(lambda: gone in cluster.partition.isr)
+        await wait_until(lambda: have_equal_logs(cluster, 1, 2, 3))
 
     cluster.run(scenario)
 
@@ -100,39 +100,39 @@ def test_next_leader_has_everything_after_the_leader_dies() -> None:
 
     async def scenario() -> None:
         await cluster.start(min_insync_replicas="2")
-        first = await led(cluster)
+        first = await wait_for_leader(cluster)
         for number in range(20):
             await first.append(batch(number), acks=ACKS_ALL)
         old = cluster.partition.leader
         first.append_now(batch(20), 1)  # nobody may have heard of it
         await cluster.members[old].kill()
         await cluster.fence(old)
-        second = await led(cluster)
+        second = await wait_for_leader(cluster)
         assert cluster.partition.leader != old
         assert second.log.end_offset >= 20
-        await until(lambda: second.high_watermark >= 20)
+        await wait_until(lambda: second.high_watermark >= 20)
         await second.append(batch(21), acks=ACKS_ALL)
         await cluster.members[old].start()
-        await until(lambda: old in cluster.partition.isr)
-        await until(lambda: alike(cluster, 1, 2, 3))
+        await wait_until(lambda: old in cluster.partition.isr)
+        await wait_until(lambda: have_equal_logs(cluster, 1, 2, 3))
 
     cluster.run(scenario)
 
 
 def test_new_leader_knows_the_high_watermark_at_once() -> None:
-    """A client that asks for the end may not get a lower one than before (KIP-207)."""
+    """A client must not get a lower end offset than before (KIP-207)."""
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        await written(cluster)
+        await start_with_records(cluster)
         await asyncio.sleep(1)  # followers hear of it with their next question
-        heir = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
+        follower = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
         cluster.peers.unreachable.update(f"{node}:0" for node in (1, 2, 3))
         old = cluster.partition.leader
         await cluster.fence(old)
-        await until(lambda: cluster.leader() is not None and cluster.partition.leader != old)
+        await wait_until(lambda: cluster.leader() is not None and cluster.partition.leader != old)
         leader = cluster.leader()
-        assert leader is not None and leader.high_watermark == 10, heir
+        assert leader is not None and leader.high_watermark == 10, follower
 
     cluster.run(scenario)
 
@@ -142,21 +142,21 @@ def test_leadership_that_returns_has_a_new_epoch() -> None:
 
     async def scenario() -> None:
         await cluster.start()
-        first = await led(cluster)
+        first = await wait_for_leader(cluster)
         await first.append(batch(0), acks=ACKS_ALL)
         node = cluster.partition.leader
         cluster.metadata_delay_seconds = 0.0
         await cluster.members[node].partitions.wait_applied()
         await cluster.fence(node)
-        second = await led(cluster)
-        await until(lambda: first.is_stopped)
+        second = await wait_for_leader(cluster)
+        await wait_until(lambda: first.is_stopped)
         await cluster.submit(requests.UnfenceBroker(node, cluster.members[node].incarnation))
         with pytest.raises(Refused):
             first.append_now(batch(1), 1)
         await second.append(batch(1), acks=ACKS_ALL)
-        await until(lambda: node in cluster.partition.isr)
+        await wait_until(lambda: node in cluster.partition.isr)
         await cluster.submit(requests.ElectLeaders(True))
-        third = await led(cluster)
+        third = await wait_for_leader(cluster)
         assert third.state.node_id == node and third is not first
         await third.append(batch(2), acks=ACKS_ALL)
         assert third.log.end_offset == 3
@@ -165,13 +165,13 @@ def test_leadership_that_returns_has_a_new_epoch() -> None:
 
 
 def test_isr_change_without_reply_does_not_stop_commits() -> None:
-    """The request to join is lost on its way, then the broker that was to join dies. The high watermark may not wait
-    for that broker for ever. Neither may it move before it is certain that the broker did not join."""
+    """The request to join is lost on its way, and then the broker that was to join dies. The high watermark must not
+    wait for that broker for ever. It must not move either before it is certain that the broker did not join."""
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
         await cluster.start()
-        leader = await led(cluster)
+        leader = await wait_for_leader(cluster)
         await leader.append(batch(0), acks=ACKS_ALL)
         gone = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
         await cluster.members[gone].kill()
@@ -184,7 +184,7 @@ def test_isr_change_without_reply_does_not_stop_commits() -> None:
             return "ask"
 
         cluster.lost_message = lose
-        await until(lambda: asked)
+        await wait_until(lambda: asked)
         await cluster.members[gone].kill()
         cluster.lost_message = lambda: ""
         await cluster.fence(gone)
@@ -195,15 +195,15 @@ def test_isr_change_without_reply_does_not_stop_commits() -> None:
     cluster.run(scenario)
 
 
-def test_a_deleted_topic_is_neither_led_nor_followed() -> None:
+def test_deleted_topic_is_neither_led_nor_followed() -> None:
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
         await cluster.start()
-        leader = await led(cluster)
+        leader = await wait_for_leader(cluster)
         await leader.append(batch(0), acks=ACKS_ALL)
         await cluster.submit(requests.DeleteTopic("t"))
-        await until(lambda: all(not member.partitions.list_replicas() for member in cluster.members.values()))
+        await wait_until(lambda: all(not member.partitions.list_replicas() for member in cluster.members.values()))
         with pytest.raises(Refused) as refused:
             leader.append_now(batch(1), ACKS_ALL)
         assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -211,8 +211,8 @@ def test_a_deleted_topic_is_neither_led_nor_followed() -> None:
     cluster.run(scenario)
 
 
-class Storm:
-    """A producer, and faults of brokers meanwhile."""
+class RandomFaults:
+    """A producer, and random faults of brokers meanwhile."""
 
     def __init__(self, seed: int) -> None:
         self.cluster = ThreeBrokers(seed)
@@ -220,14 +220,14 @@ class Storm:
         self.acked: list[int] = []
         self.working = True
 
-    async def play(self) -> None:
+    async def run(self) -> None:
         cluster = self.cluster
         await cluster.start(min_insync_replicas="2")
         task = cluster.rig.loop.create_task(self._produce())
         cluster.lost_message = lambda: self.rng.choice(["", "", "", "ask", "answer"])
         for _ in range(12):
             await asyncio.sleep(self.rng.uniform(0.5, 4.0))
-            await self._trouble()
+            await self._inject_fault()
         cluster.lost_message = lambda: ""
         cluster.peers.unreachable.clear()
         self.working = False
@@ -237,9 +237,9 @@ class Storm:
                 await member.start()
         for node, member in cluster.members.items():
             await cluster.submit(requests.UnfenceBroker(node, member.incarnation))
-        await until(lambda: set(cluster.partition.isr) == {1, 2, 3}, 120)
-        await until(lambda: alike(cluster, 1, 2, 3), 60)
-        log = (await led(cluster)).log
+        await wait_until(lambda: set(cluster.partition.isr) == {1, 2, 3}, 120)
+        await wait_until(lambda: have_equal_logs(cluster, 1, 2, 3), 60)
+        log = (await wait_for_leader(cluster)).log
         said = read_log(log)
         for number in self.acked:
             assert b"%d." % number in said, f"record {number} was acknowledged and is gone"
@@ -255,7 +255,7 @@ class Storm:
                     self.acked.append(number)
             await asyncio.sleep(self.rng.uniform(0, 0.1))
 
-    async def _trouble(self) -> None:
+    async def _inject_fault(self) -> None:
         cluster = self.cluster
         running = [node for node, member in cluster.members.items() if member.running]
         node = self.rng.choice(running)
@@ -286,8 +286,8 @@ class Storm:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_acknowledged_records_survive(seed: int) -> None:
-    storm = Storm(seed)
-    storm.cluster.run(storm.play)
+    storm = RandomFaults(seed)
+    storm.cluster.run(storm.run)
     assert storm.acked
 
 
@@ -295,16 +295,16 @@ def test_new_leader_syncs_its_truncation_before_it_appends() -> None:
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        leader = await written(cluster)
+        leader = await start_with_records(cluster)
         old = leader.state.node_id
         await cluster.members[old].kill()
         for member in cluster.members.values():
             for held in member.partitions.list_replicas() if member.running else ():
                 held.log.truncations.made += 1
         await cluster.fence(old)
-        await led(cluster)
+        await wait_for_leader(cluster)
         assert cluster.partition.leader != old
-        assert not (await led(cluster)).log.truncations.is_unsettled
+        assert not (await wait_for_leader(cluster)).log.truncations.is_unsettled
 
     cluster.run(scenario)
 
@@ -314,15 +314,15 @@ def test_truncation_of_a_stopped_replica_is_synced_by_the_next_one() -> None:
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        leader = await written(cluster)
-        (copy,) = (each for each in cluster.members[other_than(leader)].partitions.list_replicas())
+        leader = await start_with_records(cluster)
+        (copy,) = (each for each in cluster.members[another_broker(leader)].partitions.list_replicas())
         assert isinstance(copy, FollowerReplica) and copy.is_durable
         copy.log.truncate_to(5)
-        await cluster.members[other_than(leader)].partitions.save_offsets()
+        await cluster.members[another_broker(leader)].partitions.save_offsets()
         copy.stop()
         after = FollowerReplica(
             copy.tp, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
-            clock=cluster.rig.clock, disk=cluster.members[other_than(leader)].broker.state, save_offsets=nothing,
+            clock=cluster.rig.clock, disk=cluster.members[another_broker(leader)].broker.state, save_offsets=do_nothing,
         )  # fmt: skip
         assert not after.is_durable
         await after.make_durable()
@@ -332,25 +332,25 @@ def test_truncation_of_a_stopped_replica_is_synced_by_the_next_one() -> None:
 
 
 def test_log_is_durable_before_it_grows_after_a_failed_truncation() -> None:
-    """The old flushed offset would vouch for records that were copied since and never fsynced."""
+    """Otherwise the old flushed offset would cover records that were copied since and never fsynced."""
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        leader = await written(cluster)
-        member = cluster.members[other_than(leader)]
+        leader = await start_with_records(cluster)
+        member = cluster.members[another_broker(leader)]
         there, disk = member.partitions, member.broker.disk
         (copy,) = there.list_replicas()
         assert isinstance(copy, FollowerReplica)
         await copy.log.flush()
         await there.save_offsets()
-        with nobody_found(cluster):
+        with unroutable(cluster):
             disk.faults.append(DiskFault("append", ".snapshot", "ENOSPC"))
             with pytest.raises(Unavailable):
                 copy.log.truncate_to(0)
             there._on_truncation_failed(copy, final=False)
-            await there.retry_unopened(lambda: cluster.controller.image)
+            await there.retry_unopened()
             assert [held.log.end_offset for held in there.list_replicas()] == [0]
-        await until(lambda: alike(cluster, leader.state.node_id, member.node_id))
+        await wait_until(lambda: have_equal_logs(cluster, leader.state.node_id, member.node_id))
         (again,) = there.list_replicas()
         assert again.log.flushed_offset == 0
         await member.kill()
@@ -361,20 +361,20 @@ def test_log_is_durable_before_it_grows_after_a_failed_truncation() -> None:
     cluster.run(scenario)
 
 
-async def nothing() -> None:
+async def do_nothing() -> None:
     return
 
 
-def other_than(leader: LeaderReplica) -> int:
+def another_broker(leader: LeaderReplica) -> int:
     return next(node for node in (1, 2, 3) if node != leader.state.node_id)
 
 
 def test_log_that_returns_empty_has_no_recovery_point() -> None:
-    """The recovery point of the old log would vouch for bytes of the new one that a kill tears."""
+    """Otherwise the recovery point of the old log would cover bytes of the new log that a kill tears."""
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        leader = await written(cluster)
+        leader = await start_with_records(cluster)
         other = next(node for node in (2, 3) if node != leader.state.node_id)
         there = cluster.members[other].partitions
         for held in there.list_replicas():
@@ -382,10 +382,10 @@ def test_log_that_returns_empty_has_no_recovery_point() -> None:
         await there.save_offsets()
         stay = tuple(node for node in (1, 2, 3) if node != other)
         assert await move(cluster, *stay) == (None,)
-        await until(lambda: not there.list_replicas())
-        with nobody_found(cluster):
+        await wait_until(lambda: not there.list_replicas())
+        with unroutable(cluster):
             assert await move(cluster, *stay, other) == (None,)
-            await until(there.list_replicas)
+            await wait_until(there.list_replicas)
             assert [held.log.end_offset for held in there.list_replicas()] == [0]
             await cluster.members[other].kill()
         directory = DataDirectory(cluster.members[other].broker.disk)
@@ -401,7 +401,7 @@ def test_clean_stop_counts_only_if_no_other_broker_can_have_led(copies: int) -> 
 
     async def scenario() -> None:
         await cluster.start(copies)
-        member = cluster.members[(await led(cluster)).state.node_id]
+        member = cluster.members[(await wait_for_leader(cluster)).state.node_id]
         await stop(cluster, member)
         epoch = cluster.partition.leader_epoch
         await member.start()
@@ -415,15 +415,15 @@ def test_clean_stop_vouches_for_the_manifest_only_as_last_leader() -> None:
 
     async def scenario() -> None:
         await cluster.start(1)
-        leader = await led(cluster)
-        member, other = cluster.members[leader.state.node_id], cluster.members[other_than(leader)]
+        leader = await wait_for_leader(cluster)
+        member, other = cluster.members[leader.state.node_id], cluster.members[another_broker(leader)]
         await stop(cluster, member)
         later = cluster.partition.leader_epoch + 1
         changed = PartitionChanged(leader.topic_id, 0, NO_LEADER, later, (), (leader.state.node_id,))
         cluster.controller.apply((changed,), cluster.controller.image.slot + 1)
         cold = await other.broker.cold.manifests.take_over(leader.partition_id, leader.topic, later)
         await member.start()
-        assert (await led(cluster)).manifest == cold
+        assert (await wait_for_leader(cluster)).manifest == cold
 
     cluster.run(scenario)
 
@@ -440,18 +440,18 @@ def test_suspect_log_stays_suspect_until_it_follows_a_leader() -> None:
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        leader = await written(cluster)
-        member = cluster.members[other_than(leader)]
+        leader = await start_with_records(cluster)
+        member = cluster.members[another_broker(leader)]
         there, before = member.partitions, member.image
-        there.suspect_partitions = frozenset({TP})
+        there.losses.set_suspect_partitions({TP})
         now = cluster.partition
         nobody = PartitionChanged(leader.topic_id, 0, NO_LEADER, now.leader_epoch + 1, (), now.isr)
         image = before.apply((nobody,), before.slot + 1)
-        await there.apply_image(before, image, member.settings)
-        assert there.suspect_partitions == {TP}
+        await there.apply_image(before, image)
+        assert there.losses.suspect_partitions == {TP}
         somebody = PartitionChanged(leader.topic_id, 0, now.leader, now.leader_epoch + 2, now.isr, ())
-        await there.apply_image(image, image.apply((somebody,), image.slot + 1), member.settings)
-        assert not there.suspect_partitions
+        await there.apply_image(image, image.apply((somebody,), image.slot + 1))
+        assert not there.losses.suspect_partitions
 
     cluster.run(scenario)
 
@@ -466,13 +466,13 @@ def test_leadership_that_ended_does_not_start_late() -> None:
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        leader = await written(cluster)
+        leader = await start_with_records(cluster)
         node, epoch = leader.state.node_id, leader.leader_epoch
         await cluster.fence(node)
-        await until(lambda: leader.is_stopped)
+        await wait_until(lambda: leader.is_stopped)
         partitions = cluster.members[node].partitions
         partitions.unopened_leaders[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
-        await partitions.retry_unopened(lambda: cluster.controller.image)
+        await partitions.retry_unopened()
         assert partitions.find_leader(TP) is None
 
     cluster.run(scenario)

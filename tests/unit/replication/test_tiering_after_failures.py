@@ -1,4 +1,4 @@
-"""A failed tiering pass is repeated, its objects are deleted, and a fenced leader resigns."""
+"""Tests of tiering after failures: a failed pass is repeated, its objects are deleted, and a fenced leader resigns."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import BrokerRig, ReplicationRig, append_batch
+from tests.unit.replication.rig import BrokerRig, LeaderList, ReplicationRig, append_batch
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold.layout import parse_key
 from tiered.config.settings import Settings
-from tiered.errors import Fenced
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import LeaderReplica
 
 INTERVAL = 3_000.0
-"""Between two ticks: what happens within it, a failure set off."""
+"""Seconds between two ticks. A pass that runs within an interval was triggered by a failure."""
 SETTLED = UPLOAD_IN_FLIGHT_MS / 1000 + Settings().tiered_object_delete_delay_ms / 1000
 
 
-class Passes:
+class TieringRun:
     """The running tiering loop of one broker over one partition."""
 
     def __init__(self, broker: BrokerRig, replica: LeaderReplica) -> None:
-        self.fenced: list[LeaderReplica] = []
+        self.leaders = LeaderList(replica)
         settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
         self.tiering = Tiering(
             settings,
-            lambda: [replica],
-            self._note,
+            self.leaders,
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,
@@ -39,16 +37,13 @@ class Passes:
         self._replica = replica
         self._task = asyncio.create_task(self.tiering.run())
 
-    async def over(self, seconds: float) -> None:
-        """Lets time pass; due work is done, and late writes land when the store gets the next request."""
+    async def run_for(self, seconds: float) -> None:
+        """Lets time pass. Due work is done, and late writes land when the store gets the next request."""
         for _ in range(int(seconds / 10)):
             await asyncio.sleep(10)
             self.tiering.wake(self._replica)
             await self._broker.store.get("anything")
             await self._broker.cold.collector.delete_expired()
-
-    def _note(self, replica: LeaderReplica, _: Fenced) -> None:
-        self.fenced.append(replica)
 
     def stop(self) -> None:
         self._task.cancel()
@@ -60,11 +55,11 @@ def fill(replica: LeaderReplica) -> None:
     replica.roll()
 
 
-def segments(rig: ReplicationRig) -> set[str]:
+def segment_keys(rig: ReplicationRig) -> set[str]:
     return {key for key in rig.bucket.objects if parse_key(key) is not None}
 
 
-async def named(replica: LeaderReplica) -> set[str]:
+async def named_keys(replica: LeaderReplica) -> set[str]:
     manifest = await replica.cold.manifests.load(replica.partition_id)
     assert manifest is not None
     return {key async for key in replica.cold.manifests.list_keys(manifest)}
@@ -77,7 +72,7 @@ def test_partition_with_a_failed_pass_is_retried_before_the_next_tick() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         fill(replica)
         rig.brokers[1].faults.outage = True
-        passes = Passes(rig.brokers[1], replica)
+        passes = TieringRun(rig.brokers[1], replica)
         await asyncio.sleep(60)
         assert replica.cold_end_offset == 0 and replica.upload_problem
         rig.brokers[1].faults.outage = False
@@ -97,22 +92,22 @@ def test_partition_with_a_failed_pass_is_retried_before_the_next_tick() -> None:
     ids=["landed at once", "lands late"],
 )
 def test_object_of_a_failed_upload_is_deleted(fault: FaultRule) -> None:
-    """The failure triggers another sweep, after the one that every leader epoch makes once."""
+    """The failure triggers another sweep, after the sweep that every leader epoch makes once."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1])
         fill(replica)
-        passes = Passes(broker, replica)
-        await passes.over(3 * SETTLED)
+        passes = TieringRun(broker, replica)
+        await passes.run_for(3 * SETTLED)
         broker.faults.rules.append(fault)
         fill(replica)
         passes.tiering.wake(replica)
         await asyncio.sleep(SETTLED / 2)
         assert replica.cold_end_offset == 60
-        await passes.over(4 * SETTLED)
-        assert fault.times == 0 and segments(rig) == await named(replica)
+        await passes.run_for(4 * SETTLED)
+        assert fault.times == 0 and segment_keys(rig) == await named_keys(replica)
         passes.stop()
 
     rig.run(scenario)
@@ -125,9 +120,9 @@ def test_later_leader_found_in_the_manifest_is_reported() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         fill(replica)
         await rig.brokers[2].cold.manifests.take_over(replica.partition_id, replica.topic, 1)
-        passes = Passes(rig.brokers[1], replica)
+        passes = TieringRun(rig.brokers[1], replica)
         await asyncio.sleep(10)
-        assert passes.fenced == [replica] and replica.cold_end_offset == 0
+        assert passes.leaders.fenced == [replica] and replica.cold_end_offset == 0
         passes.stop()
 
     rig.run(scenario)

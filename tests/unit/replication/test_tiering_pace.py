@@ -1,4 +1,4 @@
-"""When closed segments are uploaded: at once if the bucket is the only other place for them, else several together."""
+"""Tests of when closed segments are uploaded: at once if no other place has them, else several together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch
+from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, ReplicationRig, append_batch
 from tiered.broker import tiering
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
@@ -21,14 +21,13 @@ from tiered.replication.leader_replica import LeaderReplica
 INTERVAL = 30.0
 
 
-async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
-    """Fills three segments, one second apart; returns how long after the first one a segment is cold."""
+async def measure_cold_delay(rig: ReplicationRig, replica: LeaderReplica) -> float:
+    """Fills three segments, one second apart; returns the seconds from the first one until a segment is cold."""
     broker = rig.brokers[1]
     settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
     runs = Tiering(
         settings,
-        lambda: [replica],
-        lambda *_: None,
+        LeaderList(replica),
         RetentionClock(broker.clock),
         broker.clock,
         broker.rng,
@@ -49,14 +48,14 @@ async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
 
 
 def test_pending_takeovers_run_when_nothing_else_is_due() -> None:
-    """A broker that died led ten thousand partitions: uploads do not wait for the takeover of their manifests."""
+    """A dead broker led ten thousand partitions. Uploads do not wait for the takeover of their manifests."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
         broker = rig.brokers[1]
-        heirs = []
+        leaders = []
         for number in range(6):
-            heirs.append(
+            leaders.append(
                 await broker.lead(
                     1, [1, 2], tp=TopicPartition("idle", number), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH
                 )
@@ -66,15 +65,15 @@ def test_pending_takeovers_run_when_nothing_else_is_due() -> None:
             busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
-            settings, lambda: [*heirs, busy], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng,
+            settings, LeaderList(*leaders, busy), RetentionClock(broker.clock), broker.clock, broker.rng,
             broker.metrics,
         )  # fmt: skip
-        assert all(each.takeover_pending for each in heirs)
+        assert all(each.takeover_pending for each in leaders)
         task = asyncio.create_task(runs.run())
         while busy.cold_end_offset == 0:
             await asyncio.sleep(0)
-        assert sum(each.takeover_pending for each in heirs) >= 5
-        while any(each.takeover_pending for each in heirs):
+        assert sum(each.takeover_pending for each in leaders) >= 5
+        while any(each.takeover_pending for each in leaders):
             await asyncio.sleep(0.01)
         task.cancel()
 
@@ -82,7 +81,7 @@ def test_pending_takeovers_run_when_nothing_else_is_due() -> None:
 
 
 def test_objects_of_an_earlier_leader_are_deleted_without_a_manifest() -> None:
-    """Its first upload was never named in a manifest: every leader epoch sweeps once."""
+    """The first upload of the earlier leader was never named in a manifest. Every leader epoch sweeps once."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -93,8 +92,7 @@ def test_objects_of_an_earlier_leader_are_deleted_without_a_manifest() -> None:
         await broker.store.put(left, b"never named", if_absent=True)
         runs = Tiering(
             Settings(),
-            lambda: [heir],
-            lambda *_: None,
+            LeaderList(heir),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,
@@ -122,7 +120,7 @@ def test_pending_takeover_runs_although_uploads_are_always_due(
         busy = [await broker.lead(1, [1], tp=TopicPartition("busy", number)) for number in range(3)]
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
-            settings, lambda: [heir, *busy], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng,
+            settings, LeaderList(heir, *busy), RetentionClock(broker.clock), broker.clock, broker.rng,
             broker.metrics,
         )  # fmt: skip
         broker.faults.rules.append(FaultRule(FaultKind.DELAY, ("put", "upload"), seconds=0.05))
@@ -146,7 +144,7 @@ def test_pending_takeover_runs_although_uploads_are_always_due(
 
 
 def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
-    """The manifest change names the objects before it, and the pass counts as good."""
+    """The manifest change names the objects before the lost one, and the pass counts as a success."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -155,8 +153,7 @@ def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
         settings = Settings()
         runs = Tiering(
             settings,
-            lambda: [replica],
-            lambda *_: None,
+            LeaderList(replica),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,
@@ -178,15 +175,15 @@ def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
         await cold(3)
         assert replica.manifest is not None
 
-        async def orphans() -> set[str]:
+        async def find_unnamed_objects() -> set[str]:
             assert replica.manifest is not None
             named = {key async for key in replica.cold.manifests.list_keys(replica.manifest)}
             return {key for key in rig.bucket.objects if key.endswith(".seg")} - named
 
-        assert len(await orphans()) == 1
+        assert len(await find_unnamed_objects()) == 1
         await asyncio.sleep(swept)
         await broker.cold.collector.delete_expired()
-        assert not await orphans()
+        assert not await find_unnamed_objects()
         task.cancel()
 
     rig.run(scenario)
@@ -197,7 +194,7 @@ def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
     [([1], 1 << 30, 0, 3.5), ([1, 2], 1 << 30, INTERVAL - 1, INTERVAL + 1), ([1, 2], 4000, 1, 3.5)],
     ids=["one in sync", "two in sync", "two in sync and enough to copy"],
 )
-def test_a_closed_segment_waits_for_others_where_other_brokers_have_it_too(
+def test_closed_segment_with_other_replicas_waits_to_be_uploaded(
     in_sync: list[int], together: int, soonest: float, latest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiering, "TOGETHER_BYTES", together)
@@ -205,6 +202,6 @@ def test_a_closed_segment_waits_for_others_where_other_brokers_have_it_too(
 
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, in_sync, [1, 2])
-        assert soonest <= await cold_after(rig, replica) <= latest
+        assert soonest <= await measure_cold_delay(rig, replica) <= latest
 
     rig.run(scenario)

@@ -1,6 +1,7 @@
-"""A cluster without a network: leaders, followers and ISRs of several brokers under the real controller's decisions.
+"""A cluster without a network: leaders, followers and ISRs of several brokers under the decisions of the real
+controller.
 
-Calls stand in for the metadata log and the network: a decision is committed when it is made, and each broker gets it a
+Calls replace the metadata log and the network: a decision is committed when it is made, and each broker gets it a
 little later, in order.
 """
 
@@ -12,11 +13,13 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tests.unit.member_view import make_view
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, RecordedEvents, ReplicationRig
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.group_snapshots import make_group_snapshot_store
-from tiered.broker.hosted_replicas import HostedReplicas
+from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.broker.isr_updater import IsrUpdater
+from tiered.broker.possible_losses import PossibleLosses
 from tiered.broker.suspects import SuspectedBrokers
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller import requests
@@ -45,7 +48,7 @@ class IsrEvents(RecordedEvents):
 
 
 class BrokerProcess:
-    """One broker process after the other on one disk."""
+    """The processes of one broker, one after the other on the same disk."""
 
     def __init__(self, cluster: ThreeBrokers, node_id: int) -> None:
         self.node_id = node_id
@@ -66,17 +69,19 @@ class BrokerProcess:
         directory = DataDirectory(broker.disk)
         self.metrics = Metrics()
         self.image = cluster.controller.image
+        self.view = make_view(self.image, self.settings, self.incarnation)
+        losses = PossibleLosses(self.view)
         self.partitions = HostedReplicas(
-            self.settings, world, self.metrics, incarnation=self.incarnation, disk=broker.state, directory=directory,
-            cold_tier=broker.cold, snapshot_store=make_group_snapshot_store(broker.store, broker.clock, self.metrics),
-            peers=cluster.peers, has_controller_contact=lambda: True,
-            newest_image=lambda: cluster.controller.image,
-            suspected_brokers=SuspectedBrokers(broker.clock, lambda: self.image, lambda node_id: None),
+            self.view, world, self.metrics,
+            storage=ReplicaStorage(
+                broker.state, directory, broker.cold,
+                make_group_snapshot_store(broker.store, broker.clock, self.metrics),
+            ),
+            losses=losses, peers=cluster.peers,
+            suspected_brokers=SuspectedBrokers(broker.clock, self.view, lambda node_id: None),
+            has_controller_contact=lambda: True,
         )  # fmt: skip
-        self.isr_updater = IsrUpdater(
-            cluster.submit, self.partitions.list_leaders, lambda: (), lambda: self.image, lambda: self.settings,
-            self.incarnation, broker.clock, self.metrics,
-        )  # fmt: skip
+        self.isr_updater = IsrUpdater(self.view, cluster, self.partitions, losses, broker.clock, self.metrics)
         self.partitions.subscribe(IsrEvents(self.isr_updater))
         found = await directory.open(CLUSTER, self.node_id, encode_uuid(uuid.UUID(int=self.node_id, version=4)))
         await self.partitions.recover(self.image, found)
@@ -99,6 +104,7 @@ class BrokerProcess:
     def receive_image(self, image: Image) -> None:
         """Delivers a committed image."""
         if self.running:
+            self.view.loader.image = image
             self._image_queue.put_nowait(image)
 
     async def _apply_images(self) -> None:
@@ -106,7 +112,7 @@ class BrokerProcess:
             image = await self._image_queue.get()
             await asyncio.sleep(self._cluster.rng.uniform(0, self._cluster.metadata_delay_seconds))
             old, self.image = self.image, image
-            await self.partitions.apply_image(old, image, self.settings)
+            await self.partitions.apply_image(old, image)
 
     async def kill(self) -> None:
         """Kills the process; the page cache survives."""
@@ -145,7 +151,7 @@ class ThreeBrokers:
         self.rng = random.Random(f"{seed}/town")
         self.metadata_delay_seconds = 0.05
         self.lost_message: Callable[[], str] = lambda: ""
-        """What is lost of a question to the controller: "ask", "answer" or nothing."""
+        """The message to or from the controller that is lost: "ask", "answer" or none."""
         ids = iter(range(1, 1 << 30))
         self.controller = Controller(Image(), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
         self.members = {node: BrokerProcess(self, node) for node in NODES}

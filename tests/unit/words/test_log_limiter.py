@@ -1,4 +1,4 @@
-"""One warning is logged every ten seconds, with the number of suppressed ones."""
+"""Tests of the log limiter: one warning every ten seconds, with the number of suppressed ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.unit.hot.fixtures import FixedClock
 from tiered.log_limiter import LogLimiter, StateLogLimiter
 
 
-def test_warnings_that_follow_soon_are_counted() -> None:
+def test_warnings_within_ten_seconds_are_counted() -> None:
     clock = FixedClock()
     quiet = LogLimiter(clock)
     assert [quiet.admit("a") for _ in range(4)] == [0, None, None, None]
@@ -23,7 +23,7 @@ def test_kinds_of_warnings_are_limited_separately() -> None:
     assert [quiet.admit(kind) for kind in ("a", "b", "a", "b")] == [0, 0, None, None]
 
 
-def test_lasting_state_is_logged_ever_less_until_it_starts_again() -> None:
+def test_lasting_state_is_logged_less_and_less_until_it_starts_again() -> None:
     clock, said = FixedClock(), list[int]()
     waning = StateLogLimiter(clock)
     for second in range(7200):

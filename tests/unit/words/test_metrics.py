@@ -1,4 +1,4 @@
-"""Metrics: recorded values, and the text that Prometheus reads."""
+"""Tests of metrics: recorded values, and the text that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_counters_grow_per_label_values() -> None:
     assert requests.total() == 4
 
 
-def test_a_counter_never_falls_and_takes_exactly_its_labels() -> None:
+def test_counter_never_falls_and_takes_exactly_its_labels() -> None:
     requests = Metrics().counter("requests_total", "Requests.", ("verb",))
     with pytest.raises(AssertionError):
         requests.inc(-1, "get")
@@ -24,7 +24,7 @@ def test_a_counter_never_falls_and_takes_exactly_its_labels() -> None:
         requests.inc(1)
 
 
-def test_a_name_given_again_is_the_same_object() -> None:
+def test_same_name_gives_the_same_metric() -> None:
     metrics = Metrics()
     first = metrics.counter("a_total", "A.")
     assert metrics.counter("a_total", "A.") is first
@@ -67,7 +67,7 @@ def test_rendered_text_is_in_prometheus_format() -> None:
     assert seconds.count() == 3
 
 
-def test_no_metrics_are_no_text() -> None:
+def test_no_metrics_render_as_empty_text() -> None:
     assert Metrics().render() == ""
 
 
@@ -87,7 +87,7 @@ def test_surplus_topics_share_one_sample() -> None:
     assert limit_topics(values, 0) == {(OTHERS,): 10}
 
 
-def test_a_series_counts_for_its_histogram() -> None:
+def test_series_counts_for_its_histogram() -> None:
     metrics = Metrics()
     histogram = metrics.histogram("took_seconds", "Time.", (0.1, 1), ("api",))
     series = histogram.series("Fetch")

@@ -1,4 +1,4 @@
-"""A caller that is cancelled ends, also in the turn in which its work fails."""
+"""Tests of subtasks: a caller that is cancelled ends, even in the turn in which its subtask fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thread pool: bounded calls at once, a deadline for each, and no thread lost."""
+"""Tests of the thread pool: bounded calls at once, a deadline for each, and no thread lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiered.errors import Unavailable
 from tiered.thread_pool import ThreadPool
 
 
-def test_calls_at_once_are_bounded_by_the_threads() -> None:
+def test_concurrent_calls_are_bounded_by_the_threads() -> None:
     running, most = 0, 0
     lock = threading.Lock()
     gate = threading.Barrier(3)
@@ -34,7 +34,7 @@ def test_calls_at_once_are_bounded_by_the_threads() -> None:
     assert most == 3
 
 
-def test_results_and_errors_come_back() -> None:
+def test_caller_gets_result_or_error() -> None:
     def fails() -> None:
         raise KeyError("inside")
 
@@ -93,7 +93,7 @@ def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
     async def main() -> None:
         workers = ThreadPool("test", 1, waiting_max=1)
         running = asyncio.ensure_future(workers.run(release.wait, 10))
-        while not (threads := named("tiered-test")) or workers._jobs.qsize():
+        while not (threads := thread_names("tiered-test")) or workers._jobs.qsize():
             await asyncio.sleep(0)
         waiting = asyncio.ensure_future(workers.run(release.wait, 10))
         await asyncio.sleep(0)
@@ -108,10 +108,10 @@ def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
         assert await running, "what has begun ends by itself"
         for thread in threads:
             thread.join(10)
-        assert not named("tiered-test")
+        assert not thread_names("tiered-test")
 
     asyncio.run(main())
 
 
-def named(name: str) -> list[threading.Thread]:
+def thread_names(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == name]

@@ -1,6 +1,6 @@
 """`python -m tiered_api.cli.broker.child PID COMMAND...`: a command that ends with PID, the process that started it.
 
-On Linux, where the kernel tells a process of its parent's death; elsewhere the command goes on by itself.
+This works on Linux, where the kernel signals a process when its parent dies. On other systems the command goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def exit_with_parent(parent: int) -> None:
-    """Asks for SIGTERM at the parent's death; ends here when that was before."""
+    """Requests SIGTERM at the parent's death; exits if the parent has died already."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))

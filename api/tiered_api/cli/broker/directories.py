@@ -1,4 +1,4 @@
-"""Whose a data directory is: what a command looks at before it runs brokers on it."""
+"""The owner of a data directory: commands check it before they run brokers on the directory."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tiered.system.local_disk import claim_directory
 
 LOCK = ".lock"
 EXPECTED_NAMES = re.compile(rf"{ROOT}|bucket|{re.escape(LOCK)}|broker-[0-9]+|lost\+found")
-"""What stands in a data directory: of a broker, of a cluster, of the file system."""
+"""Names in a data directory: those of a broker, of a cluster, and of the file system."""
 
 
 def claim_data_directory(directory: str) -> None:
-    """Makes the directory before anything is put there, and closes it to others."""
+    """Creates the directory before any file is written to it, without access for other users."""
     claim_directory(directory, lambda name: EXPECTED_NAMES.fullmatch(name) is not None)
 
 
 def broker_directory(cluster: str, node_id: int) -> str:
-    """The directory of one broker of a cluster that `tiered up` runs in a directory."""
+    """Returns the directory of one broker of a cluster that `tiered up` runs in a directory."""
     return os.path.join(cluster, f"broker-{node_id}")
 
 
 def refuse_broker_directory(directory: str) -> None:
-    """Refuses to run a cluster where a single broker has run: its bucket is where that of the cluster would be, and a
-    new broker 1 would take its place without its records."""
+    """Refuses to run a cluster in the directory of a single broker. The cluster would use the same place for its
+    bucket, and its broker 1 would start without the records of the single broker."""
     if _has_broker(directory):
         why = f"{os.path.abspath(directory)} is the directory of a single broker (tiered serve)"
         raise Refused(Code.INVALID_CONFIG, f"{why}: take another --data-dir")
 
 
 def refuse_cluster_directory(directory: str) -> None:
-    """And the other way round."""
+    """Refuses to run a single broker in the directory of a cluster."""
     if _has_broker(broker_directory(directory, 1)):
         why = f"{os.path.abspath(directory)} is the directory of a cluster (tiered up)"
         raise Refused(Code.INVALID_CONFIG, f"{why}: take another --data-dir")

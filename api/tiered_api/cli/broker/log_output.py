@@ -1,4 +1,4 @@
-"""The log of a process, on stderr: one line per event, which nothing that is logged can break or forge."""
+"""The log of a process on stderr: one line for each event. Logged values cannot break or forge lines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tiered_api.cli.text.visible import visible
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 PACKAGES = ("tiered", "tiered_api")
 INDENT = "  "
-"""Before each line of a traceback: no line but that of an event begins at the margin."""
+"""Prefix of each line of a traceback: only lines of events begin at the margin."""
 
 
 class OneLineFormatter(logging.Formatter):
-    """Escapes what is not printable. The lines of a traceback stay lines, indented."""
+    """A formatter that escapes unprintable characters. The lines of a traceback stay lines, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return visible(super().formatMessage(record))
@@ -25,7 +25,7 @@ class OneLineFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str, others: int = logging.WARNING) -> None:
-    """Begins the log: our events from `level` on, those of the libraries below us from `others` on."""
+    """Starts the log: our events from `level` on, those of libraries from `others` on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLineFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler], level=others)
@@ -33,6 +33,6 @@ def log_to_stderr(level: str, others: int = logging.WARNING) -> None:
 
 
 def set_log_level(level: str) -> None:
-    """From now on our events of this level and above are logged."""
+    """Logs our events of this level and above from now on."""
     for package in PACKAGES:
         logging.getLogger(package).setLevel(level.upper())

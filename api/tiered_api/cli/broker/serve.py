@@ -1,4 +1,5 @@
-"""`tiered serve`: settings, the lock on the data directory, a node and its HTTP interface, until SIGTERM or Ctrl-C."""
+"""`tiered serve`: settings, the lock on the data directory, a broker and its HTTP interface, until SIGTERM or
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ class RunningBroker:
 
 
 def serve(args: Namespace) -> NoReturn:
-    """Runs a broker until it is told to stop."""
-    # What a start makes stays: to look through it again and again would only take time. But a start may wait for days.
+    """Runs a broker until it is stopped."""
+    # Objects of the start live on: collecting them would only take time. But a start may wait for days.
     gc.set_threshold(GC_STARTING, 50, 1000)
     chosen, warnings = load_settings(args.config, os.environ, args.pairs, option_settings(args))
     log_to_stderr(chosen.log_level)
@@ -60,7 +61,7 @@ def serve(args: Namespace) -> NoReturn:
 
 
 def option_settings(args: Namespace) -> dict[str, str]:
-    """The settings that have options of their own."""
+    """Returns the settings that have options of their own."""
     options = {
         "data.dir": args.data_dir,
         "store": args.store,
@@ -73,7 +74,8 @@ def option_settings(args: Namespace) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
-    """A broker that is ready; at the end it stops cleanly. Refused, Unavailable or Corrupt when it cannot start."""
+    """Yields a broker that is ready, and stops it cleanly at the end. Raises `Refused`, `Unavailable` or `Corrupt` if
+    it cannot start."""
     refuse_cluster_directory(chosen.data_dir)
     claim_data_directory(chosen.data_dir)
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
@@ -93,8 +95,8 @@ async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
 
 
 async def _check_addresses_free(node: Broker, chosen: Settings) -> None:
-    """`Refused` where an address of the Kafka protocol cannot be had, `Unavailable` where somebody else has it: before
-    the cluster hears of the broker."""
+    """Checks the addresses of the Kafka protocol before the broker registers. Raises `Refused` for one that this
+    machine cannot bind, and `Unavailable` for one that another process uses."""
     for each in chosen.effective_listeners():
         try:
             (await node.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
@@ -103,18 +105,19 @@ async def _check_addresses_free(node: Broker, chosen: Settings) -> None:
 
 
 def _address_error(error: Unavailable) -> Refused | Unavailable:
-    """An address that somebody else has may be free soon; to try another one again would not help."""
+    """Returns the error for an address that cannot be bound. An address in use may be free soon; for any other error, a
+    retry would not help."""
     return Refused(Code.INVALID_CONFIG, str(error)) if error.final else error
 
 
 @contextlib.asynccontextmanager
 async def _serve_http(node: Broker, chosen: Settings) -> AsyncIterator[HttpServer]:
-    """HTTP, from before the start on: that a broker waits for its bucket can be asked."""
+    """Serves HTTP already during the start, so that clients can see that the broker waits for its bucket."""
     host, port = parse_address(chosen.http, "http")
     try:
         http = await serve_http(node, host, port)
     except OSError as error:
-        # asyncio puts a sentence of its own into strerror; what a resolver says has numbers of its own.
+        # asyncio puts a sentence of its own into strerror; errors of a resolver have numbers of their own.
         if error.errno and not isinstance(error, socket.gaierror):
             why = os.strerror(error.errno)
         else:
@@ -129,7 +132,7 @@ async def _serve_http(node: Broker, chosen: Settings) -> AsyncIterator[HttpServe
 
 @contextlib.asynccontextmanager
 async def _serve_kafka(node: Broker, chosen: Settings, http: HttpServer) -> AsyncIterator[RunningBroker]:
-    """The Kafka protocol of a node that serves; the cluster hears where both are."""
+    """Serves the Kafka protocol of a broker that serves, and registers both addresses with the cluster."""
     try:
         kafka = await serve_kafka(node, paused=True)
     except Unavailable as error:
@@ -138,7 +141,7 @@ async def _serve_kafka(node: Broker, chosen: Settings, http: HttpServer) -> Asyn
         bound = tuple(kafka.addresses.values())
         for each in bound:
             if not is_loopback(each.host):
-                log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
+                log.warning("kafka is reachable from other machines without a login host=%s", each.host)
         advertised = {
             each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())
         }
@@ -157,7 +160,8 @@ async def _run_until_stopped(chosen: Settings) -> NoReturn:
     starting = asyncio.current_task()
 
     def request_stop() -> None:
-        """A start may take minutes (long recoveries, a slow bucket): it is given up. A stop goes on to its end."""
+        """Stops the broker. A start is cancelled, because it may take minutes (long recoveries, a slow bucket). A stop
+        is completed."""
         if starting is not None and not stop_requested.is_set():
             starting.cancel()
         stop_requested.set()
@@ -178,7 +182,7 @@ async def _run_until_stopped(chosen: Settings) -> NoReturn:
     except asyncio.CancelledError:
         if starting is None:
             raise
-        log.info("told to stop before it served")
+        log.info("stopped before it served")
         exit_process(Exit.OK)
     if not stop_requested.is_set():
         print_error(running.broker.health().problems[0])
@@ -186,8 +190,8 @@ async def _run_until_stopped(chosen: Settings) -> NoReturn:
 
 
 def exit_process(code: Exit) -> NoReturn:
-    """Ends the process, now that all is closed. A busy thread would hold up the end: for minutes one that asks a bucket
-    which says nothing, for seconds one that decompresses a body."""
+    """Ends the process, now that all is closed. A busy thread would delay a normal exit: for minutes if it waits for a
+    bucket that does not reply, for seconds if it decompresses a body."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -195,23 +199,23 @@ def exit_process(code: Exit) -> NoReturn:
 
 
 def _freeze_gc() -> None:
-    """From now on the collector looks at what came after the start, and less often: a full look takes 50 ms with ten
-    thousand partitions, and everybody waits for it."""
+    """Excludes the objects of the start from garbage collection, and makes collections rarer: with ten thousand
+    partitions a full collection takes 50 ms, in which no request is served."""
     gc.freeze()
     gc.set_threshold(GC_YOUNG_OBJECTS, 20, 100)
     gc.enable()
 
 
 def warn_about_store(url: str) -> None:
-    """Says what the bucket is worth when it is not one."""
+    """Warns if the bucket is a directory or memory."""
     if url.startswith("memory:"):
         log.warning("the bucket is memory: everything ends with this process")
     elif url.startswith("file:"):
-        log.info("the bucket is a directory: what is in it is worth what that disk is worth store=%s", url)
+        log.info("the bucket is a directory: its records are only as safe as that disk store=%s", url)
 
 
 def ready_line(running: RunningBroker) -> str:
-    """What a person needs to go on, in one line."""
+    """Returns the line for users with the addresses of the broker."""
     url, node = running.url, running.broker
     kafka = f" kafka={','.join(running.kafka)}" if running.kafka else ""
     return f"tiered is ready: {url} (health {url}/healthz, metrics {url}/metrics){kafka} store={node.world.store.url}"

@@ -1,4 +1,4 @@
-"""Where settings come from: a file, then the environment, then `-c`, then options; the later one wins.
+"""The sources of settings: a file, then the environment, then `-c`, then options; the later one wins.
 
 A `.properties` file is read as Java reads it, so that a Kafka broker's file loads as it is; `.toml` may nest tables.
 `TIERED_<NAME>` is a setting's name in capitals with underscores for dots (a leading `tiered.` is not doubled).
@@ -19,18 +19,19 @@ from tiered.errors import Code, Refused
 
 PREFIX = "TIERED_"
 NOT_SETTINGS = {"TIERED_BROKERS", "TIERED_PURE", "TIERED_JARS", "TIERED_PEER"}
-"""Variables of the same prefix that other parts read."""
+"""Variables with the same prefix that other parts read."""
 KUBERNETES_VARIABLE = re.compile(r"TIERED_(SERVICE_(HOST|PORT\w*)=.*|PORT(_\d+_\w+)?=\w+://.*|PORT_\d+_\w+=.*)")
 """Variables that Kubernetes sets in every pod beside a service named `tiered`."""
 
 SourcedTexts = dict[str, tuple[str, str]]
-"""By name: the text, and where it was written."""
+"""By name: the text, and its source."""
 
 
 def load_settings(
     file: str | None, environment: Mapping[str, str], pairs: Sequence[str], options: Mapping[str, str]
 ) -> tuple[Settings, list[str]]:
-    """The settings, and a warning for each that is taken and has no effect. Refused(INVALID_CONFIG) names the place."""
+    """Returns the settings, and a warning for each setting that is accepted without effect. Raises `Refused`
+    (INVALID_CONFIG) with the source."""
     given: SourcedTexts = {}
     if file is not None:
         given.update((name, (text, file)) for name, text in _read(file).items())
@@ -51,7 +52,7 @@ def load_settings(
 
 
 def environment_variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Returns the environment variable of a setting."""
     return PREFIX + name.removeprefix("tiered.").upper().replace(".", "_")
 
 
@@ -92,7 +93,7 @@ def _read(file: str) -> dict[str, str]:
 
 
 def _flatten(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """TOML's tables as dotted names, its values as text."""
+    """Returns TOML's tables as dotted names, its values as text."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
@@ -106,7 +107,7 @@ def _flatten(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
-    """The pairs of a Java properties file: comments, continued lines, `=`, `:` or blanks between, backslash escapes."""
+    """Parses a Java properties file: comments, continued lines, `=`, `:` or blanks between, backslash escapes."""
     for line in _logical_lines(text):
         # The key ends at the first unescaped separator; blanks around one = or : belong to neither.
         found = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", line, re.DOTALL)
@@ -115,7 +116,8 @@ def parse_properties(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blanks, those that end in an odd number of backslashes joined with the next."""
+    """Yields lines without comments and blank lines. A line that ends in an odd number of backslashes is joined with
+    the next."""
     begun = ""
     for raw in text.splitlines():
         line = raw.lstrip()

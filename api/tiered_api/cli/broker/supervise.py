@@ -1,9 +1,9 @@
-"""Processes that belong together: started at once, their output told apart by name, started again when one ends by
-itself, and stopped one after the other.
+"""Child processes of one command: started together, their output marked with their names, restarted when they exit, and
+stopped one after the other.
 
-While they start for the first time, one that ends without having been ready ends all: what it said is what has to be
-mended. Any other is started again, after a pause that doubles while it does not stay. The first `tell` stops them in
-reverse order, each within its time before it is killed; the second kills what is left.
+If a process exits before it was ready for the first time, all are stopped: its output names the problem to fix. Any
+other process is restarted after a pause, which doubles while the process keeps exiting. The first `request_stop` stops
+them in reverse order; each has a time limit before it is killed. The second call kills all that are left.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tiered_api.cli.exits import Exit
 
 STOP_SECONDS = 20.0
 PAUSE_SECONDS = (1.0, 30.0)
-"""Before an ended process is started again: at first, and at most."""
+"""Pause before a restart: the first one, and the longest one."""
 STEADY_SECONDS = 60.0
-"""Who was ready for so long begins with the first pause again."""
+"""A process that was ready for this long gets the first pause again."""
 READ_BYTES = 64 << 10
 LINE_MAX = 64 << 10
-"""A longer line is cut in pieces."""
+"""A longer line is cut into pieces."""
 SHELL_SIGNAL = 128
 
 PrintLine = Callable[[str, str], None]
-"""Prints a line of whoever is named."""
+"""Prints a line of a named process."""
 
 
 class Program(NamedTuple):
-    """What runs under a name. `command` is asked before each start, with the line that the last one said when it was
-    ready ("" the first time); such a line begins with `ready`."""
+    """A named command. `command` is called before each start with the last ready line of the process ("" the first
+    time). A ready line begins with `ready`."""
 
     name: str
     command: Callable[[str], Sequence[str]]
@@ -41,19 +41,19 @@ class Program(NamedTuple):
 
 
 class ManagedProcess:
-    """A program and the process that runs it now."""
+    """A program and its current process."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.ready_line = ""
         self.ready_at: float | None = None
-        """Since when the process that runs now is ready."""
+        """Time since which the current process is ready."""
         self.ready_seconds: float | None = None
-        """Seconds for which the last process was ready; None when it never was."""
+        """Seconds for which the last process was ready; None if it never was."""
         self.process: Process | None = None
         self.is_stopping = False
         self.ended = asyncio.Event()
-        """Nothing runs, and nothing will be started."""
+        """True if no process runs, and none will be started."""
         self.code = 0
 
     @property
@@ -61,14 +61,15 @@ class ManagedProcess:
         return self.program.name
 
     def send(self, number: signal.Signals) -> None:
-        """To the process that runs now, if there is one."""
+        """Sends a signal to the current process, if there is one."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
 
 class Supervisor:
-    """All of them. `say` gets every line of theirs but the ready ones, and what happens to them by the name `own`."""
+    """All processes. `say` gets every line of theirs except ready lines, and the supervisor's own lines by the name
+    `own`."""
 
     def __init__(
         self,
@@ -87,18 +88,18 @@ class Supervisor:
         self._stop_requested = asyncio.Event()
         self._kill_requested = asyncio.Event()
         self._has_started = False
-        """All were ready at once, or one after the other: the start is over."""
+        """True once every process has been ready: the start is over."""
         self._failed: ManagedProcess | None = None
 
     def request_stop(self) -> None:
-        """To stop; the second time, at once."""
+        """Requests a stop; the second time, an immediate one."""
         if self._stop_requested.is_set():
             self._kill_requested.set()
         self._stop_requested.set()
 
     async def run(self, ready: Callable[[Sequence[str]], None]) -> Exit | int:
-        """Until told to stop, or until a first start fails. `ready` gets the ready lines once all have one. Gives 0
-        when all stopped by themselves, the exit code of whoever did not start, else 1."""
+        """Runs until a stop is requested, or until a first start fails. `ready` gets the ready lines once all have one.
+        Returns 0 if all stopped in order, the exit code of a process that did not start, else 1."""
         async with asyncio.TaskGroup() as group:
             for member in self._members:
                 group.create_task(self._supervise(member, ready))
@@ -118,7 +119,7 @@ class Supervisor:
                 member.code = await self._run_process(member, ready)
                 if member.is_stopping:
                     if member.code == -signal.SIGTERM and member.ready_seconds is None:
-                        member.code = 0  # it was so young that it could not end in another way
+                        member.code = 0  # it had not started enough to end in another way
                     return
                 if not self._has_started and not member.ready_line:
                     self._failed = self._failed or member
@@ -136,10 +137,10 @@ class Supervisor:
             member.ended.set()
 
     async def _run_process(self, member: ManagedProcess, ready: Callable[[Sequence[str]], None]) -> int:
-        """One process from start to end; its exit code, negative for a signal."""
+        """Runs one process from start to end. Returns its exit code, negative for a signal."""
         member.ready_seconds = None
         try:
-            # A session of its own: Ctrl-C reaches us alone, who stop them in order.
+            # A session of its own: Ctrl-C reaches only this command, which stops the processes in order.
             process = await asyncio.create_subprocess_exec(
                 *member.program.command(member.ready_line),
                 stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True,
@@ -217,13 +218,13 @@ class Supervisor:
 
 
 def next_pause(last: float, was_steady: bool, pauses: tuple[float, float]) -> float:
-    """How long to wait before the next start; `last` is 0 before the first."""
+    """Returns the pause before the next start; `last` is 0 before the first."""
     first, most = pauses
     return first if was_steady or not last else min(2 * last, most)
 
 
 def describe_exit(code: int) -> str:
-    """An exit code as people say it."""
+    """Returns an exit code in words."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -233,7 +234,7 @@ def describe_exit(code: int) -> str:
 
 
 async def read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines as they come, without their ends; the last may have none."""
+    """Yields lines as they come, without their ends; the last may have none."""
     held = b""
     while chunk := await stream.read(READ_BYTES):
         *whole, held = (held + chunk).split(b"\n")

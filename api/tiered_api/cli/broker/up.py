@@ -1,5 +1,5 @@
-"""`tiered up`: a cluster on one machine. Each broker is a `tiered serve` of its own with its own directory and ports;
-they share a store, and that makes them one cluster."""
+"""`tiered up`: a cluster on one machine. Each broker is a `tiered serve` with its own directory and ports. They share a
+store, and that makes them one cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWN_NAME = "up"
 
 @dataclass(frozen=True, slots=True)
 class BrokerSpec:
-    """One broker: its number, its directory, and HOST:PORT of its two faces (port 0: any free one)."""
+    """One broker: its number, its directory, and HOST:PORT for HTTP and Kafka (port 0: any free one)."""
 
     node_id: int
     directory: str
@@ -44,13 +44,13 @@ class BrokerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What is to run."""
+    """The brokers to run."""
 
     directory: str
     store: str
     brokers: tuple[BrokerSpec, ...]
     common: tuple[str, ...]
-    """Options that each broker gets as they were given."""
+    """Options that are passed to each broker."""
 
 
 def up(args: Namespace) -> int:
@@ -62,7 +62,7 @@ def up(args: Namespace) -> int:
 
 
 def plan_cluster(args: Namespace) -> ClusterPlan:
-    """What the command line asks for. Refused when it cannot be: nothing has been started then."""
+    """Returns the plan for the command line. Raises `Refused` if it is impossible; nothing has been started then."""
     for pair in args.pairs:
         name = pair.partition("=")[0].strip()
         if name in PER_BROKER_SETTINGS:
@@ -93,7 +93,7 @@ def _parse_address(text: str, option: str) -> Address:
 
 
 def _broker_address(first: Address, number: int, option: str) -> Address:
-    """The address of a broker: ports count up from that of the first."""
+    """Returns the address of a broker: ports count up from that of the first."""
     port = first.port + number if first.port else 0
     if port > 65535:
         raise Refused(Code.INVALID_CONFIG, f"--{option} {first}: there is no port {port} for broker {number + 1}")
@@ -101,7 +101,7 @@ def _broker_address(first: Address, number: int, option: str) -> Address:
 
 
 def _check_store(args: Namespace, spec: BrokerSpec, directory: str) -> str:
-    """The bucket of all. The settings are proved for the first broker: what it would refuse is refused here."""
+    """Checks the bucket of all brokers, and the settings for the first broker: what it would refuse is refused here."""
     options = {"data.dir": spec.directory, "node.id": str(spec.node_id), "http": str(spec.http)}
     options |= {"kafka": str(spec.kafka)} | ({"store": args.store} if args.store is not None else {})
     chosen: Settings = load_settings(args.config, os.environ, args.pairs, options)[0]
@@ -116,7 +116,8 @@ def _check_store(args: Namespace, spec: BrokerSpec, directory: str) -> str:
 
 
 def broker_command(cluster_plan: ClusterPlan, spec: BrokerSpec) -> Callable[[str], Sequence[str]]:
-    """How a broker is started; the next time where it was the last time, also when any port would do."""
+    """Returns the command that starts a broker. A restart uses the ports of the last start, even if any free port was
+    requested."""
 
     def words(ready_line: str) -> list[str]:
         http, kafka = (str(spec.http), str(spec.kafka)) if not ready_line else ready_addresses(ready_line)
@@ -130,14 +131,14 @@ def broker_command(cluster_plan: ClusterPlan, spec: BrokerSpec) -> Callable[[str
 
 
 def ready_addresses(ready_line: str) -> tuple[str, str]:
-    """HOST:PORT of HTTP and of the Kafka protocol, as a broker says it when it is ready."""
+    """Returns HOST:PORT of HTTP and of the Kafka protocol from the ready line of a broker."""
     found = re.match(rf"{READY}http://(\S+) .*? kafka=([^\s,]+)", ready_line)
     assert found is not None, ready_line
     return found[1], found[2]
 
 
 def ready_line(cluster_plan: ClusterPlan, ready_lines: Sequence[str]) -> str:
-    """What a person needs to go on, in one line."""
+    """Returns the line for users with the addresses of the cluster."""
     each = [ready_addresses(line) for line in ready_lines]
     kafka = ",".join(kafka for _, kafka in each)
     http = ",".join(f"http://{http}" for http, _ in each)
@@ -161,6 +162,6 @@ async def _run(cluster_plan: ClusterPlan) -> int:
 
 
 def _print(line: str, where: TextIO) -> None:
-    """Whoever reads the output may leave: the brokers stay."""
+    """Prints a line. The brokers go on if the reader of the output is gone."""
     with contextlib.suppress(OSError):
         print(line, file=where, flush=True)

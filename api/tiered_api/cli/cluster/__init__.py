@@ -9,6 +9,5 @@ May import: as cli
 ~ losses          losses: possibly lost records, and their acknowledgement
 ~ moves           reassign, rebalance, decommission (KIP-455)
 ~ throttle        replication throttles (KIP-73) and cordoned brokers (KIP-1066)
-~ configs         settings over the Kafka protocol (KIP-339)
 ~ view            the brokers and topics of a cluster, for brokers and health
 """

@@ -1,4 +1,4 @@
-"""`tiered cluster brokers|unregister`: who is in the cluster, what each has, and how one leaves for good."""
+"""`tiered cluster brokers|unregister`: the brokers of the cluster, their state, and the removal of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirs
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 Lags = dict[int, dict[tuple[str, int], int]]
-"""By broker that tells: how many records each replica on its disk is behind."""
+"""By reporting broker: the lag in records of each replica on its disk."""
 
 
 def brokers(args: Namespace) -> int:
@@ -29,7 +29,7 @@ def brokers(args: Namespace) -> int:
 
 
 def unregister(args: Namespace) -> int:
-    """Takes a broker that has left for good out of the metadata."""
+    """Removes a broker that has left for good from the metadata."""
     asyncio.run(_unregister(args))
     if args.format == "json":
         print_json({"id": args.broker, "status": "OK"})
@@ -44,7 +44,7 @@ async def _unregister(args: Namespace) -> None:
 
 
 async def unregister_broker(client: KafkaClient, node: int) -> None:
-    """Takes a broker out of the metadata. `Refused` while it is live or has replicas."""
+    """Removes a broker from the metadata. Raises `Refused` while it is live or has replicas."""
     got = await client.send(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
     if got.error_code:
         raise to_refused(got.error_code, f"unregister {node}", got.error_message)
@@ -59,7 +59,7 @@ async def _brokers(args: Namespace) -> list[Row]:
 
 
 def broker_rows(seen: ClusterView, lags: Lags) -> list[Row]:
-    """What is printed. The lag is that of all replicas of a broker in sum, null where it does not tell of each."""
+    """Returns the rows to print. The lag is the sum over all replicas of a broker, null if it is not known for each."""
     leaders, in_sync = Counter[int](), Counter[int]()
     held: dict[int, list[tuple[str, int]]] = {}
     for topic in seen.topics:
@@ -91,7 +91,8 @@ def _total_lag(held: list[tuple[str, int]], lags: dict[tuple[str, int], int] | N
 
 
 async def _lags(client: KafkaClient, node: int) -> dict[tuple[str, int], int]:
-    """What one broker says of its replicas; nothing when it does not answer, or does not say that."""
+    """Returns the lags that one broker reports for its replicas; nothing if the broker does not reply or does not
+    report them."""
     try:
         got = await client.send(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node_id=node)
     except (Refused, Unavailable):

@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.cluster.configs import (
+from tiered_api.cli.configs import (
     ALL_BROKERS,
     BROKER,
     DELETE,
@@ -95,7 +95,7 @@ def config_set(args: Namespace) -> int:
 
 
 def config_reset(args: Namespace) -> int:
-    """Gives settings back their defaults."""
+    """Resets settings to their defaults."""
     return _alter_and_print(args, [(name, None) for name in args.keys])
 
 
@@ -123,7 +123,7 @@ async def _configs(args: Namespace, keys: list[str] | None) -> list[Row]:
 
 
 async def _node(client: KafkaClient, args: Namespace) -> int:
-    """The broker that is asked: the one that is named, or the first."""
+    """Returns the broker to ask: the named one, else the first."""
     await client.fetch_metadata([])
     if args.node is None:
         return min(client.brokers)

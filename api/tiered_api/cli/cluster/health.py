@@ -1,5 +1,5 @@
-"""`tiered cluster health`: whether every partition has its leader and its replicas and every broker its bucket, and if
-not, why."""
+"""`tiered cluster health`: checks that every partition has its leader and its replicas and every broker its bucket, and
+gives reasons if not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered_api.cli.cluster.configs import TOPIC, describe_configs
 from tiered_api.cli.cluster.health_verdict import (
     EligibleReplicas,
     TopicAndPartition,
@@ -19,8 +18,9 @@ from tiered_api.cli.cluster.health_verdict import (
 )
 from tiered_api.cli.cluster.moves import fetch_reassignments
 from tiered_api.cli.cluster.view import fetch_cluster_view, fetch_self_reports
+from tiered_api.cli.configs import TOPIC, describe_configs
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group.internal_rows import fold_rows, is_internal
+from tiered_api.cli.internal_rows import fold_rows, is_internal
 from tiered_api.cli.output import print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.kafka.client.client import KafkaClient
@@ -33,11 +33,11 @@ from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
 
 WATCH_SECONDS = 2.0
 TOPICS_AT_ONCE = 500
-"""Of which one request asks."""
+"""Most topics in one request."""
 SHOWN_MAX = 100
-"""Partitions that are explained in text; JSON has all."""
+"""Most partitions that are explained in text; JSON has all."""
 NAMED_MAX = 5
-"""Partitions that are named in one line of text."""
+"""Most partitions that are named in one line of text."""
 MIN_ISR = "min.insync.replicas"
 LISTS = {
     "Leaderless partitions": "leaderless_partitions",
@@ -47,8 +47,7 @@ LISTS = {
 
 
 def health(args: Namespace) -> int:
-    """Says whether every partition has its leader and all its replicas, and what brokers say is wrong with them. Exit
-    code 10 when not all is well."""
+    """Prints the health of all partitions and brokers. Returns exit code 10 if not all are healthy."""
     return asyncio.run(_watch(args) if args.watch else _once(args))
 
 
@@ -58,7 +57,7 @@ async def _once(args: Namespace) -> Exit:
 
 
 async def _watch(args: Namespace) -> Exit:
-    """Prints the state whenever it is another one. A cluster that does not answer yet is waited for."""
+    """Prints the state whenever it changes. Waits for a cluster that does not reply yet."""
     said: object = None
     while True:
         found: dict[str, Any] | Unavailable
@@ -79,7 +78,8 @@ async def _watch(args: Namespace) -> Exit:
 
 
 async def check_health(client: KafkaClient) -> dict[str, Any]:
-    """Asks what has to be known; of a cluster that is well that is two requests, and one to each broker."""
+    """Fetches the state that the verdict needs. For a healthy cluster that takes two requests, and one to each
+    broker."""
     seen = await fetch_cluster_view(client)
     names = topics_to_examine(seen)
     said = await fetch_self_reports(client, seen)
@@ -92,7 +92,7 @@ async def check_health(client: KafkaClient) -> dict[str, Any]:
 
 
 async def _adding_replicas(client: KafkaClient) -> dict[TopicAndPartition, list[int]]:
-    """Replicas that moves add; nothing where nobody can be asked for them."""
+    """Returns the replicas that reassignments add; nothing if no controller replies."""
     try:
         return {tp: each.adding_replicas for tp, each in (await fetch_reassignments(client)).items()}
     except (Refused, Unavailable):
@@ -100,7 +100,7 @@ async def _adding_replicas(client: KafkaClient) -> dict[TopicAndPartition, list[
 
 
 async def fetch_min_isr(client: KafkaClient, names: list[str]) -> dict[str, int]:
-    """`min.insync.replicas` of topics; one that is gone meanwhile is left out."""
+    """Returns `min.insync.replicas` of topics, without topics that were deleted meanwhile."""
     found: dict[str, int] = {}
     for some in _topic_chunks(names):
         for result in await describe_configs(client, TOPIC, some, [MIN_ISR]):
@@ -111,7 +111,8 @@ async def fetch_min_isr(client: KafkaClient, names: list[str]) -> dict[str, int]
 
 
 async def fetch_eligible(client: KafkaClient, names: list[str]) -> dict[TopicAndPartition, EligibleReplicas]:
-    """Who may lead partitions of topics; nothing where brokers do not say it (before Kafka 3.7)."""
+    """Returns the replicas that may lead partitions of topics; nothing if brokers do not report them (before Kafka
+    3.7)."""
     found: dict[TopicAndPartition, EligibleReplicas] = {}
     for some in _topic_chunks(names):
         cursor: Cursor | None = None
@@ -139,7 +140,7 @@ def _topic_chunks(names: list[str]) -> Iterator[list[str]]:
 
 
 def print_health(found: dict[str, Any], form: str, *, internal: bool = False) -> Exit:
-    """Prints the health; the exit code says it too."""
+    """Prints the health. The exit code repeats the verdict."""
     if form == "json":
         print_json(found)
     else:
@@ -194,7 +195,7 @@ def _fold_key(each: dict[str, Any]) -> str:
 
 
 def _abbreviate(names: list[str]) -> list[str]:
-    """Each has a row of its own below: one line gives an idea of them."""
+    """Shortens the list: each partition has a row of its own below."""
     few, rest = fold_rows(names, lambda name: name.rpartition("/")[0] if is_internal(name) else "")
     return [*few[:NAMED_MAX], *([f"... and {len(few) - NAMED_MAX} more"] if len(few) > NAMED_MAX else []), *rest]
 

@@ -1,7 +1,8 @@
-"""Whether a cluster is well: which partitions have no leader, too few in sync or too few replicas, and why.
+"""The verdict on a cluster: the partitions without a leader, with a small ISR or with too few replicas, and the
+reasons.
 
-Pure: from what brokers answered to what is said. `min.insync.replicas` counts up to the number of replicas, as brokers
-take it, so whoever is below it is under-replicated too.
+Pure: from the replies of brokers to the report. `min.insync.replicas` is capped by the number of replicas, as it is in
+brokers, so a partition below it is under-replicated too.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ TopicAndPartition = tuple[str, int]
 
 
 class EligibleReplicas(NamedTuple):
-    """Who may lead after the leader, besides those in sync (KIP-966); `last_known`: all whom an election waits for once
-    nobody is in sync or eligible."""
+    """The brokers that may lead besides those in the ISR (KIP-966). `last_known`: all that an election waits for once
+    ISR and ELR are empty."""
 
     elr: tuple[int, ...] = ()
     last_known: tuple[int, ...] = ()
@@ -48,7 +49,7 @@ LEADERLESS, UNDER_MIN_ISR, UNDER_REPLICATED = "leaderless", "under-min-ISR", "un
 
 
 def topics_to_examine(seen: ClusterView) -> list[str]:
-    """The topics of which more must be known before anything is said: those with a partition that lacks something."""
+    """Returns the topics whose settings the verdict needs: those with a partition that lacks something."""
     return [
         topic.name
         for topic in seen.topics
@@ -66,8 +67,8 @@ def find_unhealthy(
     eligible: Mapping[TopicAndPartition, EligibleReplicas],
     adding: Mapping[TopicAndPartition, Sequence[int]],
 ) -> Iterator[UnhealthyPartition]:
-    """Every partition that lacks something, in order. A topic without a known `min_isr` asks for one; replicas that a
-    move has `added` are not missed while they copy."""
+    """Returns every partition that lacks something, in order. A topic without a known `min_isr` needs one replica.
+    Replicas that a reassignment has `added` do not count as missing while they copy."""
     for topic in seen.topics:
         name = topic.name or ""
         for each in sorted(topic.partitions, key=lambda each: each.partition_index):
@@ -86,8 +87,8 @@ def find_unhealthy(
 def summarize_health(
     seen: ClusterView, found: Sequence[UnhealthyPartition], reports: Sequence[BrokerReport] = ()
 ) -> dict[str, Any]:
-    """The health of a cluster, as `--format json` prints it. A broker that stopped by itself and holds nothing is not
-    missed. `said` is what brokers say of themselves."""
+    """Returns the health of a cluster, in the form of `--format json`. A broker that stopped cleanly and has no
+    replicas does not count as missing. `said` has the reports of the brokers."""
     holders = {node for topic in seen.topics for each in topic.partitions for node in each.replica_nodes}
     down = [
         node
@@ -164,7 +165,7 @@ def _explain_problems(
     wanted: int,
     new: Sequence[int],
 ) -> Iterator[str]:
-    """Sentences, the worst first; nobody is named twice."""
+    """Returns sentences, the worst first; each broker is named once."""
     named: set[int] = set()
     if not seen.is_live(each.leader_id):
         waits_for, sentence = _explain_leaderless(seen, each, eligible_replicas)
@@ -187,7 +188,7 @@ def _explain_problems(
 def _explain_leaderless(
     seen: ClusterView, each: MetadataResponsePartition, eligible_replicas: EligibleReplicas
 ) -> tuple[Sequence[int], str]:
-    """Whom an election waits for, and the sentence about it."""
+    """Returns the brokers that an election waits for, and the sentence about it."""
     if each.leader_id >= 0:
         return (each.leader_id,), f"its leader {each.leader_id} is {seen.state(each.leader_id)}"
     may_lead = sorted({*each.isr_nodes, *eligible_replicas.elr})
@@ -203,6 +204,6 @@ def _explain_leaderless(
 
 
 def _format_brokers(seen: ClusterView, nodes: Sequence[int], word: str = "and") -> str:
-    """Live ones by their numbers, others with their states."""
+    """Returns live brokers by their numbers, others with their states."""
     each = (f"{node}" if seen.is_live(node) else f"{node} ({seen.state(node)})" for node in nodes)
     return f"broker{'s' if len(nodes) > 1 else ''} " + f" {word} ".join(each)

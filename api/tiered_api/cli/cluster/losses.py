@@ -1,4 +1,5 @@
-"""`tiered cluster losses`: where acknowledged records may be gone, until an operator says that he has seen it."""
+"""`tiered cluster losses`: the partitions that may have lost acknowledged records, until an operator confirms having
+seen them."""
 
 from __future__ import annotations
 
@@ -49,10 +50,10 @@ async def _losses(args: Namespace) -> Exit:
 
 
 async def possible_losses(client: KafkaClient) -> Sequence[PossibleLoss]:
-    """The losses that nobody has acknowledged. `Refused` by brokers that are not ours."""
+    """Returns the losses that are not acknowledged. Raises `Refused` with brokers that are not ours."""
     got = await client.send(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
     if got.losses is None:
-        raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not say what they may have lost")
+        raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not report possible losses")
     return got.losses
 
 

@@ -1,7 +1,7 @@
 """`tiered cluster reassign|rebalance|decommission`: partitions move to other brokers (KIP-455).
 
-What moves where is planned by `tiered.controller.reassignment_planner`; the cluster judges each move, and copies before
-it gives up.
+`tiered.controller.reassignment_planner` plans the moves. The cluster checks each move, and copies all records before it
+removes a replica.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiered.errors import Code, Refused
 from tiered_api.cli.cluster.throttle import cordon, fetch_cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.cli.cluster.view import LIVE, ClusterView, fetch_cluster_view
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group.internal_rows import is_internal, print_folded
+from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.parsing import is_number
 from tiered_api.cli.reach import open_client
@@ -36,7 +36,7 @@ from tiered_api.kafka.protocol.messages.list_partition_reassignments import (
 )
 
 PARTITIONS_PER_REQUEST = 1_000
-"""Partitions in one request."""
+"""Most partitions in one request."""
 POLL_SECONDS = 1.0
 TIMEOUT_MS = 60_000
 
@@ -45,20 +45,20 @@ TargetReplicas = Mapping[PartitionName, tuple[int, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlacement:
-    """Where replicas are, or are to be once what moves has arrived; live brokers that take new ones, with their racks;
-    and who leads."""
+    """The replicas of all partitions, also those that reassignments are about to make; live brokers that accept new
+    replicas, with their racks; and the leaders."""
 
     replicas: dict[PartitionName, tuple[int, ...]]
     racks: dict[int, str]
     leaderless: tuple[PartitionName, ...]
     cordoned: tuple[int, ...] = ()
-    """Live brokers that take no new ones."""
+    """Live brokers that accept no new replicas."""
     replicas_if_cancelled: dict[PartitionName, tuple[int, ...]] = field(default_factory=dict)
-    """Of what moves: the replicas that stay when it is called off."""
+    """By moving partition: the replicas that stay if the reassignment is cancelled."""
 
 
 def parse_target(text: str) -> tuple[PartitionName, tuple[int, ...]]:
-    """`flights/0=1,2,3`. `Refused` when it is not that."""
+    """Parses `flights/0=1,2,3`. Raises `Refused` for another form."""
     name, equals, listed = text.partition("=")
     nodes = listed.split(",")
     if not equals or not all(is_number(each.strip()) for each in nodes):
@@ -67,7 +67,7 @@ def parse_target(text: str) -> tuple[PartitionName, tuple[int, ...]]:
 
 
 def parse_partition(text: str) -> PartitionName:
-    """`flights/0`. `Refused` when it is not that."""
+    """Parses `flights/0`. Raises `Refused` for another form."""
     topic, slash, number = text.rpartition("/")
     if not slash or not topic or not is_number(number):
         raise Refused(Code.INVALID_REQUEST, f"{text!r} is not TOPIC/PARTITION")
@@ -75,7 +75,7 @@ def parse_partition(text: str) -> PartitionName:
 
 
 def reassign(args: Namespace) -> int:
-    """Sends partitions to the brokers that are named, calls moves off, or lists what moves."""
+    """Moves partitions to the named brokers, cancels moves, or lists current moves."""
     return asyncio.run(_reassign(args))
 
 
@@ -93,7 +93,7 @@ async def _reassign(args: Namespace) -> Exit:
 
 
 def remove_throttles(args: Namespace) -> int:
-    """Takes away every rate that holds copies."""
+    """Removes every copying rate."""
     return asyncio.run(_remove_throttles(args))
 
 
@@ -101,12 +101,12 @@ async def _remove_throttles(args: Namespace) -> Exit:
     async with open_client(args) as client:
         brokers, topics = await unthrottle_all(client)
     if args.format == "text":
-        print_lines([f"{brokers} brokers and {topics} topics hold no copies to a rate"])
+        print_lines([f"{brokers} brokers and {topics} topics have no copying rates any more"])
     return Exit.OK
 
 
 def rebalance(args: Namespace) -> int:
-    """Prints what would move so that all brokers hold as much; with `--execute` it does."""
+    """Prints the moves that give all brokers equal shares; with `--execute` it starts them."""
     return asyncio.run(_rebalance(args))
 
 
@@ -122,7 +122,7 @@ async def _rebalance(args: Namespace) -> Exit:
 
 
 def decommission(args: Namespace) -> int:
-    """Moves everything off a broker, and waits until it holds nothing."""
+    """Moves all replicas off a broker, and waits until it has none."""
     return asyncio.run(_decommission(args))
 
 
@@ -140,12 +140,13 @@ async def _decommission(args: Namespace) -> Exit:
             await asyncio.sleep(POLL_SECONDS)
             seen = await fetch_cluster_view(client)
     if args.format == "text":
-        print_lines([f"broker {leaving} holds nothing any more, gets nothing new, and may be stopped"])
+        print_lines([f"broker {leaving} has no replicas any more, gets no new ones, and may be stopped"])
     return Exit.OK
 
 
 async def _plan_drain(client: KafkaClient, leaving: int, plan: bool) -> tuple[ReplicaPlacement, Reassignments]:
-    """What has to move so that a broker is free to leave. It gets nothing new before that is counted."""
+    """Returns the moves that free a broker from all replicas. The broker is cordoned first, so that it gets no new
+    ones."""
     was = await fetch_cordoned(client, [leaving])
     if not plan and not was:
         await cordon(client, leaving)
@@ -173,7 +174,8 @@ async def _print_or_execute(
 async def _execute_moves(
     client: KafkaClient, args: Namespace, placement: ReplicaPlacement, wanted: TargetReplicas
 ) -> Exit:
-    """Asks for it, and prints what became of each. With a rate it waits until all has arrived, and takes it away."""
+    """Starts the moves, and prints the outcome of each. With a rate, waits until all are complete, and removes the
+    rate."""
     throttled = {
         tp: (placement.replicas[tp], to) for tp, to in wanted.items() if to is not None and tp in placement.replicas
     }
@@ -210,7 +212,7 @@ async def _send_moves(
 
 
 def print_moves(rows: Sequence[Row], args: Namespace) -> None:
-    """Prints a row for each partition. Partitions that were named or refused have theirs in any case."""
+    """Prints a row for each partition. Partitions that were named or refused always have a row."""
 
     def words(row: Row) -> str:
         name = str(row["partition"])
@@ -236,7 +238,7 @@ def _reassignment_row(tp: PartitionName, each: OngoingPartitionReassignment) -> 
 
 
 async def fetch_placement(client: KafkaClient, seen: ClusterView | None = None) -> ReplicaPlacement:
-    """How replicas are placed."""
+    """Returns the placement of replicas."""
     seen = seen or await fetch_cluster_view(client)
     on_the_way = await fetch_reassignments(client)
     placed: dict[PartitionName, tuple[int, ...]] = {}
@@ -258,7 +260,7 @@ async def fetch_placement(client: KafkaClient, seen: ClusterView | None = None) 
 
 
 async def fetch_reassignments(client: KafkaClient) -> dict[PartitionName, OngoingPartitionReassignment]:
-    """What is on its way."""
+    """Returns the reassignments in progress."""
     request = ListPartitionReassignmentsRequest(TIMEOUT_MS, None)
     got = await client.send_to_controller(request, ListPartitionReassignmentsResponse)
     if got.error_code:
@@ -267,7 +269,7 @@ async def fetch_reassignments(client: KafkaClient) -> dict[PartitionName, Ongoin
 
 
 async def alter_reassignments(client: KafkaClient, wanted: TargetReplicas) -> dict[PartitionName, str]:
-    """Asks for other replicas, or (None) to call a move off; OK or why not, for each."""
+    """Sets the target replicas of partitions, or cancels a reassignment (None). Returns OK or the error of each."""
     topics: dict[str, ReassignableTopic] = {}
     for tp, to in wanted.items():
         row = ReassignablePartition(tp.partition, None if to is None else list(to))

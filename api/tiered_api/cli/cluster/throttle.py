@@ -1,6 +1,6 @@
-"""What is set beside moves of partitions: rates of copying (KIP-73), and brokers that get nothing new (KIP-1066).
+"""Settings that go with reassignments: replication throttles (KIP-73), and cordoned brokers (KIP-1066).
 
-The names are those that Kafka's kafka-reassign-partitions.sh sets, so either tool can take away what the other has set.
+The names are those that Kafka's kafka-reassign-partitions.sh sets, so each tool can remove the settings of the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tiered.controller.reassignment_planner import PartitionName
 from tiered.errors import Code, Refused
 from tiered.replication.replication_quota import list_throttled_replicas
-from tiered_api.cli.cluster.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter_configs, describe_configs
+from tiered_api.cli.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter_configs, describe_configs
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResourceResponse
 
@@ -21,11 +21,11 @@ LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttle
 CORDONED = "cordoned.log.dirs"
 
 ReplicaMoves = Mapping[PartitionName, tuple[tuple[int, ...], tuple[int, ...]]]
-"""From where to where each partition goes."""
+"""By partition: the brokers that it moves from and to."""
 
 
 async def throttle(client: KafkaClient, moves: ReplicaMoves, rate: int) -> None:
-    """What moves is copied at `rate` bytes per second at most, at each broker that gives and each that takes."""
+    """Limits the copying of moving partitions to `rate` bytes per second, at each source and each target broker."""
     await _alter_topics(
         client, {name: _list_configs(words, APPEND) for name, words in _throttled_replicas(moves).items()}
     )
@@ -33,7 +33,7 @@ async def throttle(client: KafkaClient, moves: ReplicaMoves, rate: int) -> None:
 
 
 async def unthrottle(client: KafkaClient, moves: ReplicaMoves) -> None:
-    """Takes that away: the rates, and from the lists what moved."""
+    """Removes the rates, and removes the moved partitions from the lists."""
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, DELETE, None) for name in RATES])
     await _alter_topics(
         client, {name: _list_configs(words, SUBTRACT) for name, words in _throttled_replicas(moves).items()}
@@ -41,7 +41,7 @@ async def unthrottle(client: KafkaClient, moves: ReplicaMoves) -> None:
 
 
 async def unthrottle_all(client: KafkaClient) -> tuple[int, int]:
-    """Takes away every rate and every list; of how many brokers and topics."""
+    """Removes every rate and every list. Returns the numbers of brokers and topics that had one."""
     got = await client.fetch_metadata(None)
     topics = sorted(each.name for each in got.topics if each.name)
     brokers = sorted(each.node_id for each in got.brokers)
@@ -52,8 +52,8 @@ async def unthrottle_all(client: KafkaClient) -> tuple[int, int]:
 
 
 async def cordon(client: KafkaClient, node: int, *, lift: bool = False) -> None:
-    """New replicas are not placed on a broker any more, or are again. Of one that is away only our brokers can be told;
-    it gets nothing new as long as it is."""
+    """Stops or allows the placement of new replicas on a broker. Only our brokers can do so for an unreachable broker,
+    which then gets no new replicas while it is unreachable."""
     row = AlterableConfig(CORDONED, DELETE if lift else SET, None if lift else "*")
     await client.fetch_metadata([])
     if node in client.brokers:
@@ -64,13 +64,13 @@ async def cordon(client: KafkaClient, node: int, *, lift: bool = False) -> None:
 
 
 async def fetch_cordoned(client: KafkaClient, nodes: Iterable[int]) -> set[int]:
-    """Which of these live brokers get nothing new; none where brokers do not know of it."""
+    """Returns the cordoned brokers among these live ones; none if the brokers do not support it."""
     found = await asyncio.gather(*(_is_cordoned(client, node) for node in nodes))
     return {node for node in found if node is not None}
 
 
 async def _is_cordoned(client: KafkaClient, node: int) -> int | None:
-    """Kafka's brokers tell the settings of one broker by that broker only."""
+    """True if the broker is cordoned. Kafka's brokers return the settings of a broker only from this broker itself."""
     by = node if node in client.brokers else None
     try:
         got = await describe_configs(client, BROKER, [str(node)], [CORDONED], node=by)
@@ -83,7 +83,7 @@ async def _is_cordoned(client: KafkaClient, node: int) -> int | None:
 
 
 def _throttled_replicas(moves: ReplicaMoves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The two lists of each topic."""
+    """Returns the two lists of each topic."""
     topics: dict[str, dict[int, tuple[tuple[int, ...], tuple[int, ...]]]] = {}
     for tp, each in moves.items():
         topics.setdefault(tp.topic, {})[tp.partition] = each
@@ -99,7 +99,8 @@ def _brokers(moves: ReplicaMoves) -> list[int]:
 
 
 async def _alter_brokers(client: KafkaClient, nodes: Sequence[int], rows: list[AlterableConfig]) -> None:
-    """Kafka's brokers take settings of one broker by that broker only; one that is away keeps what it has."""
+    """Changes settings of brokers. Kafka's brokers change them only on the broker itself, so an unreachable broker
+    keeps its settings."""
     await client.fetch_metadata([])
     for node in nodes:
         if node in client.brokers:

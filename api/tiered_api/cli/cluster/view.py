@@ -1,7 +1,7 @@
-"""What `tiered cluster brokers` and `health` know of a cluster: its brokers with their states, and its topics.
+"""The state of a cluster for `tiered cluster brokers` and `health`: its brokers with their states, and its topics.
 
-Metadata names the brokers that are there and every partition; DescribeCluster those that are registered and away
-(KIP-1073, Kafka 4.0 and newer). A broker that neither names and that has replicas is `away` as well.
+Metadata names the live brokers and every partition. DescribeCluster names registered brokers that are fenced (KIP-1073,
+Kafka 4.0 and newer). A broker with replicas that neither names is `away` as well.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LIVE, FENCED, STOPPED, AWAY = "live", "fenced", "stopped", "away"
 
 @dataclass(frozen=True, slots=True)
 class BrokerSummary:
-    """One broker. `state`: it serves; nobody hears it; it stopped cleanly and said so (only our brokers tell it from
-    fenced); or it has replicas and the cluster tells nothing of it."""
+    """One broker. `state`: live; fenced; stopped cleanly (only our brokers tell it from fenced); or away: it has
+    replicas, but the cluster reports nothing of it."""
 
     node_id: int
     state: str
@@ -35,8 +35,8 @@ class BrokerSummary:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """What one broker says of itself: sentences, and since when (ms) the bucket does not serve it, -1 while it does.
-    `losses` are those of the cluster, as far as the broker has heard."""
+    """The report of one broker on itself: sentences, and since when (ms) its bucket is unreachable, -1 if it is not.
+    `losses` are those of the cluster, by this broker's metadata."""
 
     node_id: int
     problems: tuple[str, ...]
@@ -53,24 +53,24 @@ class ClusterView:
     topics: list[MetadataResponseTopic]
 
     def is_live(self, node: int) -> bool:
-        """Whether a broker is there."""
+        """True if the broker is live."""
         return self.state(node) == LIVE
 
     def state(self, node: int) -> str:
-        """One of the four words."""
+        """Returns one of the four states."""
         known = self.brokers.get(node)
         return known.state if known is not None else AWAY
 
 
 async def fetch_cluster_view(client: KafkaClient) -> ClusterView:
-    """Asks for all of it."""
+    """Fetches the whole state."""
     got = await client.fetch_metadata(None)
     return build_view(await _registered(client), got)
 
 
 def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> ClusterView:
-    """Both answers as one; None where brokers do not know DescribeCluster, which has the last word on who is away: our
-    brokers name one that has just gone in Metadata for a moment still."""
+    """Combines both replies; the second is None if brokers do not know DescribeCluster. DescribeCluster decides which
+    brokers are fenced: our brokers name one that has just stopped in Metadata for a moment longer."""
     known: dict[int, BrokerSummary] = {}
     for topic in got.topics:
         for each in topic.partitions:
@@ -89,7 +89,7 @@ def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse
 
 
 async def fetch_self_reports(client: KafkaClient, seen: ClusterView) -> list[BrokerReport]:
-    """Asks every live broker what is wrong with it. One that does not answer has that problem; Kafka's brokers say
+    """Returns the reports of all live brokers. A broker that does not reply has that problem; Kafka's brokers report
     nothing."""
     nodes = [node for node in seen.brokers if seen.is_live(node)]
     found = await asyncio.gather(*(_fetch_self_report(client, node) for node in nodes))

@@ -1,4 +1,4 @@
-"""`tiered cold ls` and `cat`: the bucket read without any broker, by the code that a broker reads it with."""
+"""`tiered cold ls` and `cat`: the bucket read without any broker, by the code that brokers use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tiered.offline.bucket import Bucket, open_bucket
 from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL, Record
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group.internal_rows import is_internal, print_folded
+from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_json, text_or_base64
 
 
 def ls(args: Namespace) -> int:
-    """Prints partitions with what is cold of them, or the segments of one topic."""
+    """Prints partitions with their cold offsets, or the segments of one topic."""
     rows = asyncio.run(_list_rows(args))
     print_folded(rows, args.format, _topic_if_internal, internal=args.internal or args.topic is not None)
     return Exit.OK
@@ -101,7 +101,7 @@ async def _cat(args: Namespace) -> None:
 
 
 async def _records(bucket: Bucket, topic: str, partition_id: PartitionId, offset: int | None) -> AsyncIterator[Record]:
-    """The cold records of a partition from an offset on, without transaction markers."""
+    """Yields the cold records of a partition from an offset on, without transaction markers."""
     manifest = await bucket.manifests.load(partition_id)
     if manifest is None or manifest.cold_end_offset == manifest.log_start_offset:
         return

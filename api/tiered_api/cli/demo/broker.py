@@ -1,4 +1,4 @@
-"""A broker for the demo: `tiered serve` in a process of its own, as a user starts it, and what is asked of it."""
+"""The broker of the demo: `tiered serve` in a process of its own, as a user starts it, and requests to it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ REQUEST_SECONDS = 60.0
 
 
 class DemoBroker:
-    """A broker that serves at `url`, with a client's session to it."""
+    """A broker that serves at `url`, with a client session to it."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
         self.session = session
 
     async def send_request(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON answer to a request. Unavailable with the broker's own words when it says no."""
+        """Returns the JSON reply to a request. Raises `Unavailable` with the broker's message if it refuses."""
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         async with self.session.request(method, self.url + path, json=body, timeout=timeout) as response:
             if response.status >= 400:
@@ -36,7 +36,7 @@ class DemoBroker:
             return await response.json()
 
     async def metric(self, name: str) -> float:
-        """The sum of a metric over all its labels."""
+        """Returns the sum of a metric over all its labels."""
         async with self.session.get(f"{self.url}/metrics") as response:
             text = await response.text()
         samples = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
@@ -45,7 +45,8 @@ class DemoBroker:
 
 @contextlib.asynccontextmanager
 async def demo_broker(data: Path, store: str, output: Path, *settings: str) -> AsyncIterator[DemoBroker]:
-    """A broker on a directory and a store, on any free port; stopped cleanly at the end. Its log goes to `output`."""
+    """Yields a broker on a directory and a store, on any free port; stops it cleanly at the end. Its log goes to
+    `output`."""
     command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--http", "127.0.0.1:0", "--kafka", ""]
     command += ["--data-dir", str(data), "--store", store]
     for setting in settings:

@@ -1,7 +1,8 @@
-"""`tiered demo`: a year of flights goes in over HTTP, into a bucket, comes back, and becomes a table that answers SQL.
+"""`tiered demo`: produces a year of flights over HTTP, moves them to a bucket, reads them back, and makes a table for
+SQL.
 
-Every step compares what it finds with the input. What differs ends the demo with exit code 1; without Java it goes as
-far as the replay and ends with 3.
+Every step compares its result with the input. A difference ends the demo with exit code 1. Without Java, the demo ends
+after the replay with code 3.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ PARTITIONS = 6
 STEPS = 7
 TOPIC_CONFIGS = {
     "segment.bytes": "4194304",
-    # The records are of 2013: by the default of seven days they would all be too old.
+    # The records are of 2013: with the default of seven days they would all be too old.
     "retention.ms": "-1",
-    # What is in the bucket need not stay here.
+    # Records in the bucket need not stay here.
     "local.retention.bytes": "1",
     "file.delete.delay.ms": "0",
 }
@@ -47,7 +48,7 @@ BROKER_SETTINGS = (
 
 
 class DemoPaths(NamedTuple):
-    """Where the demo keeps its things: a directory, and URLs of the bucket and of the folder of Delta tables."""
+    """The places of the demo: a directory, and URLs of the bucket and of the folder of Delta tables."""
 
     directory: Path
     store: str
@@ -76,7 +77,8 @@ def demo(args: Namespace) -> int:
 
 
 async def _produce_and_replay(place: DemoPaths, records: Sequence[Departure], steps: Steps) -> None:
-    """In over HTTP, down to the bucket, and back. Unavailable or Corrupt when a comparison does not hold."""
+    """Produces over HTTP, waits until all is in the bucket, and replays. Raises `Unavailable`, or `Corrupt` if a
+    comparison fails."""
     output = place.directory / "broker.log"
     async with demo_broker(place.directory / "data", place.store, output, *BROKER_SETTINGS) as broker:
         cluster_id = (await broker.send_request("GET", "/v3/clusters"))["data"][0]["cluster_id"]
@@ -126,7 +128,7 @@ def _make_paths(args: Namespace) -> DemoPaths:
         directory.mkdir(parents=True, exist_ok=True)
     if args.store is None:
         return DemoPaths(directory, f"file://{directory}/bucket", f"{directory}/warehouse")
-    # A prefix of its own for each run: what an earlier one left is another cluster.
+    # A prefix of its own for each run: an earlier run left another cluster.
     run = f"{args.store.rstrip('/')}/{directory.name}"
     return DemoPaths(directory, f"{run}/log", f"{run}/warehouse")
 
@@ -149,7 +151,7 @@ def _closing_lines(place: DemoPaths, seconds: float) -> list[str]:
 
 
 def _program() -> str:
-    """The command as it can be typed here: plainly where the PATH has it, else by its path."""
+    """Returns the command as the user can type it: its name if it is in the PATH, else its path."""
     if shutil.which("tiered"):
         return "tiered"
     beside = Path(sys.executable).with_name("tiered")

@@ -36,18 +36,19 @@ class Departure(NamedTuple):
 
     @property
     def flight(self) -> Flight:
-        """The value taken apart: 336,776 of these dictionaries at once would be half a gigabyte."""
+        """The parsed value. It is not kept: 336,776 of these dictionaries would be half a gigabyte."""
         flight: Flight = orjson.loads(self.value)
         return flight
 
     def to_produce_json(self) -> bytes:
-        """The record in the words of REST v3."""
+        """Returns the record as a REST v3 body."""
         words = b'{"key":{"type":"STRING","data":"%b"},"value":{"type":"JSON","data":%b},"timestamp":%d}\n'
         return words % (self.key, self.value, self.timestamp)
 
 
 def departures(limit: int | None = None) -> list[Departure]:
-    """All flights, or the first `limit`, in the order of the file. Unavailable when the package is not installed."""
+    """Yields all flights, or the first `limit`, in the order of the file. Raises `Unavailable` if the package is not
+    installed."""
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise Unavailable(

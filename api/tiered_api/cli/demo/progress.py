@@ -1,4 +1,4 @@
-"""How the demo shows what it does: numbered steps, a bar for the long ones, and how long each took."""
+"""The progress output of the demo: numbered steps, a bar for the long ones, and the time of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str, words: str) -> Iterator[Callable[[str], None]]:
-        """One step; the function given takes what came out of it, which is printed with the time taken."""
+        """Prints one step and its time. Yields a function that takes the result of the step."""
         self._number += 1
         print_lines([f"[{self._number}/{self._total}] {words}"])
         outcome: list[str] = []
@@ -33,7 +33,7 @@ class Steps:
 
 @contextmanager
 def bar(total: int, unit: str) -> Iterator[Callable[[int], Any]]:
-    """A progress bar that is advanced by the function given; nothing where stderr is no terminal."""
+    """Shows a progress bar, which the yielded function advances; nothing if stderr is no terminal."""
     from tqdm import tqdm
 
     with tqdm(total=total, unit=unit, unit_scale=True, disable=not sys.stderr.isatty(), leave=False) as shown:

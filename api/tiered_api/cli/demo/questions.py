@@ -1,4 +1,4 @@
-"""Three questions of SQL to the Delta table, and the same answers worked out from the input in plain Python."""
+"""Three SQL queries of the Delta table, and their expected results, computed from the input in plain Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiered_api.cli.demo.flights import Departure, Flight
 Answer = list[tuple[Any, ...]]
 
 COLUMNS = ("carrier", "origin", "month", "dep_delay", "arr_delay")
-"""What the questions need of a flight."""
+"""The fields of a flight that the queries use."""
 
 FLIGHTS = (
     "SELECT f.* FROM (SELECT from_json(CAST(value AS STRING), "
@@ -20,7 +20,7 @@ FLIGHTS = (
 
 
 class Question(NamedTuple):
-    """What is asked, how, and how to know the answer without the table."""
+    """A question with its query, and the computation of the answer without the table."""
 
     words: str
     query: str
@@ -73,7 +73,7 @@ QUESTIONS = (
 
 
 def expected_answers(records: Sequence[Departure]) -> list[Answer]:
-    """The answers to all questions, from the input alone."""
+    """Returns the answers to all questions, from the input alone."""
     flights = []
     for record in records:
         flight = record.flight
@@ -82,5 +82,5 @@ def expected_answers(records: Sequence[Departure]) -> list[Answer]:
 
 
 def format_query(question: Question, topic: str) -> str:
-    """The SQL of a question about the flights of a topic."""
+    """Returns the SQL of a question for the table of a topic."""
     return question.query.format(flights=FLIGHTS.format(topic=topic))

@@ -1,4 +1,4 @@
-"""The demo's proof: wait until nothing is local, read everything back through the broker, compare record by record."""
+"""The demo's proof: waits until no record is local, reads all through the broker, and compares record by record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FETCH_BYTES = 8 << 20
 
 @dataclass
 class StorageTotals:
-    """Where the bytes of a topic are, summed over its partitions."""
+    """Bytes of a topic by place, summed over its partitions."""
 
     local_bytes: int = 0
     cold_bytes: int = 0
@@ -43,13 +43,13 @@ async def wait_until_cold(broker: DemoBroker, topic: str, partitions: int) -> St
 
 
 async def partition_states(broker: DemoBroker, topic: str, partitions: int) -> list[dict[str, Any]]:
-    """What the broker says of each partition."""
+    """Returns the broker's state of each partition."""
     paths = (f"/tiered/v1/topics/{topic}/partitions/{number}" for number in range(partitions))
     return list(await asyncio.gather(*(broker.send_request("GET", path) for path in paths)))
 
 
 def sum_states(states: Sequence[dict[str, Any]]) -> StorageTotals:
-    """The bytes of all partitions together."""
+    """Returns the sum over all partitions."""
     return StorageTotals(
         sum(state["local_bytes"] for state in states),
         sum(state["cold_bytes"] for state in states),
@@ -60,8 +60,8 @@ def sum_states(states: Sequence[dict[str, Any]]) -> StorageTotals:
 async def replay(
     broker: DemoBroker, topic: str, sent: Sequence[Departure], placed: RecordNumbers, done: Callable[[int], None]
 ) -> int:
-    """Reads every partition from offset 0 as whole record batches and compares each record with the one that was sent
-    there: key, timestamp and value. Returns the bytes read. Corrupt names the first that differs."""
+    """Reads every partition from offset 0 as whole record batches and compares each record with the one that was sent:
+    key, timestamp and value. Returns the bytes read. Raises `Corrupt` with the first difference."""
     sizes = await asyncio.gather(
         *(_replay_partition(broker, topic, number, sent, numbers, done) for number, numbers in sorted(placed.items()))
     )

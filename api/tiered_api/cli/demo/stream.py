@@ -1,4 +1,4 @@
-"""The demo's produce: all records through one streaming request of REST v3, and what became of each."""
+"""The demo's produce: all records through one streaming request of REST v3, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tiered_api.cli.demo.flights import Departure
 PIECE_RECORDS = 200
 
 RecordNumbers = dict[int, list[int]]
-"""By partition: for each offset from 0 on, the number of the record that went there."""
+"""By partition: for each offset from 0 on, the number of its record."""
 
 
 async def produce_records(
     broker: DemoBroker, cluster_id: str, topic: str, records: Sequence[Departure], done: Callable[[int], None]
 ) -> RecordNumbers:
-    """Sends all records; `done(n)` hears of n more reports. Unavailable when a report is bad or offsets leave a gap."""
+    """Sends all records; calls `done(n)` for n more reports. Raises `Unavailable` if a report is bad or offsets are
+    missing."""
     placed: RecordNumbers = {}
     number = 0
     url = f"{broker.url}/v3/clusters/{cluster_id}/topics/{topic}/records"
@@ -39,7 +40,7 @@ async def produce_records(
 
 
 def _note_offset(placed: RecordNumbers, number: int, report: dict[str, object]) -> None:
-    """Notes where a record went. This demo is the only producer: offsets follow each other."""
+    """Notes the offset of a record. This demo is the only producer, so offsets follow each other."""
     if report["error_code"] != 200:
         raise Unavailable(f"record {number} was refused: {report}")
     partition, offset = report["partition_id"], report["offset"]

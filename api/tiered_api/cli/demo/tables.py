@@ -1,4 +1,4 @@
-"""The demo's last steps: the Delta table, the proof that it is complete, and three questions of SQL."""
+"""The demo's last steps: the Delta table, the proof that it is complete, and three SQL queries."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def table_steps(store: str, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
-    """Loads, verifies and asks. Corrupt when the table or an answer is not what the input says."""
+    """Loads, verifies and queries. Raises `Corrupt` if the table or an answer differs from the input."""
     from pyspark_tiered.session import session
 
-    # The first step pays for the start of Spark.
+    # The time of the first step includes the start of Spark.
     spark = None
     try:
         with steps.step("load", f"Starting Spark and loading the Delta table {warehouse}/{topic}") as report:
@@ -64,7 +64,7 @@ def _verify(spark: SparkSession, store: str, topic: str, warehouse: str, steps: 
 
 
 def _check_answers(spark: SparkSession, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
-    """Each answer is held against the one from the input."""
+    """Compares each answer with the one from the input."""
     from pyspark_tiered.sql import render, sql
 
     with steps.step("sql", "Asking the table, and comparing with answers worked out from the input") as report:

@@ -2,7 +2,6 @@
 
 May import: as cli
 
-~ groups         list, describe, delete, offset-delete
-~ seek           changes of committed offsets of an inactive group
-  internal_rows  internal topics folded into one table row each
+~ groups  list, describe, delete, offset-delete
+~ seek    changes of committed offsets of an inactive group
 """

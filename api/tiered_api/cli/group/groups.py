@@ -1,4 +1,4 @@
-"""`tiered group list|describe|delete|offset-delete`: who reads what, and how far behind it is."""
+"""`tiered group list|describe|delete|offset-delete`: the members, offsets and lag of groups."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EMPTY_GROUP = "Empty"
 
 @dataclass(slots=True)
 class GroupReport:
-    """A group as it is described; `rows` are its partitions."""
+    """The description of a group; `rows` are its partitions."""
 
     name: str
     coordinator: int
@@ -52,11 +52,11 @@ class GroupReport:
 
     @property
     def lag(self) -> int:
-        """Records that the group has yet to read."""
+        """Number of records that the group has yet to read."""
         return sum(row["lag"] or 0 for row in self.rows)
 
     def head(self) -> dict[str, Any]:
-        """What is said of the group as a whole."""
+        """Returns the fields of the group as a whole."""
         return {
             "group": self.name,
             "coordinator": self.coordinator,
@@ -97,7 +97,7 @@ def delete_groups(args: Namespace) -> int:
 
 
 def offset_delete(args: Namespace) -> int:
-    """Deletes what a group has committed for topics."""
+    """Deletes the committed offsets of a group for topics."""
     rows = asyncio.run(_offset_delete(args))
     print_rows(rows, args.format)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
@@ -107,7 +107,7 @@ def offset_delete(args: Namespace) -> int:
 
 
 async def list_all_groups(client: KafkaClient, states: Sequence[str] = ()) -> list[tuple[int, ListedGroup]]:
-    """Every group with the broker that keeps it."""
+    """Returns every group with its coordinator."""
     await client.fetch_metadata([])
     out = []
     for node in sorted(client.brokers):
@@ -138,7 +138,7 @@ async def _list(args: Namespace) -> list[Row]:
 
 
 async def select_groups(client: KafkaClient, args: Namespace) -> list[str]:
-    """The groups that a command is about. Refused when a regular expression matches none."""
+    """Returns the groups that a command is for. Raises `Refused` if a regular expression matches none."""
     if not args.regex:
         return list(dict.fromkeys(args.groups))
     forms = [compile_pattern(pattern) for pattern in args.groups]
@@ -161,7 +161,8 @@ async def _describe(args: Namespace) -> list[GroupReport | Refused]:
 
 
 async def describe_group(client: KafkaClient, name: str) -> GroupReport:
-    """A group with all partitions that it reads or has committed. Refused when there is no such group."""
+    """Describes a group with all partitions that it reads or has committed. Raises `Refused` if there is no such
+    group."""
     request = DescribeGroupsRequest(groups=[name])
     got = await send_to_coordinator(client, name, request, DescribeGroupsResponse, lambda got: got.groups[0].error_code)
     group = got.groups[0]
@@ -171,7 +172,7 @@ async def describe_group(client: KafkaClient, name: str) -> GroupReport:
     if (group.error_code or group.group_state == DEAD) and not offsets:
         raise Refused(Code.GROUP_ID_NOT_FOUND, f"no group {name}")
     owners = _partition_owners(group)
-    # A broker may have nothing but offsets of a group that never had members.
+    # A group that never had members may consist of offsets only.
     state = EMPTY_GROUP if group.error_code or group.group_state == DEAD else group.group_state
     made = GroupReport(name, await find_coordinator(client, name), state, group.protocol_data, group.members)
     wanted = sorted({*offsets, *owners})
@@ -182,7 +183,7 @@ async def describe_group(client: KafkaClient, name: str) -> GroupReport:
 
 
 def _partition_owners(group: DescribedGroup) -> dict[TopicPartition, DescribedGroupMember]:
-    """Who reads which partition, by the assignments of a consumer group."""
+    """Returns the member of each partition, by the assignments of a consumer group."""
     out = {}
     for member in group.members if group.protocol_type == "consumer" else ():
         for tp in read_assignment(member.member_assignment):
@@ -259,7 +260,7 @@ async def _offset_delete(args: Namespace) -> list[Row]:
 
 
 async def _partitions(client: KafkaClient, texts: Iterable[str]) -> dict[str, list[int]]:
-    """`topic` (all its partitions) or `topic:0,1`."""
+    """Parses `topic` (all its partitions) or `topic:0,1`."""
     out: dict[str, list[int]] = {}
     for text in texts:
         name, colon, only = text.partition(":")

@@ -1,4 +1,4 @@
-"""`tiered group seek`: moves what a group has committed, for groups that nobody reads in."""
+"""`tiered group seek`: changes the committed offsets of groups without active members."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _seek(args: Namespace) -> list[Row]:
 async def _resolve_target(
     client: KafkaClient, args: Namespace, prior: dict[TopicPartition, int], only: list[str]
 ) -> dict[TopicPartition, int]:
-    """Where `--to` leads in every partition of the topics that the group has, or that are named."""
+    """Returns the offset for `--to` in every partition of the group's topics, or of the named topics."""
     known = {tp.topic for tp in prior}
     if (new := sorted(set(only) - known)) and not args.allow_new_topics:
         raise Refused(
@@ -74,8 +74,8 @@ async def _resolve_target(
 
 
 def parse_target_point(text: str, now_ms: int) -> Point:
-    """`start`, `end`, or a time as `consume -o` has it; a unix time may stand without its @, as users of rpk write it.
-    Refused(INVALID_REQUEST) for an offset, which means nothing for all partitions of a group."""
+    """Parses `start`, `end`, or a time as in `consume -o`; a unix time may lack its @, as in rpk. Raises `Refused`
+    (INVALID_REQUEST) for an offset, which means nothing for all partitions of a group."""
     if text in WORDS:
         return WORDS[text]
     if text.isdecimal() and len(text) in UNIX_MS:
@@ -86,7 +86,7 @@ def parse_target_point(text: str, now_ms: int) -> Point:
 
 
 def read_offsets_file(name: str) -> dict[TopicPartition, int]:
-    """Lines of topic, partition and offset with blanks between."""
+    """Parses lines of topic, partition and offset with blanks between."""
     try:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -104,7 +104,8 @@ def read_offsets_file(name: str) -> dict[TopicPartition, int]:
 
 
 def _explain_refusal(no: Refused, group: str) -> str:
-    """Kafka answers a commit from outside with UNKNOWN_MEMBER_ID while the group has members."""
+    """Rephrases a refusal: Kafka refuses a commit by a non-member with UNKNOWN_MEMBER_ID while the group has
+    members."""
     if no.code is Code.UNKNOWN_MEMBER_ID:
         return f"group {group} has members: stop them first ({no.code.name})"
     return no.code.name

@@ -1,4 +1,4 @@
-"""`tiered load`, `verify` and `sql`: the Spark package, which is an extra and is looked for when it is asked for."""
+"""`tiered load`, `verify` and `sql`: commands of the Spark package, which is an extra and is imported on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LISTED_MAX = 20
 
 
 def describe_missing() -> str:
-    """One sentence on what Spark and Delta lack on this machine and how to get it; empty when nothing."""
+    """Returns one sentence on the missing parts of Spark and Delta and how to install them; empty if nothing is
+    missing."""
     lacking = [name for name in ("pyspark", "delta", "pyarrow") if find_spec(name) is None]
     if lacking:
         return f"Python packages {', '.join(lacking)} are missing: pip install '.[spark]' in tiered's source folder."
@@ -32,7 +33,7 @@ def describe_missing() -> str:
 
 
 def load(args: Namespace) -> int:
-    """Loads a topic, telling of each step; with --follow until it is interrupted."""
+    """Loads a topic and prints each step; with --follow until it is interrupted."""
     if lack := describe_missing():
         return _report_missing(lack)
     from pyspark_tiered.load import LoadOptions
@@ -58,7 +59,8 @@ def load(args: Namespace) -> int:
 
 
 def verify(args: Namespace) -> int:
-    """Compares a table with the bucket; exit code 1 and the list when it does not hold every record once."""
+    """Compares a table with the bucket. Returns exit code 1 and prints the differences if the table does not have every
+    record once."""
     if lack := describe_missing():
         return _report_missing(lack)
     from pyspark_tiered.verify import verify as run
@@ -73,7 +75,7 @@ def verify(args: Namespace) -> int:
 
 
 def sql(args: Namespace) -> int:
-    """Asks the loaded tables."""
+    """Queries the loaded tables."""
     if lack := describe_missing():
         return _report_missing(lack)
     from pyspark_tiered.sql import render
@@ -85,7 +87,7 @@ def sql(args: Namespace) -> int:
 
 
 def progress_line(progress: LoadProgress) -> str:
-    """How far a load is, in words."""
+    """Returns the progress of a load in words."""
     if progress.step == "done" and not progress.files:
         return "done: the bucket holds no record that is not loaded; a segment gets there some time after it is closed"
     if progress.step == "stopped" and not progress.files:
@@ -95,7 +97,7 @@ def progress_line(progress: LoadProgress) -> str:
 
 
 def repaired_lines(repaired: RepairProgress) -> list[str]:
-    """What a repair did, in words; nothing while it compares."""
+    """Returns the result of a repair in words; nothing while it still compares."""
     if repaired.step == "compared":
         return []
     if repaired.step == "done" and not repaired.rows and not repaired.taken_out:
@@ -114,7 +116,7 @@ def repaired_lines(repaired: RepairProgress) -> list[str]:
 
 
 def verified_lines(found: VerifyResult) -> list[str]:
-    """The outcome of a comparison, in words."""
+    """Returns the result of a comparison in words."""
     bounds = ", ".join(f"{number}: {end}" for number, end in sorted(found.loaded.items()))
     lines = [f"{found.table}: {found.rows:,} rows compared with the bucket; loaded up to {bounds or 'nothing'}"]
     for gap in found.gaps[:LISTED_MAX]:
@@ -141,7 +143,7 @@ def _to_json(found: VerifyResult) -> dict[str, Any]:
 
 
 def _silence_spark_logs() -> None:
-    """Spark's side in Python logs an error with its trace back, and then raises it; what is raised is enough."""
+    """Stops PySpark from logging tracebacks of errors that it raises anyway."""
     from pyspark.logger import PySparkLogger
 
     log_to_stderr("critical", logging.CRITICAL)

@@ -1,6 +1,6 @@
-"""Where reading begins and ends: `-o start`, `-10`, `100:200`, `@2022-02-14:1h`, as users of rpk write it.
+"""The range of a read: `-o start`, `-10`, `100:200`, `@2022-02-14:1h`, in the syntax of rpk.
 
-Parsing gives points that mean the same for every partition; `resolve` asks a cluster for the offsets they stand for.
+Parsing yields points that mean the same for every partition; `resolve_offsets` asks a cluster for their offsets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offset
 
 
 class PointKind(Enum):
-    """What a point counts from."""
+    """The origin of a point."""
 
     START = "start"
     END = "end"
@@ -27,14 +27,14 @@ class PointKind(Enum):
 
 
 class Point(NamedTuple):
-    """A place in every partition: so many offsets from its start or end, an offset, or a time in ms."""
+    """A place in every partition: a distance from its start or end, an offset, or a time in ms."""
 
     at: PointKind
     value: int = 0
 
 
 class Range(NamedTuple):
-    """From a point on, up to another one (exclusive), or without an end."""
+    """A range from a point to another one (exclusive), or without an end."""
 
     start: Point
     end: Point | None = None
@@ -42,7 +42,7 @@ class Range(NamedTuple):
 
 UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "hr": 3.6e6, "d": 8.64e7}
 UNIX_MS = {10: lambda number: number * 1000, 13: lambda number: number, 19: lambda number: number // 1_000_000}
-"""Unix seconds, milliseconds and nanoseconds tell themselves apart by their digits."""
+"""Unix seconds, milliseconds and nanoseconds differ in their number of digits."""
 LONGEST_MS = 1e15
 """Longer than any log: thirty thousand years."""
 WORDS = {
@@ -61,7 +61,7 @@ _ONE_TIME = re.compile(
 
 
 def parse_range(text: str, now_ms: int) -> Range:
-    """A range by its text. Refused(INVALID_REQUEST) when it is none."""
+    """Parses a range. Raises `Refused` (INVALID_REQUEST) for another form."""
     if text.startswith("@"):
         return _parse_times(text, now_ms)
     start, colon, end = text.partition(":")
@@ -70,7 +70,7 @@ def parse_range(text: str, now_ms: int) -> Range:
     first = _parse_offset(text, start or "start")
     if not end:
         if not start:
-            raise _invalid_range(text, "it says neither where to begin nor where to end")
+            raise _invalid_range(text, "it has neither a start nor an end")
         return Range(first)
     last = _parse_offset(text, end)
     if first.at is last.at is PointKind.ZERO and last.value <= first.value:
@@ -79,7 +79,7 @@ def parse_range(text: str, now_ms: int) -> Range:
 
 
 def parse_point(text: str, now_ms: int) -> Point:
-    """One point by its text. Refused(INVALID_REQUEST) when it is none, or a range."""
+    """Parses one point. Raises `Refused` (INVALID_REQUEST) for another form, or a range."""
     where = parse_range(text, now_ms)
     if where.end is not None:
         raise _invalid_range(text, "one offset or time, not a range")
@@ -97,7 +97,8 @@ def _parse_offset(text: str, part: str) -> Point:
 
 
 def _parse_times(text: str, now_ms: int) -> Range:
-    """`@t`, `@t:`, `@:t`, `@t1:t2`. A duration counts from now, the second one from a first that is a time."""
+    """Parses `@t`, `@t:`, `@:t`, `@t1:t2`. A duration counts from now; after a time, the second one counts from that
+    time."""
     rest = text[1:]
     start, base = Point(PointKind.START), now_ms
     if not rest.startswith(":"):
@@ -109,7 +110,7 @@ def _parse_times(text: str, now_ms: int) -> Range:
         return Range(start)
     if not rest.startswith(":"):
         raise _invalid_range(text, f"{rest!r} is too much")
-    # A second @ is forgiven: `@t1:@t2`.
+    # A second @ is accepted: `@t1:@t2`.
     end, rest, _ = _parse_time(text, rest[1:].removeprefix("@"), base)
     if rest:
         raise _invalid_range(text, f"{rest!r} is too much")
@@ -119,7 +120,7 @@ def _parse_times(text: str, now_ms: int) -> Range:
 
 
 def _parse_time(text: str, rest: str, base_ms: int) -> tuple[Point, str, bool]:
-    """One time, what stands behind it, and whether it was a duration."""
+    """Returns one time, the text behind it, and True if it was a duration."""
     found = _ONE_TIME.match(rest)
     if not found:
         raise _invalid_range(
@@ -152,8 +153,8 @@ def _invalid_range(text: str, why: str) -> Refused:
 async def resolve_offsets(
     client: KafkaClient, point: Point, partitions: Iterable[TopicPartition], *, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition at a point. What is relative stays within the log; a time after all records is its
-    end; an offset that is named is taken as it is."""
+    """Returns the offset of each partition at a point. A relative point stays within the log. A time after all records
+    is the log end. An explicit offset is taken as it is."""
     wanted = list(partitions)
     if point.at is PointKind.ZERO:
         return dict.fromkeys(wanted, point.value)

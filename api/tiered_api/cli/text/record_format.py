@@ -1,6 +1,6 @@
-"""How records are printed: `-f '%t %p %o %k %v\\n'`, in the verbs and modifiers that users of rpk and kcat know.
+"""Output formats of records: `-f '%t %p %o %k %v\\n'`, in the verbs and modifiers of rpk and kcat.
 
-A format is compiled once into a list of functions; a record is then their outputs, one after the other, as bytes.
+A format is compiled once into a list of functions. A record is printed as their outputs, one after the other, as bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiered.records.model import APPEND_TIME, CODEC_MASK, CONTROL, TRANSACTIONAL
 
 
 class PrintableRecord(NamedTuple):
-    """A record with all that a format may say of it."""
+    """A record with all fields that a format may print."""
 
     topic: str
     partition: int
@@ -71,18 +71,18 @@ GO_TIMES = (
 
 
 def compile_format(text: str) -> Callable[[PrintableRecord], bytes]:
-    """What prints a record by a format. Refused(INVALID_REQUEST) where the format is wrong."""
+    """Returns the printer for a format. Raises `Refused` (INVALID_REQUEST) if the format is wrong."""
     pieces = _compile_pieces(text)
     return lambda shown: b"".join([piece(shown) for piece in pieces])
 
 
 def format_error(text: str, why: str) -> Refused:
-    """A format that is not one."""
+    """Returns the error for a wrong format."""
     return Refused(Code.INVALID_REQUEST, f"format {text!r}: {why}")
 
 
 def read_escape(text: str, at: int) -> tuple[str, int]:
-    """The character that a backslash at `at` begins, and where it ends."""
+    """Returns the character of the escape whose backslash is at `at`, and its end."""
     following = text[at + 1 : at + 2]
     if following == "x":
         digits = text[at + 2 : at + 4]
@@ -95,7 +95,7 @@ def read_escape(text: str, at: int) -> tuple[str, int]:
 
 
 def read_modifier(text: str, at: int) -> tuple[str, int]:
-    """What stands in braces at `at`, "" when nothing does, and where it ends. Braces may nest."""
+    """Returns the text in braces at `at`, "" if there are none, and its end. Braces may nest."""
     if text[at : at + 1] != "{":
         return "", at
     depth = 0
@@ -107,7 +107,7 @@ def read_modifier(text: str, at: int) -> tuple[str, int]:
 
 
 def literal_bytes(character: str) -> bytes:
-    """The bytes of a literal: an escape below 256 is one byte, as `\\xff` is meant to be."""
+    """Returns the bytes of a literal: an escape below 256 is one byte, as in `\\xff`."""
     return character.encode("latin-1") if ord(character) < 256 else character.encode()
 
 
@@ -160,7 +160,7 @@ def _headers(inside: str) -> Piece:
 
 
 def _as_record(header: Header) -> Record:
-    """A header for the same verbs: its name is %k, its value %v."""
+    """Returns a header as a record for the same verbs: its name is %k, its value %v."""
     return Record(0, 0, header[0].encode(), header[1], ())
 
 
@@ -174,7 +174,7 @@ def _attribute(text: str, inside: str) -> Piece:
 
 
 def number_form(text: str, inside: str) -> Callable[[int], bytes]:
-    """How a number is written."""
+    """Returns the printer of a number."""
     if inside in ("", "ascii"):
         return lambda value: b"%d" % value
     if inside == "bool":
@@ -191,7 +191,7 @@ def number_form(text: str, inside: str) -> Callable[[int], bytes]:
 
 
 def text_form(text: str, inside: str) -> Callable[[bytes | None], bytes]:
-    """How bytes are written; null is written as nothing (as `null` in JSON)."""
+    """Returns the printer of bytes; null prints nothing (`null` in JSON)."""
     if not inside:
         return lambda data: data or b""
     if inside == "hex":
@@ -208,7 +208,7 @@ def text_form(text: str, inside: str) -> Callable[[bytes | None], bytes]:
 
 
 def strip_delimiters(text: str, inside: str) -> str:
-    """What stands between brackets, braces or any number of #."""
+    """Returns the text between brackets, braces or any number of #."""
     found = re.fullmatch(r"\[(.*)\]|\{(.*)\}|(#+)(.*)\3", inside, re.DOTALL)
     if not found:
         raise format_error(text, f"{inside!r} must stand in [brackets], {{braces}} or #signs#")
@@ -257,7 +257,7 @@ def _time_form(text: str, inside: str) -> Callable[[int], bytes]:
 
 
 def _go_to_strftime(layout: str) -> str:
-    """Go's way to write a time layout, by example, as strftime's; a fraction is left as NUL and its digits."""
+    """Converts Go's time layout, which is an example, to strftime's; a fraction becomes NUL and its digits."""
     layout = re.sub(r"(?<=[.,])([09]+)", lambda found: f"\0{min(len(found[1]), 9)}", layout.replace("%", "%%"))
     names = "|".join(re.escape(example) for example, _ in GO_TIMES)
     return re.sub(names, lambda found: dict(GO_TIMES)[found[0]], layout)

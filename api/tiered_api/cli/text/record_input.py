@@ -1,7 +1,7 @@
-"""How records are read from a stream: `-f '%k %v\\n'`, by delimiters, by sizes or by patterns, as users of rpk know it.
+"""Records from a stream: `-f '%k %v\\n'`, by delimiters, by sizes or by patterns, in the syntax of rpk.
 
-A format is a row of fields with literals between them. A field whose size came before it (`%K{big32}%k`) takes so many
-bytes; one with a pattern what matches; any other all up to the literal behind it.
+A format is a row of fields with literals between them. A field whose size came before it (`%K{big32}%k`) takes that
+many bytes. A field with a pattern takes what matches. Any other field takes all bytes up to the literal behind it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from tiered.errors import Code, Refused
 from tiered_api.cli.text.record_format import format_error, literal_bytes, read_escape, read_modifier, strip_delimiters
 
 INPUT_MAX = 64 << 20
-"""Bytes that are read ahead for one record: an input without the expected delimiter ends here, not in all memory."""
+"""Most bytes that are buffered for one record: an input without the expected delimiter fails here, and does not fill
+the memory."""
 FIELDS = "tkvpdh"
 
 
 @dataclass(slots=True)
 class InputRecord:
-    """One record of the input; what the format does not read is None."""
+    """One record of the input; a field that the format does not read is None."""
 
     topic: str | None = None
     partition: int | None = None
@@ -36,7 +37,7 @@ class InputRecord:
 
 
 class _NeedMoreInput(Exception):
-    """The record is not whole: more input is needed."""
+    """The record is not complete: more input is needed."""
 
 
 class _Token(NamedTuple):
@@ -49,7 +50,7 @@ class _Token(NamedTuple):
 
 
 class RecordReader:
-    """Cuts a stream into records. Feed it bytes, iterate what it gives."""
+    """A reader that cuts a stream into records. Feed it bytes, iterate over its results."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -64,7 +65,8 @@ class RecordReader:
         self._ended = False
 
     def feed(self, data: bytes, *, end: bool = False) -> Iterator[InputRecord]:
-        """The records that are whole now. With `end`, what is left must be one. Refused when the input does not fit."""
+        """Yields the records that are complete now. With `end`, the rest must be one record. Raises `Refused` if the
+        input does not fit."""
         self._ended = end
         whole = self._rest + data
         self._rest = b""
@@ -202,7 +204,7 @@ class RecordReader:
 
 
 def _fixed_width(text: str, inside: str) -> tuple[int, Callable[[bytes], int]]:
-    """Size and reader of a number of fixed width."""
+    """Returns size and reader of a number of fixed width."""
     if inside == "byte":
         return 1, lambda data: data[0]
     found = re.fullmatch(r"(hex|big|little)(64|32|16|8|4)", inside)

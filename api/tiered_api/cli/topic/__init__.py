@@ -2,9 +2,10 @@
 
 May import: as cli
 
-~ topics         create, list, delete, alter, add-partitions
-~ describe       describe, describe-storage, trim
-~ produce        records from standard input into topics
-~ consume        records of topics to standard output
-~ consume_group  consumption as a member of a group
+~ topics          create, list, delete, alter, add-partitions
+~ describe        describe, describe-storage, trim
+~ produce         records from standard input into topics
+~ consume         records of topics to standard output
+~ consume_group   consumption as a member of a group
+~ record_printer  consumed records as JSON or in a format
 """

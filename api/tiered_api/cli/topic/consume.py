@@ -1,4 +1,4 @@
-"""`tiered topic consume`: records of topics as JSON or in a format, from one place to another or until interrupted."""
+"""`tiered topic consume`: prints records of topics as JSON or in a format, of a range or until interrupted."""
 
 from __future__ import annotations
 
@@ -7,29 +7,19 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import orjson
+from collections.abc import Mapping
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered.records.model import Record
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import print_error, text_or_base64
-from tiered_api.cli.reach import open_client, parse_numbers
+from tiered_api.cli.reach import new_consumer, open_client, parse_numbers
 from tiered_api.cli.text.offset_range import Point, PointKind, Range, parse_range, resolve_offsets
-from tiered_api.cli.text.record_format import PrintableRecord, compile_format
+from tiered_api.cli.topic.consume_group import consume_as_member
 from tiered_api.cli.topic.describe import partitions_of
+from tiered_api.cli.topic.record_printer import Printer, make_writer
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
-from tiered_api.kafka.client.consumer import FetchedBatch, KafkaConsumer
-
-TEXT = "%p\\t%o\\t%d\\t%k\\t%v\\n"
-"""What `--format text` stands for."""
-MEMBER_WAIT_MS = 5000
-
-Write = Callable[[PrintableRecord], bytes]
+from tiered_api.kafka.client.consumer import KafkaConsumer
 
 
 def consume(args: Namespace) -> int:
@@ -44,13 +34,11 @@ def consume(args: Namespace) -> int:
 async def _consume(args: Namespace) -> None:
     this = asyncio.current_task()
     assert this is not None
-    # As Ctrl-C: a member of a group leaves it.
+    # Same as Ctrl-C: a member of a group leaves it.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    write = _make_writer(args)
+    write = make_writer(args)
     where = parse_range(args.offset, time.time_ns() // 1_000_000)
     if args.group is not None:
-        from tiered_api.cli.topic.consume_group import consume_as_member
-
         await consume_as_member(args, where, write)
         return
     async with open_client(args) as client:
@@ -64,22 +52,8 @@ async def _consume(args: Namespace) -> None:
             await consumer.close()
 
 
-def new_consumer(client: KafkaClient, args: Namespace) -> KafkaConsumer:
-    """A consumer as the options say. Heartbeats of a member go over the same connection: no poll may hold them up."""
-    wait_ms = args.fetch_max_wait if args.group is None else min(args.fetch_max_wait, MEMBER_WAIT_MS)
-    return KafkaConsumer(
-        client,
-        read_committed=args.read_committed,
-        include_control=args.print_control_records,
-        max_wait_ms=wait_ms,
-        max_bytes=args.fetch_max_bytes,
-        rack=args.rack,
-        warn=print_error,
-    )
-
-
 async def select_partitions(client: KafkaClient, args: Namespace) -> list[TopicPartition]:
-    """The partitions that are read. Refused when one is not there."""
+    """Returns the partitions to read. Raises `Refused` if one does not exist."""
     names = await select_topics(client, args)
     wanted = [each for name in names for each in partitions_of(await client.fetch_topic(name))]
     if args.partitions is None:
@@ -94,8 +68,8 @@ async def select_partitions(client: KafkaClient, args: Namespace) -> list[TopicP
 async def resolve_bounds(
     client: KafkaClient, where: Range, wanted: list[TopicPartition], *, read_committed: bool
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where to begin in each partition, and where to end if the range does. What ends lies within the log now, so that
-    reading comes to its end; what was deleted is passed over."""
+    """Returns the start of each partition, and its end if the range has one. A range with an end is cut to the current
+    log, so that the read ends. Deleted offsets are skipped."""
     starts = await resolve_offsets(client, where.start, wanted, read_committed=read_committed)
     if where.end is None:
         return starts, {}
@@ -108,43 +82,8 @@ async def resolve_bounds(
     )
 
 
-class Printer:
-    """Prints records and counts them. `is_done` when as many as asked for are printed."""
-
-    def __init__(self, write: Write, max_records: int) -> None:
-        self._write = write
-        self._max_records = max_records
-        self.count = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no more is wanted."""
-        return self._max_records > 0 and self.count >= self._max_records
-
-    def print(self, fetched: FetchedBatch, end: int | None) -> int:
-        """Prints the records of a batch that lie before `end`; the offset behind the last one that it dealt with."""
-        out = []
-        position = fetched.header.next_offset
-        for record in fetched.records:
-            if self.is_done or (end is not None and record.offset >= end):
-                position = record.offset
-                break
-            self.count += 1
-            out.append(self._write(_to_printable(fetched, record, self.count)))
-        sys.stdout.buffer.write(b"".join(out))
-        return position
-
-
-def _to_printable(fetched: FetchedBatch, record: Record, number: int) -> PrintableRecord:
-    tp, head = fetched.tp, fetched.header
-    return PrintableRecord(
-        tp.topic, tp.partition, record, head.leader_epoch, head.attributes, head.producer_id,
-        head.producer_epoch, fetched.log_start_offset, fetched.last_stable_offset, fetched.high_watermark, number,
-    )  # fmt: skip
-
-
 async def _read(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], printer: Printer) -> None:
-    """Reads until every partition is at its end, enough is printed, or for ever."""
+    """Reads until every partition is at its end or enough is printed; else without an end."""
     trimmed = 0
     while consumer.positions() and not printer.is_done:
         for fetched in await consumer.poll():
@@ -159,33 +98,3 @@ async def _read(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], pri
                 file=sys.stderr,
             )
             trimmed = consumer.skipped_offsets
-
-
-# -- how records are printed ------------------------------------------------------------------------------------------
-
-
-def _make_writer(args: Namespace) -> Write:
-    if args.format != "json":
-        return compile_format(TEXT if args.format == "text" else args.format)
-    option = orjson.OPT_INDENT_2 if args.pretty_print else 0
-
-    def write(record: PrintableRecord) -> bytes:
-        return orjson.dumps(_as_json(record, args.meta_only), option=option | orjson.OPT_APPEND_NEWLINE)
-
-    return write
-
-
-def _as_json(record: PrintableRecord, meta_only: bool) -> dict[str, Any]:
-    """A record as rpk prints it: what is absent is left out; bytes that are no text are base64 with that prefix."""
-    _, timestamp, key, value, headers = record.record
-    out: dict[str, Any] = {"topic": record.topic}
-    if key is not None:
-        out["key"] = text_or_base64(key)
-    if meta_only:
-        out["value_size"] = len(value or b"")
-    elif value is not None:
-        out["value"] = text_or_base64(value)
-    if headers:
-        out["headers"] = [{"key": name, "value": text_or_base64(data)} for name, data in headers]
-    out |= {"timestamp": timestamp, "partition": record.partition, "offset": record.record.offset}
-    return out

@@ -1,4 +1,4 @@
-"""`tiered topic consume -g`: reads as a member of a group. What is printed is committed, and only that."""
+"""`tiered topic consume -g`: reads as a member of a group. Exactly the printed records are committed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.cli.reach import open_client
+from tiered_api.cli.reach import new_consumer, open_client
 from tiered_api.cli.text.offset_range import Range, resolve_offsets
-from tiered_api.cli.topic.consume import Printer, Write, new_consumer
+from tiered_api.cli.topic.record_printer import Printer, Write
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
@@ -23,11 +23,11 @@ LEAVE_SECONDS = 5.0
 
 
 async def consume_as_member(args: Namespace, where: Range, write: Write) -> None:
-    """Reads what the group gives this member, until enough is printed or it is interrupted."""
+    """Reads the partitions that are assigned to this member, until enough is printed or the user interrupts."""
     if args.partitions is not None:
-        raise Refused(Code.INVALID_REQUEST, "-g and -p exclude each other: the group gives out the partitions")
+        raise Refused(Code.INVALID_REQUEST, "-g and -p exclude each other: the group assigns the partitions")
     if where.end is not None:
-        raise Refused(Code.INVALID_REQUEST, f"-g reads on for ever: -o {args.offset} has an end")
+        raise Refused(Code.INVALID_REQUEST, f"-g reads without end: -o {args.offset} has an end")
     async with open_client(args) as client:
         topics = await select_topics(client, args)
         for topic in topics:
@@ -38,7 +38,7 @@ async def consume_as_member(args: Namespace, where: Range, write: Write) -> None
 
 
 class _GroupReader:
-    """A member that prints what it is given."""
+    """A member that prints the records of its partitions."""
 
     def __init__(
         self, client: KafkaClient, args: Namespace, where: Range, member: ConsumerGroupMember, printer: Printer
@@ -65,7 +65,7 @@ class _GroupReader:
             await self._leave()
 
     async def _start_offsets(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the group has come to, or where the command says where it never was."""
+        """Returns the committed offsets, or the offset of the command for partitions without one."""
         known = await fetch_committed_offsets(self._client, self._args.group)
         new = [each for each in mine if each not in known]
         defaults = await resolve_offsets(self._client, self._where.start, new, read_committed=self._args.read_committed)
@@ -86,11 +86,11 @@ class _GroupReader:
         self._committed_ns = self._client.clock.mono_ns()
 
     async def _leave(self) -> None:
-        """Also when interrupted: what was printed is committed, and the place given up."""
+        """Commits the printed records and leaves the group, also when interrupted."""
         try:
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            self._printed = {}  # nobody saw it
+            self._printed = {}  # nobody saw the last output
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._commit()

@@ -1,4 +1,5 @@
-"""`tiered topic describe|describe-storage|trim`: what a topic is, where its records are, and how its start is moved."""
+"""`tiered topic describe|describe-storage|trim`: describes topics, shows where their records are, and moves their
+start."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered_api.cli.cluster.configs import TOPIC, config_rows, describe_configs
+from tiered_api.cli.configs import TOPIC, config_rows, describe_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
@@ -37,7 +38,7 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
 from tiered_api.kafka.protocol.schema import Message
 
 TO_HIGH_WATERMARK = -1
-"""Offset of DeleteRecords that means: everything."""
+"""The offset of DeleteRecords that means: everything."""
 
 
 def describe(args: Namespace) -> int:
@@ -56,7 +57,7 @@ def describe(args: Namespace) -> int:
 
 
 def describe_storage(args: Namespace) -> int:
-    """Prints for each partition from where on it is local, and up to where it is in the bucket."""
+    """Prints for each partition the start of its local records, and the end of its records in the bucket."""
     found = asyncio.run(_storage(args))
     print_rows([row for rows in found.values() if not isinstance(rows, Refused) for row in rows], args.format)
     return _report_refusals(found.values())
@@ -70,25 +71,25 @@ def trim(args: Namespace) -> int:
 
 
 def _report_refusals(outcomes: Iterable[object]) -> Exit:
-    """Says each refusal; the answer is no when there is one."""
+    """Prints each refusal. Returns FAILED if there is one."""
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     print_errors(refusals)
     return Exit.FAILED if refusals else Exit.OK
 
 
 def print_errors(refusals: Iterable[Refused]) -> None:
-    """One line for each on the error stream."""
+    """Prints one line for each refusal on the error stream."""
     for no in refusals:
         print_error(no.why)
 
 
 def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
-    """All partitions of a topic, in order."""
+    """Returns all partitions of a topic, in order."""
     return sorted(TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions)
 
 
 async def topics_by_name(client: KafkaClient, names: Iterable[str]) -> dict[str, MetadataResponseTopic | Refused]:
-    """Each topic as the cluster has it, or why it has none."""
+    """Returns each topic by the cluster's metadata, or the refusal."""
     got = {topic.name: topic for topic in (await client.fetch_metadata(list(names))).topics}
     out: dict[str, MetadataResponseTopic | Refused] = {}
     for name in names:
@@ -125,7 +126,7 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
 
 
 async def topic_configs(client: KafkaClient, names: list[str]) -> dict[str, list[Row]]:
-    """The settings of topics with where they come from."""
+    """Returns the settings of topics with their sources."""
     got = await describe_configs(client, TOPIC, names)
     for each in got:
         if each.error_code:
@@ -144,7 +145,8 @@ def _summary(topic: MetadataResponseTopic) -> Row:
 
 
 async def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> list[Row]:
-    """One for each partition; without offsets where nobody leads, who would be waited for."""
+    """Returns a row for each partition. A partition without a leader has no offsets, because the request would wait for
+    a leader."""
     wanted = [
         TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions if each.leader_id >= 0
     ]
@@ -170,13 +172,13 @@ async def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> l
 
 
 def _offset(found: PartitionOutcomes[tuple[int, int]], tp: TopicPartition) -> int | None:
-    """An offset; None where the partition does not say."""
+    """Returns an offset; None if the partition has none."""
     value = found.get(tp)
     return None if value is None or isinstance(value, Refused) or value[0] < 0 else value[0]
 
 
 def _print_sections(topic: Mapping[str, Any]) -> None:
-    """Each part under its heading; a part alone needs none."""
+    """Prints each part under its heading; a single part needs none."""
     for number, (heading, content) in enumerate(topic.items()):
         if len(topic) > 1:
             print_lines([*([""] if number else []), heading.upper(), "=" * len(heading)])
@@ -209,7 +211,7 @@ async def _storage_rows(client: KafkaClient, topic: MetadataResponseTopic, sizes
         try:
             at[timestamp] = await list_offsets(client, dict.fromkeys(wanted, timestamp))
         except Refused:
-            at[timestamp] = {}  # a broker that does not know what is asked
+            at[timestamp] = {}  # a broker that does not support this timestamp
     return [
         {
             "topic": tp.topic,
@@ -226,8 +228,8 @@ async def _storage_rows(client: KafkaClient, topic: MetadataResponseTopic, sizes
 
 
 async def partition_sizes(client: KafkaClient) -> Sizes:
-    """Bytes of each partition on the disk that holds most of it and in the bucket, which its leader alone knows; None
-    where no broker tells (Kafka)."""
+    """Returns the bytes of each partition: on the disk with most of them, and in the bucket, which only its leader
+    knows. None if no broker reports it (Kafka)."""
     await client.fetch_metadata([])
     out: dict[TopicPartition, tuple[int, int | None]] = {}
     for node in list(client.brokers):

@@ -25,7 +25,8 @@ STDIN = 0
 
 
 def produce(args: Namespace) -> int:
-    """Reads records until the end of the input. What could not be written ends it with an error that counts it."""
+    """Produces records until the end of the input. Records that could not be written end it with an error that counts
+    them."""
     return asyncio.run(_produce(args))
 
 
@@ -58,16 +59,16 @@ async def _produce(args: Namespace) -> Exit:
             _print_written(producer)
             raise
         except BrokenPipeError:
-            # The reader of our output left (`| head`). Records may be left that nobody will write: that is no success.
+            # The reader of our output left (`| head`). Some records may not have been written: that is no success.
             discard_output()
             _print_written(producer)
-            print("tiered: nobody reads the output any more (-o '' prints nothing)", file=sys.stderr)
+            print("tiered: the reader of the output is gone (-o '' prints nothing)", file=sys.stderr)
             return Exit.FAILED
     return Exit.OK
 
 
 async def _read_stdin(producer: KafkaProducer) -> AsyncGenerator[bytes, None]:
-    """Standard input as it comes, b"" at its end; no longer than the producer lives."""
+    """Yields standard input as it comes, b"" at its end; ends with the producer."""
     data = b"."
     while data:
         await producer.wait_or_fail(_wait_readable())
@@ -82,7 +83,7 @@ async def _wait_readable() -> None:
     ready = loop.create_future()
 
     def on_readable() -> None:
-        # Once: the loop would go on to say it until we read.
+        # Once: the loop would report it until we read.
         loop.remove_reader(STDIN)
         if not ready.done():
             ready.set_result(None)
@@ -117,7 +118,7 @@ async def _add(
 
 
 def _make_reporter(form: str) -> Callable[[DeliveryReport], None]:
-    """What prints written records: by a format, as JSON, or not at all."""
+    """Returns the printer of written records: by a format, as JSON, or none."""
     if form == "json":
         return lambda delivered: _for_each_record(delivered, _print_json)
     if not form:

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.cluster.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, alter_configs
+from tiered_api.cli.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, alter_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
@@ -47,7 +47,7 @@ def alter(args: Namespace) -> int:
 
 
 def add_partitions(args: Namespace) -> int:
-    """Gives topics more partitions."""
+    """Adds partitions to topics."""
     return _print_outcome(asyncio.run(_add_partitions(args)), args.format)
 
 
@@ -61,7 +61,8 @@ def list_topics(args: Namespace) -> int:
 
 
 async def match_topics(client: KafkaClient, patterns: Sequence[str]) -> list[str]:
-    """The names of topics that one of the regular expressions matches as a whole, internal ones only by their name."""
+    """Returns the names of topics that one of the regular expressions matches as a whole; internal topics only by their
+    exact names."""
     forms = [compile_pattern(pattern) for pattern in patterns]
     got = await client.fetch_metadata(None)
     names = sorted(topic.name or "" for topic in got.topics if not topic.is_internal or topic.name in patterns)
@@ -69,15 +70,15 @@ async def match_topics(client: KafkaClient, patterns: Sequence[str]) -> list[str
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression of the command line; `*` alone means everything."""
+    """Compiles a regular expression of the command line; `*` alone matches everything."""
     try:
         return re.compile(".*" if pattern == "*" else pattern)
     except re.error as error:
-        raise Refused(Code.INVALID_REQUEST, f"{pattern!r} is no regular expression: {error}") from None
+        raise Refused(Code.INVALID_REQUEST, f"{pattern!r} is not a regular expression: {error}") from None
 
 
 async def select_topics(client: KafkaClient, args: Namespace) -> list[str]:
-    """The topics that a command is about. Refused when a regular expression matches none."""
+    """Returns the topics that a command is for. Raises `Refused` if a regular expression matches none."""
     if not args.regex:
         return list(dict.fromkeys(args.topics))
     found = await match_topics(client, args.topics)
@@ -87,7 +88,7 @@ async def select_topics(client: KafkaClient, args: Namespace) -> list[str]:
 
 
 def format_status(number: int, message: str | None) -> str:
-    """One word when it went well, otherwise code and message."""
+    """Returns OK, or code and message of an error."""
     if not number:
         return OK
     no = to_refused(number, "", message)
@@ -150,7 +151,7 @@ async def _alter(args: Namespace) -> list[Row]:
         raise Refused(Code.INVALID_REQUEST, "nothing to alter: give -s NAME=VALUE or -d NAME")
     async with open_client(args) as client:
         names = await select_topics(client, args)
-        # Asked first: a broker refuses settings that no topic could have before it says that there is no such topic.
+        # Checked first: a broker reports a setting that no topic can have before it reports that a topic is missing.
         missing = {
             topic.name: topic.error_code for topic in (await client.fetch_metadata(names)).topics if topic.error_code
         }

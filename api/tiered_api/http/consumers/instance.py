@@ -1,7 +1,8 @@
-"""One REST v2 consumer: how its user wants records, what it reads, and how far it has read.
+"""One REST v2 consumer: its record format, its assignment and its positions.
 
-What must outlive a restart is in the group's coordinator: the member with its wish, and committed offsets. Positions
-that were not committed are here only, so a record may be read twice, as with every consumer that commits later.
+The group's coordinator keeps all that must survive a restart: the member with its subscription, and committed offsets.
+Positions that are not committed are kept here only, so records may be read twice, as with every consumer that commits
+later.
 """
 
 from __future__ import annotations
@@ -26,21 +27,23 @@ from tiered.groups.requests import (
 )
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import retry_while_loading
-from tiered_api.http.consumers.member import RestMember, Subscription
+from tiered_api.http.consumers.member import MemberConfig, RestMember
+from tiered_api.http.consumers.subscriptions import Subscription, TopicCatalog
 from tiered_api.http.consumers.topic_patterns import TopicPattern
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_bounds, open_partition
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 
 USER_DATA_MARK = "tiered-rest"
 SESSION_MS = 300_000
-"""The coordinator that could miss a member dies with it: this is the time that it has after a restart."""
+"""Session timeout of the members. The instance and the coordinator are in one process, so it only bounds the time after
+a restart."""
 METADATA_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class ConsumerConfig:
-    """What a consumer is created with. Times in ms."""
+    """The settings of a consumer. Times are in ms."""
 
     format: str = "binary"
     reset: str = "latest"
@@ -49,14 +52,15 @@ class ConsumerConfig:
     timeout_ms: int = 1_000
 
     def to_user_data(self, subscription: Subscription) -> bytes:
-        """For the member's metadata."""
+        """Returns the settings and the subscription as user data for the member's metadata."""
         return orjson.dumps(
             {"of": USER_DATA_MARK, **asdict(self), "topics": subscription.topics, "pattern": subscription.pattern}
         )
 
     @classmethod
     def from_user_data(cls, user_data: bytes) -> tuple[ConsumerConfig, Subscription] | None:
-        """The reverse of `kept`; None when it is not ours: whoever is in the group may say what he likes."""
+        """Reverses `to_user_data`. Returns None for data of another client: every member of the group may write what it
+        likes."""
         try:
             given = orjson.loads(user_data)
             if not isinstance(given, dict) or given.pop("of", "") != USER_DATA_MARK:
@@ -71,29 +75,32 @@ class ConsumerConfig:
 
 
 class ConsumerPosition(NamedTuple):
-    """An offset, and of which topic: one that is deleted and made again has other records."""
+    """An offset, and the id of its topic: a topic of the same name that is created later has other records."""
 
     topic_id: str
     offset: int
 
 
 class ConsumerInstance:
-    """A consumer and its place in a group. One request at a time may use it, within `use`. `place` counts the times
-    that what it reads changed: what was begun under an earlier one counts for nothing."""
+    """A consumer and its membership in a group. One request at a time may use it, within `use`. `assignment_version`
+    counts changes of the assignment: work that began under an earlier assignment has no effect."""
 
-    def __init__(self, context: HttpContext, group: str, name: str, config: ConsumerConfig, peer: str) -> None:
+    def __init__(
+        self, context: HttpContext, topics: TopicCatalog, group: str, name: str, config: ConsumerConfig, peer: str
+    ) -> None:
         self.group = group
         self.name = name
         self.config = config
         self.peer = peer
-        """The address of the client that made it, or came for it first after a restart."""
+        """The address of the client that created the consumer, or that used it first after a restart."""
         self.lock = asyncio.Lock()
         self.last_used_ns = context.clock.mono_ns()
         self.member: RestMember | None = None
         self.manual_assignment: list[TopicPartition] = []
-        """Partitions that the user chose by hand."""
+        """Partitions that the user assigned by hand."""
         self.assignment_version = 0
         self._context = context
+        self._topics = topics
         self._is_closed = False
         self._last_read: TopicPartition | None = None
         self._positions: dict[TopicPartition, ConsumerPosition] = {}
@@ -101,7 +108,7 @@ class ConsumerInstance:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
-        """HttpError 404 when it ended while others had their turn."""
+        """Waits for its turn. Raises `HttpError` 404 if the consumer was deleted meanwhile."""
         async with self.lock:
             if self._is_closed:
                 raise HttpError(CONSUMER_NOT_FOUND, f"consumer {self.name!r} is deleted")
@@ -110,9 +117,9 @@ class ConsumerInstance:
     # -- what it reads ------------------------------------------------------------------------------------------------
 
     async def subscribe(self, subscription: Subscription) -> None:
-        """Becomes a member, or changes what the member wishes for."""
+        """Becomes a member, or changes the member's subscription."""
         if self.manual_assignment:
-            raise HttpError(ILLEGAL_STATE, "partitions are assigned by hand: a subscription excludes that")
+            raise HttpError(ILLEGAL_STATE, "partitions are assigned by hand: a consumer cannot also subscribe")
         before = self.member
         if before is not None:
             if before.subscription == subscription and before.failure is None:
@@ -122,18 +129,16 @@ class ConsumerInstance:
         self.join(subscription, before.member_id if before is not None else "")
 
     def join(self, subscription: Subscription, member_id: str = "") -> None:
-        """Becomes a member, or goes on as one."""
-        self.member = RestMember(
-            self._context.broker.group_coordinators.ask, self._context.clock, self.group, self.name, subscription,
-            self.config.to_user_data(subscription),
-            session_ms=min(SESSION_MS, self._context.broker.settings.group_max_session_timeout_ms),
-            partition_counts=self._context.instances.partition_counts,
-            match_topics=self._context.instances.topic_matcher(subscription), on_revoked=self._on_revoked,
-            member_id=member_id,
-        )  # fmt: skip
+        """Becomes a member, or continues a membership."""
+        context, user_data = self._context, self.config.to_user_data(subscription)
+        session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
+        config = MemberConfig(self.group, self.name, user_data, session_ms)
+        topics = self._topics.subscribe(subscription)
+        ask = context.broker.group_coordinators.ask
+        self.member = RestMember(ask, context.clock, config, topics, self._on_revoked, member_id)
 
     async def unsubscribe(self) -> None:
-        """Leaves the group and forgets where it was."""
+        """Leaves the group and forgets the positions."""
         membership = self.member
         if membership is not None:
             await membership.stop()
@@ -143,9 +148,9 @@ class ConsumerInstance:
             await membership.leave()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions, whatever others of the group read."""
+        """Assigns these partitions by hand, independent of the group's members."""
         if self.member is not None:
-            raise HttpError(ILLEGAL_STATE, "there is a subscription: an assignment by hand excludes that")
+            raise HttpError(ILLEGAL_STATE, "the consumer has a subscription: partitions cannot be assigned too")
         given = list(dict.fromkeys(partitions))
         for tp in given:
             self.find_topic_id(tp)
@@ -154,7 +159,8 @@ class ConsumerInstance:
         self._retain_partitions(self.manual_assignment)
 
     async def assigned_partitions(self, seconds: float) -> list[TopicPartition]:
-        """What it reads now; waits for its first place in the group. Empty while that is not known."""
+        """Returns the partitions to read now. Waits for the first assignment; returns an empty list if there is none in
+        time."""
         if self.member is None:
             return self.manual_assignment
         try:
@@ -167,16 +173,16 @@ class ConsumerInstance:
         return self.member.assigned or []
 
     def check_assigned(self, tp: TopicPartition) -> None:
-        """HttpError when a partition is not this consumer's now."""
+        """Raises `HttpError` if the partition is not assigned to this consumer."""
         mine = self.manual_assignment if self.member is None else self.member.assigned or []
         if tp not in mine:
             raise HttpError(ILLEGAL_STATE, f"{tp} is not assigned to this consumer")
 
     def find_topic_id(self, tp: TopicPartition) -> TopicId:
-        """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when there is no such partition."""
+        """Returns the id of the topic. Raises `Refused` (UNKNOWN_TOPIC_OR_PARTITION) if there is no such partition."""
         topic = self._context.broker.image.topics.get(tp.topic)
         if topic is None or tp.partition >= len(topic.partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp} does not exist")
         return topic.topic_id
 
     def find_read_topic_id(self, tp: TopicPartition) -> str:
@@ -189,11 +195,12 @@ class ConsumerInstance:
         return spot.topic_id if spot is not None else topic_id
 
     def open_partition(self, tp: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
-        """The partition, wherever it is led."""
+        """Returns the partition, led here or elsewhere."""
         return open_partition(self._context, tp, self.find_topic_id(tp), lookup_seconds)
 
     async def _on_revoked(self) -> None:
-        """The place in the group is about to change: what was read counts for whoever has it next."""
+        """Prepares for a new assignment: commits the records that were delivered, because another member may get the
+        partitions."""
         self.assignment_version += 1
         self._positions.clear()
         if self.config.auto_commit:
@@ -208,16 +215,18 @@ class ConsumerInstance:
     # -- how far it is ------------------------------------------------------------------------------------------------
 
     def rotate_partitions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """The same, beginning behind the one that gave last: one that always has more must not keep all to itself."""
+        """Returns the partitions in an order that starts after the one read last, so that a busy partition does not
+        block the others."""
         cut = next((n + 1 for n, tp in enumerate(partitions) if tp == self._last_read), 0)
         return [*partitions[cut:], *partitions[:cut]]
 
     def skip_partition(self, tp: TopicPartition) -> None:
-        """The next read begins behind this one."""
+        """Makes the next read start after this partition."""
         self._last_read = tp
 
     async def resolve_position(self, tp: TopicPartition, source: AnyPartition) -> int | None:
-        """The next offset to read: where it is, else what the group committed, else as it chose. None: nowhere."""
+        """Returns the next offset to read: the position, else the committed offset, else the reset offset. None if
+        there is none."""
         spot = self._positions.get(tp)
         if spot is None or spot.topic_id != source.topic_id:
             version = self.assignment_version
@@ -235,10 +244,10 @@ class ConsumerInstance:
         return start if self.config.reset == "earliest" else end
 
     async def reset_position(self, tp: TopicPartition, source: AnyPartition) -> None:
-        """What it wanted to read is gone: goes on where it chose to."""
+        """Continues at the reset offset: the offset at the current position does not exist any more."""
         version, start = self.assignment_version, await self._reset_offset(source)
         if start is None:
-            raise HttpError(ILLEGAL_STATE, f"the offset of {tp} is gone and auto.offset.reset is none")
+            raise HttpError(ILLEGAL_STATE, f"the offset of {tp} does not exist any more, and auto.offset.reset is none")
         if version == self.assignment_version:
             self._positions[tp] = ConsumerPosition(source.topic_id, start)
 
@@ -246,18 +255,18 @@ class ConsumerInstance:
         self._positions[tp] = ConsumerPosition(self.find_topic_id(tp), offset)
 
     def mark_read(self, positions: Mapping[TopicPartition, ConsumerPosition], last: TopicPartition | None) -> None:
-        """Records below these offsets are given out, those of `last` last."""
+        """Moves the positions past delivered records; `last` is the partition of the last record."""
         self._positions.update(positions)
         self._uncommitted.update(positions)
         self._last_read = last or self._last_read
 
     async def try_commit_read(self) -> None:
-        """Commits what was given out, unless the group does not take it: whoever has its place reads it again."""
+        """Commits the delivered records. If the group refuses, the next owner of the partitions reads them again."""
         with contextlib.suppress(Refused, HttpError, Unavailable):
             await self.commit_read()
 
     async def commit_read(self) -> list[PartitionOffset]:
-        """Commits all that was given out and is not committed yet, of topics that are still there."""
+        """Commits all delivered records that are not committed yet, of topics that still exist."""
         topics, given_out = self._context.broker.image.topics_by_id, dict(self._uncommitted)
         offsets = [
             PartitionOffset(tp.topic, tp.partition, spot.offset, topic_id=spot.topic_id)
@@ -272,7 +281,7 @@ class ConsumerInstance:
         return offsets
 
     async def commit(self, offsets: list[PartitionOffset]) -> None:
-        """Refused when the group does not take one of them."""
+        """Commits offsets. Raises `Refused` if the group does not accept one of them."""
         member = self.member
         named = CommitOffsets(self.group, tuple(offsets))
         if member is not None:
@@ -283,7 +292,8 @@ class ConsumerInstance:
                 raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")
 
     async def fetch_committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
-        """What the group committed, in the order of `partitions`; nothing of earlier topics of their names."""
+        """Returns the committed offsets in the order of `partitions`, without those of earlier topics of the same
+        names."""
         topics = self._context.broker.image.topics
         ids = tuple((name, topics[name].topic_id) for name in {tp.topic for tp in partitions} & topics.keys())
         request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
@@ -298,12 +308,12 @@ class ConsumerInstance:
         )
 
     async def close(self) -> None:
-        """The instance is deleted, or nobody has used it for long."""
+        """Ends the consumer: its user deleted it, or it was idle for too long."""
         await self.unsubscribe()
         self._is_closed = True
 
     async def detach(self) -> None:
-        """It lives elsewhere from now on, as the same member of its group."""
+        """Stops here without leaving the group: another broker serves the same member from now on."""
         self._is_closed = True
         if self.member is not None:
             await self.member.stop()

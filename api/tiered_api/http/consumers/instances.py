@@ -1,61 +1,58 @@
-"""The REST consumers of the groups that this broker coordinates: created, found again after a restart, and ended when
-nobody uses them."""
+"""The REST consumers of the groups that this broker coordinates: created, restored after a restart, and ended when they
+are idle."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
 from tiered.groups.requests import DescribeGroup, DescribeGroupReply
-from tiered.metadata.image import Image
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
-from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, Subscription, user_data_of
-from tiered_api.http.consumers.subscriptions import PatternCache
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
+from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, user_data_of
+from tiered_api.http.consumers.subscriptions import PatternCache, TopicCatalog
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
 
 INSTANCES_MAX = 1_000
 INSTANCES_PER_PEER = 500
-"""Of one client address: one that makes and forgets them must not keep others from theirs."""
+"""Most instances of one client address: one client that forgets its instances must not block the others."""
 IDLE_SECONDS = 300.0
 SWEEP_SECONDS = 10.0
 
 
 class InstanceKey(NamedTuple):
-    """How an instance is named."""
+    """The group and the name of an instance."""
 
     group: str
     name: str
 
 
 class ConsumerInstances:
-    """One listener's consumers. `close` ends them without a word: their members stay for a session's time."""
+    """The consumers of one listener. `close` does not leave their groups: the members stay until their sessions end."""
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
         self._instances: dict[InstanceKey, ConsumerInstance] = {}
         self._lookup_locks: WeakValueDictionary[InstanceKey, asyncio.Lock] = WeakValueDictionary()
-        self._counts_cache: tuple[Image | None, Mapping[str, int]] = (None, {})
-        self._patterns = PatternCache(context.run_job, context.clock)
+        self._topics = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
         self._sweeper: asyncio.Task[None] | None = None
         context.broker.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").set_function(
             lambda: float(len(self._instances))
         )
 
     async def create(self, key: InstanceKey, config: ConsumerConfig, peer: str) -> ConsumerInstance:
-        """A new consumer of the client at `peer`. HttpError 409 when there is one of that name in the group."""
+        """Creates a consumer for the client at `peer`. Raises `HttpError` 409 if the group has one of that name."""
         async with self._lookup_lock(key):
             if key in self._instances or await self._restore(key, peer) is not None:
-                raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} exists already in group {key.group!r}")
+                raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} already exists in group {key.group!r}")
             return self._add(key, config, peer)
 
     async def find(self, key: InstanceKey, peer: str) -> ConsumerInstance:
-        """A consumer by its name; HttpError 404 when there is none."""
+        """Returns a consumer by its name. Raises `HttpError` 404 if there is none."""
         instance = self._instances.get(key)
         if instance is None:
             async with self._lookup_lock(key):
@@ -77,27 +74,9 @@ class ConsumerInstances:
                 await instance.member.stop()
         self._instances.clear()
 
-    def partition_counts(self) -> Mapping[str, int]:
-        """The topics that there are with their partitions; the same object until that may have changed."""
-        image = self._context.broker.image
-        if self._counts_cache[0] is not image:
-            counts = {topic.name: len(topic.partitions) for topic in image.topics.values()}
-            self._counts_cache = (image, self._counts_cache[1] if counts == self._counts_cache[1] else counts)
-        return self._counts_cache[1]
-
-    def topic_matcher(self, subscription: Subscription) -> Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]]:
-        """How a wish is held against the topics that there are. ValueError for a pattern that is not taken."""
-        if subscription.pattern:
-            return self._patterns.get_matches(subscription.pattern).matching_names
-        topics = tuple(sorted(subscription.topics))
-
-        async def listed_topics(_: Mapping[str, int]) -> tuple[str, ...]:
-            return topics
-
-        return listed_topics
-
     def _lookup_lock(self, key: InstanceKey) -> asyncio.Lock:
-        """Who looks for an instance in its group asks the coordinator, which may take its time: others do not wait."""
+        """Returns the lock for the look-up of one instance in its group. The coordinator may be slow, so look-ups of
+        other instances do not wait."""
         lock = self._lookup_locks.get(key)
         if lock is None:
             lock = self._lookup_locks[key] = asyncio.Lock()
@@ -105,16 +84,16 @@ class ConsumerInstances:
 
     def _add(self, key: InstanceKey, config: ConsumerConfig, peer: str) -> ConsumerInstance:
         if len(self._instances) >= INSTANCES_MAX:
-            raise HttpError(429, f"there are {INSTANCES_MAX} consumers already; delete those that are not used")
+            raise HttpError(429, f"there are already {INSTANCES_MAX} consumers: delete unused ones")
         if sum(each.peer == peer for each in self._instances.values()) >= INSTANCES_PER_PEER:
-            raise HttpError(429, f"your address has {INSTANCES_PER_PEER} consumers already; delete unused ones")
-        instance = self._instances[key] = ConsumerInstance(self._context, *key, config, peer)
+            raise HttpError(429, f"your address already has {INSTANCES_PER_PEER} consumers: delete unused ones")
+        instance = self._instances[key] = ConsumerInstance(self._context, self._topics, *key, config, peer)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="rest consumers")
         return instance
 
     async def _restore(self, key: InstanceKey, peer: str) -> ConsumerInstance | None:
-        """The consumer whose member the group knows still, from before a restart."""
+        """Restores a consumer whose member the group still has from before a restart. Returns None if there is none."""
         ask = self._context.broker.group_coordinators.ask
         group: DescribeGroupReply = await retry_while_loading(
             self._context, lambda: ask(key.group, DescribeGroup(key.group))
@@ -137,14 +116,14 @@ class ConsumerInstances:
             self._instances.pop(key, None)
 
     async def _has_moved(self, key: InstanceKey) -> bool:
-        """Whether another broker coordinates the group, and has the consumers."""
+        """Returns True if another broker coordinates the group, and has its consumers."""
         try:
             return await find_coordinator(self._context, key.group) != self._context.broker.settings.node_id
         except Refused:
             return False
 
     async def _sweep(self) -> None:
-        """Ends what nobody used for long, and lets go what lives at another broker now: it keeps its place there."""
+        """Ends idle consumers, and drops those that another broker serves now: their members stay in their groups."""
         while True:
             await self._context.clock.sleep(SWEEP_SECONDS)
             oldest = self._context.clock.mono_ns() - int(IDLE_SECONDS * 1e9)
@@ -155,5 +134,5 @@ class ConsumerInstances:
                     self._instances.pop(key, None)
                     await instance.detach()
                 elif instance.last_used_ns < oldest:
-                    with contextlib.suppress(HttpError):  # somebody deleted it meanwhile
+                    with contextlib.suppress(HttpError):  # it was deleted meanwhile
                         await self._end_instance(key, instance)

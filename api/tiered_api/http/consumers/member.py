@@ -1,7 +1,7 @@
-"""A REST consumer's place in its group: a static member that joins, keeps its place with heartbeats and leaves.
+"""The membership of a REST consumer in its group: a static member that joins, sends heartbeats and leaves.
 
-It lives where the group's coordinator does and speaks to it directly. How its user wants records is kept in the
-member's own metadata, which the coordinator keeps: after a restart whoever is asked for the instance finds it there.
+It runs on the broker that coordinates the group, and calls the coordinator directly. The consumer's settings are in the
+member's metadata, which the coordinator keeps. So the instance can be restored from them after a restart.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from tiered.groups import requests
 from tiered.groups.requests import HeartbeatReply, JoinGroupReply, LeavingMember, SyncGroupReply
 from tiered.ids import TopicPartition
 from tiered.ports import Clock
+from tiered_api.http.consumers.subscriptions import SubscribedTopics
 from tiered_api.kafka.client.group_member import assign_range, read_assignment, read_subscription, write_assignment
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 INSTANCE_ID_PREFIX = "rest-"
-"""Before an instance's name: the names of static members are shared with all other clients of the group."""
+"""Prefix of instance names: static members share their names with all other clients of the group."""
 PROTOCOL, VERSION = "range", 0
 REBALANCE_MS = 60_000
 HEARTBEAT_SECONDS = 1.0
@@ -32,23 +33,15 @@ JOIN_SECONDS = 90.0
 SendRequest = Callable[[str, requests.Request, float], Awaitable[Any]]
 
 
-@dataclass(frozen=True)
-class Subscription:
-    """What an instance reads: topics by name, or all whose name a pattern matches."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
-
-
 def encode_metadata(topics: Sequence[str], user_data: bytes) -> bytes:
-    """A member's metadata, as every client of the group reads it; `kept` is for us alone."""
+    """Encodes a member's metadata, which every client of the group can read. Only this server reads `user_data`."""
     return VERSION.to_bytes(2, "big") + encode(
         ConsumerProtocolSubscription(topics=list(topics), user_data=user_data), VERSION
     )
 
 
 def user_data_of(metadata: bytes) -> bytes:
-    """What `subscription` kept; empty when it is of another client."""
+    """Returns the user data in a member's metadata; empty if another client wrote it."""
     try:
         version = min(int.from_bytes(metadata[:2], "big"), ConsumerProtocolSubscription.spec.versions.high)
         return decode(ConsumerProtocolSubscription, version, metadata, 2).user_data or b""
@@ -56,56 +49,58 @@ def user_data_of(metadata: bytes) -> bytes:
         return b""
 
 
+@dataclass(frozen=True)
+class MemberConfig:
+    """The group of a member, the name of its instance, the user data in its metadata, and its session timeout."""
+
+    group: str
+    name: str
+    user_data: bytes
+    session_ms: int
+
+
 class RestMember:
-    """`counts` tells the topics that there are with their partitions, `names` those of them that are wished for.
-    `assigned` is None until the first generation; `revoked` is awaited before a place is given up for the next one.
-    `failure` says why it cannot be a member."""
+    """A member of a group that joins and sends heartbeats by itself. `on_revoked` is awaited before the member gives up
+    its partitions. A `member_id` that is not empty continues a membership."""
 
     def __init__(
         self,
         send_request: SendRequest,
         clock: Clock,
-        group: str,
-        name: str,
-        subscription: Subscription,
-        user_data: bytes,
-        *,
-        session_ms: int,
-        partition_counts: Callable[[], Mapping[str, int]],
-        match_topics: Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]],
+        config: MemberConfig,
+        topics: SubscribedTopics,
         on_revoked: Callable[[], Awaitable[None]],
         member_id: str = "",
     ) -> None:
-        self.subscription = subscription
+        self.subscription = topics.subscription
         self.assigned: list[TopicPartition] | None = None
+        """None until the first generation."""
         self.failure: Refused | None = None
+        """The reason why it cannot be a member."""
         self.join_done = asyncio.Event()
         self.member_id = member_id
         self.generation = -1
-        self.instance_id = INSTANCE_ID_PREFIX + name
+        self.instance_id = INSTANCE_ID_PREFIX + config.name
         self._send_request = send_request
         self._clock = clock
-        self._group = group
-        self._name = name
-        self._user_data = user_data
-        self._session_ms = session_ms
-        self._partition_counts = partition_counts
-        self._match_topics = match_topics
+        self._config = config
+        self._group = config.group
+        self._topics = topics
         self._on_revoked = on_revoked
         self._known_counts: Mapping[str, int] = {}
         self._subscribed: tuple[str, ...] = ()
         self._group_topics: frozenset[str] = frozenset()
-        """What all members wish for, if this one leads them."""
+        """The topics that all members subscribe to, if this member leads the group."""
         self._join_sent = bool(member_id)
-        self._task = asyncio.create_task(self._run(), name=f"rest consumer {name}")
+        self._task = asyncio.create_task(self._run(), name=f"rest consumer {config.name}")
 
     async def leave(self) -> None:
-        """Gives the place to the others."""
+        """Leaves the group, so that other members get its partitions."""
         await self.stop()
         taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
         if (
             self._join_sent and not taken
-        ):  # one that joins has its id only with the answer, the coordinator has it already
+        ):  # During a join the coordinator already has the member, but the member gets its id only with the reply.
             request = requests.LeaveGroup(
                 self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),)
             )
@@ -113,7 +108,7 @@ class RestMember:
                 await self._send_request(self._group, request, JOIN_SECONDS)
 
     async def stop(self) -> None:
-        """Ends without a word: the member stays until its session ends."""
+        """Stops without leaving the group: the member stays until its session ends."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -130,7 +125,7 @@ class RestMember:
             except Refused as refused:
                 code = refused.code
             if not self._can_rejoin(code):
-                self.failure = Refused(code, f"the group does not take this consumer: {code.name}")
+                self.failure = Refused(code, f"the group does not accept this consumer: {code.name}")
                 self.join_done.set()
                 return
             self.join_done.clear()
@@ -147,13 +142,13 @@ class RestMember:
         return code in again or code.retriable
 
     async def _join_group(self) -> Code:
-        """One generation: join, and be told what is whose."""
-        seen = self._partition_counts()
-        self._subscribed, self._known_counts, self._join_sent = await self._match_topics(seen), seen, True
-        metadata = encode_metadata(self._subscribed, self._user_data)
+        """Joins one generation and gets its assignment."""
+        seen = self._topics.partition_counts()
+        self._subscribed, self._known_counts, self._join_sent = await self._topics.matching_names(seen), seen, True
+        metadata = encode_metadata(self._subscribed, self._config.user_data)
         join = requests.JoinGroup(
-            self._group, self.member_id, self.instance_id, self._name, "/rest", self._session_ms, REBALANCE_MS,
-            "consumer", ((PROTOCOL, metadata),),
+            self._group, self.member_id, self.instance_id, self._config.name, "/rest", self._config.session_ms,
+            REBALANCE_MS, "consumer", ((PROTOCOL, metadata),),
         )  # fmt: skip
         joined: JoinGroupReply = await self._send_request(self._group, join, JOIN_SECONDS)
         self.member_id = joined.member_id or self.member_id
@@ -186,15 +181,16 @@ class RestMember:
         return answer.code
 
     async def subscribed_topics(self) -> tuple[str, ...]:
-        """The topics that it wishes for, of those that there are."""
-        return await self._match_topics(self._partition_counts())
+        """Returns the topics of the subscription that exist."""
+        return await self._topics.matching_names(self._topics.partition_counts())
 
     async def _is_assignment_stale(self) -> bool:
-        """Whether topics came, went or grew so that it wishes for others, or shares would be others."""
-        seen, now = self._known_counts, self._partition_counts()
+        """Returns True if topics were created, deleted or grew, so that the subscription or the assignment would
+        change."""
+        seen, now = self._known_counts, self._topics.partition_counts()
         if now is seen:
             return False
-        if await self._match_topics(now) != self._subscribed:
+        if await self._topics.matching_names(now) != self._subscribed:
             return True
         if any(now.get(topic) != seen.get(topic) for topic in self._group_topics):
             return True

@@ -1,4 +1,4 @@
-"""One read of a REST consumer: every partition that it has, in turn, until there is enough or the time is over."""
+"""One read of a REST consumer: all assigned partitions in turn, until there are enough bytes or the time is over."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.consumers.instance import ConsumerInstance, ConsumerPosition
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.remote_brokers import Leader
+from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.partitions.reads import (
     DECODED_PER_BYTE,
     OBJECTS_MAX,
@@ -20,13 +23,10 @@ from tiered_api.http.partitions.reads import (
     read_remote,
 )
 from tiered_api.http.partitions.record_json import rows_v2
-from tiered_api.http.partitions.remote_brokers import Leader
 from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest
 
 RECHECK_SECONDS = 1.0
-"""A place in the group may change while nothing is written."""
+"""Time for writing a response. The assignment may change while nothing is written."""
 
 Row = dict[str, Any]
 
@@ -51,8 +51,8 @@ async def poll_records(
 
 
 class ConsumerPoll:
-    """What one request has gathered. It counts as read, all of it at once, only when it is given out: a partition that
-    cannot be read, or a client that goes away before the answer is written, loses nothing."""
+    """The records that one request has gathered. The positions move only when the response is delivered. So nothing is
+    lost if a partition cannot be read, or if the client goes away before that."""
 
     def __init__(self, request: HttpRequest, instance: ConsumerInstance, max_bytes: int) -> None:
         self.rows: list[Row] = []
@@ -73,17 +73,18 @@ class ConsumerPoll:
         return self._is_cut or self._bytes_left <= 0 or self._size >= max(self._instance.config.min_bytes, 1)
 
     def mark_delivered(self) -> None:
-        """The rows are out. Where another place in the group came while they were written they count for nothing:
-        whoever has these partitions next reads them again."""
+        """Moves the positions past the delivered rows. If the assignment changed meanwhile, the positions stay: the
+        next owner of the partitions reads the rows again."""
         if self._instance.assignment_version == self._assignment_version:
             self._instance.mark_read(self._positions, self._last)
         self._request.context.records_read.inc(len(self.rows))
 
     async def read_round(self, partitions: list[TopicPartition]) -> bool:
-        """What each partition has now, beginning behind the one that gave last. False when another place in the group
-        came meanwhile: then nothing of it counts.
+        """Reads each partition once, starting after the one read last. Returns False if the assignment changed
+        meanwhile: the result is void then.
 
-        A partition that cannot be read is told of by the read in which it comes first; the next one goes on behind it.
+        An error of a partition is raised by the read in which this partition comes first. The next read starts after
+        it.
         """
         self._progressed = False
         self._local_ends.clear()
@@ -106,13 +107,13 @@ class ConsumerPoll:
 
     async def _read(self, tp: TopicPartition) -> None:
         request, instance = self._request, self._instance
-        source = instance.open_partition(tp, lookup_seconds=0)  # one that nobody leads must not hold up the others
+        source = instance.open_partition(tp, lookup_seconds=0)  # a partition without a leader must not block others
         if isinstance(source, LeaderReplica):
             self._local_ends.append((source, source.high_watermark))
         spot = self._positions.get(tp)
         if spot is not None and spot.topic_id == source.topic_id:
             position: int | None = spot.offset
-        else:  # nothing is given yet of the topic that has the name now
+        else:  # Nothing was delivered yet of the topic that has this name now.
             position = await instance.resolve_position(tp, source)
         if position is None:
             return
@@ -175,7 +176,7 @@ class ConsumerPoll:
             await asyncio.gather(*waits, return_exceptions=True)
 
     def _group_by_leader(self) -> dict[Leader, list[tuple[TopicPartition, TopicId, int]]]:
-        """The partitions of other brokers, with where they ended."""
+        """Returns the partitions of other brokers by their leader, with their end offsets."""
         shares: dict[Leader, list[tuple[TopicPartition, TopicId, int]]] = {}
         for source, end in self._remote_ends:
             with contextlib.suppress(Refused):
@@ -186,7 +187,7 @@ class ConsumerPoll:
     async def _wait_for_leader(
         self, share: tuple[Leader, list[tuple[TopicPartition, TopicId, int]]], seconds: float, more: asyncio.Event
     ) -> None:
-        """Sets `more` when a leader has more; a little before the time is over it has answered."""
+        """Sets `more` once a leader has more records. The leader's reply comes a little before the time is over."""
         leader, ends = share
         wait_ms = int(seconds * 900)
         with contextlib.suppress(Refused, Unavailable):
@@ -195,5 +196,6 @@ class ConsumerPoll:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Of a topic that was deleted, or is led elsewhere: the place in the group, or what the user chose, will change."""
+    """Returns True if the topic was deleted or has another leader: the assignment, or the user's choice, will
+    change."""
     return isinstance(error, Refused) and (error.code is Code.UNKNOWN_TOPIC_OR_PARTITION or error.code.retriable)

@@ -1,29 +1,40 @@
-"""The topics that subscriptions name. A pattern is matched off the loop, and only with names that are new since the
-last time, however many consumers have it."""
+"""The topics of subscriptions. A pattern is matched off the event loop, once for all consumers that have it, and only
+with topics that are new since the last match."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from weakref import WeakValueDictionary
 
+from tiered.broker.broker import Broker
+from tiered.metadata.image import Image
 from tiered.ports import Clock
 from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, TopicPattern
-from tiered_api.http.server.limits import Exhausted
+from tiered_api.http.exchange.limits import Exhausted
 
 JOB_STEPS = 1 << 21
-"""Steps of one job in a thread, some 0.1 s at worst: others get their turn after each."""
+"""Steps of one job in a thread, some 0.1 s at worst: other jobs get their turn after each."""
 PAUSE_SECONDS = 0.5
 
 Topics = Mapping[str, int]
-"""Partitions by topic. The same object means the same topics."""
+"""Number of partitions by topic. The same object means the same topics."""
 RunJob = Callable[[int, Callable[[list[str]], list[str]], list[str]], Awaitable[list[str]]]
-"""`HttpBroker.run_job`: does it in a thread where the size is much."""
+"""`HttpContext.run_job`: runs large work in a thread."""
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """The topics of one consumer instance: a list of names, or a pattern."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
 
 
 class PatternMatches:
-    """The names that one pattern matches, of the topics that it was asked for last."""
+    """The topics that one pattern matches, as of the last look-up."""
 
     def __init__(self, text: str, patterns: PatternCache) -> None:
         self._pattern = TopicPattern(text)
@@ -32,7 +43,7 @@ class PatternMatches:
         self._names: tuple[str, ...] = ()
 
     async def matching_names(self, known: Topics) -> tuple[str, ...]:
-        """The names in order, those of internal topics left out."""
+        """Returns the names in order, without internal topics."""
         if self._known_topics is not known:
             async with self._patterns.lock:
                 if self._known_topics is not known:
@@ -54,7 +65,8 @@ class PatternMatches:
 
 
 class PatternCache:
-    """All patterns of one listener's consumers. One at a time is matched, so they never take all threads."""
+    """The patterns of all consumers of one listener. They are matched one at a time, so that they never take all
+    threads."""
 
     def __init__(self, run_job: RunJob, clock: Clock) -> None:
         self.lock = asyncio.Lock()
@@ -65,23 +77,66 @@ class PatternCache:
         self._difference: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
     def get_matches(self, text: str) -> PatternMatches:
-        """Of one pattern, shared by those who have it. ValueError when it is not taken."""
+        """Returns the matches of one pattern, shared by its consumers. Raises ValueError if the pattern is not
+        supported."""
         found = self._matches.get(text)
         if found is None:
             found = self._matches[text] = PatternMatches(text, self)
         return found
 
     def diff_topics(self, before: Topics, after: Topics) -> tuple[frozenset[str], frozenset[str]]:
-        """Names that came and that went. Most patterns ask for the same two."""
+        """Returns the names of new topics and of deleted topics. The result is cached, because most patterns need the
+        same one."""
         if self._diffed[0] is not before or self._diffed[1] is not after:
             self._diffed = (before, after)
             self._difference = (frozenset(after.keys() - before.keys()), frozenset(before.keys() - after.keys()))
         return self._difference
 
     async def run_match_job(self, steps: int, among: Callable[[list[str]], list[str]], names: list[str]) -> list[str]:
-        """Tries again while the threads are taken: what was matched so far is not lost."""
+        """Runs one match job. Retries while all threads are busy, so that the matches so far are not lost."""
         while True:
             try:
                 return await self._run_job(steps, among, names)
             except Exhausted:
                 await self._clock.sleep(PAUSE_SECONDS)
+
+
+class TopicCatalog:
+    """The topics of the cluster, for the subscriptions of all consumers of one listener."""
+
+    def __init__(self, broker: Broker, patterns: PatternCache) -> None:
+        self._broker = broker
+        self._patterns = patterns
+        self._counts_cache: tuple[Image | None, Topics] = (None, {})
+
+    def partition_counts(self) -> Topics:
+        """Returns the number of partitions of every topic; the same object until a number may have changed."""
+        image = self._broker.image
+        if self._counts_cache[0] is not image:
+            counts = {topic.name: len(topic.partitions) for topic in image.topics.values()}
+            self._counts_cache = (image, self._counts_cache[1] if counts == self._counts_cache[1] else counts)
+        return self._counts_cache[1]
+
+    def subscribe(self, subscription: Subscription) -> SubscribedTopics:
+        """Returns the topics of one subscription. Raises ValueError for a pattern that is not supported."""
+        matches = self._patterns.get_matches(subscription.pattern) if subscription.pattern else None
+        return SubscribedTopics(self, subscription, matches)
+
+
+class SubscribedTopics:
+    """The topics of one subscription."""
+
+    def __init__(self, catalog: TopicCatalog, subscription: Subscription, matches: PatternMatches | None) -> None:
+        self.subscription = subscription
+        self._catalog = catalog
+        self._matches = matches
+
+    def partition_counts(self) -> Topics:
+        """Returns the number of partitions of every topic."""
+        return self._catalog.partition_counts()
+
+    async def matching_names(self, known: Topics) -> tuple[str, ...]:
+        """Returns the names of the topics in order: those in `known` that match the pattern, or the list as it is."""
+        if self._matches is not None:
+            return await self._matches.matching_names(known)
+        return tuple(sorted(self.subscription.topics))

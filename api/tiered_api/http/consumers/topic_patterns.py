@@ -1,8 +1,8 @@
-"""Regular expressions of topic names, matched in time that grows with the name and not with the ways to match it.
+"""Regular expressions of topic names, matched in time that is linear in the length of the name.
 
-Python's `re` goes back and tries again: two `.*` take 0.5 ms for a long name, more repetitions minutes. Here Python's
-parser reads the expression, and an automaton of its positions (Glushkov) walks through the name once: a set of
-positions is the bits of a number.
+Python's `re` backtracks: two `.*` take 0.5 ms for a long name, more repetitions minutes. Here Python's parser reads the
+expression, and an automaton of its positions (Glushkov) walks through the name once. A set of positions is the bits of
+a number.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 NAME_CHARACTERS = 249
 POSITIONS_MAX = 256
-"""Characters and classes in an expression, each as often as it may be repeated by number."""
+"""Most characters and classes of an expression, after repetitions by number are expanded."""
 PARTS_MAX = 2_048
-"""Parts of all kinds, counted so: also what is empty takes time."""
+"""Most parts of all kinds after expansion: empty parts take time too."""
 FOLLOWERS_CACHE_MAX = 1_000
-"""Sets of positions whose followers are remembered; when there are more, all are forgotten."""
+"""Most sets of positions whose followers are cached; at this limit, the cache is cleared."""
 ALPHABET = frozenset(string.ascii_letters + string.digits + "._-")
-"""All that a topic's name may hold."""
+"""All characters that a topic's name may have."""
 CATEGORIES = {
     words.CATEGORY_DIGIT: frozenset(string.digits),
     words.CATEGORY_WORD: ALPHABET - frozenset(".-"),
@@ -39,7 +39,8 @@ ENDS = (words.AT_END, words.AT_END_STRING)
 
 
 class _Part(NamedTuple):
-    """A part of an expression: positions that may come first and last in it, and whether it matches nothing."""
+    """A part of an expression: the positions that may come first and last in it, and whether it matches the empty
+    string."""
 
     first: int
     last: int
@@ -50,22 +51,22 @@ _NOTHING = _Part(0, 0, True)
 
 
 class TopicPattern:
-    """One expression. ValueError with the reason when it is none, or is not taken."""
+    """One expression. Raises ValueError with the reason if the expression is malformed or not supported."""
 
     def __init__(self, text: str) -> None:
         if len(text) > NAME_CHARACTERS:
             raise ValueError(f"it has more than {NAME_CHARACTERS} characters")
         try:
             with warnings.catch_warnings():
-                # Of sets that a later Python may read otherwise; nobody who runs a broker can do anything about it.
+                # These warn of sets that a later Python may read otherwise. Operators can do nothing about it.
                 warnings.simplefilter("ignore", FutureWarning)
                 parsed = parser.parse(text)
         except (re.error, OverflowError, RecursionError):
             raise ValueError("it is no regular expression") from None
         self._follow: list[int] = []
-        """Per position those that may come after it."""
+        """By position, the positions that may come after it."""
         self._positions_by_char: dict[str, int] = dict.fromkeys(ALPHABET, 0)
-        """Per character the positions that take it."""
+        """By character, the positions that match it."""
         self._parts = 0
         try:
             whole = self._sequence(parsed, parsed.state.flags, True, True)
@@ -74,7 +75,7 @@ class TopicPattern:
         self._first, self._last, self._empty = whole
         self._followers_cache: dict[int, int] = {}
         self.steps_per_char = max(len(self._follow), 1)
-        """Steps that one character of a name takes at most."""
+        """Most steps that one character of a name takes."""
 
     def matches(self, name: str) -> bool:
         """True if the expression matches the whole name."""
@@ -90,11 +91,11 @@ class TopicPattern:
         return bool(at & self._last)
 
     def filter_names(self, names: Iterable[str]) -> list[str]:
-        """The names that it matches."""
+        """Returns the names that the expression matches."""
         return [name for name in names if self.matches(name)]
 
     def _followers(self, at: int) -> int:
-        """The positions that may come after any of `at`."""
+        """Returns the positions that may come after any position of `at`."""
         rest, following = at, 0
         while rest:
             low = rest & -rest
@@ -108,7 +109,7 @@ class TopicPattern:
     # -- how it is made -----------------------------------------------------------------------------------------------
 
     def _sequence(self, sequence: Any, flags: int, begins: bool, ends: bool) -> _Part:
-        """One after the other. `begins`: nothing of the expression comes before, `ends`: or after."""
+        """Concatenates items. `begins`: no item of the expression comes before. `ends`: no item comes after."""
         items = list(sequence)
         made = _NOTHING
         for number, (kind, given) in enumerate(items):
@@ -173,12 +174,12 @@ class TopicPattern:
 
 
 def too_long_error() -> ValueError:
-    """Numbers of repetitions multiply."""
+    """Returns the error for an expression that is too long: numbers of repetitions multiply."""
     return ValueError(f"it comes to more than {POSITIONS_MAX} characters when its repetitions are written out")
 
 
 def _characters(kind: Any, given: Any, flags: int) -> frozenset[str]:
-    """The characters of names that one position takes."""
+    """Returns the characters of names that one position matches."""
     if kind is words.ANY:
         return ALPHABET
     if kind is words.LITERAL:

@@ -5,11 +5,9 @@ May import: as http
 ~ records           the records endpoint of one partition
 ~ reads             start offset, size and wait of all reads of a partition
 ~ produce           produce with acks=all: partition, batch, outcome
-~ fast_produce      the short path for single records with a known header
 ~ event_stream      server-sent events of one partition
 ~ record_formats    embedded formats of REST v2 and v3: binary, JSON, string
 ~ record_json       records as JSON for readers
   end_history       past end offsets of a partition, for the age of a lag
-~ remote_brokers    requests to other brokers over the Kafka protocol
 ~ remote_partition  one partition, served here or by a remote leader
 """

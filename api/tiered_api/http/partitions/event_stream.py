@@ -1,5 +1,5 @@
 """Server-sent events: a partition followed from an offset on. The id of an event is its offset, so a browser that
-reconnects (`Last-Event-ID`) goes on where it was."""
+reconnects (`Last-Event-ID`) continues there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from dataclasses import replace
 import orjson
 from aiohttp import web
 
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import EXPECTED_ERRORS, HttpError, to_http_error
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import abort_connection, open_stream
 from tiered_api.http.partitions.reads import (
     ReadSpec,
     decode_memory,
@@ -19,18 +23,14 @@ from tiered_api.http.partitions.reads import (
 )
 from tiered_api.http.partitions.record_json import encode_events
 from tiered_api.http.partitions.remote_partition import resolve_leader
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import EXPECTED_ERRORS, HttpError, to_http_error
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import abort_connection, open_stream
 
 READ_BYTES_MAX = 1 << 18
 KEEPALIVE_MS = 15_000
-"""After this long without a record a comment is sent, so that proxies and clients see a living connection."""
+"""After this time without a record a comment is sent, so that proxies and clients keep the connection."""
 
 
 async def stream_events(request: HttpRequest, spec: ReadSpec, form: str) -> web.StreamResponse:
-    """Events until the client goes, the stream is too old or the server closes."""
+    """Sends events until the client disconnects, the stream is too old or the server closes."""
     with request.context.admit_stream(request.peer, request.protocol):
         return await _stream(request, spec, form)
 
@@ -68,7 +68,7 @@ def _resume_offset(request: HttpRequest, offset: int) -> int:
 
 
 async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple[bytes, ReadSpec]:
-    """The events of one read, and the read after it. They are held until they are sent."""
+    """Returns the events of one read, and the next read. The events hold memory until they are sent."""
     context = request.context
     spec = replace(spec, source=resolve_leader(context, spec.source))
     data = load_bytes(await fetch(request, spec))

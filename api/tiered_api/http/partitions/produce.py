@@ -1,4 +1,4 @@
-"""Records into partitions: which one, in which batch, and what became of each. HTTP produce always means acks=all."""
+"""Produce with acks=all: the partition of each record, the batches, and the outcome of each record."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
-from tiered_api.http.partitions.record_formats import ProducerRecord
-from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import (
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import (
     EXPECTED_ERRORS,
     PARTITION_NOT_FOUND,
     TOPIC_NOT_FOUND,
     HttpError,
     to_http_error,
 )
+from tiered_api.http.partitions.record_formats import ProducerRecord
+from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
 
 RECORD_OVERHEAD = 32
 """Most bytes that a record takes beside its key, value and headers (five varints, attributes)."""
 
 RECORDS_PER_TURN = 5_000
-"""Records of one request that are dealt with before others get their turn."""
+"""Records of one request that are handled before other requests get their turn."""
 
 LZ4_FAST = 9
-"""The level by which Kafka means no level at all."""
+"""Kafka's value for no compression level."""
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 keyless_counter = itertools.count()
-"""Keyless records of one request stay together; the next request's go to the next partition."""
+"""Keyless records of one request go to one partition; those of the next request to the next one."""
 
 _BATCH = re.compile(r"batch at byte \d+: ")
-"""How the log begins a refusal."""
+"""The start of the log's refusals."""
 SINGLE_RECORD_CODES = (Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, Code.MESSAGE_TOO_LARGE)
-"""Refusals of a batch that one record may have caused: the others are tried again without it."""
+"""Refusals of a batch that one record may have caused: the other records are tried again without it."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is now, and the timestamp that it has there."""
+    """The place of a record in the log, and its timestamp there."""
 
     partition: int
     offset: int
@@ -54,7 +54,7 @@ class RecordMetadata(NamedTuple):
 
 
 def find_topic(context: HttpContext, name: str) -> TopicImage:
-    """The topic; HttpError 404 when there is none."""
+    """Returns the topic. Raises `HttpError` 404 if there is none."""
     topic = context.broker.image.topics.get(name)
     if topic is None:
         raise HttpError(TOPIC_NOT_FOUND, f"topic {name[:249]!r} not found")
@@ -62,14 +62,15 @@ def find_topic(context: HttpContext, name: str) -> TopicImage:
 
 
 def find_partition(context: HttpContext, topic: TopicImage, partition: int) -> AnyPartition:
-    """The partition, wherever it is led; HttpError 404 when the topic has no such partition."""
+    """Returns the partition, led here or elsewhere. Raises `HttpError` 404 if the topic has no such partition."""
     if not 0 <= partition < len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {partition}")
     return open_partition(context, TopicPartition(topic.name, partition), topic.topic_id)
 
 
 def choose_partition(record: ProducerRecord, partitions: int, counter: int) -> int:
-    """The partition a record goes to: as asked, by its key as Kafka's default partitioner, or in turn."""
+    """Returns the partition of a record: the one that it names, else by its key as Kafka's default partitioner, else in
+    turn."""
     if record.partition is not None:
         return record.partition
     if record.key is not None:
@@ -78,7 +79,7 @@ def choose_partition(record: ProducerRecord, partitions: int, counter: int) -> i
 
 
 async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRecord) -> RecordMetadata:
-    """One record, one batch. Raises what refuses it."""
+    """Appends one record as one batch. Raises the error that refuses the record."""
     check_writable(topic.name)
     partition = choose_partition(record, len(topic.partitions), next(keyless_counter))
     return (await _append(context, find_partition(context, topic, partition), [record]))[0]
@@ -87,8 +88,8 @@ async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRe
 def append_locally(
     context: HttpContext, topic: TopicImage, partition: int, record: ProducerRecord
 ) -> RecordMetadata | None:
-    """One record into a partition that answers in the same turn of the loop; None, and nothing done, when this one does
-    not. Raises what refuses the record."""
+    """Appends one record to a partition that commits it at once. Returns None and does nothing for any other partition.
+    Raises the error that refuses the record."""
     if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
     replica = context.broker.leader_replica(topic.name, partition)
@@ -107,7 +108,8 @@ def append_locally(
 async def append_many(
     context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord]
 ) -> list[RecordMetadata | HttpError]:
-    """One batch per partition, more only where one would be too large; what became of each record, in order."""
+    """Appends one batch for each partition, or more if one would be too large. Returns the outcome of each record, in
+    order."""
     check_writable(topic.name)
     counter = next(keyless_counter)
     if len(records) <= RECORDS_PER_TURN:
@@ -148,7 +150,7 @@ async def _append_chunk(
 
 
 class _PartitionRecords(NamedTuple):
-    """The records of one partition, by their numbers, and how large a batch may be."""
+    """The records of one partition, by their numbers, and the size limit of its batches."""
 
     source: AnyPartition
     numbers: list[int]
@@ -171,7 +173,8 @@ _UNKNOWN = HttpError(500, "internal error")
 
 
 def batches(records: Sequence[ProducerRecord], numbers: Iterable[int], limit: int) -> Iterable[list[int]]:
-    """`numbers` in runs whose records make a batch of at most `limit` bytes; one too large for that is alone."""
+    """Yields runs of `numbers` whose records fit into a batch of `limit` bytes; a record that is too large comes
+    alone."""
     run: list[int] = []
     size = HEADER_BYTES
     for n in numbers:
@@ -186,7 +189,7 @@ def batches(records: Sequence[ProducerRecord], numbers: Iterable[int], limit: in
 
 
 def max_record_size(record: ProducerRecord) -> int:
-    """An upper bound of a record's bytes in a batch."""
+    """Returns an upper bound of a record's bytes in a batch."""
     size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
         size += 10 + 4 * len(name) + len(value or b"")
@@ -221,7 +224,7 @@ async def _append(
 
 
 def _rephrase_refusal(refused: Refused) -> Refused:
-    """A refusal in the words of who sent records: the batch is ours."""
+    """Rephrases a refusal for a client that sent records and no batch."""
     found = _BATCH.match(refused.why)
     if found is None:
         return refused
@@ -232,7 +235,8 @@ def _rephrase_refusal(refused: Refused) -> Refused:
 
 
 def topic_codec(config: TopicConfig) -> tuple[Codec, int | None]:
-    """How to compress what came uncompressed, and at which level: as the topic says, "producer" leaves it alone."""
+    """Returns codec and level for records that come uncompressed, by the topic's settings; "producer" means
+    uncompressed."""
     codec = CODECS.get(config.compression_type, Codec.NONE)
     levels = {
         Codec.GZIP: config.compression_gzip_level,

@@ -1,4 +1,4 @@
-"""What all reads of a partition share: where to begin, how much, how long to wait; and batches opened into records."""
+"""The common parts of all reads of a partition: start offset, size and wait; and batches decoded into records."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
 from tiered.records.native import crc32c, some_rows, walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
+from tiered_api.http.exchange.errors import OFFSET_OUT_OF_RANGE, HttpError
+from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.partitions.produce import find_partition, find_topic
 from tiered_api.http.partitions.remote_partition import (
     AnyPartition,
@@ -20,34 +22,32 @@ from tiered_api.http.partitions.remote_partition import (
     fetch_bounds,
     offset_for_timestamp,
 )
-from tiered_api.http.server.errors import OFFSET_OUT_OF_RANGE, HttpError
-from tiered_api.http.server.request import HttpRequest
 
 MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 MAX_OFFSET = (1 << 63) - 1
 DEFAULT_BYTES = 1 << 20
 DECODED_PER_BYTE = 4
-"""What a JSON read holds in memory, in bytes per byte of batches."""
+"""Memory that a JSON read takes, in bytes for each byte of batches."""
 OBJECTS_MAX = 100_000
-"""Records and headers in one JSON answer."""
+"""Most records and headers in one JSON response."""
 RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
-"""What a compressed byte becomes at most, by codec: none, gzip, snappy, lz4, zstd; the rest are not opened."""
+"""Most bytes that a compressed byte becomes, by codec: none, gzip, snappy, lz4, zstd. No other codec is decoded."""
 
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """A read as asked for: offset, bytes of batches, milliseconds to wait for the first."""
+    """A read as the request specifies it: offset, bytes of batches, milliseconds to wait for the first."""
 
     source: AnyPartition
     offset: int
     max_bytes: int
     wait_ms: int
     memory_per_byte: int = DECODED_PER_BYTE
-    """Bytes of memory per byte of batches."""
+    """Bytes of memory for each byte of batches."""
 
 
 async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
-    """The read that path and query describe; HttpError 404 for the partition, 400 for the query."""
+    """Returns the read that path and query specify. Raises `HttpError` 404 for the partition, 400 for the query."""
     source = partition_of_path(request)
     limits = request.context.limits
     return ReadSpec(
@@ -59,14 +59,14 @@ async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
 
 
 def partition_of_path(request: HttpRequest) -> AnyPartition:
-    """The partition that `{topic}` and `{partition}` name."""
+    """Returns the partition that `{topic}` and `{partition}` name."""
     return find_partition(
         request.context, find_topic(request.context, request.args["topic"]), request.path_number("partition")
     )
 
 
 def require_local_leader(request: HttpRequest) -> LeaderReplica:
-    """The same for who needs the replica itself: HttpError 307 to the broker that leads it."""
+    """Returns the local leader replica. Raises `HttpError` 307 to the broker that leads the partition."""
     source = partition_of_path(request)
     if isinstance(source, LeaderReplica):
         return source
@@ -74,7 +74,8 @@ def require_local_leader(request: HttpRequest) -> LeaderReplica:
 
 
 async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
-    """`offset` (a number, "earliest" or "latest") or the first at or after `timestamp`; the log's start without."""
+    """Returns `offset` (a number, "earliest" or "latest"), or the first offset at or after `timestamp`; the log start
+    without either."""
     parameters = request.query_parameters()
     if "offset" in parameters and "timestamp" in parameters:
         raise HttpError(400, "offset and timestamp exclude each other")
@@ -93,8 +94,8 @@ async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
 
 
 async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
-    """Whole batches from the one that holds the offset, after waiting for them as long as asked; HttpError 416 for an
-    offset outside of the log."""
+    """Returns whole batches from the one that has the offset; waits for them if the request says so. Raises `HttpError`
+    416 for an offset outside of the log."""
     source = spec.source
     try:
         if isinstance(source, RemotePartition):
@@ -120,7 +121,7 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
 
 
 async def _fetch_remote(request: HttpRequest, spec: ReadSpec, source: RemotePartition) -> ReadResult:
-    """The same of another broker. Memory is taken before the bytes are there, and not while nothing is."""
+    """Fetches from another broker. Memory is reserved before the bytes arrive, but not during a wait for records."""
     fetched = await read_remote(request, source, spec.offset, spec.max_bytes, spec.memory_per_byte)
     if spec.wait_ms == 0 or fetched.size:
         return fetched
@@ -135,7 +136,7 @@ async def _fetch_remote(request: HttpRequest, spec: ReadSpec, source: RemotePart
 async def read_remote(
     request: HttpRequest, source: RemotePartition, offset: int, max_bytes: int, memory_per_byte: int
 ) -> ReadResult:
-    """A read of another broker, for which the request holds `held` bytes of memory per byte."""
+    """Reads from another broker. The request holds `held` bytes of memory for each byte."""
     wanted = max_bytes * memory_per_byte
     await request.reserve_memory(wanted)
     try:
@@ -148,7 +149,7 @@ async def read_remote(
 
 
 async def reserve_memory(request: HttpRequest, source: AnyPartition, size: int) -> None:
-    """Takes memory for what was read: for what came from another broker some is taken already, and must not wait."""
+    """Reserves memory for the batches. A read of another broker has reserved some of it already, and must not wait."""
     if isinstance(source, RemotePartition):
         request.set_held_memory(size)
     else:
@@ -156,7 +157,7 @@ async def reserve_memory(request: HttpRequest, source: AnyPartition, size: int) 
 
 
 def load_bytes(fetched: ReadResult) -> bytes:
-    """The batches of a read in memory."""
+    """Returns the batches of a read in memory."""
     data = fetched.data
     if not isinstance(data, FileSlice):
         return bytes(data)
@@ -167,7 +168,7 @@ def load_bytes(fetched: ReadResult) -> bytes:
 
 
 class DecodedBatch(NamedTuple):
-    """Data records of one batch from the asked offset on, and what the batch says for all of them."""
+    """The data records of one batch from the requested offset on, with the fields of the batch."""
 
     leader_epoch: int
     next_offset: int
@@ -175,10 +176,10 @@ class DecodedBatch(NamedTuple):
 
 
 def decode_batches(data: bytes, offset: int, room: int, objects: int = OBJECTS_MAX) -> Iterator[DecodedBatch]:
-    """The batches of `data`, records below `offset` left out, control batches empty. Ends, perhaps within a batch,
-    before the record that would exceed `room` decompressed bytes or `objects` records and headers, but gives at least
-    one. Who reads JSON cannot check a CRC, so it is checked here. `Corrupt` when it does not match, or for a record
-    that alone has more than `objects` headers: only a raw read gives that one."""
+    """Decodes the batches of `data`, without records below `offset`; control batches are empty. Ends before the record
+    that would exceed `room` decompressed bytes or `objects` records and headers, perhaps within a batch, but returns at
+    least one record. Readers of JSON cannot check a CRC, so it is checked here. Raises `Corrupt` if it does not match,
+    or for a record that alone has more than `objects` headers: only a raw read returns that record."""
     at, whole = 0, memoryview(data)
     while at < len(data):
         head = decode_header(data, at)
@@ -206,7 +207,7 @@ def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objec
 
 
 def max_decoded_size(data: bytes | bytearray) -> int:
-    """How many bytes `data` becomes at most when its batches are opened."""
+    """Returns how many bytes `data` becomes at most when its batches are decompressed."""
     whole = walk(data, check_crc=False)
     became = (
         min(batch.size * RATIOS[batch.attributes & CODEC_MASK], decompressed_max(batch.size)) for batch in whole.batches
@@ -215,7 +216,7 @@ def max_decoded_size(data: bytes | bytearray) -> int:
 
 
 def decode_memory(data: bytes | bytearray) -> int:
-    """What a reader of `data` holds while it is rendered: records in Python's objects, and one opened batch at a time.
-    How long the answer is is known only then. The objects of one rendering, some 40 MB at most, are not counted: only
-    the workers render."""
+    """Returns the memory that rendering `data` takes: records as Python objects, and one decompressed batch at a time.
+    The length of the response is known only later. The objects of one rendering, some 40 MB at most, are not counted,
+    because only worker threads render."""
     return max(len(data) * DECODED_PER_BYTE, min(max_decoded_size(data), MAX_DECOMPRESSED))

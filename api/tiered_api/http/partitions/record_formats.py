@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.records.model import Header
-from tiered_api.http.server.errors import BAD_REQUEST, INVALID_RECORD, HttpError
+from tiered_api.http.exchange.errors import BAD_REQUEST, INVALID_RECORD, HttpError
 
 MAX_TIMESTAMP = 253_402_300_799_999
-"""The last millisecond of the year 9999, the last that an ISO timestamp can say."""
+"""The last millisecond of the year 9999, the last one that an ISO timestamp can express."""
 HEADERS_MAX = 1_000
 
 
 class ProducerRecord(NamedTuple):
-    """A record as a client sent it. `kinds` names the v3 types of key and value ("" where there is none)."""
+    """A record as a client sent it. `kinds` names the v3 types of key and value ("" if there is none)."""
 
     partition: int | None
     timestamp: int
@@ -32,12 +32,12 @@ class ProducerRecord(NamedTuple):
 
 
 def record_error(message: str) -> HttpError:
-    """A record that cannot be taken as it is."""
+    """Returns the error for a record that is not acceptable."""
     return HttpError(INVALID_RECORD, message)
 
 
 def decode_base64(text: Any, what: str) -> bytes:
-    """Bytes of a base64 string; HttpError 422 for anything else."""
+    """Returns the bytes of a base64 string. Raises `HttpError` 422 for any other value."""
     if not isinstance(text, str):
         raise record_error(f"{what} has to be a base64 string")
     try:
@@ -81,7 +81,7 @@ def _field_v3(record: dict[str, Any], what: str) -> tuple[bytes | None, str]:
 
 
 def parse_record_v3(record: Any, now_ms: int) -> ProducerRecord:
-    """One record of a v3 body; HttpError 4xx says what is wrong with it."""
+    """Parses one record of a v3 body. Raises `HttpError` 4xx with the reason if it is malformed."""
     if not isinstance(record, dict):
         raise record_error("a record has to be a JSON object")
     key, key_kind = _field_v3(record, "key")
@@ -116,7 +116,7 @@ def _headers_v3(headers: Any) -> tuple[Header, ...]:
 
 
 def parse_timestamp(value: Any) -> int:
-    """Milliseconds of an ISO 8601 timestamp with its offset from UTC, or of an integer that is that already."""
+    """Returns milliseconds from an ISO 8601 timestamp with its offset from UTC, or from an integer of milliseconds."""
     if isinstance(value, str):
         try:
             value = (datetime.fromisoformat(value) - _EPOCH) // _MILLISECOND
@@ -139,7 +139,7 @@ _last_formatted: tuple[int, str] = (0, "1970-01-01T00:00:00.000Z")
 
 
 def format_timestamp(ms: int) -> str:
-    """ISO 8601 in UTC. Records of one moment ask for the same one again and again, so the last is kept."""
+    """Returns an ISO 8601 timestamp in UTC. The last result is cached, because many records have the same timestamp."""
     global _last_formatted
     if ms == _last_formatted[0]:
         return _last_formatted[1]
@@ -155,7 +155,7 @@ FROM_V2: dict[str, Callable[[Any, str], bytes]] = {"binary": decode_base64, "jso
 
 
 def parse_record_v2(record: Any, form: str, now_ms: int) -> ProducerRecord:
-    """One record of a v2 body in the embedded format `form` ("binary" or "json")."""
+    """Parses one record of a v2 body in the embedded format `form` ("binary" or "json")."""
     if not isinstance(record, dict):
         raise record_error("a record has to be a JSON object")
     read = FROM_V2[form]

@@ -1,4 +1,4 @@
-"""Records as JSON for readers: whole answers, REST v2 lists, and the data of events."""
+"""Records as JSON for readers: whole responses, REST v2 lists, and the data of events."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from tiered.records.model import Header, Record
+from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
 from tiered_api.http.partitions.reads import OBJECTS_MAX, DecodedBatch, decode_batches
-from tiered_api.http.server.errors import CONVERSION_FAILED, HttpError
 
 
 def _binary(data: bytes) -> str:
@@ -18,7 +18,7 @@ def _binary(data: bytes) -> str:
 
 
 DEPTH_SAFE = 200
-"""Brackets that a value may hold unlooked at: orjson reads depths up to 1024 and prints depths up to 254."""
+"""Brackets in a value that need no check: orjson reads depths up to 1024 and writes depths up to 254."""
 
 
 def _json(data: bytes) -> Any:
@@ -32,17 +32,17 @@ def _json(data: bytes) -> Any:
 
 
 FORMS: dict[str, Callable[[bytes], Any]] = {"string": bytes.decode, "json": _json, "binary": _binary}
-"""How key and value are shown; ValueError where their bytes are not of that form."""
+"""Returns the renderer of keys and values; it raises ValueError if bytes are not of the form."""
 
 
 def headers_json(headers: tuple[Header, ...]) -> list[dict[str, str | None]]:
-    """Header values are base64, as REST v3 takes them."""
+    """Returns headers with base64 values, the form that REST v3 accepts."""
     return [{"name": name, "value": None if value is None else _binary(value)} for name, value in headers]
 
 
 def rows_json(batch: DecodedBatch, form: str) -> list[dict[str, Any]]:
-    """The records of one batch. Bytes that are not of the form go into `key_base64` or `value_base64`, and `key` or
-    `value` is null: nothing is lost, and nothing can be mistaken."""
+    """Returns the records of one batch. Bytes that are not of the form become `key_base64` or `value_base64`, and `key`
+    or `value` is null: nothing is lost or ambiguous."""
     show, epoch = FORMS[form], batch.leader_epoch
     try:
         return [
@@ -73,7 +73,7 @@ def _row(row: Record, epoch: int, show: Callable[[bytes], Any]) -> dict[str, Any
 
 
 def encode_json(data: bytes, offset: int, room: int, form: str, outer: dict[str, Any]) -> tuple[bytes, int]:
-    """(body, records) of a JSON read: `outer` with the offset to go on from and the records."""
+    """Returns (body, records) of a JSON read: `outer` with the next offset and the records."""
     rows: list[dict[str, Any]] = []
     following = offset
     for batch in decode_batches(data, offset, room):
@@ -83,7 +83,7 @@ def encode_json(data: bytes, offset: int, room: int, form: str, outer: dict[str,
 
 
 def encode_v2(data: bytes, offset: int, room: int, form: str, topic: str, partition: int) -> tuple[bytes, int]:
-    """(body, records) of a REST v2 read."""
+    """Returns (body, records) of a REST v2 read."""
     rows, _ = rows_v2(data, offset, room, form, topic, partition)
     return orjson.dumps(rows), len(rows)
 
@@ -91,8 +91,8 @@ def encode_v2(data: bytes, offset: int, room: int, form: str, topic: str, partit
 def rows_v2(
     data: bytes, offset: int, room: int, form: str, topic: str, partition: int, objects: int = OBJECTS_MAX
 ) -> tuple[list[dict[str, Any]], int]:
-    """(records, offset to go on from) of a REST v2 read; HttpError 422 when a record is not of the form, for v2 has no
-    other place."""
+    """Returns (records, next offset) of a REST v2 read. Raises `HttpError` 422 for a record that is not of the form,
+    because v2 has no other field for it."""
     show = FORMS[form]
     rows: list[dict[str, Any]] = []
     following = offset
@@ -110,7 +110,7 @@ def rows_v2(
 
 
 def encode_events(data: bytes, offset: int, room: int, form: str) -> tuple[bytes, int, int]:
-    """(text of the events, records, offset to go on from); the id of an event is the record's offset."""
+    """Returns (text of the events, records, next offset). The id of an event is the record's offset."""
     out: list[bytes] = []
     following = offset
     for batch in decode_batches(data, offset, room):

@@ -1,5 +1,5 @@
-"""`/topics/{topic}/partitions/{partition}/records`: a partition read from an offset on, as JSON, REST v2, raw batches
-or events; and whole record batches written to it."""
+"""`/topics/{topic}/partitions/{partition}/records`: reads a partition from an offset on, as JSON, REST v2, raw batches
+or events; and writes whole record batches."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from tiered.ports import FileSlice
 from tiered.records.batch import check_batch
 from tiered.records.model import CONTROL, TRANSACTIONAL
 from tiered.records.native import walk
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.exchange.sendfile import FileSliceResponse
 from tiered_api.http.partitions.event_stream import stream_events
 from tiered_api.http.partitions.reads import (
     ReadSpec,
@@ -24,11 +29,6 @@ from tiered_api.http.partitions.reads import (
     reserve_memory,
 )
 from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse, json_response
-from tiered_api.http.server.sendfile import FileSliceResponse
 
 READ_TYPES = (
     media_types.JSON,
@@ -42,7 +42,7 @@ V2_FORMS = {media_types.V2_BINARY: "binary", media_types.V2: "binary", media_typ
 
 
 async def read_records(request: HttpRequest) -> web.StreamResponse:
-    """Records from `offset` or `timestamp` on, in the form that Accept names."""
+    """Returns records from `offset` or `timestamp` on, in the form that Accept names."""
     kind = media_types.negotiate_type(request.headers.get("Accept"), READ_TYPES)
     limits = request.context.limits
     if kind == media_types.BINARY:
@@ -56,7 +56,7 @@ async def read_records(request: HttpRequest) -> web.StreamResponse:
 
 
 def parse_format(request: HttpRequest) -> str:
-    """How `format` wants keys and values shown: as text unless it says otherwise."""
+    """Returns the form of keys and values that `format` names; text by default."""
     name = request.query_parameters().get("format", "string")
     if name not in FORMS:
         raise HttpError(400, f"format={name[:40]!r} is none of {', '.join(FORMS)}")
@@ -82,7 +82,7 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
     v2 = V2_FORMS.get(kind)
     shown = v2 or parse_format(request)
     fetched = await fetch(request, spec)
-    # Read twice: what waits for its turn keeps no bytes of a hot segment.
+    # Read twice: a request that waits for its turn holds no bytes of a hot segment.
     await reserve_memory(request, spec.source, decode_memory(load_bytes(fetched)))
     data = load_bytes(fetched)
     context, source, room = request.context, spec.source, request.context.limits.json_bytes
@@ -104,8 +104,8 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
 
 
 async def write_batches(request: HttpRequest) -> web.StreamResponse:
-    """Whole record batches as a Kafka client would send them; an idempotent producer's are taken once. 307 to the
-    broker that leads the partition."""
+    """Writes whole record batches as a Kafka client sends them. Duplicates of an idempotent producer are dropped. 307
+    to the broker that leads the partition."""
     replica = require_local_leader(request)
     data = bytearray(await request.read_body())
     count = await request.context.run_job(max_decoded_size(data), validate_batches, data)
@@ -124,16 +124,16 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
 
 
 def validate_batches(data: bytearray) -> int:
-    """Opens every record of every batch; returns how many there are. HttpError 400 names the first fault."""
+    """Decodes every record of every batch; returns their number. Raises `HttpError` 400 with the first error."""
     if not data:
-        raise HttpError(BAD_REQUEST, "the body holds no record batch")
+        raise HttpError(BAD_REQUEST, "the body has no record batch")
     try:
         seen = walk(data)
         if seen.why:
             raise Corrupt(seen.why, position=seen.end)
         for batch in seen.batches:
             if batch.attributes & (CONTROL | TRANSACTIONAL):
-                raise HttpError(BAD_REQUEST, "control and transactional batches are not taken over HTTP")
+                raise HttpError(BAD_REQUEST, "control and transactional batches are not accepted over HTTP")
             check_batch(data, batch.position)
     except Corrupt as error:
         raise HttpError(BAD_REQUEST, f"not a record batch: {error}") from None

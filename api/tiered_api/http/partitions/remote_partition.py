@@ -1,4 +1,4 @@
-"""A partition as every broker has it: the replica that is led here, or the same from wherever it is led."""
+"""A partition that any broker can serve: by the local leader replica, or by the remote leader."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
-from tiered_api.http.partitions.remote_brokers import COLD_READ_MS, Leader, LeaderNotFound, OffsetQuery
-from tiered_api.http.server.context import HttpContext
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.remote_brokers import COLD_READ_MS, Leader, LeaderNotFound, OffsetQuery
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES
 
 POLL_SLICE_MS = 5_000
-"""A leader that has to wait answers as often as this: one that is frozen is noticed."""
+"""Longest wait of one request to a leader: a leader that hangs is noticed after it."""
 PAUSE_SECONDS = 0.05
-"""Between two looks for who leads."""
+"""Pause between two look-ups of the leader."""
 
 T = TypeVar("T")
 
 
 class RemotePartition:
-    """A partition that another broker leads, or that has no leader for the moment. It follows its leader, also to here;
-    `patience` says for how many seconds one is looked for, where that is not what the limits say."""
+    """A partition that another broker leads, or that has no leader at present. It follows changes of the leader, also
+    to this broker. `lookup_seconds` says how long a leader is looked for; None means the limit of the server."""
 
     def __init__(
         self, context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None
@@ -40,21 +40,21 @@ class RemotePartition:
 
     @property
     def config(self) -> TopicConfig:
-        """The settings in force, as far as this broker has heard."""
+        """The settings in force, by this broker's metadata."""
         remote_brokers, node = self._context.remote_brokers, self._context.broker
         return topic_config(remote_brokers.topic(self.tp, self.topic_id), node.settings.topic_defaults())
 
     def leader(self) -> Leader:
-        """`LeaderNotFound` when there is none, or it is this broker."""
+        """Returns the leader. Raises `LeaderNotFound` if there is none, or if it is this broker."""
         return self._context.remote_brokers.leader(self.tp, self.topic_id)
 
     def local_replica(self) -> LeaderReplica | None:
-        """The replica, when it has come to be led here."""
+        """Returns the local leader replica; None if this broker does not lead the partition."""
         replica = self._context.broker.hosted_replicas.find_leader(self.tp)
         return replica if replica is not None and replica.topic_id == self.topic_id and not replica.is_stopped else None
 
     async def append(self, data: bytearray, *, timeout_ms: int) -> LogAppendInfo:
-        """One batch; as `LeaderReplica.append`. What may have been written is not sent again."""
+        """Appends one batch, as `LeaderReplica.append` does. A batch that may have been written is not sent again."""
         deadline = self._deadline(timeout_ms / 1000)
         while True:
             here = self.local_replica()
@@ -67,14 +67,14 @@ class RemotePartition:
                 await self._pause(no, deadline)
 
     async def read(self, offset: int, max_bytes: int) -> ReadResult:
-        """As `LeaderReads.read`, without a wait."""
+        """Reads as `LeaderReads.read` does, without a wait."""
         fetched = await self._fetch(offset, max_bytes, 0)
         if fetched.size or offset >= fetched.high_watermark:
             return fetched
-        return await self._fetch(offset, max_bytes, COLD_READ_MS)  # the bucket takes its time
+        return await self._fetch(offset, max_bytes, COLD_READ_MS)  # a read from the bucket takes longer
 
     async def wait_for_more(self, end: int, wait_ms: int) -> None:
-        """Returns when there are records at or behind `end`, or the time is over. It gives none."""
+        """Returns once there are records at or behind `end`, or the time is over. Returns no records."""
         deadline = self._deadline(wait_ms / 1000)
         while (left := (deadline - self._context.clock.mono_ns()) // 1_000_000) > 0:
             fetched = await self._fetch(end, 1, min(left, POLL_SLICE_MS))
@@ -90,7 +90,7 @@ class RemotePartition:
         )
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """As `LeaderReads.offset_for_timestamp`, but it tells the offset only."""
+        """Returns the same as `LeaderReads.offset_for_timestamp`, but with the offset only."""
 
         async def there(leader: Leader) -> tuple[int, int, int] | None:
             offset = await self._list_offset(leader, max(timestamp, 0))
@@ -99,7 +99,7 @@ class RemotePartition:
         return await self._call_leader(lambda here: here.reads.offset_for_timestamp(timestamp), there)
 
     async def fetch_bounds(self) -> tuple[int, int]:
-        """Log start and high watermark."""
+        """Returns log start offset and high watermark."""
 
         async def here(replica: LeaderReplica) -> tuple[int, int]:
             return replica.log_start_offset, replica.high_watermark
@@ -124,7 +124,8 @@ class RemotePartition:
     async def _call_leader(
         self, on_local: Callable[[LeaderReplica], Awaitable[T]], on_remote: Callable[[Leader], Awaitable[T]]
     ) -> T:
-        """An answer to what may be asked again, of whoever leads."""
+        """Returns the result of a request to the leader. The request must be safe to repeat: it is repeated until a
+        leader replies."""
         deadline = self._deadline(self._lookup_seconds)
         while True:
             try:
@@ -156,14 +157,14 @@ class RemotePartition:
 
 
 AnyPartition = LeaderReplica | RemotePartition
-"""Whatever can be read from and written to."""
+"""A partition that can be read and written, led here or elsewhere."""
 
 
 def open_partition(
     context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None
 ) -> AnyPartition:
-    """A partition that is there. `Refused` when its topic is not, whichever has the name by now, and when it is this
-    broker's to lead and cannot be opened."""
+    """Returns a partition that exists. Raises `Refused` if its topic was deleted, also if another topic has its name by
+    now, and if this broker leads the partition and cannot open it."""
     context.remote_brokers.topic(tp, topic_id)
     try:
         return context.broker.leader_replica(*tp)
@@ -174,14 +175,14 @@ def open_partition(
 
 
 def resolve_leader(context: HttpContext, source: AnyPartition) -> AnyPartition:
-    """The same partition as it is led now: here, or elsewhere."""
+    """Returns the same partition at its current leader, here or elsewhere."""
     if isinstance(source, RemotePartition):
         return source.local_replica() or source
     return RemotePartition(context, source.tp, source.topic_id) if source.is_stopped else source
 
 
 async def fetch_bounds(source: AnyPartition) -> tuple[int, int]:
-    """The first offset that can be read, and the one after the last."""
+    """Returns the first offset that can be read, and the one after the last."""
     if isinstance(source, RemotePartition):
         return await source.fetch_bounds()
     return source.log_start_offset, source.high_watermark

@@ -1,10 +1,10 @@
-"""Refuses requests that a web page of another site makes, in the browser of somebody who reaches the broker.
+"""Refuses requests that a web page of another site makes in the browser of a user who can reach the broker.
 
-1. A request names the broker by an address, `localhost`, a name that the broker has, or one of
-   `tiered.http.allowed.hosts`. Else the name may be a page's own, pointed to the broker (DNS rebinding).
-2. A page that makes a request is the broker's own, or stands at one of `tiered.http.allowed.hosts`.
+1. A request names the broker by an address, `localhost`, a host name of the broker, or one of
+   `tiered.http.allowed.hosts`. Any other name may be a page's own, resolved to the broker (DNS rebinding).
+2. A page that makes a request comes from the broker itself, or from one of `tiered.http.allowed.hosts`.
 
-No answer grants a page anything (CORS), so a browser asks in vain before each request that no form could make.
+No response allows a page anything (CORS), so browsers refuse each request that no HTML form could make.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from collections.abc import Mapping
 
 from tiered.config.listeners import parse_host_port
 from tiered.config.settings import Settings, parse_address
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
 
 SETTING = "tiered.http.allowed.hosts"
 ANY = "*"
 OWN_PAGES = ("same-origin", "none")
-"""Values of Sec-Fetch-Site: a page of the broker, or a person."""
+"""Values of Sec-Fetch-Site for a page of the broker and for a user."""
 HOST_CACHE_MAX = 1_000
-"""Host headers that are known to be right; when there are more, all are forgotten."""
+"""Most Host headers in the cache; at this limit, the cache is cleared."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
 
 class AllowedHosts:
-    """The names of one broker, and the sites whose pages may use it."""
+    """The host names of one broker, and the sites whose pages may use the broker."""
 
     def __init__(self, settings: Settings, hostname: str) -> None:
         self._allowed = frozenset(name_of(each) for each in settings.tiered_http_allowed_hosts)
         self._names = self._allowed | {name_of(each) for each in (*broker_host_names(settings), hostname, "localhost")}
         self._accepted = {""}
-        """Host headers that were found right. An empty one names nothing, and no page can send it."""
+        """Host headers that were accepted before. No page can send an empty one."""
 
     def check(self, headers: Mapping[str, str], version: tuple[int, int]) -> None:
         """Raises HttpError 400 for a Host that is missing or malformed, 403 for one that is not the broker's, and 403
@@ -70,8 +70,8 @@ class AllowedHosts:
 
 
 def broker_host_names(settings: Settings) -> list[str]:
-    """Host names that the settings give the broker: where it listens, and what it tells clients. Addresses need no
-    permission and are left out."""
+    """Returns the host names in the broker's settings: of its listeners, and those that it advertises. Addresses are
+    left out, because they need no permission."""
     advertised = (text.partition("://")[2] for text in (*settings.listeners, *settings.advertised_listeners))
     places = [place[0] for text in (*advertised, settings.kafka) if (place := parse_host_port(text))]
     advertised_http = name_of(settings.resolve_advertised_http(0).partition("://")[2])
@@ -80,7 +80,8 @@ def broker_host_names(settings: Settings) -> list[str]:
 
 
 def name_of(host: str) -> str:
-    """The host name or address in `host[:port]`, without the brackets of IPv6, in the one spelling that compares."""
+    """Returns the host name or address in `host[:port]`, without the brackets of IPv6, in a form that can be
+    compared."""
     name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
     return name.strip("[]").removesuffix(".").lower()
 

@@ -1,4 +1,4 @@
-"""The route table in OpenAPI 3.0: what is written here is only what the table cannot know, the shapes of bodies."""
+"""The OpenAPI 3.0 document, from the table of routes. This file adds the schemas of bodies, which the table lacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tiered_api.http.server import media_types
+from tiered_api.http.exchange import media_types
 from tiered_api.http.server.router import Route
 
 Schema = dict[str, Any]
@@ -159,7 +159,7 @@ SCHEMAS: dict[str, Schema] = {
 
 
 def openapi_document(routes: Iterable[Route]) -> dict[str, Any]:
-    """The whole document."""
+    """Returns the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)

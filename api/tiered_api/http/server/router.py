@@ -1,4 +1,4 @@
-"""Which route a request belongs to. A route is data: the same table answers requests and prints `/openapi.json`."""
+"""The routes and their look-up. A route is data: the same table serves requests and makes `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import cached_property
 
 from aiohttp import web
 
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest, percent_decode
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest, percent_decode
 
 Handler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 
 MATCH_CACHE_MAX = 4096
-"""Paths whose match is kept; when there are more, all are forgotten."""
+"""Most paths in the cache; at this limit, the cache is cleared."""
 CACHED_PATH_MAX = 512
 OBJECT_TYPES = (media_types.V2, media_types.JSON)
-"""Types of a body that a route has no use for."""
+"""Media types that a body of a route may not have."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Query:
 
 @dataclass(frozen=True)
 class Route:
-    """One operation. `path` holds `{argument}` segments; `takes` and `response_types` are media types, `body` and
-    `answer` names of schemas (`openapi.SCHEMAS`); the handler's docstring says what it does."""
+    """One operation. `path` has `{argument}` segments. `request_types` and `response_types` are media types,
+    `request_schema` and `response_schema` names in `openapi.SCHEMAS`. The handler's docstring is the summary."""
 
     method: str
     path: str
@@ -47,15 +47,15 @@ class Route:
 
     @cached_property
     def operation(self) -> str:
-        """The handler's name: unique, and what metrics call the route."""
+        """The handler's name: it is unique, and metrics use it."""
         module = self.handler.__module__.rpartition(".")[0].rpartition(".")[2]
         prefix = f"{module}_" if module in ("v2", "v3") else ""
         return prefix + self.handler.__name__
 
     def check_body_type(self, request: HttpRequest) -> None:
-        """Raises HttpError 415 when the Content-Type is none that the route takes. Every request that changes something
-        needs one, also without a body: pages of other sites then have to ask first (CORS), in vain. Before a DELETE
-        they always have to."""
+        """Raises `HttpError` 415 if the route does not accept the Content-Type. Every request that changes something
+        needs one, also without a body. So browsers send a preflight request for pages of other sites (CORS), which is
+        refused. For a DELETE they always send one."""
         kind = request.headers.get("Content-Type")
         if request.method in ("GET", "HEAD"):
             if kind is None or not self.request_types:
@@ -79,7 +79,7 @@ Match = tuple[dict[str, Route], dict[str, str]]
 
 
 class RouteTable:
-    """All routes, found by walking the path's segments. A segment is decoded after the split: `%2F` never splits."""
+    """All routes, found segment by segment. A segment is decoded after the path is split, so `%2F` never splits."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -103,7 +103,8 @@ class RouteTable:
         node.routes[route.method] = route
 
     def match(self, method: str, target: str) -> tuple[Route, dict[str, str]]:
-        """The route and its path arguments; HttpError 404 without one, 405 with `Allow` for another method."""
+        """Returns the route and its path arguments. Raises `HttpError` 404 without a route, 405 with `Allow` for
+        another method."""
         path = target.partition("?")[0]
         found = self._match_cache.get(path)
         if found is None:
@@ -118,7 +119,7 @@ class RouteTable:
             route = routes.get("GET")
         if route is None:
             allowed = sorted({*routes, "HEAD"} if "GET" in routes else routes)
-            raise HttpError(405, f"{method} is not possible here", (("Allow", ", ".join(allowed)),))
+            raise HttpError(405, f"this address does not support {method}", (("Allow", ", ".join(allowed)),))
         return route, arguments
 
     def _find_match(self, path: str) -> Match:
@@ -132,8 +133,8 @@ class RouteTable:
 
 
 def _find(node: _PathNode, segments: list[str]) -> Match | None:
-    """What is below `place` at `segments`. A name in the table goes first; where it leads nowhere it is an argument:
-    "-" stands for all topics where there is such a route, elsewhere for the topic of that name."""
+    """Returns the match of `segments` below `node`. A literal segment goes before an argument: "-" means all topics if
+    there is such a route, else the topic of that name."""
     if not segments:
         return (node.routes, {}) if node.routes else None
     segment, rest = segments[0], segments[1:]

@@ -1,15 +1,15 @@
-"""The HTTP interface as data: every operation there is. `/openapi.json` is printed from this table."""
+"""The HTTP interface as data: all operations. `/openapi.json` is made from this table."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from tiered_api.http import operations
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
-from tiered_api.http.server import media_types
 from tiered_api.http.server.openapi import openapi_document
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response
 from tiered_api.http.server.router import Handler, Query, Route, RouteTable
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2 import produce as v2_produce
@@ -215,12 +215,12 @@ ROUTES = (*OPERATIONS, *RECORDS, *V2, *V2_CONSUMERS, *V3_CLUSTER, *V3_TOPICS, *V
 
 
 async def openapi(request: HttpRequest) -> web.StreamResponse:
-    """This interface in OpenAPI's words."""
+    """Returns this OpenAPI document."""
     return json_response(openapi_document(table().routes))
 
 
 def table() -> RouteTable:
-    """All routes, ready to be searched."""
+    """Returns the table of all routes."""
     return _TABLE
 
 

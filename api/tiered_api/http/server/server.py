@@ -17,37 +17,38 @@ from tiered.broker.broker import Broker
 from tiered.errors import Corrupt, InvariantViolation
 from tiered.log_limiter import LogLimiter
 from tiered_api.http.consumers.instances import ConsumerInstances
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
+from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import error_response
 from tiered_api.http.group_lags import GroupLags
-from tiered_api.http.partitions import fast_produce
-from tiered_api.http.partitions.fast_produce import HeadCache
 from tiered_api.http.server.allowed_hosts import AllowedHosts
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
-from tiered_api.http.server.limits import HttpLimits
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import error_response
 from tiered_api.http.server.router import RouteTable
 from tiered_api.http.server.routes import table
+from tiered_api.http.v3 import fast_produce
+from tiered_api.http.v3.fast_produce import HeadCache
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 ANSWERED_WHILE_STARTING = ("healthz", "metrics", "get_node")
-"""What is answered before the broker serves; the rest has to be known first."""
+"""Operations that work before the broker serves."""
 ANSWERED_OVER_LIMIT = ("healthz", "metrics")
-"""What is answered when connections have run out: a broker that is only busy must not be taken for a dead one."""
+"""Operations that work when connections have run out, so that a busy broker is not taken for a dead one."""
 SPARE_CONNECTIONS_MAX = 16
-"""Connections above a limit that are open at once."""
+"""Most connections above a limit that are open at the same time."""
 TOO_MANY = "too many connections; tiered.http.connections.max and tiered.http.connections.max.per.ip bound them"
 
 
 class HttpConnection(web.RequestHandler):
-    """aiohttp's connection: counted, with errors below HTTP (a head that does not parse) in our form, and with the
-    short way for known requests (`quick.py`).
+    """aiohttp's connection with counts, with our form of errors for heads that do not parse, and with the short path
+    for known requests (`fast_produce.py`).
 
-    `is_spare`: it is above a limit, and for health and metrics only. `_opening` closes it where no request comes.
-    `_between`: aiohttp's parser holds nothing, the next byte begins a request. `_piece`: the bytes that came then, as
-    long as nothing came after them; if they turn out to be exactly one request, the parser holds nothing again.
+    `is_spare`: the connection is above a limit, and serves health and metrics only. `_first_request_timer` closes the
+    connection if no request comes. `_is_between_requests`: aiohttp's parser holds no bytes, and the next byte begins a
+    request. `_request_bytes` has the bytes that came then, until more come. If they are exactly one request, the parser
+    is empty again.
     """
 
     __slots__ = ("_first_request_timer", "_is_between_requests", "_peer_address", "_request_bytes", "is_spare")
@@ -74,7 +75,7 @@ class HttpConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def cancel_first_request_timer(self) -> None:
-        """A request has come, or none will."""
+        """Stops the timer: a request has come, or the connection is lost."""
         if self._first_request_timer is not None:
             self._first_request_timer.cancel()
             self._first_request_timer = None
@@ -90,7 +91,8 @@ class HttpConnection(web.RequestHandler):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        """Bytes that are not HTTP may break off a body that somebody waits for: aiohttp tells the next request only."""
+        """Passes bytes to aiohttp. Bytes that are not HTTP may end a body that a handler waits for, but aiohttp reports
+        them only to the next request. So this method fails the body."""
         super().data_received(data)
         message = self._messages[-1][0] if self._messages else None
         if message is None or isinstance(message, RawRequestMessage):
@@ -103,7 +105,7 @@ class HttpConnection(web.RequestHandler):
                 body.set_exception(malformed_head(400, message.message))
 
     def _try_fast_produce(self, data: bytes) -> bool:
-        """Takes the short way, when nothing else is under way here."""
+        """Serves a request by the short path, if the connection has no other work."""
         waiter, listener, transport = self._waiter, self._manager, self.transport
         if waiter is None or waiter.done() or self._messages or transport is None:
             return False
@@ -117,7 +119,8 @@ class HttpConnection(web.RequestHandler):
         return True
 
     def on_response(self, request: HttpRequest, response: web.StreamResponse) -> None:
-        """A request was answered the full way; looks whether its bytes are worth remembering."""
+        """Handles a response of the full path: remembers the head of the request for the short path, if that is
+        possible."""
         piece, self._request_bytes = self._request_bytes, b""
         end = piece.find(b"\r\n\r\n") + 4
         if not piece or "Transfer-Encoding" in request.headers or len(piece) - end != (request.content_length or 0):
@@ -130,7 +133,7 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Writes an answer; what the request held of the memory budget is free once it is out."""
+        """Writes a response, and releases the memory that the request held."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -138,7 +141,7 @@ class HttpConnection(web.RequestHandler):
                 request.set_held_memory(0)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Nothing to resume, nothing to do: aiohttp would parse no bytes again after each body."""
+        """Does nothing unless reading is paused: aiohttp would parse no bytes after each body."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -156,13 +159,13 @@ class HttpConnection(web.RequestHandler):
 
 
 def malformed_head(status: int, message: str | None) -> HttpError:
-    """What does not parse as HTTP, in the words of the parser."""
+    """Returns the error for a head that does not parse, with the parser's reason."""
     reason = (message or "bad head").splitlines()[0]
     return HttpError(status, f"malformed request: {reason}")
 
 
 class HttpListener(web.Server):
-    """Makes connections and requests, and sends each request through the table."""
+    """Makes connections and requests, and dispatches each request by the table."""
 
     def __init__(self, context: HttpContext, routes: RouteTable, hosts: AllowedHosts) -> None:
         limits = context.limits
@@ -191,8 +194,8 @@ class HttpListener(web.Server):
         return HttpConnection(self, loop=self._loop, **self._kwargs)
 
     def admit_connection(self, connection: HttpConnection, peer: str) -> bool:
-        """Counts a connection. False when it is above a limit: then it is a spare one, and may take the place of the
-        oldest of those."""
+        """Counts a connection. Returns False if it is above a limit: it is a spare one then, and may replace the oldest
+        spare one."""
         limits = self.context.limits
         if self._peers.total() < limits.connections and self._peers[peer] < limits.connections_per_peer:
             self._peers[peer] += 1
@@ -200,7 +203,7 @@ class HttpListener(web.Server):
         self.context.refused_connections.inc()
         suppressed = self._log_limiter.admit()
         if suppressed is not None:
-            log.warning("http connection refused peer=%s open=%d unsaid=%d", peer, self._peers.total(), suppressed)
+            log.warning("http connection refused peer=%s open=%d suppressed=%d", peer, self._peers.total(), suppressed)
         if len(self._spare_connections) >= SPARE_CONNECTIONS_MAX:
             oldest = next(iter(self._spare_connections))
             del self._spare_connections[oldest]
@@ -209,7 +212,7 @@ class HttpListener(web.Server):
         return False
 
     def remove_connection(self, connection: HttpConnection, peer: str) -> None:
-        """Counts a connection out."""
+        """Removes a connection from the count."""
         if connection.is_spare:
             self._spare_connections.pop(connection, None)
             return
@@ -228,13 +231,13 @@ class HttpListener(web.Server):
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> HttpRequest:
-        """What aiohttp calls for each parsed head."""
+        """Makes the request of a parsed head, for aiohttp."""
         assert isinstance(protocol, HttpConnection)
         protocol.cancel_first_request_timer()
         return HttpRequest(self.context, message, payload, protocol, writer, task, self._loop)
 
     async def handle_request(self, request: HttpRequest) -> web.StreamResponse:
-        """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
+        """Finds the route and runs its handler. Every error ends here, as a response in the form of all errors."""
         connection = request.protocol
         assert isinstance(connection, HttpConnection)
         begun_ns = self.context.clock.mono_ns()
@@ -283,33 +286,33 @@ class HttpServer:
         self._server = server
 
     async def close(self) -> None:
-        """Stops listening, lets requests finish for a moment, ends the rest."""
+        """Stops listening, lets requests finish for a moment, and ends the others."""
         self._server.close()
         self._listener.context.drain()
         self._listener.pre_shutdown()
         await self._listener.shutdown(5.0)
         await self._server.wait_closed()
-        await self._listener.context.instances.close()
+        await self._listener.context.service(ConsumerInstances).close()
         await self._listener.context.close()
 
 
 async def serve_http(node: Broker, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
-    """Serves `node` on host and port (0: any free one); `.url` says where."""
+    """Serves `node` on host and port (0: any free one); the result's `url` has the address."""
     context = HttpContext(node, limits or HttpLimits.from_settings(node.settings))
-    context.instances = ConsumerInstances(context)
-    context.group_lags = GroupLags(context)
+    context.add_service(ConsumerInstances(context))
+    context.add_service(GroupLags(context))
     listener = HttpListener(context, table(), AllowedHosts(node.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     if not is_loopback(bound_host):
-        log.warning("http is reachable from other machines and there is no login yet host=%s", bound_host)
+        log.warning("http is reachable from other machines without a login host=%s", bound_host)
     shown = f"[{bound_host}]" if ":" in bound_host else bound_host
     return HttpServer(listener, server, f"http://{shown}:{bound_port}")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """True if only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

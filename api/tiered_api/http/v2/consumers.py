@@ -1,8 +1,8 @@
 """REST v2 consumers: created in a group, subscribed or assigned, read, committed and deleted.
 
-They live where the group's coordinator is; a broker that is asked for one of another's sends the caller there (307).
-Unlike the REST Proxy a read answers as soon as there is a record, and a consumer with a subscription is there again
-after the broker was restarted.
+A consumer is on the broker that coordinates its group; other brokers redirect to this broker (307). Unlike in the REST
+Proxy, a read returns as soon as there is a record, and a consumer with a subscription is restored after a restart of
+the broker.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tiered.groups.requests import NO_OFFSET, PartitionOffset
 from tiered.ids import TopicPartition
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import METADATA_BYTES, ConsumerConfig, ConsumerInstance
-from tiered_api.http.consumers.instances import InstanceKey
-from tiered_api.http.consumers.member import Subscription
+from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
 from tiered_api.http.consumers.reading import poll_records
+from tiered_api.http.consumers.subscriptions import Subscription
 from tiered_api.http.consumers.topic_patterns import TopicPattern
-from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import (
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import (
     FORMAT_MISMATCH,
     INVALID_CONSUMER,
     PARTITION_NOT_FOUND,
     TOPIC_NOT_FOUND,
     HttpError,
 )
-from tiered_api.http.server.limits import Exhausted
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse, json_response
+from tiered_api.http.exchange.limits import Exhausted
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.v2.topics import v2_response
 
 RECORD_TYPES = {"binary": media_types.V2_BINARY, "json": media_types.V2_JSON}
@@ -50,7 +50,7 @@ OFFSET_MAX = (1 << 63) - 2
 
 
 async def _require_local_group(request: HttpRequest) -> str:
-    """The group, which this broker coordinates; HttpError 307 names the broker that does."""
+    """Returns the group if this broker coordinates it. Raises `HttpError` 307 to the broker that does."""
     group, context = request.args["group"], request.context
     leader = await retry_while_loading(context, lambda: find_coordinator(context, group))
     if leader != context.broker.settings.node_id:
@@ -59,13 +59,13 @@ async def _require_local_group(request: HttpRequest) -> str:
 
 
 async def _find_instance(request: HttpRequest) -> ConsumerInstance:
-    return await request.context.instances.find(
+    return await request.context.service(ConsumerInstances).find(
         InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer
     )
 
 
 async def _read_body(request: HttpRequest) -> dict[str, Any]:
-    """The body, if there is one, as an object."""
+    """Returns the body as an object; an empty one if there is no body."""
     data = await request.read_body()
     return await request.parse_json_object(data) if data else {}
 
@@ -78,24 +78,25 @@ def _no_content() -> HttpResponse:
 
 
 async def create_consumer(request: HttpRequest) -> web.StreamResponse:
-    """A new consumer in a group."""
+    """Creates a consumer in a group."""
     group = await _require_local_group(request)
     given = {NAME_ALIASES.get(name, name): value for name, value in (await _read_body(request)).items()}
     name = given.pop("name", None) or f"rest-consumer-{request.context.broker.settings.node_id}-{uuid.uuid4()}"
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         raise HttpError(422, f"the name has to be a string of at most {NAME_CHARACTERS} characters")
-    await request.context.instances.create(InstanceKey(group, name), parse_config(given), request.peer)
+    await request.context.service(ConsumerInstances).create(InstanceKey(group, name), parse_config(given), request.peer)
     path = f"/consumers/{quote(group, safe='')}/instances/{quote(name, safe='')}"
     return v2_response(request, {"instance_id": name, "base_uri": request.advertised_origin() + path})
 
 
 def parse_config(given: Mapping[str, Any]) -> ConsumerConfig:
-    """The settings of a consumer; HttpError 422 for one that is not known or cannot be."""
+    """Parses the settings of a consumer. Raises `HttpError` 422 for one that is unknown or has a bad value."""
     made: dict[str, Any] = {}
     for name, value in given.items():
         if name not in CONFIG_FIELDS:
             raise HttpError(
-                INVALID_CONSUMER, f"{name[:80]} is not a setting of a consumer; there are {', '.join(CONFIG_FIELDS)}"
+                INVALID_CONSUMER,
+                f"{name[:80]} is not a consumer setting; the settings are {', '.join(CONFIG_FIELDS)}",
             )
         field, take, allowed = CONFIG_FIELDS[name]
         made[field] = take(value)
@@ -130,12 +131,13 @@ CONFIG_FIELDS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "an integer from 0 on",
     ),
 }
-"""By name: the field of `Choices`, how a value is read (None: it cannot be), and what it may be in words."""
+"""By name: the field of `ConsumerConfig`, the parser of its value (None: bad value), and the allowed values in
+words."""
 
 
 async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
-    """The consumer leaves its group and is gone."""
-    await request.context.instances.delete(
+    """Deletes a consumer, which leaves its group."""
+    await request.context.service(ConsumerInstances).delete(
         InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer
     )
     return _no_content()
@@ -145,7 +147,7 @@ async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
 
 
 async def subscribe(request: HttpRequest) -> web.StreamResponse:
-    """Reads topics, by name or by a pattern, together with the others of its group."""
+    """Subscribes to topics, by name or by a pattern, as a member of its group."""
     instance, body = await _find_instance(request), await _read_body(request)
     topics, pattern = body.get("topics"), body.get("topic_pattern")
     if (topics is None) == (pattern is None):
@@ -165,12 +167,12 @@ def _parse_subscription(topics: Any, pattern: Any) -> Subscription:
     try:
         TopicPattern(pattern)
     except ValueError as error:
-        raise HttpError(422, f"topic_pattern is not taken: {error}") from None
+        raise HttpError(422, f"topic_pattern is not supported: {error}") from None
     return Subscription(pattern=pattern)
 
 
 async def get_subscription(request: HttpRequest) -> web.StreamResponse:
-    """The topics that it is subscribed to."""
+    """Returns the topics of the subscription."""
     instance = await _find_instance(request)
     membership = instance.member
     topics: tuple[str, ...] = ()
@@ -179,7 +181,7 @@ async def get_subscription(request: HttpRequest) -> web.StreamResponse:
             async with request.context.timeout(request.context.limits.job_seconds):
                 topics = await membership.subscribed_topics()
         except TimeoutError:
-            raise Exhausted("the topics of a pattern are not known in time") from None
+            raise Exhausted("matching the topics of a pattern took too long") from None
     return v2_response(request, {"topics": topics})
 
 
@@ -192,7 +194,7 @@ async def unsubscribe(request: HttpRequest) -> web.StreamResponse:
 
 
 async def assign(request: HttpRequest) -> web.StreamResponse:
-    """Reads these partitions, whatever others of the group read."""
+    """Assigns these partitions by hand, independent of the group's members."""
     instance, body = await _find_instance(request), await _read_body(request)
     partitions = [_check_partition(request, tp) for tp, _ in _parse_rows(body, "partitions")]
     async with instance.use():
@@ -201,21 +203,21 @@ async def assign(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_assignments(request: HttpRequest) -> web.StreamResponse:
-    """The partitions that it has now."""
+    """Returns the partitions that are assigned now."""
     instance = await _find_instance(request)
     mine = instance.manual_assignment if instance.member is None else instance.member.assigned or []
     return v2_response(request, {"partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in mine]})
 
 
 async def read_consumer(request: HttpRequest) -> web.StreamResponse:
-    """Records that it has not read yet, from any of its partitions."""
+    """Returns new records of any of its partitions."""
     instance = await _find_instance(request)
     kind = RECORD_TYPES[instance.config.format]
     if (
         media_types.negotiate_type(request.headers.get("Accept"), (kind, media_types.V2_JSON, media_types.V2_BINARY))
         != kind
     ):
-        raise HttpError(FORMAT_MISMATCH, f"this consumer gives {kind}: Accept has to take that")
+        raise HttpError(FORMAT_MISMATCH, f"this consumer returns {kind}: Accept has to allow it")
     limits = request.context.limits
     timeout_ms = request.query_integer("timeout", instance.config.timeout_ms, 0, instance.config.timeout_ms)
     async with instance.use():
@@ -231,7 +233,8 @@ async def read_consumer(request: HttpRequest) -> web.StreamResponse:
 
 
 async def commit(request: HttpRequest) -> web.StreamResponse:
-    """Commits all that was read, or the offsets that are named: those of the last records that were dealt with."""
+    """Commits all delivered records, or the named offsets. A named offset is that of the last record that was
+    processed."""
     instance, body = await _find_instance(request), await _read_body(request)
     async with instance.use():
         if "offsets" in body:
@@ -253,7 +256,7 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_committed(request: HttpRequest) -> web.StreamResponse:
-    """What the group committed of the partitions that the body names; what it never committed is left out."""
+    """Returns the committed offsets of the partitions in the body, without those that have none."""
     instance, body = await _find_instance(request), await _read_body(request)
     found = await instance.fetch_committed([tp for tp, _ in _parse_rows(body, "partitions")])
     rows = [
@@ -265,7 +268,7 @@ async def get_committed(request: HttpRequest) -> web.StreamResponse:
 
 
 async def seek(request: HttpRequest) -> web.StreamResponse:
-    """Goes on at these offsets, or at the first records at or after these times."""
+    """Moves the positions to offsets, or to the first records at or after timestamps."""
     instance, body = await _find_instance(request), await _read_body(request)
     if not {"offsets", "timestamps"} & body.keys():
         raise HttpError(422, "offsets or timestamps have to be given")
@@ -286,17 +289,17 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
 
 
 async def seek_to_beginning(request: HttpRequest) -> web.StreamResponse:
-    """Goes on at the first records of these partitions."""
+    """Moves the positions to the first records of these partitions."""
     return await _seek_to(request, 0)
 
 
 async def seek_to_end(request: HttpRequest) -> web.StreamResponse:
-    """Goes on behind the last records of these partitions."""
+    """Moves the positions past the last records of these partitions."""
     return await _seek_to(request, 1)
 
 
 async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
-    """Of each partition's bounds the first or the second."""
+    """Moves the positions to the first or the second of each partition's bounds."""
     instance, body = await _find_instance(request), await _read_body(request)
     async with instance.use():
         partitions = [tp for tp, _ in _parse_rows(body, "partitions")]

@@ -8,12 +8,12 @@ import orjson
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.exchange.request import HttpRequest, malformed_json
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.produce import RecordMetadata, append_many, find_topic
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v2
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.server.request import HttpRequest, malformed_json
-from tiered_api.http.server.responses import json_response
 from tiered_api.http.v2.topics import response_type
 
 FORMS = {
@@ -26,14 +26,14 @@ NOT_RETRIABLE, RETRIABLE = 1, 2
 
 
 async def produce_to_topic(request: HttpRequest) -> web.StreamResponse:
-    """Records to the partitions that they name, or that their keys belong to."""
+    """Appends records to the partitions that they name, or that their keys belong to."""
     form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
     topic = find_topic(request.context, request.args["topic"])
     return await _produce(request, topic, form, None)
 
 
 async def produce_to_partition(request: HttpRequest) -> web.StreamResponse:
-    """Records to one partition."""
+    """Appends records to one partition."""
     form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
     topic, number = find_topic(request.context, request.args["topic"]), request.path_number("partition")
     if number >= len(topic.partitions):
@@ -53,7 +53,7 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
 
 
 def parse_records(body: bytes, form: str, now_ms: int, partition: int | None) -> list[ProducerRecord]:
-    """The records of a body; HttpError 4xx when one of them cannot be taken: then none is."""
+    """Parses the records of a body. Raises `HttpError` 4xx if one of them is bad: then none is appended."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:

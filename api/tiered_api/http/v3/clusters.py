@@ -5,9 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered.metadata.image import BrokerImage
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.v3 import shapes
 from tiered_api.http.v3.shapes import Shape, check_cluster, link, list_response, related_link, short_list_response
 
@@ -27,24 +27,24 @@ def cluster_shape(request: HttpRequest) -> Shape:
 
 
 async def list_clusters(request: HttpRequest) -> web.StreamResponse:
-    """The one cluster that this broker belongs to."""
+    """Lists the one cluster that this broker belongs to."""
     return await short_list_response(request, "KafkaCluster", [cluster_shape(request)])
 
 
 async def get_cluster(request: HttpRequest) -> web.StreamResponse:
-    """The cluster."""
+    """Returns the cluster."""
     check_cluster(request)
     return json_response(cluster_shape(request))
 
 
 async def list_acls(request: HttpRequest) -> web.StreamResponse:
-    """The access rules: none, for there is no login yet and nobody is forbidden anything."""
+    """Lists the access rules: none, because there is no login yet and everything is allowed."""
     check_cluster(request)
     return await short_list_response(request, "KafkaAcl", [])
 
 
 def broker_of_path(request: HttpRequest) -> BrokerImage:
-    """The broker that the path names; HttpError 404 when there is none."""
+    """Returns the broker that the path names. Raises `HttpError` 404 if there is none."""
     number = request.path_number("broker")
     broker = request.context.broker.image.brokers.get(number)
     if broker is None:
@@ -53,20 +53,20 @@ def broker_of_path(request: HttpRequest) -> BrokerImage:
 
 
 async def list_brokers(request: HttpRequest) -> web.StreamResponse:
-    """All registered brokers."""
+    """Lists all registered brokers."""
     check_cluster(request)
     brokers = [broker for _, broker in sorted(request.context.broker.image.brokers.items())]
     return await list_response(request, "KafkaBroker", brokers, lambda broker: (shapes.broker_shape(request, broker),))
 
 
 async def get_broker(request: HttpRequest) -> web.StreamResponse:
-    """One broker."""
+    """Returns one broker."""
     check_cluster(request)
     return json_response(shapes.broker_shape(request, broker_of_path(request)))
 
 
 async def list_broker_replicas(request: HttpRequest) -> web.StreamResponse:
-    """The replicas on one broker."""
+    """Lists the replicas on one broker."""
     check_cluster(request)
     broker = broker_of_path(request).node_id
     replicas = [

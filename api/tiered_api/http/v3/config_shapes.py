@@ -1,4 +1,4 @@
-"""Settings as REST v3 shows them: the value in force, and every place that has a say in it, the strongest first."""
+"""Settings as REST v3 objects: the value in force, and all its sources, the strongest first."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tiered.metadata.config_sources import (
     topic_config_entries,
 )
 from tiered.metadata.image import TopicImage
-from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.v3.shapes import Shape, base_shape, link
 
 TYPES = {"boolean": "BOOLEAN", "integer": "LONG", "number": "DOUBLE", "text": "STRING", "list": "LIST"}
 
 
 def config_shape(request: HttpRequest, kind: str, url: str, names: tuple[object, ...], shown: ConfigEntry) -> Shape:
-    """One setting as v3 shows it."""
+    """Returns one setting as a v3 object."""
     return base_shape(request, kind, url, *names, "config", shown.row.name) | {
         "name": shown.row.name,
         "value": shown.value,
@@ -34,7 +34,7 @@ def config_shape(request: HttpRequest, kind: str, url: str, names: tuple[object,
 
 
 def topic_configs(request: HttpRequest, topic: TopicImage) -> dict[str, Shape]:
-    """All settings of a topic by name."""
+    """Returns all settings of a topic by name."""
     node = request.context.broker
     settings = topic_config_entries(node.image, node.startup_settings, topic)
     more = {"topic_name": topic.name}
@@ -42,7 +42,7 @@ def topic_configs(request: HttpRequest, topic: TopicImage) -> dict[str, Shape]:
 
 
 def broker_configs(request: HttpRequest, node_id: int) -> dict[str, Shape]:
-    """All settings of a broker by name; those of another broker as far as the cluster knows them."""
+    """Returns all settings of a broker by name; of another broker, those that the metadata has."""
     node = request.context.broker
     settings = broker_config_entries(node.image, node.startup_settings, node_id)
     more = {"broker_id": node_id}
@@ -50,7 +50,7 @@ def broker_configs(request: HttpRequest, node_id: int) -> dict[str, Shape]:
 
 
 def cluster_configs(request: HttpRequest) -> dict[str, Shape]:
-    """What is set for all brokers, by name."""
+    """Returns the cluster-wide settings of brokers, by name."""
     settings = cluster_config_entries(request.context.broker.image)
     return _shapes(request, "KafkaClusterConfig", (), (), settings, {"config_type": "BROKER"})
 

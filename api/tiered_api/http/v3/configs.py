@@ -1,4 +1,4 @@
-"""REST v3: settings of topics, of one broker and of all brokers are listed, set and returned to their defaults."""
+"""REST v3: the settings of topics, of one broker and of the whole cluster: listed, set and reset."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import TopicImage
+from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response, no_content
 from tiered_api.http.partitions.produce import find_topic
-from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response, no_content
 from tiered_api.http.v3.clusters import broker_of_path
 from tiered_api.http.v3.config_shapes import broker_configs, cluster_configs, topic_configs
 from tiered_api.http.v3.shapes import Shape, check_cluster, list_response, short_list_response
 from tiered_api.http.v3.topics import boolean_field, config_text
 
 TOPIC_BYTES = 30_000
-"""What the settings of one topic come to in a list, about."""
+"""Approximate size of one topic's settings in a list."""
 
 
 def _find_config(shapes: Mapping[str, Shape], name: str) -> Shape:
@@ -35,7 +35,7 @@ def _find_config(shapes: Mapping[str, Shape], name: str) -> Shape:
 
 
 async def _parse_changes(request: HttpRequest, rows: Mapping[str, SettingRow]) -> tuple[dict[str, str | None], bool]:
-    """The changes of `{"data": [{name, value, operation}], "validate_only"}`."""
+    """Parses the changes of `{"data": [{name, value, operation}], "validate_only"}`."""
     body = await request.read_json_object()
     data = body.get("data")
     if not isinstance(data, list) or not data:
@@ -45,7 +45,7 @@ async def _parse_changes(request: HttpRequest, rows: Mapping[str, SettingRow]) -
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise HttpError(422, "each entry of data needs a name")
         if entry["name"] in changes:
-            raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} is there twice")
+            raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} appears twice")
         changes[entry["name"]] = _parse_change(entry)
         if changes[entry["name"]] is None:
             _check_resettable(rows, entry["name"])
@@ -60,13 +60,13 @@ def _parse_change(entry: dict[str, Any]) -> str | None:
 
 
 def _check_resettable(rows: Mapping[str, SettingRow], name: str) -> None:
-    """HttpError 400 for a setting that is not known: returning it to its default would silently do nothing."""
+    """Raises `HttpError` 400 for an unknown setting: a reset to its default would silently do nothing."""
     if name not in rows:
         raise HttpError(BAD_REQUEST, f"{name[:80]!r}: unknown setting")
 
 
 async def _parse_value(request: HttpRequest, rows: Mapping[str, SettingRow]) -> str | None:
-    """The value of `{"value": ...}`; null returns to the default."""
+    """Parses the value of `{"value": ...}`; null means a reset to the default."""
     body = await request.read_json_object()
     if "value" not in body:
         raise HttpError(422, "value is missing")
@@ -85,12 +85,12 @@ def _topic(request: HttpRequest) -> TopicImage:
 
 
 async def list_topic_configs(request: HttpRequest) -> web.StreamResponse:
-    """The settings of a topic."""
+    """Lists the settings of a topic."""
     return await short_list_response(request, "KafkaTopicConfig", [*topic_configs(request, _topic(request)).values()])
 
 
 async def list_all_topic_configs(request: HttpRequest) -> web.StreamResponse:
-    """The settings of all topics."""
+    """Lists the settings of all topics."""
     check_cluster(request)
     topics = [topic for _, topic in sorted(request.context.broker.image.topics.items())]
     return await list_response(
@@ -99,7 +99,7 @@ async def list_all_topic_configs(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_topic_config(request: HttpRequest) -> web.StreamResponse:
-    """One setting of a topic."""
+    """Returns one setting of a topic."""
     return json_response(_find_config(topic_configs(request, _topic(request)), request.args["config"]))
 
 
@@ -141,7 +141,7 @@ def _broker(request: HttpRequest) -> int:
 
 
 def _require_local_broker(request: HttpRequest) -> int:
-    """This broker, or one that is away and cannot be asked; HttpError 307 to another one."""
+    """Returns the broker if it is this one, or one that is unreachable. Raises `HttpError` 307 to any other broker."""
     node_id, node = _broker(request), request.context.broker
     if node_id != node.settings.node_id and node.image.brokers[node_id].live:
         raise request.context.remote_brokers.redirect_error(request.target, node_id, "knows its settings")
@@ -149,14 +149,14 @@ def _require_local_broker(request: HttpRequest) -> int:
 
 
 async def list_broker_configs(request: HttpRequest) -> web.StreamResponse:
-    """The settings of a broker; 307 to that one, which alone knows what it was started with."""
+    """Lists the settings of a broker; 307 to that broker, which alone knows the values that it was started with."""
     return await short_list_response(
         request, "KafkaBrokerConfig", [*broker_configs(request, _require_local_broker(request)).values()]
     )
 
 
 async def list_all_broker_configs(request: HttpRequest) -> web.StreamResponse:
-    """The settings of all brokers."""
+    """Lists the settings of all brokers."""
     check_cluster(request)
     brokers = sorted(request.context.broker.image.brokers)
     return await list_response(
@@ -165,7 +165,7 @@ async def list_all_broker_configs(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_broker_config(request: HttpRequest) -> web.StreamResponse:
-    """One setting of a broker; 307 to that one."""
+    """Returns one setting of a broker; 307 to that broker."""
     return json_response(_find_config(broker_configs(request, _require_local_broker(request)), request.args["config"]))
 
 
@@ -198,13 +198,13 @@ async def alter_broker_configs(request: HttpRequest) -> web.StreamResponse:
 
 
 async def list_cluster_configs(request: HttpRequest) -> web.StreamResponse:
-    """What is set for all brokers."""
+    """Lists the cluster-wide settings of brokers."""
     check_cluster(request)
     return await short_list_response(request, "KafkaClusterConfig", [*cluster_configs(request).values()])
 
 
 async def get_cluster_config(request: HttpRequest) -> web.StreamResponse:
-    """One setting for all brokers."""
+    """Returns one cluster-wide setting of brokers."""
     check_cluster(request)
     return json_response(_find_config(cluster_configs(request), request.args["config"]))
 
@@ -218,7 +218,7 @@ async def set_cluster_config(request: HttpRequest) -> web.StreamResponse:
 
 
 async def reset_cluster_config(request: HttpRequest) -> web.StreamResponse:
-    """Takes one setting for all brokers back."""
+    """Resets one setting for all brokers."""
     check_cluster(request)
     return await _alter_broker(request, ALL_BROKERS, {_check_known(broker_rows(), request.args["config"]): None}, False)
 

@@ -1,4 +1,4 @@
-"""REST v3: consumer groups, their members, what is assigned to each, and how far behind they are."""
+"""REST v3: consumer groups, their members, assignments and lag."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from aiohttp import web
 from tiered.errors import Code
 from tiered.groups.requests import DescribedMember, DescribeGroupReply
 from tiered.ids import TopicPartition
+from tiered_api.http.exchange.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.groups import (
     GroupDescription,
     describe_group,
@@ -17,9 +20,6 @@ from tiered_api.http.groups import (
     fetch_end_offsets,
     list_all_groups,
 )
-from tiered_api.http.server.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response
 from tiered_api.http.v3.shapes import Shape, base_shape, check_cluster, link, list_response, related_link
 from tiered_api.kafka.client.group_member import read_assignment
 
@@ -27,7 +27,7 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class PartitionLag(NamedTuple):
-    """How far a group has read one partition. `member` is who has it now, if anybody."""
+    """The position of a group in one partition. `member` has the partition now, if any."""
 
     tp: TopicPartition
     committed_offset: int
@@ -36,12 +36,12 @@ class PartitionLag(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Records that are there and not read."""
+        """Number of records that exist and are not read."""
         return max(self.end_offset - self.committed_offset, 0)
 
 
 async def _find_group(request: HttpRequest) -> GroupDescription:
-    """The group that the path names; HttpError 404 when there is none."""
+    """Returns the group that the path names. Raises `HttpError` 404 if there is none."""
     check_cluster(request)
     name = request.args["group"]
     found = await describe_group(request.context, name)
@@ -62,8 +62,7 @@ def _member(request: HttpRequest, group: DescribeGroupReply) -> DescribedMember:
 
 
 async def _lags(request: HttpRequest, group: DescribeGroupReply) -> list[PartitionLag]:
-    """One for each offset that the group committed, in order. A partition that nobody leads, or that is gone, is left
-    out."""
+    """Returns the lag of each committed offset, in order. A partition that is deleted or has no leader is left out."""
     owners = {tp: member for member in group.members for tp in read_assignment(member.assignment)}
     committed = {
         TopicPartition(row.topic, row.partition): row.offset
@@ -150,32 +149,32 @@ def _owner(member: DescribedMember | None, prefix: str = "") -> dict[str, Any]:
 
 
 async def list_consumer_groups(request: HttpRequest) -> web.StreamResponse:
-    """The consumer groups of all brokers."""
+    """Lists the consumer groups of all brokers."""
     check_cluster(request)
     groups = await list_all_groups(request.context)
     return await list_response(request, "KafkaConsumerGroup", groups, lambda group: (group_shape(request, group),))
 
 
 async def get_consumer_group(request: HttpRequest) -> web.StreamResponse:
-    """One consumer group."""
+    """Returns one consumer group."""
     return json_response(group_shape(request, await _find_group(request)))
 
 
 async def list_consumers(request: HttpRequest) -> web.StreamResponse:
-    """The members of a group."""
+    """Lists the members of a group."""
     group = await _group(request)
     members = group.members
     return await list_response(request, "KafkaConsumer", members, lambda each: (consumer_shape(request, group, each),))
 
 
 async def get_consumer(request: HttpRequest) -> web.StreamResponse:
-    """One member."""
+    """Returns one member."""
     group = await _group(request)
     return json_response(consumer_shape(request, group, _member(request, group)))
 
 
 async def list_assignments(request: HttpRequest) -> web.StreamResponse:
-    """The partitions that a member has now."""
+    """Lists the partitions that are assigned to a member."""
     group = await _group(request)
     member = _member(request, group)
     places = sorted(read_assignment(member.assignment))
@@ -185,7 +184,7 @@ async def list_assignments(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_assignment(request: HttpRequest) -> web.StreamResponse:
-    """One partition that a member has now."""
+    """Returns one partition that is assigned to a member."""
     group = await _group(request)
     member, tp = _member(request, group), TopicPartition(request.args["topic"], request.path_number("partition"))
     if tp not in read_assignment(member.assignment):
@@ -194,14 +193,14 @@ async def get_assignment(request: HttpRequest) -> web.StreamResponse:
 
 
 async def list_lags(request: HttpRequest) -> web.StreamResponse:
-    """How far the group is behind, partition by partition."""
+    """Lists the lag of a group by partition."""
     group = await _group(request)
     lags = await _lags(request, group)
     return await list_response(request, "KafkaConsumerLag", lags, lambda lag: (lag_shape(request, group, lag),))
 
 
 async def get_lag(request: HttpRequest) -> web.StreamResponse:
-    """How far the group is behind in one partition."""
+    """Returns the lag of a group in one partition."""
     group, tp = await _group(request), TopicPartition(request.args["topic"], request.path_number("partition"))
     for lag in await _lags(request, group):
         if lag.tp == tp:
@@ -210,7 +209,7 @@ async def get_lag(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_lag_summary(request: HttpRequest) -> web.StreamResponse:
-    """The sum of all lags, and the greatest one with who has it."""
+    """Returns the sum of all lags, and the greatest lag with its member."""
     group = await _group(request)
     lags = await _lags(request, group)
     if not lags:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
+from tiered_api.http.exchange.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.produce import find_partition, find_topic
 from tiered_api.http.partitions.remote_partition import fetch_bounds
-from tiered_api.http.server.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response
 from tiered_api.http.v3.shapes import (
     check_cluster,
     list_response,
@@ -21,7 +21,7 @@ from tiered_api.http.v3.shapes import (
 
 
 def partition_of_path(request: HttpRequest) -> tuple[TopicImage, int]:
-    """Topic and number; HttpError 404 (40403, as v3 has it) when there is no such partition."""
+    """Returns topic and partition number. Raises `HttpError` 404 (v3's code 40403) if there is no such partition."""
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     number = request.path_number("partition")
@@ -31,7 +31,7 @@ def partition_of_path(request: HttpRequest) -> tuple[TopicImage, int]:
 
 
 async def list_partitions(request: HttpRequest) -> web.StreamResponse:
-    """The partitions of a topic."""
+    """Lists the partitions of a topic."""
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     numbers = range(len(topic.partitions))
@@ -41,13 +41,13 @@ async def list_partitions(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_partition(request: HttpRequest) -> web.StreamResponse:
-    """One partition."""
+    """Returns one partition."""
     topic, number = partition_of_path(request)
     return json_response(partition_shape(request, topic, number))
 
 
 async def get_partition_offset(request: HttpRequest) -> web.StreamResponse:
-    """The first offset that can be read and the one after the last; `offset_type` asks for one of them."""
+    """Returns the first offset that can be read and the one after the last; `offset_type` selects one of them."""
     topic, number = partition_of_path(request)
     start, end = await fetch_bounds(find_partition(request.context, topic, number))
     offsets = {"earliest_offset": start, "latest_offset": end}
@@ -62,14 +62,14 @@ async def get_partition_offset(request: HttpRequest) -> web.StreamResponse:
 
 
 async def list_all_reassignments(request: HttpRequest) -> web.StreamResponse:
-    """The partitions that are moving to other brokers."""
+    """Lists the partitions that are moving to other brokers."""
     check_cluster(request)
     topics = [topic for _, topic in sorted(request.context.broker.image.topics.items())]
     return await _list_reassignments(request, *topics)
 
 
 async def list_reassignments(request: HttpRequest) -> web.StreamResponse:
-    """The partitions of a topic that are moving to other brokers."""
+    """Lists the partitions of a topic that are moving to other brokers."""
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     return await _list_reassignments(request, topic)
@@ -86,13 +86,13 @@ async def _list_reassignments(request: HttpRequest, *topics: TopicImage) -> web.
 
 
 async def get_reassignment(request: HttpRequest) -> web.StreamResponse:
-    """The brokers that a partition is moving to and from: none while it is not."""
+    """Returns the brokers that a partition is moving to and from; none if it is not moving."""
     topic, number = partition_of_path(request)
     return json_response(reassignment_shape(request, topic, number))
 
 
 async def list_replicas(request: HttpRequest) -> web.StreamResponse:
-    """The replicas of a partition."""
+    """Lists the replicas of a partition."""
     topic, number = partition_of_path(request)
     partition = topic.partitions[number]
     shapes = [replica_shape(request, topic, number, partition, broker) for broker in partition.replicas]
@@ -100,7 +100,7 @@ async def list_replicas(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_replica(request: HttpRequest) -> web.StreamResponse:
-    """One replica."""
+    """Returns one replica."""
     topic, number = partition_of_path(request)
     partition, broker = topic.partitions[number], request.path_number("broker")
     if broker not in partition.replicas:

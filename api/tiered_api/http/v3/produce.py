@@ -8,39 +8,20 @@ import orjson
 from aiohttp import web
 
 from tiered.records.native import json_spans
+from tiered_api.http.exchange.errors import INVALID_BATCH, HttpError
+from tiered_api.http.exchange.request import HttpRequest, malformed_json
+from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_one, find_topic
-from tiered_api.http.partitions.record_formats import ProducerRecord, format_timestamp, parse_record_v3
-from tiered_api.http.server.errors import INVALID_BATCH, HttpError
-from tiered_api.http.server.request import HttpRequest, malformed_json
-from tiered_api.http.server.responses import HttpResponse, json_response
+from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
+from tiered_api.http.v3.produce_reports import ProduceReports
 from tiered_api.http.v3.shapes import check_cluster
 from tiered_api.http.v3.streaming import serve_stream
 
 ID_CHARACTERS = 80
 
 
-class ProduceReports:
-    """Prints what became of the records of one topic. Built once per request, formatted once per record."""
-
-    def __init__(self, cluster_id: str, topic: str) -> None:
-        names = orjson.dumps({"cluster_id": cluster_id, "topic_name": topic})[1:-1]
-        self._start = b'{"error_code":200,' + names + b',"partition_id":%d,"offset":%d,"timestamp":"%b"'
-
-    def format_success(self, record: ProducerRecord, metadata: RecordMetadata) -> bytes:
-        """The report of a record that was appended."""
-        report = self._start % (metadata.partition, metadata.offset, format_timestamp(metadata.timestamp).encode())
-        for name, kind, data in (("key", record.kinds[0], record.key), ("value", record.kinds[1], record.value)):
-            if data is not None:
-                report += b',"%b":{"type":"%b","size":%d}' % (name.encode(), kind.encode(), len(data))
-        return report + b"}"
-
-    def format_failure(self, error: HttpError) -> bytes:
-        """The report of one that was not."""
-        return orjson.dumps({"error_code": error.error_code, "message": error.message})
-
-
 async def produce_records(request: HttpRequest) -> web.StreamResponse:
-    """One record: its report and its status. Chunked, or several records: a stream of reports, status 200."""
+    """Appends one record: its report is the response. Chunked, or several records: a stream of reports, status 200."""
     cluster_id = check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     reports = ProduceReports(cluster_id, topic.name)
@@ -59,7 +40,7 @@ async def produce_records(request: HttpRequest) -> web.StreamResponse:
 
 
 def _is_stream(body: bytes) -> bool:
-    """Whether a body that is not one JSON value begins with a whole one and goes on."""
+    """True if the body is not one JSON value, but begins with a whole one and continues."""
     try:
         spans, _ = json_spans(body)
         if not spans or not body[spans[0][1] :].strip():
@@ -71,7 +52,7 @@ def _is_stream(body: bytes) -> bool:
 
 
 async def produce_batch(request: HttpRequest) -> web.StreamResponse:
-    """Up to a limit of records with ids of the caller's; 207 with the lists of successes and failures."""
+    """Appends up to a limit of records with ids of the client; 207 with the lists of successes and failures."""
     cluster_id = check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     entries = _parse_entries(await request.read_json_object(), request.context.limits.batch_entries)
@@ -95,7 +76,7 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
 
 
 def _parse_entries(body: dict[str, Any], limit: int) -> list[tuple[str, Any]]:
-    """(id, entry) pairs; HttpError 422 (code 42208) when the batch as a whole cannot be taken."""
+    """Returns (id, entry) pairs. Raises `HttpError` 422 (code 42208) if the whole batch is malformed."""
     entries = body.get("entries")
     if not isinstance(entries, list) or not entries:
         raise HttpError(INVALID_BATCH, "entries has to be an array that is not empty")
@@ -107,6 +88,6 @@ def _parse_entries(body: dict[str, Any], limit: int) -> list[tuple[str, Any]]:
         if not isinstance(name, str) or not 0 < len(name) <= ID_CHARACTERS:
             raise HttpError(INVALID_BATCH, f"each entry needs an id of 1 to {ID_CHARACTERS} characters")
         if name in named:
-            raise HttpError(INVALID_BATCH, f"the id {name!r} is there twice")
+            raise HttpError(INVALID_BATCH, f"the id {name!r} appears twice")
         named[name] = entry
     return list(named.items())

@@ -10,24 +10,24 @@ from urllib.parse import quote
 import orjson
 
 from tiered.metadata.image import BrokerImage, PartitionImage, TopicImage
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.limits import Exhausted
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.limits import Exhausted
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse
 
 Shape = dict[str, Any]
 T = TypeVar("T")
 
 ITEMS_PER_TURN = 50
-"""Items of a list that are made before others get their turn."""
+"""Items of a list that are made before other requests get their turn."""
 UNCOUNTED_ITEMS_MAX = 100
-"""Items of a list that is not counted: one that a full budget must not hold up."""
+"""Items of a list that does not count against the memory budget, so that a full budget does not delay it."""
 ITEM_BYTES = 1_000
-"""What an item of a list comes to, about; more is taken where it comes to more."""
+"""Estimated size of an item of a list; more memory is taken for larger items."""
 
 
 def check_cluster(request: HttpRequest) -> str:
-    """The cluster id of the path, which has to be ours; HttpError 404 otherwise."""
+    """Returns the cluster id of the path. Raises `HttpError` 404 if it is not ours."""
     name = request.args["cluster"]
     if name != request.context.broker.cluster_id:
         raise HttpError(404, f"cluster {name[:80]!r} cannot be found")
@@ -35,14 +35,14 @@ def check_cluster(request: HttpRequest) -> str:
 
 
 def link(request: HttpRequest, *segments: object) -> str:
-    """The address of something below this cluster."""
+    """Returns the URL of an object below this cluster."""
     path = "/".join(quote(str(segment), safe=":") for segment in segments)
     root = f"{request.origin()}/v3/clusters/{quote(request.context.broker.cluster_id, safe='')}"
     return f"{root}/{path}" if path else root
 
 
 def resource(cluster_id: str, *segments: object) -> str:
-    """Confluent's resource name: `crn:///kafka=.../topic=...`; segments are kinds and names in turn."""
+    """Returns Confluent's resource name: `crn:///kafka=.../topic=...`; segments are kinds and names in turn."""
     pairs = zip(segments[::2], segments[1::2], strict=True)
     return f"crn:///kafka={cluster_id}" + "".join(f"/{kind}={name}" for kind, name in pairs)
 
@@ -54,10 +54,11 @@ async def list_response(
     shapes: Callable[[T], Iterable[Shape]],
     item_bytes: int = ITEM_BYTES,
 ) -> HttpResponse:
-    """A list, whole: there are no further pages. `shapes` gives what the list says of an item.
+    """Returns a whole list: there are no further pages. `shapes` yields the object of each item.
 
-    A list that is long counts against the memory budget, and others have their turn while it is made. `Exhausted` when
-    there is no room for it in time, or never."""
+    A long list counts against the memory budget, and other requests get their turn while it is made. Raises `Exhausted`
+    if there is no room for it in time, or never.
+    """
     counted = len(items) > UNCOUNTED_ITEMS_MAX
     if counted:
         await request.reserve_memory(len(items) * item_bytes)
@@ -70,7 +71,7 @@ async def list_response(
         if made:
             parts.append(orjson.dumps(made)[1:-1])
             size += len(parts[-1])
-        if 2 * size > request.context.budget.size:  # the pieces, and the answer that they become
+        if 2 * size > request.context.budget.size:  # the pieces, and the response that they become
             raise Exhausted(f"the list has more than {size} bytes")
         if counted and 2 * size > request.held_bytes:
             request.set_held_memory(2 * size)
@@ -83,7 +84,7 @@ async def list_response(
 
 
 async def short_list_response(request: HttpRequest, kind: str, made: Sequence[Shape]) -> HttpResponse:
-    """A list of a few objects, or of those that are there already."""
+    """Returns a short list, or one whose objects exist already."""
     return await list_response(request, kind, made, lambda shape: (shape,))
 
 
@@ -92,7 +93,7 @@ def related_link(url: str) -> Shape:
 
 
 def base_shape(request: HttpRequest, kind: str, url: str, *names: object) -> Shape:
-    """What every object begins with."""
+    """Returns the first fields of every object."""
     cluster_id = request.context.broker.cluster_id
     return {
         "kind": kind,

@@ -1,42 +1,39 @@
 """The produce stream: concatenated JSON in, one report per record out, in order.
 
-What one chunk brings goes into one batch per partition, so the price of a batch is shared by all records of a chunk.
+The records of one chunk go into one batch per partition, so they share the cost of a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import orjson
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
 from tiered.records.native import json_spans
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.decompress import Inflater, new_inflater
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest, malformed_json
+from tiered_api.http.exchange.responses import abort_connection, open_stream
 from tiered_api.http.partitions.produce import RecordMetadata, append_many
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
-from tiered_api.http.server import media_types
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.decompress import Inflater, new_inflater
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest, malformed_json
-from tiered_api.http.server.responses import abort_connection, open_stream
-
-if TYPE_CHECKING:
-    from tiered_api.http.v3.produce import ProduceReports
+from tiered_api.http.v3.produce_reports import ProduceReports
 
 PIECE_BYTES = 1 << 16
 SMALL_PIECE_BYTES = 1 << 14
 RESCAN_BYTES_PER_SECOND = 100_000_000
-"""A long record that trickles in is looked at again and again from its start: no faster than this."""
+"""Speed limit for a long record that arrives in small pieces, which is scanned again from its start after each."""
 
 
 async def serve_stream(
     request: HttpRequest, topic: TopicImage, reports: ProduceReports, body: bytes | None = None
 ) -> web.StreamResponse:
-    """Serves the stream to its end: that of the client, a body that cannot be JSON, or the limit of time. The answer
-    begins with the first report: a client that sees it earlier may think that it need not send more."""
+    """Serves the stream until the client ends it, the body is malformed, or the time limit is reached. The response
+    begins with the first report: a client that sees a response earlier may stop sending."""
     response = open_stream(media_types.JSON)
     pieces = _request_chunks(request) if body is None else _split_body(body)
     splitter = JsonSplitter(request.context.limits.record_bytes)
@@ -62,8 +59,8 @@ async def serve_stream(
 
 
 class JsonSplitter:
-    """Cuts concatenated JSON into its values. What comes after a fault is not looked at; `check` raises the fault, once
-    the values before it are dealt with."""
+    """Cuts concatenated JSON into its values. Bytes after a malformed value are ignored. `raise_fault` raises the
+    error, once the values before it are handled."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -72,11 +69,11 @@ class JsonSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a value whose end has not come."""
+        """Bytes of a value whose end has not arrived."""
         return len(self._rest)
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The values that are whole now."""
+        """Returns the values that are complete now."""
         data = self._rest + piece if self._rest else piece
         texts: list[bytes] = []
         try:
@@ -93,14 +90,14 @@ class JsonSplitter:
         return texts
 
     def finish(self) -> list[bytes]:
-        """The values that only the end of the stream makes whole: a bare number."""
+        """Returns the values that only the end of the stream completes: a bare number."""
         texts = self.feed(b"\n") if self._rest else []
         if self._rest.strip() and self._fault is None:
             self._fault = HttpError(400, "malformed JSON: the stream ends inside a record")
         return texts
 
     def raise_fault(self) -> None:
-        """HttpError 400 for bytes that cannot become JSON, 413 for a value that is too long."""
+        """Raises `HttpError` 400 for bytes that cannot become JSON, 413 for a value that is too long."""
         if self._fault is not None:
             raise self._fault
 
@@ -151,14 +148,14 @@ async def _split_body(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _request_chunks(request: HttpRequest) -> AsyncIterator[bytes]:
-    """The client's pieces. A client that waits to be asked for them (`Expect`) is asked now, before any answer."""
+    """Returns the client's chunks. A client that waits for permission (`Expect`) gets it now, before any response."""
     opened = new_inflater(request.headers.get("Content-Encoding", ""))
     request.send_continue()
     return _read_chunks(request, opened)
 
 
 async def _read_chunks(request: HttpRequest, opened: Inflater | None) -> AsyncIterator[bytes]:
-    """What the client sends, decompressed, until it ends, falls silent, grows too old or the server closes."""
+    """Yields what the client sends, decompressed, until the stream ends, is silent or too old, or the server closes."""
     limits = request.context.limits
     until = asyncio.get_running_loop().time() + limits.stream_seconds
     while asyncio.get_running_loop().time() < until:

@@ -1,4 +1,4 @@
-"""REST v3: topics are listed, created, described, given more partitions and deleted."""
+"""REST v3: topics are listed, created, described, deleted, and get more partitions."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 from aiohttp import web
 
 from tiered.controller.requests import CreatePartitions, CreateTopic, DeleteTopic
+from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response, no_content
 from tiered_api.http.partitions.produce import find_topic
-from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response, no_content
 from tiered_api.http.v3.shapes import check_cluster, list_response, topic_shape
 
 MAX_INT = (1 << 31) - 1
 
 
 async def list_topics(request: HttpRequest) -> web.StreamResponse:
-    """All topics."""
+    """Lists all topics."""
     check_cluster(request)
     topics = [topic for _, topic in sorted(request.context.broker.image.topics.items())]
     return await list_response(request, "KafkaTopic", topics, lambda topic: (topic_shape(request, topic),))
 
 
 async def get_topic(request: HttpRequest) -> web.StreamResponse:
-    """One topic."""
+    """Returns one topic."""
     check_cluster(request)
     return json_response(topic_shape(request, find_topic(request.context, request.args["topic"])))
 
 
 async def create_topic(request: HttpRequest) -> web.StreamResponse:
-    """A new topic: 201; with `validate_only` nothing but the checks: 200."""
+    """Creates a topic: 201; with `validate_only` it is only checked: 200."""
     check_cluster(request)
     wanted = parse_creation(await request.read_json_object())
     topic = await request.context.broker.submit(wanted)
@@ -42,7 +42,7 @@ async def create_topic(request: HttpRequest) -> web.StreamResponse:
 
 
 def parse_creation(body: dict[str, Any]) -> CreateTopic:
-    """What a body asks for; HttpError 400 or 422 names the field that is wrong."""
+    """Parses the body of a creation. Raises `HttpError` 400 or 422 with the field that is wrong."""
     name = body.get("topic_name")
     if not isinstance(name, str):
         raise HttpError(422, "topic_name has to be a string")
@@ -62,7 +62,7 @@ def parse_creation(body: dict[str, Any]) -> CreateTopic:
 
 
 def positive_integer(body: dict[str, Any], name: str) -> int:
-    """A positive integer, or -1 when it is not there."""
+    """Returns a positive integer, or -1 if the field is missing."""
     value = body.get(name)
     if value is None:
         return -1
@@ -72,7 +72,7 @@ def positive_integer(body: dict[str, Any], name: str) -> int:
 
 
 def boolean_field(body: dict[str, Any], name: str) -> bool:
-    """A boolean, false when it is not there."""
+    """Returns a boolean, False if the field is missing."""
     value = body.get(name, False)
     if not isinstance(value, bool):
         raise HttpError(422, f"{name} has to be true or false")
@@ -80,7 +80,7 @@ def boolean_field(body: dict[str, Any], name: str) -> bool:
 
 
 def _assignments(value: Any) -> Sequence[Sequence[int]]:
-    """`{"0": [1, 2], "1": [2, 3]}` as a list in the order of the partitions."""
+    """Returns `{"0": [1, 2], "1": [2, 3]}` as a list in the order of the partitions."""
     wrong = HttpError(BAD_REQUEST, 'replicas_assignments has to be {"0": [brokers...], "1": ...} without a gap')
     if not isinstance(value, dict) or set(value) != {str(n) for n in range(len(value))}:
         raise wrong
@@ -92,20 +92,20 @@ def _assignments(value: Any) -> Sequence[Sequence[int]]:
 
 
 def _configs(value: Any) -> dict[str, str]:
-    """`[{"name", "value"}]` as a dict; entries without a value keep the default."""
+    """Returns `[{"name", "value"}]` as a dict; entries without a value keep the default."""
     configs: dict[str, str] = {}
     for entry in [] if value is None else value if isinstance(value, list) else [None]:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise HttpError(422, "configs has to be an array of objects with name and value")
         if entry["name"] in configs:
-            raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} is there twice")
+            raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} appears twice")
         if entry.get("value") is not None:
             configs[entry["name"]] = config_text(entry["value"])
     return configs
 
 
 def config_text(value: Any) -> str:
-    """A config value as Kafka writes it: clients send strings, people send numbers and booleans."""
+    """Returns a config value as Kafka writes it: clients send strings, users also numbers and booleans."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -116,7 +116,7 @@ def config_text(value: Any) -> str:
 
 
 async def grow_topic(request: HttpRequest) -> web.StreamResponse:
-    """More partitions: `partitions_count` is the new total."""
+    """Adds partitions: `partitions_count` is the new total."""
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     body = await request.read_json_object()
@@ -129,7 +129,7 @@ async def grow_topic(request: HttpRequest) -> web.StreamResponse:
 
 
 async def delete_topic(request: HttpRequest) -> web.StreamResponse:
-    """The topic is gone at once; its objects in the bucket go after a delay."""
+    """Deletes a topic at once; its objects in the bucket are deleted after a delay."""
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     await request.context.broker.submit(DeleteTopic(topic.name))

@@ -1,9 +1,8 @@
-"""A client of a Kafka cluster, over the Net and Clock ports: the same code serves the command line, brokers among each
-other and simulated ones.
+"""A client of a Kafka cluster over the Net and Clock ports, for the command line, for brokers and for simulations.
 
-It keeps one connection to each broker that it needs and a small view of the cluster: brokers, leaders, coordinators.
-Nothing is sent twice by itself, since only the caller knows what may be: a request that was sent and not answered is
-`Unavailable`. Connecting is tried again with growing pauses, for as long as the client is patient.
+It keeps one connection to each broker that it needs, and a small view of the cluster: brokers, leaders, coordinators.
+It repeats no request, because only the caller knows if that is safe: a request that was sent without a reply is
+`Unavailable`. Connecting is retried with growing pauses, up to `retry_seconds`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CODES = {code.number: code for code in Code}
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     host: str
     port: int
@@ -44,18 +43,19 @@ class Address(NamedTuple):
 
 
 def code_from_number(number: int) -> Code:
-    """The error code of a number on the wire."""
+    """Returns the error code of a number on the wire."""
     return _CODES.get(number, Code.UNKNOWN_SERVER_ERROR)
 
 
 def to_refused(number: int, subject: str, message: str | None = None) -> Refused:
-    """A broker's no: its code by name, and its own words where it has some."""
+    """Returns the refusal of a broker: its code by name, and its message if there is one."""
     name = code_name(number)
     return Refused(code_from_number(number), f"{subject}: {message} ({name})" if message else f"{subject}: {name}")
 
 
 class KafkaClient:
-    """A view of one cluster. `timeout` bounds each request, `patience` how long brokers that were there are sought."""
+    """A client with its view of one cluster. `timeout` bounds each request. `retry_seconds` bounds the retries while
+    known brokers are unreachable."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class KafkaClient:
 
     @property
     def timeout_ms(self) -> int:
-        """What a broker is told about how long a request may take: less than we wait, so that it answers first."""
+        """The time limit that requests carry: less than the client's own, so that the broker replies first."""
         return int(self.timeout * 900)
 
     async def close(self) -> None:
@@ -95,28 +95,28 @@ class KafkaClient:
     async def send(
         self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
     ) -> A:
-        """The answer of a broker: of `node`, or of any."""
+        """Sends a request to broker `node_id`, or to any broker. Returns the reply."""
         connection = await (self._connect_any() if node_id is None else self._connect_to(node_id))
         return await connection.send(request, response_type, self.timeout if timeout is None else timeout)
 
     async def send_without_reply(self, request: Message, *, node_id: int) -> None:
-        """Sends a request that is not answered."""
+        """Sends a request that has no reply."""
         await (await self._connect_to(node_id)).send_without_reply(request, self.timeout)
 
     async def send_to_controller(self, request: Message, response_type: type[A]) -> A:
-        """The answer of the controller, or of the broker that passes requests on to it."""
+        """Sends a request to the controller, or to the broker that forwards requests to it. Returns the reply."""
         got = await self.fetch_metadata([])
         node = got.controller_id if got.controller_id in self.brokers else None
         return await self.send(request, response_type, node_id=node)
 
     async def fetch_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
-        """What the cluster says of topics (None: of all), which the view then knows too."""
+        """Fetches the metadata of topics (None: of all), and updates the view with it."""
         names = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=create)
         try:
             got = await self.send(request, MetadataResponse)
         except Unavailable as fault:
-            # A connection that died unnoticed: it costs nothing to ask once more, over another one.
+            # The connection was dead and nobody knew: a retry over another one costs nothing.
             if fault.final or not self.brokers:
                 raise
             got = await self.send(request, MetadataResponse)
@@ -132,13 +132,13 @@ class KafkaClient:
         return got
 
     def add_broker(self, node_id: int, host: str, port: int) -> None:
-        """A broker said where another one is."""
+        """Adds the address of a broker that a reply names."""
         self.brokers[node_id] = Address(host, port)
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
     async def fetch_topic(self, name: str, *, create: bool = False) -> MetadataResponseTopic:
-        """One topic as the cluster has it now. Refused when it does not have it."""
+        """Returns one topic by the cluster's current metadata. Raises `Refused` if there is none."""
         got = (await self.fetch_metadata([name], create=create)).topics
         if not got:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name}: UNKNOWN_TOPIC_OR_PARTITION")
@@ -149,7 +149,7 @@ class KafkaClient:
     async def group_by_leader(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, Refused]]:
-        """Partitions by the node that leads them, and a refusal for each that none leads."""
+        """Groups partitions by the node that leads them; returns a refusal for each partition without a leader."""
         wanted = list(partitions)
         unknown = sorted({tp.topic for tp in wanted if tp not in self._leaders})
         why: dict[str, int] = {}
@@ -166,22 +166,22 @@ class KafkaClient:
         return shares, leaderless
 
     def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
-        """They turned out to be led by another broker: the cluster is asked again."""
+        """Drops the leaders of these partitions from the view, so that the next request fetches metadata."""
         for tp in partitions:
             self._leaders.pop(tp, None)
 
     # -- patience -----------------------------------------------------------------------------------------------------
 
     def new_deadline(self) -> int:
-        """When patience ends that begins now, on the monotonic clock."""
+        """Returns the end of retries that start now, on the monotonic clock."""
         return self.clock.mono_ns() + self._retry_ns
 
     def has_passed(self, deadline: int) -> bool:
-        """Whether a deadline has passed."""
+        """True if the deadline has passed."""
         return self.clock.mono_ns() >= deadline
 
     def backoffs(self) -> Iterator[Callable[[], Awaitable[None]]]:
-        """Endless turns of a loop that tries again; each gives a pause to make before the next, longer every time."""
+        """Yields, for each try, the function that pauses before the next try; pauses grow, and there is no end."""
         seconds = BACKOFF_FIRST_SECONDS
         while True:
             yield partial(self.clock.sleep, seconds)
@@ -190,8 +190,8 @@ class KafkaClient:
     # -- connections --------------------------------------------------------------------------------------------------
 
     async def _connect_any(self) -> BrokerConnection:
-        """A connection to whichever broker answers. The first contact is tried once; a cluster that was there is sought
-        for longer."""
+        """Connects to any broker that replies. The first contact is tried once; a cluster that was reachable before is
+        retried for longer."""
         deadline = self.new_deadline()
         for pause in self.backoffs():
             for connection in self._connections.values():
@@ -229,7 +229,7 @@ class KafkaClient:
         raise AssertionError("pauses never end")
 
     async def _open(self, address: Address) -> BrokerConnection:
-        """The connection to an address, opened when there is none; two callers share it."""
+        """Returns the connection to an address, opened if there is none; concurrent callers share it."""
         async with self._locks.setdefault(address, asyncio.Lock()):
             connection = self._connections.get(address)
             if connection is None or connection.closed:

@@ -1,7 +1,8 @@
-"""One connection to a broker, from the client's side: requests pipelined, answers told apart by correlation id.
+"""One connection to a broker, on the client's side: requests are pipelined, replies are matched by correlation id.
 
-The versions of a broker are asked first (ApiVersions, with the fallback of KIP-511); every request then goes out at the
-highest version that both sides know. Whatever goes wrong with a connection ends it: all that wait on it are told.
+The client asks for the versions of a broker first (ApiVersions, with the fallback of KIP-511). It then sends each
+request in the highest version that both sides know. Any error ends the connection, and fails all requests that wait on
+it.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, 
 from tiered_api.kafka.protocol.schema import Message, Versions
 
 FRAME_MAX = 256 << 20
-"""Bytes of the largest answer that is taken: what stands between a stranger at that address and all memory."""
+"""Largest accepted reply in bytes: no process at that address can make the client use all memory."""
 UNADVERTISED = Versions(0, 0)
-"""Of requests for our brokers alone, which do not offer them: the caller knows whom it asks."""
+"""Versions of requests for our brokers alone, which ApiVersions does not list: the caller knows its broker."""
 IN_FLIGHT_MAX = 16
 FIRST_BUFFER_BYTES = 64 << 10
-"""Larger frames get their memory as they arrive in pieces of this size doubled, so that a length alone costs none."""
+"""Larger frames get their memory as they arrive, in pieces that double from this size, so that a length field alone
+costs no memory."""
 LAST_VERSION_WITH_NAMES = {0: 12, 1: 12, 8: 9, 9: 9}
-"""Highest version of Produce, Fetch, OffsetCommit and OffsetFetch that names topics; later ones know only their ids."""
+"""Highest version of Produce, Fetch, OffsetCommit and OffsetFetch that names topics; later ones use ids only."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -37,15 +39,15 @@ A = TypeVar("A", bound=Message)
 
 
 class _InFlightRequest(NamedTuple):
-    """A request whose answer is not here."""
+    """A request without its reply."""
 
     name: str
     future: asyncio.Future[memoryview]
 
 
 class BrokerConnection:
-    """An open connection. `closed` says why it is of no use any more; None while it is. Large answers are received in
-    `memory`."""
+    """An open connection. `closed` is the reason why it cannot be used any more; None while it can. Large replies are
+    received in `buffers`."""
 
     def __init__(self, stream: Stream, address: str, client_id: str, buffers: ResponseBuffers | None = None) -> None:
         self.address = address
@@ -67,8 +69,8 @@ class BrokerConnection:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def send(self, request: Message, response_type: type[A], timeout: float, version: int | None = None) -> A:
-        """The answer to a request. Unavailable when the connection is lost or the time is over (the connection then
-        ends too), Refused(UNSUPPORTED_VERSION) when the broker does not know such requests."""
+        """Sends a request and returns the reply. Raises `Unavailable` if the connection is lost or the time is over,
+        which closes the connection; `Refused` (UNSUPPORTED_VERSION) if the broker does not support the request."""
         version = self.choose_version(request) if version is None else version
         name = type(request).__name__.removesuffix("Request")
         frame = await self._exchange(request, version, name, timeout)
@@ -83,7 +85,7 @@ class BrokerConnection:
             raise Corrupt(f"{name} does not parse: {error}", where=self.address) from None
 
     async def send_without_reply(self, request: Message, timeout: float) -> None:
-        """Sends a request that has no answer (a produce request with acks=0); returns when all of it is sent."""
+        """Sends a request that has no reply (a produce request with acks=0); returns when all of it is sent."""
         try:
             async with asyncio.timeout(timeout):
                 async with self._permits:
@@ -95,7 +97,7 @@ class BrokerConnection:
             raise self.closed
 
     def choose_version(self, request: Message) -> int:
-        """The highest version that both sides know."""
+        """Returns the highest version that both sides know."""
         key, ours, _ = request.spec
         theirs = self.versions.get(key, UNADVERTISED if key in OPERATOR_APIS else Versions(1, 0))
         high = min(ours.high, theirs.high, LAST_VERSION_WITH_NAMES.get(key, ours.high))
@@ -105,7 +107,7 @@ class BrokerConnection:
         return high
 
     async def negotiate(self, timeout: float) -> None:
-        """Asks which versions the broker knows."""
+        """Fetches the versions that the broker knows."""
         version = ApiVersionsRequest.spec.versions.high
         request = ApiVersionsRequest(
             client_software_name="tiered", client_software_version=tiered.__version__.replace("+", "-")
@@ -134,13 +136,13 @@ class BrokerConnection:
                 self._send(request, version, _InFlightRequest(name, answer))
                 return await answer
         except TimeoutError:
-            # An answer that did not come holds up all answers behind it.
+            # A missing reply blocks all replies behind it.
             raise self._fail_connection(
                 Unavailable(f"{self.address} did not answer {name} within {timeout:g} s")
             ) from None
 
     def _send(self, request: Message, version: int, in_flight: _InFlightRequest | None = None) -> None:
-        """Hands a request to the socket. When that finds the connection lost, whoever awaits the answer is told."""
+        """Writes a request to the socket. If the connection is lost, the request of the caller fails."""
         if self.closed:
             raise self.closed
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -190,7 +192,7 @@ class BrokerConnection:
         return f"{self.address} closed the connection" + (f" instead of answering {first.name}" if first else "")
 
     def _on_buffer_full(self) -> None:
-        """The buffer is full: a length, a part of a frame, or its end."""
+        """Handles a full buffer: a length, a part of a frame, or its end."""
         if not self._frame_size:
             (self._frame_size,) = _LENGTH.unpack(self._receive_buffer)
             if not 4 <= self._frame_size <= FRAME_MAX:
@@ -220,7 +222,7 @@ class BrokerConnection:
             awaited.future.set_result(frame)
 
     def _fail_connection(self, why: Unavailable) -> Unavailable:
-        """Ends the connection, once, and tells all that wait. Gives `why` back, to be raised."""
+        """Ends the connection, once, and fails all requests in flight. Returns `why` for the caller to raise."""
         if self.closed is None:
             self.closed = why
             self._stream.close()
@@ -234,7 +236,7 @@ class BrokerConnection:
 
 
 async def open_connection(net: Net, host: str, port: int, client_id: str, timeout: float) -> BrokerConnection:
-    """A connection whose versions are known. Unavailable when nobody answers there, or nobody who speaks Kafka."""
+    """Opens a connection and fetches its versions. Raises `Unavailable` if no broker that speaks Kafka replies."""
     stream = await net.connect(host, port, timeout)
     connection = BrokerConnection(stream, f"{host}:{port}", client_id)
     try:
@@ -246,7 +248,7 @@ async def open_connection(net: Net, host: str, port: int, client_id: str, timeou
 
 
 def _skip_sent(parts: Sequence[memoryview], sent: int) -> list[memoryview]:
-    """What is left of `parts` after `sent` bytes."""
+    """Returns the rest of `parts` after `sent` bytes."""
     for at, part in enumerate(parts):
         if sent < len(part):
             return [part[sent:], *parts[at + 1 :]]

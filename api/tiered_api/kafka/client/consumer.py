@@ -1,4 +1,4 @@
-"""Reading records: long polls at every leader, batches checked and opened, positions that only move forward."""
+"""A consumer: long polls at every leader, batches checked and decoded, positions that only move forward."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FETCH_BYTES = 16 << 20
 PARTITION_BYTES = 1 << 20
 LOST_LEADER_BACKOFF_SECONDS = 0.2
 ABORT = 0
-"""Type of the transaction marker that says: what this producer wrote does not count."""
+"""Type of the marker of an aborted transaction: records of this producer do not count."""
 
 DECODED_MAX = 200_000
-"""Records and headers that one fetch of a partition hands out before it ends with a whole batch."""
+"""Most records and headers that one fetch of a partition returns; it ends with a whole batch."""
 
 
 class FetchedBatch(NamedTuple):
-    """The records of one batch from the position on, and what the partition said of itself."""
+    """The records of one batch from the position on, and the offsets of the partition."""
 
     tp: TopicPartition
     header: BatchHeader
@@ -51,7 +51,8 @@ class FetchedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class _ReadFailure:
-    """A partition whose leader refuses it: since when in a row, until when it is left alone, and for how long then."""
+    """A partition that its leader refuses to serve: the start of the failures, the time of the next try, and the
+    pauses."""
 
     since_ns: int
     retry_at_ns: int
@@ -60,7 +61,7 @@ class _ReadFailure:
 
 @dataclass(slots=True)
 class _Position:
-    """Where reading goes on."""
+    """The next offset to read of a partition."""
 
     offset: int
     aborted_producers: set[int] = field(default_factory=set)
@@ -68,8 +69,9 @@ class _Position:
 
 
 class KafkaConsumer:
-    """Reads the partitions that it is given. `trimmed` counts offsets that were deleted before they were read. `warn`
-    hears once why a partition cannot be read for the moment; it is tried again for as long as a request may take."""
+    """A consumer of assigned partitions. `skipped_offsets` counts offsets that were deleted before they were read.
+    `warn` is called once if a partition cannot be read for the moment; reads are retried for the time limit of a
+    request."""
 
     def __init__(
         self,
@@ -97,27 +99,27 @@ class KafkaConsumer:
         self.skipped_offsets = 0
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Reads these partitions and no others, each from its offset on."""
+        """Assigns exactly these partitions, each from its offset on."""
         self._positions = {tp: _Position(offset) for tp, offset in offsets.items()}
 
     def unassign(self, tp: TopicPartition) -> None:
-        """Reads this partition no more."""
+        """Stops reading this partition."""
         self._positions.pop(tp, None)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition."""
+        """Returns the next offset of each partition."""
         return {tp: position.offset for tp, position in self._positions.items()}
 
     async def close(self) -> None:
-        """Ends the polls that are under way."""
+        """Ends the polls in flight."""
         for task in self._fetches.values():
             task.cancel()
         await asyncio.gather(*self._fetches.values(), return_exceptions=True)
         self._fetches.clear()
 
     async def poll(self) -> list[FetchedBatch]:
-        """What one leader has: maybe nothing, after its longest wait. `Refused` when a partition cannot be read,
-        `Unavailable` when it could not be for as long as a request may take."""
+        """Returns the batches of one leader; may be empty after its longest wait. Raises `Refused` if a partition
+        cannot be read, `Unavailable` if that lasted for the time limit of a request."""
         await self._start_fetches()
         if not self._fetches:
             await self._client.clock.sleep(self._backoff_seconds())
@@ -139,8 +141,8 @@ class KafkaConsumer:
         return out
 
     async def _reset_out_of_range(self) -> None:
-        """Partitions that do not have the offset that was asked for: what was deleted is passed over, what is not there
-        yet is refused. (The answer to the fetch may not say where the log begins: Kafka's does not.)"""
+        """Handles partitions that do not have the requested offset: skips deleted offsets, refuses future ones. (The
+        reply to the fetch may lack the log start: Kafka's does.)"""
         strays = sorted(self._out_of_range & self._positions.keys())
         self._out_of_range.clear()
         starts = await list_offsets_at(self._client, strays, EARLIEST)
@@ -155,7 +157,8 @@ class KafkaConsumer:
                 raise Refused(Code.OFFSET_OUT_OF_RANGE, why)
 
     async def _handle_lost_leader(self, fault: Unavailable, offsets: Mapping[TopicPartition, int]) -> None:
-        """A leader is gone: what it led is asked of another, as long as the client is patient."""
+        """Handles a lost leader: fetches metadata until its partitions have another leader, or the time for retries is
+        over."""
         if self._retry_until is None:
             self._retry_until = self._client.new_deadline()
         if fault.final or self._client.has_passed(self._retry_until):
@@ -166,7 +169,7 @@ class KafkaConsumer:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     async def _start_fetches(self) -> None:
-        """A poll at every leader that has none under way."""
+        """Starts a poll at every leader that has none in flight."""
         asked = {tp for share in self._requested_offsets.values() for tp in share}
         now_ns = self._client.clock.mono_ns()
         idle = [tp for tp, each in self._positions.items() if tp not in asked and not _is_backing_off(each, now_ns)]
@@ -185,7 +188,7 @@ class KafkaConsumer:
             if node not in self._fetches:
                 self._requested_offsets[node] = {tp: self._positions[tp].offset for tp in share}
                 request = self._make_request(self._requested_offsets[node])
-                # Broker's wait and ours: the answer may come that much later.
+                # The waits of broker and client: the reply may come that much later.
                 timeout = self._client.timeout + self._max_wait_ms / 1000
                 poll = self._client.send(request, FetchResponse, node_id=node, timeout=timeout)
                 self._fetches[node] = asyncio.get_running_loop().create_task(poll, name=f"fetch-{node}")
@@ -226,7 +229,7 @@ class KafkaConsumer:
         return out
 
     def _handle_error(self, tp: TopicPartition, position: _Position, got: PartitionData) -> None:
-        """Goes on after an error where that can be."""
+        """Continues after an error if that is possible."""
         code = code_from_number(got.error_code)
         if code in STALE_LEADER_CODES:
             self._client.forget_leaders([tp])
@@ -237,7 +240,7 @@ class KafkaConsumer:
             raise to_refused(got.error_code, str(tp))
 
     def _back_off(self, tp: TopicPartition, position: _Position, code: Code) -> None:
-        """Leaves a partition alone for a moment: not at first where it is only led elsewhere by now."""
+        """Postpones the next read of a partition. The first error causes no pause if only the leader has moved."""
         now_ns = self._client.clock.mono_ns()
         trouble = position.failure
         if trouble is None:
@@ -250,14 +253,13 @@ class KafkaConsumer:
         trouble.retry_at_ns = now_ns + int(next(trouble.backoffs) * 1e9)
 
     def _backoff_seconds(self) -> float:
-        """Until the first partition that is left alone may be asked for again; where there is none, the longest wait of
-        a poll."""
+        """Returns the time until the first failed partition is retried; without one, the longest wait of a poll."""
         now_ns = self._client.clock.mono_ns()
         until = [each.failure.retry_at_ns for each in self._positions.values() if each.failure is not None]
         return max(0.0, (min(until) - now_ns) / 1e9) if until else self._max_wait_ms / 1000
 
     def _decode_batches(self, tp: TopicPartition, position: _Position, got: PartitionData) -> list[FetchedBatch]:
-        """The batches of one partition; the last one may be cut short and is then fetched again."""
+        """Decodes the batches of one partition. The last one may be cut short, and is then fetched again."""
         objects = 0
         walked = native.walk(got.records)
         if walked.why and not (walked.why == "short" and walked.batches):
@@ -295,7 +297,7 @@ def _is_backing_off(position: _Position, now_ns: int) -> bool:
 
 
 def _backoffs(first: float) -> Iterator[float]:
-    """Seconds between tries, without an end."""
+    """Yields the seconds between retries, without an end."""
     yield first
     seconds = BACKOFF_FIRST_SECONDS
     while True:
@@ -304,5 +306,5 @@ def _backoffs(first: float) -> Iterator[float]:
 
 
 def _is_abort(marker: Record) -> bool:
-    """Whether a control record says that a transaction was aborted: its key is version and type, two bytes each."""
+    """True if a control record aborts a transaction: its key is version and type, two bytes each."""
     return marker.key is not None and len(marker.key) >= 4 and int.from_bytes(marker.key[2:4], "big") == ABORT

@@ -1,6 +1,6 @@
-"""A member of a consumer group, by the classic protocol: joins, keeps its place with heartbeats, commits, leaves.
+"""A member of a consumer group, by the classic protocol: joins, sends heartbeats, commits, leaves.
 
-It offers the range assignor, which every client knows. As leader of a generation it assigns for all of them.
+It offers the range assignor, which every client knows. As leader of a generation it assigns for all members.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REBALANCE_MS = 60_000
 HEARTBEAT_SECONDS = 3.0
 ASSIGNOR = "range"
 CONSUMER_PROTOCOL_VERSION = 0
-"""Version of subscription and assignment that is written: all that the range assignor needs, and all read it."""
+"""Version of written subscriptions and assignments: enough for the range assignor, and known to all clients."""
 REJOIN_CODES = {Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS}
 
 
@@ -51,7 +51,7 @@ class ConsumerGroupMember:
         self._heartbeat_task: asyncio.Task[None] | None = None
 
     async def join(self) -> list[TopicPartition]:
-        """Takes part in a generation and gives the partitions that are this member's in it."""
+        """Joins a generation and returns the partitions that are assigned to this member in it."""
         await self._stop_heartbeats()
         while True:
             joined = await self._join()
@@ -66,7 +66,8 @@ class ConsumerGroupMember:
         return mine
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits. Nothing is committed when this member lost its place: another one reads on from the last commit."""
+        """Commits offsets. Commits nothing if this member lost its membership: the next owner continues at the last
+        commit."""
         if not offsets or self._generation < 0:
             return
         got: PartitionOutcomes[int] = await commit_offsets(
@@ -80,7 +81,7 @@ class ConsumerGroupMember:
                 self.must_rejoin.set()
 
     async def leave(self) -> None:
-        """Gives the place up, so that the others need not wait for the session to end."""
+        """Leaves the group, so that the other members need not wait for the session to end."""
         await self._stop_heartbeats()
         if self._id:
             identity = [MemberIdentity(member_id=self._id)]
@@ -143,7 +144,7 @@ class ConsumerGroupMember:
         return code_from_number(got.error_code), read_assignment(got.assignment)
 
     async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """The leader's part: shares for all members."""
+        """Returns the shares of all members, if this member is the leader."""
         subscriptions = {member.member_id: read_subscription(member.metadata) for member in joined.members}
         names = sorted({topic for topics in subscriptions.values() for topic in topics})
         got = await self._client.fetch_metadata(names)
@@ -154,7 +155,7 @@ class ConsumerGroupMember:
         ]
 
     def _reset_generation(self, code: Code) -> None:
-        """The coordinator does not know this member in this generation."""
+        """Resets the generation: the coordinator does not know this member in it."""
         self._generation = -1
         if code is Code.UNKNOWN_MEMBER_ID:
             self._id = ""
@@ -162,7 +163,7 @@ class ConsumerGroupMember:
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
     async def _send_heartbeats(self) -> None:
-        """Ends when the place is lost; whoever reads then joins anew."""
+        """Sends heartbeats until the membership is lost; the reader then joins anew."""
         code = Code.NONE
         while code not in REJOIN_CODES:
             await self._client.clock.sleep(HEARTBEAT_SECONDS)
@@ -188,7 +189,8 @@ class ConsumerGroupMember:
 def assign_range(
     subscriptions: Mapping[str, Iterable[str]], counts: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Each topic's partitions in order, cut into as many runs as members want it; the first ones may be one longer."""
+    """Assigns each topic's partitions in order, as one run for each subscribed member; the first runs may be longer by
+    one."""
     out: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
     for topic, count in sorted(counts.items()):
         members = sorted(member for member, topics in subscriptions.items() if topic in topics)
@@ -202,7 +204,7 @@ def assign_range(
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions of an assignment in the form of Kafka's consumers; none when it is in another form."""
+    """Returns the partitions of an assignment in the form of Kafka's consumers; none for another form."""
     try:
         version = min(int.from_bytes(data[:2], "big"), ConsumerProtocolAssignment.spec.versions.high)
         got = decode(ConsumerProtocolAssignment, version, data, 2)
@@ -220,7 +222,7 @@ def read_subscription(data: bytes) -> list[str]:
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """The reverse of `read_assignment`."""
+    """Reverses `read_assignment`."""
     topics: dict[str, AssignedTopic] = {}
     for name, number in partitions:
         topics.setdefault(name, AssignedTopic(topic=name)).partitions.append(number)

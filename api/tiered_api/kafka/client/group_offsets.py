@@ -1,4 +1,4 @@
-"""What groups have committed: read, written and deleted at their coordinators."""
+"""The committed offsets of groups: read, written and deleted at their coordinators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
 
 
 async def fetch_committed_offsets(client: KafkaClient, group: str) -> dict[TopicPartition, int]:
-    """All offsets that a group has committed. Refused when its coordinator cannot say."""
+    """Returns all offsets that a group has committed. Raises `Refused` if its coordinator cannot return them."""
     request = OffsetFetchRequest(
         group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)]
     )
@@ -56,7 +56,7 @@ async def commit_offsets(
     generation_id: int = -1,
     member_id: str = "",
 ) -> PartitionOutcomes[int]:
-    """Commits offsets, as a member or (without one) for a group that has none; the outcome by partition."""
+    """Commits offsets, as a member or for a group without members; returns the outcome by partition."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, partition), offset in offsets.items():
         topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
@@ -76,14 +76,14 @@ async def commit_offsets(
 
 
 def _commit_error_code(got: OffsetCommitResponse) -> int:
-    """That of the first partition: a coordinator that is none says it for all alike."""
+    """Returns the code of the first partition: a broker that is not the coordinator returns the same for all."""
     return next((each.error_code for topic in got.topics for each in topic.partitions), 0)
 
 
 async def delete_offsets(
     client: KafkaClient, group: str, partitions: Mapping[str, list[int]]
 ) -> PartitionOutcomes[None]:
-    """Deletes committed offsets; the outcome by partition."""
+    """Deletes committed offsets; returns the outcome by partition."""
     request = OffsetDeleteRequest(
         group_id=group,
         topics=[

@@ -1,5 +1,4 @@
-"""Who leads what: requests about partitions and groups, sent to the broker that can answer them, and sent again when
-it turned out to be another one."""
+"""Requests about partitions and groups, sent to the leader or coordinator, and sent again if it has moved."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
 from tiered_api.kafka.protocol.schema import Message
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-"""Timestamps that ListOffsets gives a meaning of their own."""
+"""Timestamps with a special meaning in ListOffsets."""
 STALE_LEADER_CODES = {
     Code.NOT_LEADER_OR_FOLLOWER,
     Code.LEADER_NOT_AVAILABLE,
@@ -28,7 +27,7 @@ STALE_LEADER_CODES = {
     Code.REPLICA_NOT_AVAILABLE,
     Code.KAFKA_STORAGE_ERROR,
 }
-"""The partition is led by another broker, or by none for the moment."""
+"""The partition is led by another broker, or has no leader at present."""
 STALE_COORDINATOR_CODES = {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_LOAD_IN_PROGRESS}
 
 W = TypeVar("W")
@@ -36,7 +35,7 @@ V = TypeVar("V")
 A = TypeVar("A", bound=Message)
 
 PartitionOutcomes = dict[TopicPartition, V | Refused]
-"""By partition: the value, or why there is none."""
+"""By partition: the value, or the refusal."""
 
 
 async def send_to_leaders(
@@ -46,8 +45,8 @@ async def send_to_leaders(
     response_type: type[A],
     read_response: Callable[[A], Iterable[tuple[TopicPartition, int, V]]],
 ) -> PartitionOutcomes[V]:
-    """One request to each leader for its partitions. What failed for want of the right leader is asked again until the
-    client's patience is over; each partition has its own outcome."""
+    """Sends one request to each leader for its partitions. Partitions with a wrong leader are retried for the client's
+    `retry_seconds`. Each partition has its own outcome."""
     out: PartitionOutcomes[V] = {}
     left = dict(requested)
     deadline = client.new_deadline()
@@ -58,7 +57,7 @@ async def send_to_leaders(
             try:
                 got = await client.send(make_request({tp: left[tp] for tp in share}), response_type, node_id=node)
             except Unavailable:
-                client.forget_leaders(share)  # it may be gone for good
+                client.forget_leaders(share)  # it may have stopped for good
                 raise
             for tp, number, value in read_response(got):
                 out[tp] = to_refused(number, str(tp)) if number else value
@@ -84,8 +83,8 @@ async def send_to_coordinator(
     read_error_code: Callable[[A], int],
     timeout: float | None = None,
 ) -> A:
-    """The answer of a group's coordinator. While there is none, or it loads, it is asked again until the client's
-    patience is over; the last answer is then the answer."""
+    """Sends a request to a group's coordinator and returns the reply. While there is none, or it loads, it is retried
+    for the client's `retry_seconds`; then the last reply is returned."""
     deadline = client.new_deadline()
     for pause in client.backoffs():
         node = await find_coordinator(client, group, deadline)
@@ -102,7 +101,7 @@ async def send_to_coordinator(
 
 
 async def find_coordinator(client: KafkaClient, group: str, deadline: int | None = None) -> int:
-    """The broker that keeps a group. Refused when the cluster has none for it."""
+    """Returns the coordinator of a group. Raises `Refused` if the cluster has none for it."""
     if group in client.coordinators:
         return client.coordinators[group]
     deadline = client.new_deadline() if deadline is None else deadline
@@ -123,8 +122,8 @@ async def find_coordinator(client: KafkaClient, group: str, deadline: int | None
 async def list_offsets(
     client: KafkaClient, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
 ) -> PartitionOutcomes[tuple[int, int]]:
-    """(offset, timestamp) for each partition's timestamp in ms, or one of the special ones above; offset -1 where no
-    record is as late."""
+    """Returns (offset, timestamp) by each partition's timestamp in ms, or one of the special ones above; offset -1 if
+    no record is as late."""
 
     def make(share: Mapping[TopicPartition, int]) -> Message:
         topics: dict[str, ListOffsetsTopic] = {}
@@ -147,13 +146,13 @@ async def list_offsets(
 async def list_offsets_at(
     client: KafkaClient, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition at one timestamp; Refused when one of them has none to say."""
+    """Returns the offset of each partition at one timestamp. Raises `Refused` if one of them has none."""
     got = await list_offsets(client, dict.fromkeys(partitions, timestamp), read_committed=read_committed)
     return {tp: value[0] for tp, value in require_all(got).items()}
 
 
 def require_all(outcomes: PartitionOutcomes[V]) -> dict[TopicPartition, V]:
-    """All values, when there is one for every partition; otherwise the first refusal is raised."""
+    """Returns all values. Raises the first refusal, if a partition has one."""
     out = {}
     for tp, value in outcomes.items():
         if isinstance(value, Refused):

@@ -1,8 +1,8 @@
-"""How this broker asks others: `tiered.peers.Peers` in Kafka's frames.
+"""Requests to other brokers: `tiered.peers.Peers` in Kafka's frames.
 
-Answers come in order on a connection, and one that is late holds up all behind it. So each connection has one request
-at a time, and there are as many as are needed at once: a long poll delays nothing. Brokers of one cluster know the same
-versions, so that nothing is negotiated. Nothing is sent twice by itself: only the caller knows what may be.
+Replies come in order on a connection, so a late one blocks all behind it. So each connection has one request at a time,
+and there are as many connections as concurrent requests: a long poll delays nothing. Brokers of one cluster know the
+same versions, so none are negotiated. No request is repeated here, because only the caller knows if that is safe.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest
 from tiered_api.kafka.protocol.schema import Message
 
 IN_FLIGHT_MAX = 64
-"""Requests to one broker that are under way; more wait for their turn, within their time."""
+"""Most requests in flight to one broker; more wait for their turn, within their time limit."""
 IDLE_CONNECTIONS_MAX = 4
-"""Connections to one broker that lie ready."""
+"""Most idle connections to one broker."""
 FETCH_VERSION = 17
 CONNECT_SECONDS = 3.0
-"""A way that was cut and is mended is taken again soon."""
+"""Time limit of connecting: it is short, so that a repaired network is used again soon."""
 BUFFERS_IDLE_SECONDS = 10.0
-"""Memory for copied records is let go when none came for so long."""
+"""Memory for copied records is freed if no records came for this long."""
 REMOTE_TIMEOUT_SHARE = 0.9
-"""Part of a caller's time that the other side is told of, so that its answer comes before the end."""
+"""Part of a caller's time limit that the request carries, so that the reply comes in time."""
 
 A = TypeVar("A", bound=Message)
 
@@ -64,8 +64,8 @@ class _BrokerConnections:
 
 
 class KafkaPeers:
-    """Implements `Peers`. `cluster_id` and `credential` are said with every request among brokers once they are known;
-    `at_once` requests to one broker may be under way. `pool_bytes` of memory are kept for large answers."""
+    """Implements `Peers`. Inter-broker requests carry `cluster_id` and `credential` once they are known.
+    `in_flight_max` bounds the requests to one broker. `pool_bytes` of memory are kept for large replies."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class KafkaPeers:
         )
 
     async def fetch(self, address: str, replica_fetch: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
-        """See `Peers.fetch`. Records are views of the answer's frame."""
+        """See `Peers.fetch`. Records are views of the reply's frame."""
         request = make_fetch_request(replica_fetch, self.credential)
         answer = await self.send(address, request, FetchResponse, timeout, FETCH_VERSION)
         _check_error(answer.error_code, None)
@@ -144,7 +144,7 @@ class KafkaPeers:
         return False
 
     async def close(self) -> None:
-        """Ends all connections; who waits on one is told."""
+        """Ends all connections, and fails the requests that wait on them."""
         for connection in list(self._connections):
             connection.close()
         self._connections.clear()
@@ -161,8 +161,8 @@ class KafkaPeers:
         version: int = 0,
         on_send: Callable[[], None] = lambda: None,
     ) -> A:
-        """The answer of the broker at `address`. `Unavailable`: it cannot be reached, or was asked and did not answer
-        in time; `going` is called in between."""
+        """Sends a request to the broker at `address` and returns the reply. Raises `Unavailable` if the broker is
+        unreachable or does not reply in time. `on_send` is called when the request is sent."""
         broker = self._brokers.setdefault(address, _BrokerConnections(self._in_flight_max))
         broker.requests += 1
         end = asyncio.get_running_loop().time() + timeout
@@ -176,7 +176,7 @@ class KafkaPeers:
         except TimeoutError:
             raise Unavailable(f"{address} has {self._in_flight_max} requests to answer first") from None
         except (Unavailable, Corrupt) as error:
-            # What lies ready is as old as what has just failed.
+            # Idle connections are as old as the one that has just failed.
             while broker.idle:
                 self._discard(broker.idle.pop())
             raise Unavailable(str(error), refused=isinstance(error, Unavailable) and error.refused) from None
@@ -201,13 +201,13 @@ class KafkaPeers:
         try:
             got = await connection.send(request, response_type, end - loop.time(), version)
         except BaseException:
-            self._discard(connection)  # its answer may still come, ahead of the next one
+            self._discard(connection)  # its reply may still come, ahead of the next one
             raise
         self._return_idle(broker, connection)
         return got
 
     def _take_idle(self, broker: _BrokerConnections) -> BrokerConnection | None:
-        """The connection that was used last, of those that are whole."""
+        """Returns the healthy idle connection that was used last."""
         while broker.idle:
             connection = broker.idle.pop()
             if connection.closed is None:
@@ -236,7 +236,7 @@ class KafkaPeers:
 
 
 def make_fetch_request(replica_fetch: ReplicaFetch, credential: bytes) -> FetchRequest:
-    """What a follower asks, as the one request of a Fetch without a session."""
+    """Returns a follower's fetch as the one request of a Fetch without a session."""
     topics: dict[str, FetchTopic] = {}
     for each in replica_fetch.partitions:
         topic = topics.get(each.topic_id)

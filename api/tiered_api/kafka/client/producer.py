@@ -1,7 +1,7 @@
-"""Sending records: a batch for each partition, one on its way at a time, so that order holds over every retry.
+"""A producer: one batch in flight for each partition, so that retries keep the order.
 
-With acks=all the producer is idempotent: a batch that is sent again because its answer was lost is written once. A
-batch that cannot be delivered ends the producer, and what was not written is said.
+With acks=all the producer is idempotent: a batch that is sent again because its reply was lost is written once. A batch
+that cannot be delivered ends the producer, and the records that were not written are reported.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tiered_api.kafka.protocol.messages.produce import (
 )
 
 PENDING_MAX = 16 << 20
-"""Bytes of records that wait to be sent: whoever adds more waits."""
+"""Most bytes of records that wait to be sent: callers that add more wait."""
 BATCH_BYTES = 1_000_000
-"""Below the limit of a broker that has the default of message.max.bytes."""
+"""Below the limit of a broker with the default of message.max.bytes."""
 RECORD_OVERHEAD = 24
 SEQUENCE_MODULUS = 1 << 31
 
 
 class DeliveryReport(NamedTuple):
-    """Records that a partition has: `timestamp` is that of the broker, or -1 where their own ones hold. The offset is
-    -1 when none was given (acks=0)."""
+    """Records that were written to a partition. `timestamp` is that of the broker, or -1 if the records' own ones hold.
+    The offset is -1 if the broker returned none (acks=0)."""
 
     tp: TopicPartition
     records: list[ProducerRecord]
@@ -49,7 +49,7 @@ class DeliveryReport(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """Records on their way to one partition."""
+    """Records in flight to one partition."""
 
     records: list[ProducerRecord]
     created_ns: int
@@ -58,7 +58,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one partition, and the sequence number of its next batch."""
+    """The waiting records of one partition, and the sequence number of its next batch."""
 
     records: deque[tuple[ProducerRecord, int]] = field(default_factory=deque)
     size_bytes: int = 0
@@ -67,7 +67,7 @@ class _Queue:
 
 
 class KafkaProducer:
-    """An async context: leaving it well flushes, leaving it with an error throws away what is not sent."""
+    """A producer as an async context: a normal exit flushes, an exit with an error drops unsent records."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class KafkaProducer:
             await asyncio.gather(self._sender_task, return_exceptions=True)
 
     async def add(self, topic: str, partition: int | None, record: ProducerRecord) -> None:
-        """Takes a record; waits while too much is pending. A fault of the sending is raised here or by `flush`."""
+        """Adds a record; waits while too much is pending. A fault of the sender is raised here or by `flush`."""
         count = self._partition_counts.get(topic) or await self._fetch_partition_count(topic)
         if partition is None:
             partition = self._choose_partition(topic, record[1], count)
@@ -148,7 +148,7 @@ class KafkaProducer:
         self._raise_fault()
 
     async def wait_or_fail(self, coroutine: Coroutine[object, object, object]) -> None:
-        """Waits for something; a fault of the sending is raised while it does."""
+        """Waits for an event. Raises a fault of the sender that occurs meanwhile."""
         assert self._sender_task is not None
         waiting = asyncio.ensure_future(coroutine)
         try:
@@ -160,7 +160,7 @@ class KafkaProducer:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     async def _fetch_partition_count(self, topic: str) -> int:
-        """Partitions of a topic. One that is being created is waited for."""
+        """Returns the number of partitions of a topic; waits for a topic that is being created."""
         deadline = self._client.new_deadline()
         for pause in self._client.backoffs():
             try:
@@ -176,7 +176,8 @@ class KafkaProducer:
         raise AssertionError("pauses never end")
 
     def _choose_partition(self, topic: str, key: bytes | bytearray | memoryview | None, count: int) -> int:
-        """By the key as all clients do it; without one, the same partition until its batch is full."""
+        """Returns the partition by the key, as all clients do; without a key, the same partition until its batch is
+        full."""
         if key is not None:
             return partition_of(key, count)
         if topic not in self._sticky:
@@ -195,7 +196,7 @@ class KafkaProducer:
                 raise fault
 
     async def _init_producer_id(self) -> tuple[int, int]:
-        """Producer id and epoch; none where the broker gives none."""
+        """Fetches producer id and epoch; none if the broker returns none."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         deadline = self._client.new_deadline()
         for pause in self._client.backoffs():
@@ -211,7 +212,7 @@ class KafkaProducer:
         raise AssertionError("pauses never end")
 
     async def _send_all(self) -> None:
-        """The task that sends. Ends with the fault that ends the producer."""
+        """Sends batches until the producer is closed or fails."""
         try:
             while True:
                 await self._has_work.wait()
@@ -223,7 +224,7 @@ class KafkaProducer:
                 self._changed.notify_all()
 
     async def _send_until_done(self) -> None:
-        """Rounds without new pauses until one went through whole."""
+        """Sends rounds of batches until one completes without a new retry."""
         for pause in self._client.backoffs():
             batches = self._next_batches()
             again = await self._send_batches(batches)
@@ -234,7 +235,7 @@ class KafkaProducer:
             await pause()
 
     def _next_batches(self) -> dict[TopicPartition, _Batch]:
-        """One batch of each partition that has something to send."""
+        """Returns one batch of each partition that has something to send."""
         now = self._client.clock.mono_ns()
         self._sticky.clear()
         for queue in self._queues.values():
@@ -248,13 +249,13 @@ class KafkaProducer:
                 size += bytes_of
             queue.size_bytes -= size
             self._pending -= size
-            # Still pending, as one: a batch is let go when it is written.
+            # Still pending, as one: a batch is freed when it is written.
             self._pending += len(taken)
             queue.batches.append(_Batch(taken, now))
         return {tp: queue.batches[0] for tp, queue in self._queues.items() if queue.batches}
 
     async def _send_batches(self, batches: dict[TopicPartition, _Batch]) -> bool:
-        """Sends a batch to each partition. True when one must be sent again."""
+        """Sends a batch to each partition. Returns True if one must be sent again."""
         try:
             shares, leaderless = await self._client.group_by_leader(batches)
         except Unavailable as fault:
@@ -283,7 +284,7 @@ class KafkaProducer:
             got = await self._client.send(request, ProduceResponse, node_id=node_id)
         except Unavailable as fault:
             if self._producer_id_and_epoch[0] < 0:
-                # It may be written: without an identity, sending it again could write it twice.
+                # It may be written: without a producer id, a retry could write it twice.
                 raise self._unknown_outcome(batches, fault) from None
             for tp, batch in batches.items():
                 self._check_retry(tp, batch, fault)
@@ -313,13 +314,13 @@ class KafkaProducer:
         return ProduceRequest(acks=self._acks, timeout_ms=self._client.timeout_ms, topic_data=list(topics.values()))
 
     def _handle_response(self, tp: TopicPartition, batch: _Batch, got: PartitionProduceResponse) -> bool:
-        """Judges one partition's answer. True when its batch must be sent again."""
+        """Handles the reply for one partition. Returns True if its batch must be sent again."""
         code = code_from_number(got.error_code)
         if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
             self._complete_batch(tp, batch, got.base_offset, got.log_append_time_ms)
             return False
         if code is Code.MESSAGE_TOO_LARGE and len(batch.records) > 1:
-            # As a whole it does not fit; its halves may. Nothing of it was written, so the sequence goes on.
+            # The whole batch does not fit; its halves may. None of it was written, so the sequence goes on.
             middle = len(batch.records) // 2
             halves = [_Batch(part, batch.created_ns) for part in (batch.records[:middle], batch.records[middle:])]
             queue = self._queues[tp]
@@ -334,7 +335,7 @@ class KafkaProducer:
         return True
 
     def _check_retry(self, tp: TopicPartition, batch: _Batch, why: Refused | Unavailable) -> None:
-        """Lets a batch be sent again, or gives up when its time is over."""
+        """Marks a batch for a retry, or gives up if its time is over."""
         self._client.forget_leaders([tp])
         unknown = isinstance(why, Refused) and why.code is Code.UNKNOWN_TOPIC_OR_PARTITION and not self._create_topics
         if unknown or self._client.clock.mono_ns() - batch.created_ns >= self._delivery_ns:

@@ -1,18 +1,18 @@
-"""Memory for large answers, kept for the next ones: to get fresh pages costs more than to receive what goes into them.
+"""Reusable memory for large responses: fresh pages cost more than receiving the bytes into them.
 
-The records of an answer are views of its memory for as long as somebody needs them. So nobody gives memory back by a
-word: it lies ready again once nobody views it.
+The records of a response are views of its memory. So no caller returns memory explicitly: it is free again once it has
+no views.
 """
 
 from __future__ import annotations
 
 POOLED_MIN_BYTES = 256 << 10
-"""Less is not worth keeping."""
+"""Smaller buffers are not kept."""
 POOL_BYTES = 32 << 20
 
 
 class ResponseBuffers:
-    """Memory of the connections that share it; keeps `most` bytes of it."""
+    """The memory of connections that share it; keeps at most `most` bytes."""
 
     def __init__(self, max_bytes: int = POOL_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -20,18 +20,18 @@ class ResponseBuffers:
 
     @property
     def pooled_bytes(self) -> int:
-        """Bytes, in use or not."""
+        """Returns the bytes of all buffers, in use or free."""
         return sum(map(len, self._pool))
 
     def reuse(self, size: int) -> memoryview | None:
-        """So many bytes that are there already, whatever is in them."""
+        """Returns a free buffer of this size with any content; None if there is none."""
         if size < POOLED_MIN_BYTES:
             return None
         fitting = [each for each in self._pool if len(each) >= size and _is_free(each)]
         return memoryview(min(fitting, key=len))[:size] if fitting else None
 
     def acquire(self, size: int) -> memoryview:
-        """So many bytes, fresh ones where none lie ready."""
+        """Returns a buffer of this size, a fresh one if none is free."""
         found = self.reuse(size)
         if found is not None:
             return found
@@ -42,7 +42,7 @@ class ResponseBuffers:
         return memoryview(self._pool[-1])[:size]
 
     def _make_room(self, size: int) -> bool:
-        """Makes it, of smaller pieces that lie ready."""
+        """Frees smaller buffers to make room. Returns False if there is not enough."""
         while self.pooled_bytes + size > self._max_bytes:
             smaller = [at for at, each in enumerate(self._pool) if len(each) < size and _is_free(each)]
             if not smaller:
@@ -51,12 +51,12 @@ class ResponseBuffers:
         return True
 
     def clear(self) -> None:
-        """Keeps nothing: there is nothing large to receive."""
+        """Frees all buffers, because no large response is expected."""
         self._pool.clear()
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """What somebody views cannot change its size."""
+    """True if no view exists: a viewed buffer cannot change its size."""
     try:
         buffer.append(0)
     except BufferError:

@@ -17,11 +17,11 @@ from typing import Protocol
 
 from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
-from tiered_api.kafka.server.context import KafkaContext
 from tiered_api.kafka.server.dispatch import Dispatch
+from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
-from tiered_api.kafka.server.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
 
 IN_FLIGHT_MAX = 5

@@ -22,14 +22,14 @@ from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.headers import decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.schema import Message
-from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.latencies import Latencies
+from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, Work
+from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.fetch.fetch_context import FetchConnection
 from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
 from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceHandler
-from tiered_api.kafka.server.latencies import Latencies
-from tiered_api.kafka.server.response_slot import RequestConnection, ResponseSlot, Work
-from tiered_api.kafka.server.socket_writer import Part
 
 log = logging.getLogger(__name__)
 

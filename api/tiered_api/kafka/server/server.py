@@ -17,8 +17,8 @@ from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.ports import Listener, Stream
 from tiered_api.kafka.server.connection import ClientConnection
-from tiered_api.kafka.server.context import KafkaContext
 from tiered_api.kafka.server.dispatch import Dispatch
+from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.request_buffers import RequestBuffers
 
 log = logging.getLogger(__name__)

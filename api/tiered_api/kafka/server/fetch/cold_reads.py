@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.replication.leader_reads import LeaderReads
-from tiered_api.kafka.server.context import KafkaContext
+from tiered_api.kafka.server.exchange.context import KafkaContext
 
 READS_MAX = 256
 LOADED_BYTES_MAX = 64 << 20

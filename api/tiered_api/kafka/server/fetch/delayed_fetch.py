@@ -13,13 +13,13 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.replica_reads import ReplicaReads
+from tiered_api.kafka.server.exchange.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
+from tiered_api.kafka.server.exchange.response_slot import ResponseSlot
 from tiered_api.kafka.server.fetch import frames
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
 from tiered_api.kafka.server.fetch.fetch_context import FetchConnection, FetchContext
 from tiered_api.kafka.server.fetch.frames import ParsedFetch, Part, PartitionResult, RequestedPartition, RequestedTopic
 from tiered_api.kafka.server.fetch.parking import Parking
-from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
-from tiered_api.kafka.server.response_slot import ResponseSlot
 
 COLD_WAIT_MS = 500
 """Shortest wait of a fetch that needs the bucket (Kafka's `remote.fetch.max.wait.ms`)."""

@@ -1,15 +1,15 @@
-"""What the consumer fetches of one broker share."""
+"""The shared parts of the consumer fetches of one broker."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from tiered_api.kafka.server.context import KafkaContext
+from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.response_slot import RequestConnection, RunGuarded
 from tiered_api.kafka.server.fetch.cold_reads import ColdReads
 from tiered_api.kafka.server.fetch.parking import ParkedFetches
 from tiered_api.kafka.server.fetch.read_sources import ReadSources
 from tiered_api.kafka.server.fetch.rereads import RereadQueue
-from tiered_api.kafka.server.response_slot import RequestConnection, RunGuarded
 
 
 class FetchConnection(RequestConnection, Protocol):

@@ -14,7 +14,7 @@ from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.replica_reads import ReplicaReads
 from tiered.replication.replica_selector import ReplicaView, select_replica
 from tiered_api.kafka.protocol.primitives import id_text
-from tiered_api.kafka.server.context import KafkaContext
+from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.fetch.frames import RACK_FROM, TOPIC_IDS_FROM, ParsedFetch, RequestedTopic
 
 KNOWN_MAX = 10_000

@@ -10,8 +10,8 @@ from tiered_api.kafka.protocol.messages.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from tiered_api.kafka.server.config_resources import Edits, alter_resources
-from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.config_resources import Edits, alter_resources
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:

@@ -13,9 +13,9 @@ from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from tiered_api.kafka.server.bounded_tasks import run_bounded
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import (
+from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import (
     CONCURRENT_CHANGES_MAX,
     PARTITIONS_PER_REQUEST_MAX,
     clamp_timeout_ms,

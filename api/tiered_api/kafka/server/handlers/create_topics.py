@@ -25,8 +25,8 @@ from tiered_api.kafka.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
 
 CHANGES_AT_ONCE = 2_000
 """Approximate number of changes in one entry of the metadata log: a topic of one partition takes two."""

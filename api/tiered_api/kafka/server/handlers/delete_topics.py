@@ -18,9 +18,9 @@ from tiered_api.kafka.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from tiered_api.kafka.protocol.schema import ZERO_ID
-from tiered_api.kafka.server.bounded_tasks import run_bounded
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import CONCURRENT_CHANGES_MAX, clamp_timeout_ms, has_id
+from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import CONCURRENT_CHANGES_MAX, clamp_timeout_ms, has_id
 
 BY_ID = 6
 

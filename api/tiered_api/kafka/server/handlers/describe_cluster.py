@@ -15,9 +15,9 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS
+from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import CLUSTER_OPERATIONS
 from tiered_api.kafka.server.handlers.tiered_acknowledge import encode_losses
 
 BROKERS, CONTROLLERS = 1, 2

@@ -12,8 +12,8 @@ from tiered_api.kafka.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.led_partitions import find_leader_replica
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
 
 
 async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:

@@ -19,8 +19,8 @@ from tiered_api.kafka.protocol.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
 
 PREFERRED, UNCLEAN = 0, 1
 WHY = {

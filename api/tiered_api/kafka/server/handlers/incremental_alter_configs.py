@@ -13,8 +13,8 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tiered_api.kafka.server.config_resources import Edits, alter_resources
-from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.config_resources import Edits, alter_resources
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 
 class Operation(IntEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tiered.errors import Code, Refused
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 NO_ID = -1
 

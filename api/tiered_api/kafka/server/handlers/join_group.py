@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tiered.groups.requests import JoinGroup, JoinGroupReply
 from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.group_requests import call_coordinator, rebalance_wait_seconds
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.group_requests import call_coordinator, rebalance_wait_seconds
 
 REBALANCE_TIMEOUT, ID_REQUIRED, NULL_PROTOCOL, SKIP_ASSIGNMENT = 1, 4, 7, 9
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from tiered.errors import Code
 from tiered.groups.requests import LeaveGroup, LeaveGroupReply, LeavingMember
 from tiered_api.kafka.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.group_requests import call_coordinator
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.group_requests import call_coordinator
 
 MANY_MEMBERS_FROM = 3
 

@@ -9,8 +9,8 @@ from tiered_api.kafka.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tiered_api.kafka.server.config_resources import ConfigResourceType
-from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:

@@ -27,10 +27,10 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
-from tiered_api.kafka.server.metadata_fragments import encode_fragment, join_fragments
+from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
+from tiered_api.kafka.server.exchange.metadata_fragments import encode_fragment, join_fragments
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.group_requests import call_coordinator
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.group_requests import call_coordinator
 
 GROUP_ID_NOT_FOUND_FROM, TOPIC_IDS_FROM = 9, 10
 

@@ -13,8 +13,8 @@ from tiered_api.kafka.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.group_requests import call_coordinator, has_partition
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.group_requests import call_coordinator, has_partition
 
 
 async def handle(context: KafkaContext, call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:

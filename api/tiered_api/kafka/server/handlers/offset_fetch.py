@@ -25,8 +25,8 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.group_requests import call_coordinator
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.group_requests import call_coordinator
 
 GROUP_ERROR_FROM, MANY_GROUPS_FROM, TOPIC_IDS_FROM = 2, 8, 10
 BETWEEN_YIELDS = 1_000

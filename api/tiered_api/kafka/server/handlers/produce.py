@@ -25,8 +25,10 @@ from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.protocol.primitives import id_text
-from tiered_api.kafka.server.context import KafkaContext
-from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
+from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
+from tiered_api.kafka.server.exchange.response_slot import RequestConnection, Spawn
+from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.produce import frames
 from tiered_api.kafka.server.produce.frames import (
     CORRELATION_ID_END,
@@ -39,8 +41,6 @@ from tiered_api.kafka.server.produce.frames import (
 )
 from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
-from tiered_api.kafka.server.response_slot import RequestConnection, Spawn
-from tiered_api.kafka.server.socket_writer import Part
 
 API_KEY = 0
 ZSTD_FROM = 7

@@ -20,8 +20,8 @@ from tiered_api.kafka.protocol.messages.tiered_acknowledge import (
     TieredAcknowledgeRequest,
     TieredAcknowledgeResponse,
 )
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
 
 
 async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) -> TieredAcknowledgeResponse:

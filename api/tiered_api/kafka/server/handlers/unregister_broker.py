@@ -8,7 +8,7 @@ from __future__ import annotations
 from tiered.controller.requests import UnregisterBroker
 from tiered.errors import Refused
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:

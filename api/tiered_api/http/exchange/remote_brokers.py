@@ -1,8 +1,8 @@
-"""What other brokers are asked, so that every broker serves every partition and every group: Kafka's own requests, at
-fixed versions, for brokers of one cluster know the same.
+"""Requests to other brokers, so that every broker serves every partition and every group. They are Kafka's own
+requests, at fixed versions.
 
-Questions name topics by id and say which leader epoch is meant (KIP-320): a broker that leads no more, or another topic
-of that name, is no answer. Nothing is sent twice here.
+Requests name topics by id and name the leader epoch (KIP-320). So a broker that no longer leads the partition, or that
+has another topic of that name, refuses them. No request is repeated here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.replication.read_result import ReadResult
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.leader_routing import STALE_LEADER_CODES
 from tiered_api.kafka.client.peers import KafkaPeers
@@ -43,11 +43,11 @@ from tiered_api.kafka.protocol.messages.produce import (
 from tiered_api.kafka.protocol.schema import Message
 
 REQUEST_SECONDS = 5.0
-"""How long another broker may take to answer, beyond what it is asked to wait."""
+"""Time that another broker has to reply, beyond the wait that the request allows."""
 COLD_READ_MS = 9_000
-"""How long a read may wait for the bucket, over there."""
+"""Longest wait of a read for the bucket at the other broker."""
 LONG_POLLS_MAX = 512
-"""Reads that wait for more at one broker."""
+"""Most long polls at one broker."""
 PRODUCE, FETCH, LIST_OFFSETS = 13, 16, 10
 ACKS_ALL = -1
 
@@ -55,11 +55,12 @@ A = TypeVar("A", bound=Message)
 
 
 class LeaderNotFound(Refused):
-    """Nobody took it: the broker that leads was not found, or said that it does not. It may be asked again."""
+    """No broker handled the request: the leader was not found, or does not lead any more. The request may be
+    repeated."""
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, under which epoch, and HOST:PORT of it."""
+    """The leader of a partition: node id, leader epoch and HOST:PORT."""
 
     node_id: int
     epoch: int
@@ -75,7 +76,8 @@ class OffsetQuery(NamedTuple):
 
 
 class RemoteBrokers:
-    """The connections of one broker's HTTP side to the others. What waits does not hold up what is quick."""
+    """The connections of one broker's HTTP server to other brokers. Long polls have connections of their own, so that
+    they do not delay short requests."""
 
     def __init__(self, node: Broker) -> None:
         self._node = node
@@ -91,14 +93,15 @@ class RemoteBrokers:
     # -- who ----------------------------------------------------------------------------------------------------------
 
     def topic(self, tp: TopicPartition, topic_id: TopicId) -> TopicImage:
-        """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when it was deleted."""
+        """Returns a topic by its id. Raises `Refused` (UNKNOWN_TOPIC_OR_PARTITION) if it was deleted."""
         topic = self._node.image.topics_by_id.get(topic_id)
         if topic is None or tp.partition >= len(topic.partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} is not there any more")
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist any more")
         return topic
 
     def leader(self, tp: TopicPartition, topic_id: TopicId) -> Leader:
-        """As far as this broker has heard. `LeaderNotFound` when no broker leads it now."""
+        """Returns the leader by this broker's metadata. Raises `LeaderNotFound` if no broker leads the partition
+        now."""
         partition = self.topic(tp, topic_id).partitions[tp.partition]
         if partition.leader < 0:
             raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"no broker leads {tp} now")
@@ -106,17 +109,17 @@ class RemoteBrokers:
             unopened = self._node.hosted_replicas.unopened_leaders.get(tp)
             if unopened is not None:
                 raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {unopened[1]}")
-            raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker begins to lead {tp}")
-        return Leader(partition.leader, partition.leader_epoch, self._node.cluster.address_of(partition.leader))
+            raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is about to lead {tp}: retry")
+        return Leader(partition.leader, partition.leader_epoch, self._node.view.address_of(partition.leader))
 
     def redirect_error(self, target: str, node_id: int, reason: str) -> HttpError:
-        """A 307 to the same `target` at the HTTP interface of another broker, which `what` says something of."""
+        """Returns a 307 to the same `target` on another broker, with the reason."""
         broker = self._node.image.brokers.get(node_id)
         place = parse_host_port(broker.http) if broker is not None and broker.live else None
         if broker is None or place is None:
             raise Refused(Code.LEADER_NOT_AVAILABLE, f"broker {node_id} {reason}, and cannot be reached")
         where = broker.advertised_http or f"http://{broker.http}"
-        if not broker.advertised_http and place[0] in WILDCARDS:  # bound everywhere: clients of Kafka are told a name
+        if not broker.advertised_http and place[0] in WILDCARDS:  # Kafka clients know this broker by a name
             advertised = next((found for text in broker.listeners.values() if (found := parse_host_port(text))), place)
             where = (
                 f"http://[{advertised[0]}]:{place[1]}" if ":" in advertised[0] else f"http://{advertised[0]}:{place[1]}"
@@ -128,8 +131,8 @@ class RemoteBrokers:
     async def produce(
         self, leader: Leader, tp: TopicPartition, topic_id: TopicId, data: bytes | bytearray, timeout_ms: int
     ) -> LogAppendInfo:
-        """One batch with acks=all. `LeaderNotFound` when it was surely not written; every other `Refused` as the leader
-        says, REQUEST_TIMED_OUT also when that is not known."""
+        """Produces one batch with acks=all. Raises `LeaderNotFound` if it was surely not written. Raises every other
+        `Refused` of the leader; REQUEST_TIMED_OUT also if the outcome is unknown."""
         rows = [PartitionProduceData(tp.partition, data)]
         request = ProduceRequest(None, ACKS_ALL, timeout_ms, [TopicProduceData(topic_id=topic_id, partition_data=rows)])
         seconds = timeout_ms / 1000 + REQUEST_SECONDS
@@ -149,14 +152,14 @@ class RemoteBrokers:
     async def fetch(
         self, leader: Leader, tp: TopicPartition, topic_id: TopicId, offset: int, max_bytes: int, wait_ms: int
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset`; with `wait_ms` it waits for the first."""
+        """Fetches whole batches from the one that has `offset`; with `wait_ms`, waits for the first batch."""
         pool = self._long_polls if wait_ms else self._short_requests
         partition = FetchPartition(tp.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
         part = (await self._fetch(pool, leader, [FetchTopic("", topic_id, [partition])], max_bytes, wait_ms))[0]
         code = code_from_number(part.error_code)
         if code is not Code.NONE:
             raise _leader_refusal(leader, tp, code)
-        # The frame is ours alone; a copy lets it go.
+        # The frame belongs to this caller alone; a copy frees it.
         return ReadResult(
             bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset
         )
@@ -164,8 +167,8 @@ class RemoteBrokers:
     async def wait_for_more(
         self, leader: Leader, ends: Sequence[tuple[TopicPartition, TopicId, int]], wait_ms: int
     ) -> bool:
-        """Whether one of these partitions of one leader has records at or behind its offset within that time, or
-        something else is to be said of it."""
+        """Returns True if one of these partitions of one leader has new records at its offset in time, or an error to
+        report."""
         topics: dict[TopicId, FetchTopic] = {}
         for tp, topic_id, offset in ends:
             topic = topics.setdefault(topic_id, FetchTopic("", topic_id))
@@ -179,7 +182,7 @@ class RemoteBrokers:
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, topics=topics)
         got = await self._send(pool, leader, request, FetchResponse, wait_ms / 1000 + REQUEST_SECONDS, FETCH)
         if got.error_code:
-            raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to be read from")
+            raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to serve reads")
         return [part for topic in got.responses for part in topic.partitions]
 
     async def list_offsets(
@@ -207,8 +210,8 @@ class RemoteBrokers:
     # -- brokers ------------------------------------------------------------------------------------------------------
 
     async def send_request(self, node_id: int, request: Message, response_type: type[A], version: int) -> A:
-        """What a broker answers. `Unavailable`, `LeaderNotFound`."""
-        leader = Leader(node_id, -1, self._node.cluster.address_of(node_id))
+        """Sends a request to a broker and returns the reply. Raises `Unavailable` and `LeaderNotFound`."""
+        leader = Leader(node_id, -1, self._node.view.address_of(node_id))
         return await self._send(self._short_requests, leader, request, response_type, REQUEST_SECONDS, version)
 
     @staticmethod

@@ -1,9 +1,10 @@
-"""The short way for what producers send all day: one record, under a head that was seen before.
+"""The short path for the most frequent request of producers: one record, with a head that was seen before.
 
-A head (request line and headers) that aiohttp parsed and the full way answered is remembered byte for byte. When the
-same bytes come again, followed by exactly the body that they announce, they mean the same: nothing has to be parsed, no
-task is made, and the answer is written in the call that brought the bytes. It costs half of the full way. Everything
-else goes the full way: other heads, faults, partitions whose append has to wait. Only aiohttp ever parses a head.
+A head (request line and headers) that aiohttp parsed and the full path served is remembered byte for byte. If the same
+bytes come again, followed by exactly the body that they announce, they mean the same request. So nothing has to be
+parsed, no task is created, and the response is written in the call that brought the bytes. This costs half as much as
+the full path. Everything else takes the full path: other heads, errors, partitions whose append has to wait. Only
+aiohttp ever parses a head.
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ import orjson
 from aiohttp import web
 
 from tiered.errors import Refused
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import date_line
 from tiered_api.http.partitions.produce import append_locally, choose_partition, keyless_counter
 from tiered_api.http.partitions.record_formats import parse_record_v3
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import date_line
-from tiered_api.http.v3.produce import ProduceReports
+from tiered_api.http.v3.produce_reports import ProduceReports
 
 HEADS_MAX = 4096
-"""Heads that are remembered; when there are more, all are forgotten."""
+"""Most heads that are remembered; at this limit, all are dropped."""
 HEAD_BYTES = 1024
 UNSUPPORTED_HEADERS = ("Transfer-Encoding", "Content-Encoding", "Expect", "Upgrade")
-"""Headers under which the body is not simply the bytes that follow."""
+"""Headers with which the body is not simply the bytes that follow."""
 OPERATION = "v3_produce_records"
 
 _INTERNALS = ("_waiter", "_messages", "_next_keepalive_close_time", "_keepalive_timeout", "_reading_paused")
 IS_SUPPORTED = all(hasattr(web.RequestHandler, name) for name in _INTERNALS)
-"""Whether this aiohttp has what a connection has to look at to know that it is between two requests."""
+"""True if this aiohttp has the attributes that show a connection between two requests."""
 
 _HEAD = b"HTTP/1.1 200 OK\r\n%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
 class KnownHead(NamedTuple):
-    """What a head means: a record for `topic` in a body of `length` bytes."""
+    """The meaning of a head: a record for `topic` in a body of `length` bytes."""
 
     length: int
     topic: str
@@ -52,7 +53,7 @@ class HeadCache:
         self._known: dict[bytes, KnownHead] = {}
 
     def remember(self, head: bytes, request: HttpRequest) -> None:
-        """Remembers the head of a request that was answered well, when it can be taken the short way."""
+        """Remembers the head of a request that was served, if the short path can serve it."""
         if len(head) > HEAD_BYTES or request.version != (1, 1) or not request.keep_alive or head in self._known:
             return
         if any(name in request.headers for name in UNSUPPORTED_HEADERS):
@@ -63,8 +64,8 @@ class HeadCache:
         self._known[head] = KnownHead(request.content_length or 0, request.args["topic"], reports)
 
     def try_produce(self, data: bytes) -> bytes | None:
-        """The whole answer to `data` when that is one known head and its body and the record is in; None when the full
-        way has to deal with it: then nothing has happened."""
+        """Returns the whole response if `data` is a known head with its body and the record is appended. Returns None
+        and does nothing if the request needs the full path."""
         end = data.find(b"\r\n\r\n") + 4
         known = self._known.get(data[:end])
         if known is None or len(data) - end != known.length:
@@ -87,5 +88,5 @@ class HeadCache:
 
 
 def is_cacheable(request: HttpRequest, response: web.StreamResponse) -> bool:
-    """Whether what was just answered is of the kind that is worth remembering."""
+    """True if the short path could serve a request like this one."""
     return request.operation == OPERATION and response.status == 200

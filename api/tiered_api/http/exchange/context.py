@@ -1,35 +1,31 @@
-"""What every handler can reach: the node, the limits, the memory budget, the worker threads and the counters."""
+"""All that a handler can use: the broker, the limits, the memory budget, the worker threads and the counters."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from tiered.broker.broker import Broker
 from tiered.thread_pool import ThreadPool
-from tiered_api.http.partitions.remote_brokers import RemoteBrokers
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.limits import Exhausted, HttpLimits, MemoryBudget
-from tiered_api.kafka.server.latencies import BUCKETS
-
-if TYPE_CHECKING:
-    from tiered_api.http.consumers.instances import ConsumerInstances
-    from tiered_api.http.group_lags import GroupLags
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.limits import Exhausted, HttpLimits, MemoryBudget
+from tiered_api.http.exchange.remote_brokers import RemoteBrokers
+from tiered_api.kafka.server.exchange.latencies import BUCKETS
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 WORKERS = 2
 CLOSING_SECONDS = 1.0
-"""What a thread does may take so long after the server begins to close."""
+"""Longest time of a job in a thread after the server begins to close."""
 INLINE_BYTES = 1 << 16
-"""Work on fewer bytes is done on the loop: a thread would cost more than it frees."""
+"""Work on fewer bytes runs on the event loop: a thread would cost more than it saves."""
 
 
 class HttpContext:
-    """One HTTP listener's surroundings."""
+    """The environment of one HTTP listener's handlers."""
 
     def __init__(self, broker: Broker, limits: HttpLimits) -> None:
         self.broker = broker
@@ -40,11 +36,9 @@ class HttpContext:
         self.closing = False
         self.streams: dict[str, set[object]] = {}
         """Connections that are event streams, by the address of their client."""
-        self.instances: ConsumerInstances
-        self.group_lags: GroupLags
-        """Both are set before the first request."""
+        self._services: dict[type, object] = {}
         self._deadlines: dict[asyncio.Timeout, float] = {}
-        """Deadlines of waits, and how many seconds each has left once the server closes."""
+        """Deadlines of waits, and the seconds that each has left once the server closes."""
         self._workers = ThreadPool("http", WORKERS)
         self._running_jobs = 0
         metrics = broker.metrics
@@ -63,10 +57,20 @@ class HttpContext:
         self.records_read = metrics.counter("tiered_http_records_read_total", "Records given as JSON or events.")
         self.raw_bytes_read = metrics.counter("tiered_http_raw_read_bytes_total", "Bytes of record batches given raw.")
 
+    def add_service(self, service: object) -> None:
+        """Makes an object of a class above this one reachable for handlers. Called before the first request."""
+        self._services[type(service)] = service
+
+    def service(self, kind: type[T]) -> T:
+        """Returns the service of exactly this class."""
+        service = self._services[kind]
+        assert isinstance(service, kind)
+        return service
+
     @asynccontextmanager
     async def timeout(self, seconds: float, closing_seconds: float = 0) -> AsyncIterator[None]:
-        """`asyncio.timeout` for long polls and streams: TimeoutError after `seconds`, or `closing_seconds` after the
-        server begins to close."""
+        """`asyncio.timeout` for long polls and streams: raises TimeoutError after `seconds`, or `closing_seconds` after
+        the server begins to close."""
         async with asyncio.timeout(min(seconds, closing_seconds) if self.closing else seconds) as deadline:
             self._deadlines[deadline] = closing_seconds
             try:
@@ -76,7 +80,7 @@ class HttpContext:
 
     @contextmanager
     def admit_stream(self, peer: str, connection: object) -> Iterator[None]:
-        """An event stream of an address on its connection; HttpError 429 when the address has too many."""
+        """Counts an event stream of an address. Raises `HttpError` 429 if the address has too many."""
         streams = self.streams.setdefault(peer, set())
         if len(streams) >= self.limits.streams_per_peer:
             why = f"your address has {self.limits.streams_per_peer} event streams already"
@@ -88,8 +92,8 @@ class HttpContext:
             self.end_stream(peer, connection)
 
     def end_stream(self, peer: str, connection: object) -> None:
-        """The stream, if there is one, has ended, or its client has gone: the stream itself sees that at its next event
-        only."""
+        """Uncounts the stream of a connection that ended, if it was one. The stream itself notices a lost client only
+        at its next event."""
         streams = self.streams.get(peer)
         if streams is not None:
             streams.discard(connection)
@@ -97,8 +101,8 @@ class HttpContext:
                 del self.streams[peer]
 
     async def run_job(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """`function(...)`, off the loop when it has much to do (`size` bytes). `Exhausted` when too much waits for a
-        thread, or when it is not done in time: then it may go on, and nobody looks at its result."""
+        """Returns `function(...)`, computed in a thread if `size` bytes are much work. Raises `Exhausted` if too many
+        jobs wait for a thread, or if the job takes too long. It may go on then, and its result is dropped."""
         if size <= INLINE_BYTES:
             return function(*args, **kwargs)
         if self._running_jobs >= self.limits.jobs:
@@ -114,11 +118,11 @@ class HttpContext:
             self._running_jobs -= 1
 
     def drain(self) -> None:
-        """Ends all patience: what waits for more answers with what there is."""
+        """Shortens all waits, because the server closes: reads return what they have."""
         self.closing = True
         now = asyncio.get_running_loop().time()
         for deadline, seconds in self._deadlines.items():
-            if not deadline.expired():  # else its own time is up in this moment
+            if not deadline.expired():  # else its own time ends at this moment
                 when = deadline.when()
                 deadline.reschedule(now + seconds if when is None else min(when, now + seconds))
 

@@ -1,4 +1,4 @@
-"""How much one client, and all of them together, may ask of the broker: every bound of the HTTP side in one place."""
+"""All limits of the HTTP server: on one client, and on all clients together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """Bytes, milliseconds and seconds as the names say. A client over a limit gets 413, 414, 431, 429 or 503."""
+    """The limits, in bytes, milliseconds and seconds as the names say. A client over a limit gets 413, 414, 431, 429 or
+    503."""
 
     connections: int = 1_000
     connections_per_peer: int = 500
@@ -23,40 +24,40 @@ class HttpLimits:
     """Longest request line and longest header."""
     headers: int = 64
     body_bytes: int = 64 * MIB
-    """Largest request body that is held whole, as sent and after decompression. Streams have no whole."""
+    """Largest request body in memory, as sent and after decompression. Streams are not held in memory."""
     record_bytes: int = 4 * MIB
-    """Longest JSON text of one record on a stream; a larger one goes in a request of its own."""
+    """Longest JSON text of one record on a stream; a larger one needs a request of its own."""
     memory_bytes: int = 256 * MIB
-    """All bodies and JSON answers that are held at one moment."""
+    """Most bytes of all bodies and JSON responses that are held at one time."""
     batch_entries: int = 1_000
     """Records in one `records:batch`."""
     poll_ms: int = 30_000
-    """Longest `timeout` of a read; a larger one is cut to it."""
+    """Longest `timeout` of a read; a larger one is reduced to it."""
     read_bytes: int = 64 * MIB
-    """Largest `max_bytes` of a raw read; a larger one is cut to it."""
+    """Largest `max_bytes` of a raw read; a larger one is reduced to it."""
     json_bytes: int = 8 * MIB
-    """Largest `max_bytes` of a JSON read, and about how much its records may come to when decompressed."""
+    """Largest `max_bytes` of a JSON read, and roughly of its records after decompression."""
     first_request_seconds: float = 10.0
-    """A new connection without the whole head of a request is closed after this."""
+    """A new connection is closed after this time if it has not sent a whole request head."""
     idle_seconds: float = 75.0
-    """A connection without a request, or with half of a request's head, is closed after this."""
+    """A connection is closed after this time without a request, or with half of a request's head."""
     body_seconds: float = 60.0
     write_seconds: float = 60.0
-    """A client that takes nothing of its answer for this long is cut off."""
+    """A client that reads nothing of its response for this long is disconnected."""
     jobs: int = 256
-    """Bodies and answers that wait for a thread which decompresses, parses or renders them, or are in one."""
+    """Most bodies and responses that threads decompress, parse or render, those that wait for a thread included."""
     job_seconds: float = 60.0
     """Longest time of such a job, the wait included."""
     append_ms: int = 30_000
     leader_lookup_seconds: float = 20.0
-    """How long a read looks for who leads its partition: longer than an election takes."""
+    """Time in which a read looks for the leader of its partition: longer than an election takes."""
     stream_idle_seconds: float = 600.0
     stream_seconds: float = 86_400.0
     """The age at which a produce stream or an event stream ends."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> HttpLimits:
-        """What the broker's settings leave open."""
+        """Returns the limits that the broker's settings say; all others keep their defaults."""
         connections = settings.tiered_http_connections_max
         per_peer = min(settings.tiered_http_connections_max_per_ip, connections)
         return cls(
@@ -68,11 +69,12 @@ class HttpLimits:
 
 
 class Exhausted(Exception):
-    """The budget had no room within the deadline."""
+    """Raised if the budget had no room before the deadline."""
 
 
 class MemoryBudget:
-    """Bytes that may be held at once. Takers wait in order, so a large one is not starved by small ones."""
+    """Bytes that may be held at the same time. Waiting requests are served in order, so that small ones do not starve a
+    large one."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -80,7 +82,8 @@ class MemoryBudget:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def acquire(self, size: int, seconds: float) -> int:
-        """Waits for room, returns what was taken (never more than the whole budget); `Exhausted` after `seconds`."""
+        """Waits for room, and returns the reserved bytes (never more than the whole budget). Raises `Exhausted` after
+        `seconds`."""
         size = min(size, self.size)
         if size <= self.free and not self._waiters:
             self.free -= size

@@ -1,5 +1,5 @@
-"""Brokers and addresses in replies to clients: live brokers that have the client's listener. A broker that stopped, or
-that the controller does not hear, leads nothing, so requests to it would fail."""
+"""Brokers and addresses in replies to clients: live brokers that have the client's listener. A stopped or
+fenced broker leads nothing, so requests to it would fail."""
 
 from __future__ import annotations
 

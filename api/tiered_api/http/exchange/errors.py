@@ -1,4 +1,4 @@
-"""What a caller sees when the answer is no: an HTTP status, a code of Confluent's table and a sentence.
+"""Errors as clients see them: an HTTP status, a code of Confluent's table and a sentence.
 
 The code is the status, or the status x 100 + n. No text of an unexpected exception ever leaves the broker.
 """
@@ -6,14 +6,14 @@ The code is the status, or the status x 100 + n. No text of an unexpected except
 from __future__ import annotations
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
-from tiered_api.http.server.limits import Exhausted
+from tiered_api.http.exchange.limits import Exhausted
 
 MESSAGE_CHARACTERS = 500
 
 
 class HttpError(Exception):
-    """Ends a request. `headers` go out beside the usual ones (`Allow` of a 405); `close` ends the connection too, for
-    what follows on it may not be what it looks like."""
+    """The end of a request. `headers` are sent beside the usual ones (`Allow` of a 405). `close` also closes the
+    connection, because the bytes that follow may not be a request."""
 
     def __init__(
         self, error_code: int, message: str, headers: tuple[tuple[str, str], ...] = (), *, close: bool = False
@@ -26,7 +26,7 @@ class HttpError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status that the code belongs to."""
+        """The HTTP status of the code."""
         return self.error_code if self.error_code < 1000 else self.error_code // 100
 
 
@@ -62,11 +62,11 @@ CODES = {
     Code.BROKER_NOT_AVAILABLE: BROKER_NOT_AVAILABLE,
     Code.UNKNOWN_SERVER_ERROR: KAFKA_ERROR,
 }
-"""Where Kafka's code alone decides. The rest: may be retried -> 50003, else the request is at fault -> 40002."""
+"""Statuses by Kafka's code. All other codes become 50003 if they are retriable, else 40002."""
 
 
 def refused_to_http_error(refused: Refused) -> HttpError:
-    """The engine's no, in HTTP's words."""
+    """Converts a refusal of the engine."""
     code = CODES.get(refused.code)
     if code is None:
         code = KAFKA_RETRIABLE_ERROR if refused.code.retriable else BAD_REQUEST
@@ -74,11 +74,11 @@ def refused_to_http_error(refused: Refused) -> HttpError:
 
 
 EXPECTED_ERRORS = (HttpError, Refused, Unavailable, Corrupt, Fenced, Exhausted)
-"""The errors that have an answer. Anything else is a bug, and for the log only."""
+"""The errors that clients get a response for. Any other error is a bug, and only logged."""
 
 
 def to_http_error(error: Exception) -> HttpError:
-    """The answer to one of `NAMED`."""
+    """Converts one of `EXPECTED_ERRORS`."""
     match error:
         case HttpError():
             return error
@@ -87,7 +87,7 @@ def to_http_error(error: Exception) -> HttpError:
         case Unavailable():
             return HttpError(BROKER_NOT_AVAILABLE, "the store or the disk cannot do this now; see /healthz")
         case Corrupt():
-            return HttpError(KAFKA_ERROR, f"stored data does not prove itself: {error}")
+            return HttpError(KAFKA_ERROR, f"stored data is corrupt: {error}")
         case Exhausted():
             return HttpError(503, "too much is in flight; try again later", (("Retry-After", "1"),))
     return HttpError(LEADER_NOT_AVAILABLE, "a newer owner has taken over")

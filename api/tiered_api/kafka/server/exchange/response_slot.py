@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from tiered_api.kafka.server.socket_writer import Part
+from tiered_api.kafka.server.exchange.socket_writer import Part
 
 
 class ResponseSlot(Protocol):

@@ -8,7 +8,7 @@ from tiered.broker.group_coordinators import ASK_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.requests import Request
 from tiered.metadata.image import Image
-from tiered_api.kafka.server.context import KafkaContext
+from tiered_api.kafka.server.exchange.context import KafkaContext
 
 R = TypeVar("R")
 

@@ -12,15 +12,15 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.decompress import inflate
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.decompress import inflate
+from tiered_api.http.exchange.errors import HttpError
 
 QUERY_PARAMETERS = 32
 
 
 class HttpRequest(web.BaseRequest):
-    """aiohttp's request with the site, the route's arguments and the memory that it holds."""
+    """aiohttp's request with the context, the route's arguments and the memory that it holds."""
 
     def __init__(
         self,
@@ -38,34 +38,35 @@ class HttpRequest(web.BaseRequest):
         self.operation = "none"
         self.args: dict[str, str] = {}
         self.held_bytes = 0
-        """Bytes of the memory budget, given back when the answer is out."""
+        """Bytes of the memory budget, released once the response is sent."""
         self._query: dict[str, str] | None = None
 
     ATTRS = web.BaseRequest.ATTRS | frozenset(("context", "target", "operation", "args", "held_bytes"))
 
     @property
     def peer(self) -> str:
-        """The address of the client; empty where that is not known."""
+        """The address of the client; empty if unknown."""
         return self.remote or ""
 
     # -- path and query -------------------------------------------------------------------------------------------
 
     def path_number(self, name: str) -> int:
-        """A path argument that is a non-negative integer; HttpError 404 when it is not, for nothing has such a name."""
+        """Returns a path argument that is a non-negative integer. Raises `HttpError` 404 if it is not, because no
+        resource has such a name."""
         text = self.args[name]
         if not (text.isascii() and text.isdigit() and len(text) <= 10):
             raise HttpError(404, f"{name} {text[:40]!r} is not a number")
         return int(text)
 
     def query_parameters(self) -> dict[str, str]:
-        """The query, each name once; HttpError 400 for a repeated or undecodable one."""
+        """Returns the query parameters. Raises `HttpError` 400 if one is repeated or malformed."""
         if self._query is None:
             self._query = parse_query(self.target.partition("?")[2])
         return self._query
 
     def query_integer(self, name: str, default: int, low: int, high: int, wanted: str = "") -> int:
-        """A query value in `low..high`: HttpError 400 below or when it is no integer, cut to `high` above. `wanted`
-        says in words what may be given, where more than the number is."""
+        """Returns a query value, reduced to `high` if it is larger. Raises `HttpError` 400 if it is below `low` or no
+        integer. `wanted` describes the allowed values, if they are more than numbers."""
         text = self.query_parameters().get(name)
         if text is None:
             return default
@@ -75,7 +76,8 @@ class HttpRequest(web.BaseRequest):
         return min(int(text), high)
 
     def origin(self) -> str:
-        """`http://host:port` as the caller named us, for links; without a name the address that was called."""
+        """Returns `http://host:port` as the client named this server, for links; without a Host header, the address of
+        the connection."""
         host = self.headers.get("Host")
         if not host and self.transport is not None:
             address, port = self.transport.get_extra_info("sockname")[:2]
@@ -83,7 +85,7 @@ class HttpRequest(web.BaseRequest):
         return f"http://{host}"
 
     def advertised_origin(self) -> str:
-        """Where this broker, and no other one, is to be asked again: `advertised.http`, else as `origin`."""
+        """Returns the origin of exactly this broker: `advertised.http`, else `origin`."""
         node = self.context.broker
         known = node.image.brokers.get(node.settings.node_id)
         return (known.advertised_http if known is not None else "") or self.origin()
@@ -91,12 +93,12 @@ class HttpRequest(web.BaseRequest):
     # -- body -----------------------------------------------------------------------------------------------------
 
     async def reserve_memory(self, size: int) -> None:
-        """Takes part of the memory budget until the answer is out."""
+        """Reserves part of the memory budget until the response is sent."""
         self.held_bytes += await self.context.budget.acquire(size, self.context.limits.body_seconds)
 
     def set_held_memory(self, size: int) -> None:
-        """What is held has become `size` bytes: too much is given back, too little is taken without waiting, for it is
-        there already and others have to wait for it."""
+        """Sets the held memory to `size` bytes: releases the rest, or takes more without waiting, because the bytes are
+        in memory already."""
         self.context.budget.release(self.held_bytes - size)
         self.held_bytes = size
 
@@ -106,12 +108,12 @@ class HttpRequest(web.BaseRequest):
         if wanted is None:
             return
         if wanted.lower() != "100-continue":
-            raise HttpError(417, "the only expectation that can be met is 100-continue")
+            raise HttpError(417, "the only supported expectation is 100-continue")
         if self.transport is not None:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def read_body(self) -> bytes:
-        """The body, decompressed; HttpError 413 when it is larger than allowed, 408 when it comes too slowly."""
+        """Returns the body, decompressed. Raises `HttpError` 413 if it is too large, 408 if it comes too slowly."""
         content = self.content
         data = content.read_nowait(-1) if content.is_eof() else await self._read_chunks()
         limit = self.context.limits.body_bytes
@@ -121,7 +123,7 @@ class HttpRequest(web.BaseRequest):
         if encoding is None:
             return data
         await self.reserve_memory(limit)
-        # However few bytes came, they may become `limit`.
+        # A few compressed bytes may become `limit` bytes.
         whole = await self.context.run_job(limit, inflate, encoding, data, limit)
         self.set_held_memory(len(whole))
         return whole
@@ -152,11 +154,11 @@ class HttpRequest(web.BaseRequest):
         return HttpError(413, f"the body is larger than {limit} bytes")
 
     async def read_json_object(self) -> dict[str, Any]:
-        """The body as one JSON object."""
+        """Returns the body as one JSON object."""
         return await self.parse_json_object(await self.read_body())
 
     async def parse_json_object(self, data: bytes) -> dict[str, Any]:
-        """One JSON object; HttpError 400 when it is not JSON, 422 when it is something else."""
+        """Parses one JSON object. Raises `HttpError` 400 if it is not JSON, 422 if it is another JSON value."""
         try:
             value = await self.context.run_job(len(data), orjson.loads, data)
         except orjson.JSONDecodeError as error:
@@ -167,12 +169,12 @@ class HttpRequest(web.BaseRequest):
 
 
 def malformed_json(error: orjson.JSONDecodeError) -> HttpError:
-    """Where the JSON breaks, in one sentence."""
+    """Returns the error for malformed JSON."""
     return HttpError(400, f"malformed JSON: {error.msg}")
 
 
 def parse_query(query: str) -> dict[str, str]:
-    """Names and values of a query string; HttpError 400 for too many, for repeated names and for bad escapes."""
+    """Parses a query string. Raises `HttpError` 400 for too many parameters, repeated names and bad escapes."""
     if not query:
         return {}
     found: dict[str, str] = {}
@@ -190,13 +192,13 @@ def parse_query(query: str) -> dict[str, str]:
 
 
 def percent_decode(text: str) -> str:
-    """Percent-decoding of one path segment or query part; HttpError 400 when it is not UTF-8 or holds a NUL. Bytes that
-    are not UTF-8 come as lone surrogates where aiohttp parses without its C extension."""
+    """Decodes one path segment or query part. Raises `HttpError` 400 if it is not UTF-8 or has a NUL. Without its C
+    extension, aiohttp passes bytes that are not UTF-8 as lone surrogates."""
     if "%" in text or not text.isascii():
         try:
             text = unquote_to_bytes(text.encode(errors="surrogateescape")).decode()
         except UnicodeDecodeError:
-            raise HttpError(400, "the address is not UTF-8 once it is decoded") from None
+            raise HttpError(400, "the decoded address is not UTF-8") from None
     if "\0" in text:
-        raise HttpError(400, "the address holds a NUL")
+        raise HttpError(400, "the address contains a NUL")
     return text

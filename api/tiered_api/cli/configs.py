@@ -1,4 +1,4 @@
-"""Settings of topics and brokers over the Kafka protocol: what they are, and changes of them (KIP-339)."""
+"""Settings of topics and brokers over the Kafka protocol: reads and changes (KIP-339)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ SOURCES = {
 async def describe_configs(
     client: KafkaClient, kind: int, names: Iterable[str], keys: list[str] | None = None, *, node: int | None = None
 ) -> list[DescribeConfigsResult]:
-    """Settings of topics or brokers, all or those of `keys`; an error is in the row of its topic or broker."""
+    """Returns settings of topics or brokers, all or those in `keys`. An error is in the result of its topic or
+    broker."""
     resources = [DescribeConfigsResource(kind, name, keys) for name in names]
     return (
         await client.send(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse, node_id=node)
@@ -52,7 +53,7 @@ async def alter_configs(
     node: int | None = None,
     dry_run: bool = False,
 ) -> list[AlterConfigsResourceResponse]:
-    """Changes settings of each topic or broker that `changes` names; by the controller, or by broker `node`."""
+    """Changes settings of each topic or broker in `changes`; the controller does it, or broker `node`."""
     resources = [AlterConfigsResource(kind, name, list(rows)) for name, rows in changes.items()]
     request = IncrementalAlterConfigsRequest(resources=resources, validate_only=dry_run)
     if node is None:
@@ -63,7 +64,7 @@ async def alter_configs(
 
 
 def config_rows(configs: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
-    """Settings as rows, by name; what is secret has no value."""
+    """Returns settings as rows, by name; a secret has no value."""
     return [
         {"key": each.name, "value": each.value, "source": SOURCES.get(each.config_source, "UNKNOWN")}
         for each in sorted(configs, key=lambda each: each.name)

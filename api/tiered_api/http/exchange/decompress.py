@@ -1,4 +1,4 @@
-"""Request bodies that came compressed: gzip and zstd, piece by piece, and never more output than was allowed."""
+"""Bounded decompression of request bodies: gzip and zstd, in pieces."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from typing import Protocol
 
 import zstandard
 
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
 
 ENCODINGS = ("gzip", "zstd")
 ZSTD_PIECE = 1024
 """Input given to zstd at once. Its worst ratio is 128 KiB out of 4 bytes, so a piece makes at most 32 MiB."""
 ZSTD_WINDOW = 8 << 20
 GZIP_PIECE = 64 << 10
-"""Input given to zlib at once. At the end of each member it copies what follows."""
+"""Input given to zlib at once. At the end of each member, zlib copies the input that follows."""
 MEMBERS_MAX = 1_000
-"""Members or frames in one piece of a body. Each costs some microseconds however small it is."""
+"""Most members or frames in one piece of a body. Each costs some microseconds, however small it is."""
 
 
 class Inflater(Protocol):
-    """One compressed body. `feed` gives what its piece decompresses to, or HttpError 413 above `room` bytes."""
+    """One compressed body. `feed` returns the decompressed bytes of a piece, and raises `HttpError` 413 above `room`
+    bytes."""
 
     def feed(self, data: bytes, room: int) -> bytes: ...
     def finish(self) -> None:
-        """HttpError 400 when the body ended inside a frame."""
+        """Raises `HttpError` 400 if the body ended inside a frame."""
 
 
 class GzipInflater:
-    """Members one after the other, as RFC 1952 allows."""
+    """A gzip body: one or more members, as RFC 1952 allows."""
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(wbits=31)
@@ -60,7 +61,7 @@ class GzipInflater:
 
 
 class ZstdInflater:
-    """Frames one after the other."""
+    """A zstd body: one or more frames."""
 
     def __init__(self) -> None:
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
@@ -93,19 +94,20 @@ class ZstdInflater:
 
 
 def count_member(members: int) -> int:
-    """One member or frame more; HttpError 400 when there are too many."""
+    """Counts a member or frame. Raises `HttpError` 400 if there are too many."""
     if members >= MEMBERS_MAX:
         raise HttpError(400, f"the body has more than {MEMBERS_MAX} compressed parts; compress it as one")
     return members + 1
 
 
 def too_large_error() -> HttpError:
-    """The one sentence for a bomb and for an honest body that is too long."""
-    return HttpError(413, "the body is larger than allowed once it is decompressed")
+    """Returns the error for a body that is too long after decompression."""
+    return HttpError(413, "the body is larger than allowed after decompression")
 
 
 def new_inflater(encoding: str) -> Inflater | None:
-    """For a Content-Encoding; None when there is none, HttpError 415 when it is not one of ours."""
+    """Returns the decompressor for a Content-Encoding; None if there is none. Raises `HttpError` 415 if it is not
+    supported."""
     match encoding.strip().lower():
         case "" | "identity":
             return None
@@ -113,11 +115,11 @@ def new_inflater(encoding: str) -> Inflater | None:
             return GzipInflater()
         case "zstd":
             return ZstdInflater()
-    raise HttpError(415, f"Content-Encoding {encoding!r} is not understood; send {' or '.join(ENCODINGS)}")
+    raise HttpError(415, f"Content-Encoding {encoding!r} is not supported; send {' or '.join(ENCODINGS)}")
 
 
 def inflate(encoding: str, data: bytes, limit: int) -> bytes:
-    """A whole body, at most `limit` bytes of it."""
+    """Decompresses a whole body, up to `limit` bytes."""
     body = new_inflater(encoding)
     if body is None:
         return data

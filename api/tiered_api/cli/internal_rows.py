@@ -1,6 +1,5 @@
-"""Rows of the brokers' own topics, folded into a line for each topic: there are fifty of `__consumer_offsets` in every
-table of partitions, and few people look for them.
-"""
+"""Rows of internal topics, folded into a line for each topic: every table of partitions has fifty rows of
+`__consumer_offsets`, which few users need."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from tiered_api.cli.output import Row, print_lines, print_rows
 T = TypeVar("T")
 
 PREFIX = "__"
-"""With which the names of Kafka's internal topics begin."""
+"""Prefix of the names of Kafka's internal topics."""
 
 
 def is_internal(name: str) -> bool:
@@ -22,7 +21,8 @@ def is_internal(name: str) -> bool:
 
 
 def fold_rows(rows: Iterable[T], fold_key: Callable[[T], str]) -> tuple[list[T], list[str]]:
-    """The rows without `words`, which say what a row is folded into; and a sentence for each of these words."""
+    """Splits rows by their fold key. Returns the rows without a key, and a sentence for each key with the number of its
+    rows."""
     counts = Counter[str]()
     kept: list[T] = []
     for row in rows:

@@ -1,8 +1,8 @@
-"""Media types: what a body is (415), and which form of an answer the caller takes (406). RFC 9110, section 12."""
+"""Media types of bodies (415) and of responses (406). RFC 9110, section 12."""
 
 from __future__ import annotations
 
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -14,7 +14,7 @@ V2_BINARY = "application/vnd.kafka.binary.v2+json"
 
 
 def body_type(header: str | None, accepted: tuple[str, ...]) -> str:
-    """The type of a body without its parameters; HttpError 415 when it is none of `accepted`."""
+    """Returns the type of a body without its parameters. Raises `HttpError` 415 if it is not in `accepted`."""
     kind = (header or "").partition(";")[0].strip().lower()
     if kind not in accepted:
         named = f"Content-Type {kind!r} is not understood here" if kind else "Content-Type is missing"
@@ -23,7 +23,8 @@ def body_type(header: str | None, accepted: tuple[str, ...]) -> str:
 
 
 def negotiate_type(header: str | None, offered: tuple[str, ...]) -> str:
-    """The first of `offered` with the highest weight in an Accept header; HttpError 406 when all are refused."""
+    """Returns the first type in `offered` with the highest weight in an Accept header. Raises `HttpError` 406 if none
+    is acceptable."""
     if not header or header == "*/*":
         return offered[0]
     ranges = [_media_range(part) for part in header.split(",")]
@@ -33,12 +34,12 @@ def negotiate_type(header: str | None, offered: tuple[str, ...]) -> str:
         if q > weight:
             weight, best = q, kind
     if not best:
-        raise HttpError(406, f"none of the types in Accept can be given here; there are {', '.join(offered)}")
+        raise HttpError(406, f"none of the types in Accept is available here; there are {', '.join(offered)}")
     return best
 
 
 def _media_range(part: str) -> tuple[str, int, float]:
-    """(range, how exact it is, weight) of one element of Accept; a weight that cannot be read counts as 0."""
+    """Returns (range, precision, weight) of one element of Accept. A weight that is malformed counts as 0."""
     kind, _, parameters = part.partition(";")
     kind = kind.strip().lower()
     exact = 0 if kind == "*/*" else 1 if kind.endswith("/*") else 2

@@ -1,4 +1,4 @@
-"""An answer that the kernel copies from a segment file to the socket: no byte of it is seen by this process."""
+"""Responses that the kernel copies from a segment file to the socket; the bytes never pass through this process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from tiered.ports import FileSlice
-from tiered_api.http.server.responses import Headers, HttpResponse, abort_connection, head_bytes, write_seconds
+from tiered_api.http.exchange.responses import Headers, HttpResponse, abort_connection, head_bytes, write_seconds
 
 SLICE_BYTES = 40 << 10
 """Measured on loopback: 40 KiB a call moves 5.5 GB per CPU-second, 64 KiB or 16 KiB half of that."""
 TURN_BYTES = 1 << 20
-"""After this many bytes without a wait other connections get their turn."""
+"""After this many bytes without a wait, other connections get their turn."""
 
 
 class FileSliceResponse(HttpResponse):
     """Bytes of a file. Both descriptors are duplicated first: the log may close its file and asyncio may close the
-    socket while it is under way, and a number that was given out again would name another file."""
+    socket meanwhile, and their numbers may then name other files."""
 
     def __init__(self, piece: FileSlice, *, media_type: str, headers: Headers = ()) -> None:
         super().__init__(media_type=media_type, headers=headers)
@@ -56,7 +56,7 @@ class FileSliceResponse(HttpResponse):
 
 
 async def send_slice(request: web.BaseRequest, socket: int, source: int, piece: FileSlice, seconds: float) -> None:
-    """Sends the piece; cuts the connection when the client takes nothing for `seconds` or the file ends too early."""
+    """Sends the slice; ends the connection if the client reads nothing for `seconds`, or if the file ends too early."""
     at, end, yield_at = piece.start, piece.start + piece.length, piece.start + TURN_BYTES
     while at < end:
         try:
@@ -74,7 +74,7 @@ async def send_slice(request: web.BaseRequest, socket: int, source: int, piece: 
 
 
 async def wait_writable(request: web.BaseRequest, socket: int, seconds: float) -> None:
-    """Waits until the socket takes bytes."""
+    """Waits until the socket can be written."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_writer(socket, _set_ready, ready)

@@ -1,4 +1,4 @@
-"""Answers: written as one piece of bytes, past aiohttp's header machinery, which costs more than most requests do."""
+"""Responses, written as one piece of bytes. aiohttp's own headers would cost more than most requests do."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import orjson
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest
 
 Headers = tuple[tuple[str, str], ...]
 
 _LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 JOINED_BYTES_MAX = 1 << 16
-"""Bodies up to this many bytes go out in one write with their head."""
+"""Bodies up to this size are written together with their head."""
 
 
 class HttpResponse(web.StreamResponse):
-    """A whole answer. It keeps nothing of its base class but the type: `prepare` writes it, `write_eof` has no work. A
-    handler that has to know that it is out awaits `send`; else aiohttp writes it once the handler is done."""
+    """A whole response. Only the type of its base class is used: `prepare` writes it, `write_eof` does nothing. A
+    handler that needs to know when it is sent awaits `send`; otherwise aiohttp writes it after the handler."""
 
     def __init__(
         self, body: bytes = b"", *, status: int = 200, media_type: str = media_types.JSON, headers: Headers = ()
@@ -40,7 +40,7 @@ class HttpResponse(web.StreamResponse):
         client went before."""
         transport = request.transport
         if transport is not None:
-            transport.set_write_buffer_limits(0)  # nothing is left in the process once the rest is drained
+            transport.set_write_buffer_limits(0)  # Once the rest is drained, nothing is left in the process.
         await self.prepare(request)
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has gone")
@@ -69,7 +69,7 @@ class HttpResponse(web.StreamResponse):
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """All has been written."""
+        """Does nothing: `prepare` has written all."""
 
 
 def head_bytes(
@@ -80,7 +80,7 @@ def head_bytes(
     request: web.BaseRequest,
     extra_headers: Headers = (),
 ) -> bytes:
-    """Status line and headers up to the empty line."""
+    """Returns status line and headers up to the empty line."""
     head = _LINES[status] + date_line()
     if status != 204:
         head += b"Content-Type: %b\r\nContent-Length: %d\r\n" % (media_type.encode(), length)
@@ -97,7 +97,7 @@ _cached_date = (0, b"")
 
 
 def date_line() -> bytes:
-    """The Date header that RFC 9110 asks of every answer, made once a second."""
+    """Returns the Date header that RFC 9110 requires, made once a second."""
     global _cached_date
     now = int(time.time())
     if now != _cached_date[0]:
@@ -106,12 +106,12 @@ def date_line() -> bytes:
 
 
 def open_stream(media_type: str) -> web.StreamResponse:
-    """An answer without an end that is known. It does not say which server software it comes from."""
+    """Returns a response of unknown length. It does not name the server software."""
     return web.StreamResponse(headers={"Content-Type": media_type, "Cache-Control": "no-store", "Server": "tiered"})
 
 
 async def drain_writer(request: web.BaseRequest) -> None:
-    """Waits until the client has taken enough for more to be written; cuts it off when it takes too long."""
+    """Waits until more can be written; ends the connection if the client reads nothing for too long."""
     try:
         async with asyncio.timeout(write_seconds(request)):
             await request.writer.drain()
@@ -120,13 +120,13 @@ async def drain_writer(request: web.BaseRequest) -> None:
 
 
 def write_seconds(request: web.BaseRequest) -> float:
-    """How long a client may take nothing."""
+    """Returns how many seconds a client may read nothing."""
     assert isinstance(request, HttpRequest)
     return request.context.limits.write_seconds
 
 
 def abort_connection(request: web.BaseRequest) -> NoReturn:
-    """Ends the connection of a client that takes nothing."""
+    """Ends the connection of a client that reads nothing."""
     if request.transport is not None:
         request.transport.abort()
     raise ConnectionResetError("the client does not read")
@@ -135,17 +135,17 @@ def abort_connection(request: web.BaseRequest) -> NoReturn:
 def json_response(
     value: Any, *, status: int = 200, media_type: str = media_types.JSON, headers: Headers = ()
 ) -> HttpResponse:
-    """`value` as JSON."""
+    """Returns `value` as JSON."""
     return HttpResponse(orjson.dumps(value), status=status, media_type=media_type, headers=headers)
 
 
 def no_content() -> HttpResponse:
-    """Done, and there is nothing to say."""
+    """Returns an empty response (204)."""
     return HttpResponse(status=204)
 
 
 def error_response(error: HttpError, *, close: bool = False) -> HttpResponse:
-    """An error in the one form that all errors have."""
+    """Returns an error in the form that all errors have."""
     answer = json_response({"error_code": error.error_code, "message": error.message}, status=error.status)
     answer.extra_headers = error.headers
     if close:

@@ -11,8 +11,8 @@ from tiered.log_limiter import LogLimiter
 from tiered.metrics import Counter, Metrics
 from tiered_api.kafka.protocol.apis import ALL_APIS
 from tiered_api.kafka.protocol.schema import Message
-from tiered_api.kafka.server.metadata_fragments import TopicFragments
-from tiered_api.kafka.server.turns import Turns
+from tiered_api.kafka.server.exchange.metadata_fragments import TopicFragments
+from tiered_api.kafka.server.exchange.turns import Turns
 
 log = logging.getLogger(__name__)
 

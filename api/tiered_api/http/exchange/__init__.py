@@ -1,0 +1,14 @@
+"""One request and its response, and all that a handler uses to serve it.
+
+May import: as http
+
+~ context         the broker, limits, memory budget and threads that handlers reach
+~ request         one request: path arguments, query values, a bounded body
+~ responses       responses in one piece of bytes
+~ sendfile        a response copied by the kernel from a segment file
+  errors          errors as HTTP status, Confluent code and message
+~ limits          all limits on clients of the HTTP server
+  media_types     content negotiation by media type
+  decompress      bounded decompression of gzip and zstd bodies
+~ remote_brokers  requests to other brokers over the Kafka protocol
+"""

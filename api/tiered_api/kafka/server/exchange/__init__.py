@@ -1,0 +1,19 @@
+"""One request and its reply, and all that a handler uses to serve it.
+
+May import: as kafka.server
+
+~ context             the broker, clock and counters that handlers reach
+  response_slot       protocols: a connection and its reply slots, as handlers see them
+~ socket_writer       responses to the socket in few system calls
+  error_codes         engine errors as Kafka error codes
+~ bounded_tasks       bounded parallel work of one request, with a deadline
+~ turns               fair shares of the event loop between clients
+  latencies           request latencies by API
+~ inter_broker_auth   the check of requests that only brokers may send
+  advertised_brokers  brokers and addresses in replies to a client
+~ led_partitions      look-up of partitions that this broker leads
+  leader_hints        the current leader inside error replies (KIP-951)
+  metadata_fragments  encoded topics of Metadata replies, reused while unchanged
+~ config_resources    resource names and edits of the config APIs
+~ group_requests      requests to a group coordinator, with errors as codes
+"""

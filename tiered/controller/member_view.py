@@ -1,0 +1,62 @@
+"""The cluster as one broker knows it: the newest committed image, the settings in force, and the broker itself.
+
+The parts of a broker take this value, and none of them takes the whole broker. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from tiered.config.settings import Settings
+from tiered.metadata.dynamic_config import DynamicBrokerConfig
+from tiered.metadata.image import Image
+from tiered.metadata.loader import MetadataLoader
+
+
+class MemberView:
+    """The view of one broker: `node_id` and `incarnation` are its own, `loader` has the image, `config` the settings.
+
+    Every property has the value of now: image and settings change while the broker runs.
+    """
+
+    def __init__(self, incarnation: str, config: DynamicBrokerConfig, loader: MetadataLoader) -> None:
+        self.incarnation = incarnation
+        self.config = config
+        self.loader = loader
+
+    @property
+    def node_id(self) -> int:
+        """The id of this broker."""
+        return self.config.node_id
+
+    @property
+    def image(self) -> Image:
+        """The newest committed image that this broker knows; the applied one may be older (M5)."""
+        return self.loader.image
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force on this broker."""
+        return self.config.current
+
+    @property
+    def session_ms(self) -> int:
+        """Session timeout: after this time without contact, broker and controller each count the other as gone."""
+        return self.settings.broker_session_timeout_ms
+
+    @property
+    def controller(self) -> tuple[int, str]:
+        """The controller that the image names, as node id and incarnation."""
+        return self.image.controller, self.image.controller_incarnation
+
+    @property
+    def controller_address(self) -> str:
+        """HOST:PORT of the controller; "" if it has not announced it, and if this broker is the controller."""
+        image = self.image
+        known = image.brokers.get(image.controller)
+        if known is None or known.node_id == self.node_id or known.incarnation != image.controller_incarnation:
+            return ""
+        return self.address_of(image.controller)
+
+    def address_of(self, node_id: int) -> str:
+        """Returns HOST:PORT of a broker for other brokers; "" if the broker has not announced it."""
+        known = self.image.brokers.get(node_id)
+        return known.address(self.settings.inter_broker_listener_name) if known is not None else ""
