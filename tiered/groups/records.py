@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.groups.record_fields import (
+from tiered.ids import decode_uuid, encode_uuid
+from tiered.record_fields import (
     I16,
     I32,
     I64,
@@ -22,7 +23,6 @@ from tiered.groups.record_fields import (
     encode_string,
     encode_uvarint,
 )
-from tiered.ids import decode_uuid, encode_uuid
 from tiered.shard import CoordinatorRecord
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
@@ -31,7 +31,7 @@ OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
 GROUP_PLAIN, GROUP_FLEXIBLE = 3, 4
 NO_TIME = -1
 _KEY_HEAD, _PLAIN_HEAD = struct.Struct(">hh"), struct.Struct(">hqih")
-_FLEXIBLE_HEAD = struct.Struct(">hqiB")
+_FLEXIBLE_HEAD, _SHORT_FLEXIBLE_HEAD = struct.Struct(">hqi"), struct.Struct(">hqiB")
 _TOPIC_ID_TAG = 0
 _ONE_TOPIC_ID = bytes((1, _TOPIC_ID_TAG, 16))
 _TOPIC_ID_FIELDS = struct.Struct(">q3s16s")
@@ -91,7 +91,13 @@ class GroupValue(NamedTuple):
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:
     """Encodes the key of one partition's offset."""
-    return I16.pack(OFFSET_KEY) + encode_string(group) + encode_string(topic) + I32.pack(partition)
+    return _offset_key_head(group, topic) + I32.pack(partition)
+
+
+@lru_cache(maxsize=256)
+def _offset_key_head(group: str, topic: str) -> bytes:
+    """Encodes what all partitions of a topic have in common: a commit may name ten thousand."""
+    return I16.pack(OFFSET_KEY) + encode_string(group) + encode_string(topic)
 
 
 def offset_record(group: str, topic: str, partition: int, value: OffsetValue) -> CoordinatorRecord:
@@ -101,14 +107,16 @@ def offset_record(group: str, topic: str, partition: int, value: OffsetValue) ->
 
 def offset_value(value: OffsetValue) -> bytes:
     """Encodes version 1 for an offset with its own expiry time, version 4 for one with a topic id, else version 3."""
-    offset, metadata, when = I64.pack(value.offset), value.metadata, I64.pack(value.commit_ms)
+    if value.expire_ms == NO_TIME and not value.topic_id:
+        raw = value.metadata.encode()
+        head = _PLAIN_HEAD.pack(OFFSET_PLAIN, value.offset, value.leader_epoch, len(raw))
+        return head + raw + I64.pack(value.commit_ms)
     if value.expire_ms != NO_TIME:
-        return I16.pack(OFFSET_EXPIRING) + offset + encode_string(metadata) + when + I64.pack(value.expire_ms)
-    if value.topic_id:
-        text = metadata.encode()
-        head = I16.pack(OFFSET_FLEXIBLE) + offset + I32.pack(value.leader_epoch)
-        return head + encode_uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + _topic_id_bytes(value.topic_id)
-    return I16.pack(OFFSET_PLAIN) + offset + I32.pack(value.leader_epoch) + encode_string(metadata) + when
+        head = I16.pack(OFFSET_EXPIRING) + I64.pack(value.offset) + encode_string(value.metadata)
+        return head + I64.pack(value.commit_ms) + I64.pack(value.expire_ms)
+    raw = value.metadata.encode()
+    head = _FLEXIBLE_HEAD.pack(OFFSET_FLEXIBLE, value.offset, value.leader_epoch) + encode_uvarint(len(raw) + 1)
+    return head + raw + _TOPIC_ID_FIELDS.pack(value.commit_ms, _ONE_TOPIC_ID, _topic_id_bytes(value.topic_id))
 
 
 @lru_cache(4096)
@@ -205,15 +213,15 @@ def _read_offset_fast(raw: bytes) -> OffsetValue | None:
 
 def _read_flexible_offset_fast(raw: bytes) -> OffsetValue | None:
     """Decodes what `offset_value` writes with a topic id, if the length of the metadata takes one byte."""
-    _, offset, epoch, size = _FLEXIBLE_HEAD.unpack_from(raw)
-    end = _FLEXIBLE_HEAD.size + size - 1
+    _, offset, epoch, size = _SHORT_FLEXIBLE_HEAD.unpack_from(raw)
+    end = _SHORT_FLEXIBLE_HEAD.size + size - 1
     if not 0 < size < 0x80 or len(raw) != end + _TOPIC_ID_FIELDS.size:
         return None
     when, tags, topic_id = _TOPIC_ID_FIELDS.unpack_from(raw, end)
     if tags != _ONE_TOPIC_ID:
         return None
     return OffsetValue(
-        offset, epoch, str(raw[_FLEXIBLE_HEAD.size : end], "utf-8"), when, NO_TIME, _topic_id_text(topic_id)
+        offset, epoch, str(raw[_SHORT_FLEXIBLE_HEAD.size : end], "utf-8"), when, NO_TIME, _topic_id_text(topic_id)
     )
 
 
