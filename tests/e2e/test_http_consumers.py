@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, http_broker, run
+from tiered.controller.requests import DeleteTopic
+from tiered.groups.requests import FetchOffsets
 from tiered.ids import TopicPartition
 from tiered_api.http.consumers.member import encode_metadata, user_data_of
 
@@ -83,6 +85,48 @@ def test_consumer_subscribes_reads_commits_and_leaves(tmp_path: Path) -> None:
         again = await HttpConsumer.create(where, "g", "one")
         await again.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
         assert values(await again.read(1)) == ["b"], "goes on at what was committed"
+
+    run(tmp_path, scenario)
+
+
+def test_commit_of_what_was_read_leaves_out_deleted_topics(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        for topic in ("t", "u"):
+            await where.create(topic)
+            await where.produce(topic, '"a"', '"b"')
+        one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
+        mine = [{"topic": topic, "partition": 0} for topic in ("t", "u")]
+        await one.ask_without_reply("POST", "/assignments", {"partitions": mine})
+        assert sorted(values(await one.read(4))) == ["a", "a", "b", "b"]
+        await where.broker.submit(DeleteTopic("t"))
+        committed = await one.ask("POST", "/offsets")
+        assert committed.json == [{"topic": "u", "partition": 0, "consumed": 2, "committed": 2}]
+        fetched = await where.broker.group_coordinators.ask("g", FetchOffsets("g", None))
+        assert [(row.topic, row.offset) for row in fetched.offsets] == [("u", 2)]
+
+    run(tmp_path, scenario)
+
+
+def test_named_offsets_of_a_deleted_topic_are_not_those_of_the_topic_with_its_name(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        await where.produce("t", '"a"', '"b"', '"c"')
+        one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
+        await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+        assert values(await one.read(3)) == ["a", "b", "c"]
+        named = {"offsets": [{"topic": "t", "partition": 0, "offset": 1}]}
+        asked = {"partitions": [{"topic": "t", "partition": 0}]}
+        assert (await one.ask("POST", "/offsets", named)).status == 200
+        await where.broker.submit(DeleteTopic("t"))
+        await where.create("t")
+        await where.produce("t", '"x"', '"y"', '"z"')
+        assert (await one.ask("GET", "/offsets", asked)).json == {"offsets": []}
+        refused = await one.ask("POST", "/offsets", named)
+        assert (refused.status, refused.json["error_code"]) == (404, 40403), "it has read the deleted topic"
+        assert values(await one.read(3)) == ["x", "y", "z"]
+        assert (await one.ask("POST", "/offsets", named)).status == 200
+        (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
+        assert row["offset"] == 2
 
     run(tmp_path, scenario)
 

@@ -197,8 +197,8 @@ class GroupCoordinators:
     def on_topics_deleted(self, names: Iterable[str]) -> None:
         """Removes the offsets of deleted topics.
 
-        This happens in the turn in which the deletion is committed. Offsets that are committed after that belong to
-        topics that have the same names by then.
+        This happens in the turn in which the deletion is committed. A shard that loads removes them after its load, and
+        keeps those that carry the id of a topic that has such a name by then.
         """
         self.host.submit_unawaited(TopicsDeleted(tuple(names)))
 
@@ -226,6 +226,7 @@ class GroupCoordinators:
             ),
             lambda: str(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
             lambda: self.memory_bytes - shard.state.memory_bytes,
+            self._find_topic_id,
         )
         return shard
 
@@ -240,12 +241,20 @@ class GroupCoordinators:
                 await self._clock.sleep(0)
         return corrections.requests()
 
-    def _find_end_after_loss(self, topic: str, partition: int) -> int | None:
-        """Returns the end of a partition that lost records when this broker began to lead it."""
-        if topic not in self._view.image.topics:
+    def _find_topic_id(self, topic: str) -> str:
+        found = self._view.image.topics.get(topic)
+        return found.topic_id if found is not None else ""
+
+    def _find_end_after_loss(self, topic: str, partition: int, committed_id: str) -> int | None:
+        """Returns the end of a partition that lost records when this broker began to lead it.
+
+        An offset that was committed for another topic of this name is one of a topic that is gone.
+        """
+        current_id = self._find_topic_id(topic)
+        if not current_id or (committed_id and committed_id != current_id):
             return NO_TOPIC
         replica = self._replicas.find_leader(TopicPartition(topic, partition))
-        if replica is None:
+        if replica is None or replica.topic_id != current_id:
             return None
         loss = replica.possible_loss
         return replica.log.end_offset if loss is not None and loss["leader_epoch"] == replica.leader_epoch else None

@@ -98,9 +98,9 @@ class HostedReplicas:
         self._followers: dict[TopicPartition, FollowerReplica] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         """High watermarks of partitions between two roles."""
-        self._clean_stop_epochs: dict[TopicPartition, int] = {}
+        self._clean_stop_epochs: dict[PartitionId, int] = {}
         """By partition that has its only replica here: the leader epoch after a clean stop of the process before."""
-        self._never_tiered: set[TopicPartition] = set()
+        self._never_tiered: set[PartitionId] = set()
         """Partitions without objects in the bucket when this broker, as their last leader, stopped cleanly."""
         self._role_change_lock = asyncio.Lock()
         self._fetchers: ReplicaFetchers | None = None
@@ -188,10 +188,11 @@ class HostedReplicas:
             entry, last = state.clean_entries.get(tp), topic.partitions[tp.partition]
             if not self._is_sole_replica(last):
                 continue
-            self._clean_stop_epochs[tp] = last.leader_epoch + 1
+            partition_id = PartitionId(topic.topic_id, tp.partition)
+            self._clean_stop_epochs[partition_id] = last.leader_epoch + 1
             never_cold = entry is not None and not entry.has_cold_segments and entry.leader_epoch == last.leader_epoch
             if never_cold and self.log_store.get(tp) is not None:
-                self._never_tiered.add(tp)
+                self._never_tiered.add(partition_id)
 
     def _can_save_synced_entry(self, tp: TopicPartition) -> bool:
         """True if the partition has a role here and no loss of it is unreported.
@@ -203,12 +204,12 @@ class HostedReplicas:
             return False
         return replica is None or replica not in self.losses.unreported
 
-    def has_clean_predecessor(self, tp: TopicPartition, leader_epoch: int) -> bool:
+    def has_clean_predecessor(self, partition_id: PartitionId, leader_epoch: int) -> bool:
         """True if the previous leader was the last process of this broker, and stopped cleanly.
 
         With other replicas, or under a later epoch, another broker may have led the partition since.
         """
-        return self._clean_stop_epochs.get(tp) == leader_epoch
+        return self._clean_stop_epochs.get(partition_id) == leader_epoch
 
     @property
     def takeover_pending(self) -> bool:
@@ -382,14 +383,14 @@ class HostedReplicas:
         partition_id = PartitionId(lead.topic_id, lead.tp.partition)
         previous_leader = (
             PreviousLeader.STOPPED_CLEANLY
-            if self.has_clean_predecessor(lead.tp, lead.leader_epoch)
+            if self.has_clean_predecessor(partition_id, lead.leader_epoch)
             else PreviousLeader.MAY_STILL_WRITE
         )
-        if lead.is_new or lead.tp in self._never_tiered:
+        if lead.is_new or partition_id in self._never_tiered:
             previous_leader = PreviousLeader.NONE
         elif lead.was_in_sync:
             previous_leader = PreviousLeader.WAS_IN_SYNC_WITH
-        self._never_tiered.discard(lead.tp)
+        self._never_tiered.discard(partition_id)
         if topic.name == OFFSETS_TOPIC and not lead.is_new:
             start = await self._snapshot_store.reconcile(hot, partition_id)
         else:
@@ -502,10 +503,12 @@ class HostedReplicas:
         self.resign(
             tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is elsewhere now") if moved else _make_deleted_refusal(tp)
         )
-        self._cold_tier.manifests.forget(PartitionId(topic_id, tp.partition))
+        partition_id = PartitionId(topic_id, tp.partition)
+        self._cold_tier.manifests.forget(partition_id)
         self._close_follower(tp)
         self._high_watermarks.pop(tp, None)
-        self._never_tiered.discard(tp)
+        self._clean_stop_epochs.pop(partition_id, None)
+        self._never_tiered.discard(partition_id)
         self.log_store.drop(tp, topic_id)
 
     # -- the end ------------------------------------------------------------------------------------------------------

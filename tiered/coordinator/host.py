@@ -23,7 +23,7 @@ from tiered.coordinator.snapshot import SnapshotName, choose_snapshot
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
 from tiered.coordinator.snapshotter import CoordinatorSnapshotter
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.ids import TopicPartition
+from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.image import Image
 from tiered.metrics import Histogram
 from tiered.ports import Clock
@@ -65,7 +65,7 @@ class ReplicaHost(Protocol):
     @property
     def unopened_leaders(self) -> Container[TopicPartition]: ...
 
-    def has_clean_predecessor(self, tp: TopicPartition, leader_epoch: int, /) -> bool:
+    def has_clean_predecessor(self, partition_id: PartitionId, leader_epoch: int, /) -> bool:
         """True if the leader before was the last process of this broker, and stopped cleanly."""
 
     async def wait_applied(self) -> None:
@@ -308,7 +308,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         """True if an earlier leader, which does not know that it is replaced, may delete the snapshot at which the log
         begins."""
         own = base is not None and base.epoch == replica.leader_epoch
-        is_stopped = self._replicas.has_clean_predecessor(replica.tp, replica.leader_epoch)
+        is_stopped = self._replicas.has_clean_predecessor(replica.partition_id, replica.leader_epoch)
         return replica.log_start_offset > 0 and not own and not is_stopped
 
     @staticmethod

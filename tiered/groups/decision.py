@@ -39,6 +39,8 @@ class GroupState:
     protocol_bytes: ProtocolBytes = field(default_factory=ProtocolBytes)
     other_shards_bytes: Callable[[], int] = lambda: 0
     """Returns the memory that the other shards of this broker take, in bytes."""
+    find_topic_id: Callable[[str], str] = lambda topic: ""
+    """Returns the id of the topic that has a name now; "" if there is none."""
     issued_member_ids: dict[tuple[str, str], None] = field(default_factory=dict)
     """(group, member id) of the ids given out last, oldest first. Some of them are used or removed by now."""
 

@@ -11,17 +11,17 @@ from tiered.groups.log_state import LogState
 from tiered.groups.requests import LostOffset, LowerOffsets, TopicsDeleted
 
 NO_TOPIC = -1
-"""End of a partition whose topic does not exist any more."""
+"""End of a partition whose topic does not exist any more, though another one may have its name."""
 
 
 class OffsetCorrections:
     """The corrections of one shard.
 
-    `find_end` returns the log end of a partition that lost records, `NO_TOPIC` if there is no such topic, and None if
-    the offset can stay.
+    `find_end` gets topic, partition and the topic id of a committed offset ("" if it has none). It returns the log end
+    of a partition that lost records, `NO_TOPIC` if there is no such topic, and None if the offset can stay.
     """
 
-    def __init__(self, log_state: LogState, find_end: Callable[[str, int], int | None]) -> None:
+    def __init__(self, log_state: LogState, find_end: Callable[[str, int, str], int | None]) -> None:
         self._log_state = log_state
         self._find_end = find_end
         self._lost: list[LostOffset] = []
@@ -31,7 +31,7 @@ class OffsetCorrections:
         """Compares the offsets of one group with the cluster. Returns the number of these offsets."""
         offsets = list(self._log_state.iterate_offsets(group))
         for topic, partition, committed in offsets:
-            end = self._find_end(topic, partition)
+            end = self._find_end(topic, partition, committed.topic_id)
             if end == NO_TOPIC:
                 self._deleted_topics[topic] = None
             elif end is not None and committed.offset > end:

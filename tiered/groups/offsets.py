@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
-from tiered.groups.decision import Decision
-from tiered.groups.log_state import LogState, offset_size
+from tiered.groups.decision import Decision, GroupState
+from tiered.groups.log_state import offset_size
 from tiered.groups.records import NO_TIME, OffsetValue, offset_key, offset_record
 from tiered.groups.requests import (
     NO_OFFSET,
@@ -31,7 +31,10 @@ LATEST_MS = (1 << 63) - 1
 
 
 def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitOffsetsReply:
-    """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group)."""
+    """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group).
+
+    A row without a topic id gets the id of the topic that has the name now.
+    """
     group = decision.state.groups.get(request.group)
     code = _validate_commit(group, request)
     if code is not None:
@@ -51,7 +54,13 @@ def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitO
         if not _fits_metadata_limit(row.metadata, decision.state.settings.metadata_bytes_max):
             codes.append(Code.OFFSET_METADATA_TOO_LARGE)
             continue
-        value = OffsetValue(row.offset, row.leader_epoch, row.metadata, decision.now.wall_ms, expires, row.topic_id)
+        topic_id = decision.state.find_topic_id(row.topic)
+        if _is_other_topic(row.topic_id, topic_id):
+            codes.append(Code.UNKNOWN_TOPIC_ID)
+            continue
+        value = OffsetValue(
+            row.offset, row.leader_epoch, row.metadata, decision.now.wall_ms, expires, row.topic_id or topic_id
+        )
         growth = offset_size(value) - offset_size(
             decision.state.log_state.committed_offset(request.group, row.topic, row.partition)
         )
@@ -92,20 +101,25 @@ def _validate_commit(group: ClassicGroup | None, request: CommitOffsets) -> Code
 # -- fetching ---------------------------------------------------------------------------------------------------------
 
 
-def handle_fetch_offsets(log_state: LogState, request: FetchOffsets) -> FetchOffsetsReply:
-    """Handles OffsetFetch. An unknown group has committed nothing."""
+def handle_fetch_offsets(state: GroupState, request: FetchOffsets) -> FetchOffsetsReply:
+    """Handles OffsetFetch. An unknown group has committed nothing.
+
+    A request without a topic id is about the topic that has the name now.
+    """
     ids = dict(request.topic_ids)
     if request.partitions is None:
         return FetchOffsetsReply(
             Code.NONE,
             tuple(
-                _partition_offset(topic, p, kept) for topic, p, kept in sorted(log_state.iterate_offsets(request.group))
+                _partition_offset(topic, p, value)
+                for topic, p, value in sorted(state.log_state.iterate_offsets(request.group))
+                if not _is_other_topic(value.topic_id, state.find_topic_id(topic))
             ),
         )
     rows = []
     for topic, partition in request.partitions:
-        value = log_state.committed_offset(request.group, topic, partition)
-        if value is not None and _is_other_topic(value.topic_id, ids.get(topic, "")):
+        value = state.log_state.committed_offset(request.group, topic, partition)
+        if value is not None and _is_other_topic(value.topic_id, ids.get(topic) or state.find_topic_id(topic)):
             value = None
         rows.append(_partition_offset(topic, partition, value))
     return FetchOffsetsReply(Code.NONE, tuple(rows))
@@ -117,8 +131,8 @@ def _partition_offset(topic: str, partition: int, value: OffsetValue | None) -> 
     return PartitionOffset(topic, partition, value.offset, value.leader_epoch, value.metadata, value.topic_id)
 
 
-def _is_other_topic(committed: str, requested: str) -> bool:
-    return bool(committed and requested) and committed != requested
+def _is_other_topic(topic_id: str, other_id: str) -> bool:
+    return bool(topic_id and other_id) and topic_id != other_id
 
 
 # -- deleting ---------------------------------------------------------------------------------------------------------
@@ -143,9 +157,18 @@ def handle_delete_offsets(decision: Decision, request: DeleteOffsets) -> DeleteR
 
 
 def delete_topic_offsets(decision: Decision, topics: tuple[str, ...]) -> None:
-    """Removes the offsets of deleted topics from all groups."""
+    """Removes the offsets of deleted topics from all groups.
+
+    Offsets whose id is that of the topic that has the name now stay. An offset without an id goes.
+    """
+    current_ids = {topic: decision.state.find_topic_id(topic) for topic in topics}
     for group, offsets in list(decision.state.log_state.offsets.items()):
-        committed = [(topic, partition) for topic in topics for partition in offsets.get(topic, ())]
+        committed = [
+            (topic, partition)
+            for topic, current_id in current_ids.items()
+            for partition, value in offsets.get(topic, {}).items()
+            if not current_id or value.topic_id != current_id
+        ]
         decision.write(*(offset_tombstone(group, topic, partition) for topic, partition in committed))
 
 

@@ -31,8 +31,10 @@ OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
 GROUP_PLAIN, GROUP_FLEXIBLE = 3, 4
 NO_TIME = -1
 _KEY_HEAD, _PLAIN_HEAD = struct.Struct(">hh"), struct.Struct(">hqih")
+_FLEXIBLE_HEAD, _SHORT_FLEXIBLE_HEAD = struct.Struct(">hqi"), struct.Struct(">hqiB")
 _TOPIC_ID_TAG = 0
 _ONE_TOPIC_ID = bytes((1, _TOPIC_ID_TAG, 16))
+_TOPIC_ID_FIELDS = struct.Struct(">q3s16s")
 
 
 class OffsetKey(NamedTuple):
@@ -109,12 +111,17 @@ def offset_value(value: OffsetValue) -> bytes:
         raw = value.metadata.encode()
         head = _PLAIN_HEAD.pack(OFFSET_PLAIN, value.offset, value.leader_epoch, len(raw))
         return head + raw + I64.pack(value.commit_ms)
-    offset, metadata, when = I64.pack(value.offset), value.metadata, I64.pack(value.commit_ms)
     if value.expire_ms != NO_TIME:
-        return I16.pack(OFFSET_EXPIRING) + offset + encode_string(metadata) + when + I64.pack(value.expire_ms)
-    text = metadata.encode()
-    head = I16.pack(OFFSET_FLEXIBLE) + offset + I32.pack(value.leader_epoch)
-    return head + encode_uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + decode_uuid(value.topic_id)
+        head = I16.pack(OFFSET_EXPIRING) + I64.pack(value.offset) + encode_string(value.metadata)
+        return head + I64.pack(value.commit_ms) + I64.pack(value.expire_ms)
+    raw = value.metadata.encode()
+    head = _FLEXIBLE_HEAD.pack(OFFSET_FLEXIBLE, value.offset, value.leader_epoch) + encode_uvarint(len(raw) + 1)
+    return head + raw + _TOPIC_ID_FIELDS.pack(value.commit_ms, _ONE_TOPIC_ID, _topic_id_bytes(value.topic_id))
+
+
+@lru_cache(4096)
+def _topic_id_bytes(topic_id: str) -> bytes:
+    return decode_uuid(topic_id)
 
 
 def group_key(group: str) -> bytes:
@@ -190,9 +197,11 @@ def read_offset(raw: bytes) -> OffsetValue:
 
 
 def _read_offset_fast(raw: bytes) -> OffsetValue | None:
-    """Decodes an offset of version 3, as nearly all are, in one step; None if `_read_offset` has to decide."""
+    """Decodes an offset of version 3 or 4, as nearly all are, in one step; None if `_read_offset` has to decide."""
     try:
         version, offset, epoch, size = _PLAIN_HEAD.unpack_from(raw)
+        if version == OFFSET_FLEXIBLE:
+            return _read_flexible_offset_fast(raw)
         if version != OFFSET_PLAIN or size < 0:
             return None
         end = _PLAIN_HEAD.size + size
@@ -200,6 +209,26 @@ def _read_offset_fast(raw: bytes) -> OffsetValue | None:
         return OffsetValue(offset, epoch, str(raw[_PLAIN_HEAD.size : end], "utf-8"), when)
     except (struct.error, UnicodeDecodeError):
         return None
+
+
+def _read_flexible_offset_fast(raw: bytes) -> OffsetValue | None:
+    """Decodes what `offset_value` writes with a topic id, if the length of the metadata takes one byte."""
+    _, offset, epoch, size = _SHORT_FLEXIBLE_HEAD.unpack_from(raw)
+    end = _SHORT_FLEXIBLE_HEAD.size + size - 1
+    if not 0 < size < 0x80 or len(raw) != end + _TOPIC_ID_FIELDS.size:
+        return None
+    when, tags, topic_id = _TOPIC_ID_FIELDS.unpack_from(raw, end)
+    if tags != _ONE_TOPIC_ID:
+        return None
+    return OffsetValue(
+        offset, epoch, str(raw[_SHORT_FLEXIBLE_HEAD.size : end], "utf-8"), when, NO_TIME, _topic_id_text(topic_id)
+    )
+
+
+@lru_cache(4096)
+def _topic_id_text(topic_id: bytes) -> str:
+    """Returns Kafka's text form of a topic id. Offsets of one topic share it."""
+    return encode_uuid(uuid.UUID(bytes=topic_id))
 
 
 def _read_offset(raw: bytes) -> OffsetValue:
@@ -214,9 +243,7 @@ def _read_offset(raw: bytes) -> OffsetValue:
     topic_id = fields.tags().get(_TOPIC_ID_TAG)
     if topic_id is not None and len(topic_id) != 16:
         raise Corrupt("topic id does not have 16 bytes")
-    return OffsetValue(
-        offset, epoch, metadata, committed, expires, encode_uuid(uuid.UUID(bytes=topic_id)) if topic_id else ""
-    )
+    return OffsetValue(offset, epoch, metadata, committed, expires, _topic_id_text(topic_id) if topic_id else "")
 
 
 def read_group(raw: bytes) -> GroupValue:

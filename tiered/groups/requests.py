@@ -140,7 +140,8 @@ class LeaveGroupReply:
 
 
 class PartitionOffset(NamedTuple):
-    """Offset of one partition, to commit or as committed. `topic_id` is "" when the client names topics."""
+    """Offset of one partition, to commit or as committed. `topic_id` is "" if the client names topics, or if the offset
+    was stored without one."""
 
     topic: str
     partition: int
@@ -153,6 +154,8 @@ class PartitionOffset(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
     """The reply is `CommitOffsetsReply`. The handler refuses topics that do not exist. `retention_ms`: v2-4 only.
+
+    A row whose topic id is not that of the topic with this name gets UNKNOWN_TOPIC_ID.
 
     Below v9 GROUP_ID_NOT_FOUND becomes ILLEGAL_GENERATION.
     """
@@ -184,7 +187,10 @@ class FetchOffsets:
     member_id: str | None = None
     member_epoch: int = -1
     topic_ids: tuple[tuple[str, str], ...] = ()
-    """(name, id) of topics requested by id. An offset committed for another topic of that name does not count."""
+    """(name, id) of topics requested by id. Others are requested as the topics that have their names now.
+
+    An offset committed for another topic of that name does not count.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,10 @@ class DeleteReply:
 
 @dataclass(frozen=True, slots=True)
 class TopicsDeleted:
-    """Removes the offsets of these topics from every group of the shard. No caller waits, so there is no reply."""
+    """Removes the offsets of these topics from every group of the shard. No caller waits, so there is no reply.
+
+    Offsets of topics that have these names now stay.
+    """
 
     topics: tuple[str, ...]
 

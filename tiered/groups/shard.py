@@ -40,13 +40,18 @@ class GroupShard:
     """Decides the requests of one coordinator partition, as a `CoordinatorShard`.
 
     `new_uuid` returns a fresh UUID as text. `other_shards_bytes` returns the bytes that other shards of the broker
-    take. `next_due_ms` (None: never) is on the monotonic clock; it may change with each call.
+    take. `find_topic_id` returns the id of the topic that has a name now, "" if there is none. `next_due_ms` (None:
+    never) is on the monotonic clock; it may change with each call.
     """
 
     def __init__(
-        self, settings: GroupSettings, new_uuid: Callable[[], str], other_shards_bytes: Callable[[], int] = lambda: 0
+        self,
+        settings: GroupSettings,
+        new_uuid: Callable[[], str],
+        other_shards_bytes: Callable[[], int] = lambda: 0,
+        find_topic_id: Callable[[str], str] = lambda topic: "",
     ) -> None:
-        self.state = GroupState(settings, new_uuid, other_shards_bytes=other_shards_bytes)
+        self.state = GroupState(settings, new_uuid, other_shards_bytes=other_shards_bytes, find_topic_id=find_topic_id)
         self._groups_to_expire: list[str] = []
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -98,7 +103,7 @@ class GroupShard:
             case requests.CommitOffsets():
                 decision.reply(token, handle_commit_offsets(decision, request))
             case requests.FetchOffsets():
-                decision.reply(token, handle_fetch_offsets(self.state.log_state, request))
+                decision.reply(token, handle_fetch_offsets(self.state, request))
             case requests.JoinGroup():
                 handle_join_group(decision, request, token)
             case requests.SyncGroup():

@@ -46,6 +46,7 @@ class FollowerReplica:
     __slots__ = (
         "_clock",
         "_disk",
+        "_manifest_start_offset",
         "_save_offsets",
         "_throttled_replicas",
         "cold_end_offset",
@@ -90,6 +91,8 @@ class FollowerReplica:
         self.is_stopped = False
         self.fetch_error = ""
         """The reason why this replica makes no progress; empty while it does."""
+        self._manifest_start_offset = 0
+        """The log start offset that a manifest has, as far as this replica knows."""
         self._throttled_replicas = ThrottledReplicas()
         self._clock = clock
         self._disk = disk
@@ -143,9 +146,10 @@ class FollowerReplica:
 
     @property
     def _must_save_offsets(self) -> bool:
-        """True if the log start offset must be saved to disk. For a tiered topic the manifest has it, so every later
-        leader knows it without that."""
-        return self.log.checkpointed_start_offset < self.log.start_offset and not self.config.remote_storage_enable
+        """True if the log start offset must be saved to disk. If a manifest has it, every later leader knows it without
+        that. The settings do not say so: the leader may have other settings than this replica, and no manifest."""
+        start = self.log.start_offset
+        return self.log.checkpointed_start_offset < start and self._manifest_start_offset < start
 
     async def make_durable(self) -> None:
         """Makes everything durable that `build_fetch` claims. Raises `Unavailable`; a failed fsync ends the use of the
@@ -221,7 +225,9 @@ class FollowerReplica:
         hot = self.log
         if part.code or part.diverging_epoch is not None:
             return
-        self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
+        if part.cold_end_offset:  # the leader has a manifest: it puts each deletion there before it says so
+            self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
+            self._manifest_start_offset = max(self._manifest_start_offset, part.log_start_offset)
         high_watermark = follower_step.next_high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark

@@ -64,6 +64,12 @@ class LeaderReads:
         self.wake_all()
         self.end_listeners.notify()
 
+    def check_not_stopped(self) -> None:
+        """Raises the reason if this broker has stopped leading the partition. A caller that waited for the bucket asks
+        again: by then another topic may have the name of this one."""
+        if self.stop_error is not None:
+            raise self.stop_error
+
     # -- parked callers -----------------------------------------------------------------------------------------------
 
     def park(self, call: Callable[[], None], offset: int) -> int:
@@ -152,8 +158,8 @@ class LeaderReads:
         about `max_bytes` at most. At the end of the log, waits up to `max_wait_ms` for `min_bytes`, then returns what
         there is.
 
-        Raises `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end], and `Unavailable` and `Corrupt` from the
-        bucket.
+        Raises `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end], the reason if this broker stops leading the
+        partition, and `Unavailable` and `Corrupt` from the bucket.
         """
         fetched = await self._read(offset, max_bytes, read_committed)
         if fetched.size < min_bytes and max_wait_ms > 0:
@@ -211,18 +217,23 @@ class LeaderReads:
         committed, stable, start = self.offset_snapshot()
         log = self.unified_log
         data = await log.cold.reader.read(log.partition_id, log.manifest, offset, max_bytes)
+        self.check_not_stopped()
         return ReadResult(data, committed, start, stable)
 
     async def offset_for_timestamp(
         self, timestamp: int, lookups: TimeLookups | None = None
     ) -> tuple[int, int, int] | None:
         """Returns (offset, timestamp, leader epoch) of the first record, hot or cold, at or after `timestamp` (ms);
-        None if there is none. A request that looks up several timestamps passes the same `lookups` for all of them."""
+        None if there is none. A request that looks up several timestamps passes the same `lookups` for all of them.
+        Raises the reason if this broker stops leading the partition."""
         lookups, log = lookups or TimeLookups(), self.unified_log
         if log.log_start_offset < log.hot.local_start_offset:
             found = await log.cold.reader.offset_for_timestamp(
                 log.partition_id, timestamp, manifest=log.manifest, lookups=lookups
             )
+            self.check_not_stopped()
             if found is not None and found[0] < log.hot.local_start_offset:
                 return found
-        return await offset_for_timestamp(log.hot, timestamp, lookups)
+        local = await offset_for_timestamp(log.hot, timestamp, lookups)
+        self.check_not_stopped()
+        return local

@@ -7,7 +7,7 @@ The first `tiered.metrics.max.group.topics` pairs of a group and a topic have la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metrics import OTHERS, Labels
 from tiered_api.http.exchange.context import HttpContext
-from tiered_api.http.exchange.remote_brokers import Leader
+from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.partitions.end_history import EndHistory
 from tiered_api.kafka.client.leader_routing import LATEST
 
@@ -131,28 +131,31 @@ class GroupLags:
     async def _end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the high watermarks: those known here, else those of the leaders, else the last known ones."""
         node, found = self._context.broker, dict[TopicPartition, int]()
-        remote: dict[int, dict[TopicPartition, Leader]] = {}
+        remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
         for tp in partitions:
+            topic_id = node.image.topics[tp.topic].topic_id
             replica, copy = node.hosted_replicas.find_leader(tp), node.hosted_replicas.find_follower(tp)
-            if replica is not None:
+            if replica is not None and replica.topic_id == topic_id:
                 found[tp] = replica.high_watermark
-            elif copy is not None and not copy.is_stopped:
+            elif copy is not None and not copy.is_stopped and copy.topic_id == topic_id:
                 found[tp] = max(copy.high_watermark, copy.leader_high_watermark)
             else:
                 if tp in self._ends:
                     found[tp] = self._ends[tp]
                 with suppress(Refused):
-                    leader = self._context.remote_brokers.leader(tp, node.image.topics[tp.topic].topic_id)
-                    remote.setdefault(leader.node_id, {})[tp] = leader
-        for each in await asyncio.gather(*(self._fetch_end_offsets(share) for share in remote.values())):
+                    leader = self._context.remote_brokers.leader(tp, topic_id)
+                    query = OffsetQuery(topic_id, leader.epoch, LATEST)
+                    remote.setdefault(leader._replace(epoch=-1), {})[tp] = query
+        for each in await asyncio.gather(*(self._fetch_end_offsets(*share) for share in remote.items())):
             found.update(each)
         return found
 
-    async def _fetch_end_offsets(self, share: dict[TopicPartition, Leader]) -> dict[TopicPartition, int]:
+    async def _fetch_end_offsets(
+        self, leader: Leader, queries: Mapping[TopicPartition, OffsetQuery]
+    ) -> dict[TopicPartition, int]:
         """Returns the ends of the partitions that one broker leads; nothing if the broker does not reply in time."""
-        wanted = {tp: (leader.epoch, LATEST) for tp, leader in share.items()}
         with suppress(Refused, Unavailable, Corrupt, TimeoutError):
             async with asyncio.timeout(REFRESH_SECONDS):
-                got = await self._context.remote_brokers.list_offsets(next(iter(share.values())), wanted)
+                got = await self._context.remote_brokers.list_offsets(leader, queries)
             return {tp: end for tp, end in got.items() if isinstance(end, int)}
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from tiered.groups.requests import (
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import MOVED_CODES, find_coordinator, retry_while_loading
 from tiered_api.http.exchange.context import HttpContext
-from tiered_api.http.exchange.remote_brokers import Leader
+from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.partitions.remote_partition import RemotePartition, open_partition
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR_CODES
@@ -169,7 +169,7 @@ def _unreachable(broker: int, fault: Unavailable) -> Refused:
 async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
     """Returns the high watermarks of the partitions that exist and have a leader, with one request to each broker."""
     found: dict[TopicPartition, int] = {}
-    remote: dict[int, dict[TopicPartition, Leader]] = {}
+    remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
     for topic, partition in partitions:
         tp, image = TopicPartition(topic, partition), context.broker.image.topics.get(topic)
         if image is None:
@@ -178,35 +178,36 @@ async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str
             source = open_partition(context, tp, TopicId(image.topic_id))
             if isinstance(source, RemotePartition):
                 leader = source.leader()
-                remote.setdefault(leader.node_id, {})[tp] = leader
+                query = OffsetQuery(source.topic_id, leader.epoch, LATEST)
+                remote.setdefault(leader._replace(epoch=-1), {})[tp] = query
             else:
                 found[tp] = source.high_watermark
         except Refused:
             continue
-    for each in await asyncio.gather(*(_fetch_broker_ends(context, share) for share in remote.values())):
+    for each in await asyncio.gather(
+        *(_fetch_broker_ends(context, leader, queries) for leader, queries in remote.items())
+    ):
         found.update(each)
     return found
 
 
-async def _fetch_broker_ends(context: HttpContext, share: dict[TopicPartition, Leader]) -> dict[TopicPartition, int]:
+async def _fetch_broker_ends(
+    context: HttpContext, leader: Leader, queries: Mapping[TopicPartition, OffsetQuery]
+) -> dict[TopicPartition, int]:
     """Returns the ends of partitions that one broker leads. Looks for the new leader of a partition that the broker
     does not lead any more."""
-    [leader, *_] = share.values()
-    wanted = {tp: (each.epoch, LATEST) for tp, each in share.items()}
     try:
-        got = await context.remote_brokers.list_offsets(leader, wanted)
+        got = await context.remote_brokers.list_offsets(leader, queries)
     except (Refused, Unavailable):
         got = {}
     found: dict[TopicPartition, int] = {}
-    for tp in share:
+    for tp, query in queries.items():
         end = got.get(tp)
         if isinstance(end, int):
             found[tp] = end
             continue
-        image = context.broker.image.topics.get(tp.topic)
         try:
-            if image is not None:
-                found[tp] = (await RemotePartition(context, tp, image.topic_id).fetch_bounds())[1]
+            found[tp] = (await RemotePartition(context, tp, query.topic_id).fetch_bounds())[1]
         except Refused:
             continue
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch
@@ -28,14 +29,15 @@ SECONDS = 30.0
 class RecreatedTopic:
     """The topic `t` on `slow`, which leads it, and on `quick`; the steps that recreate it; and a client of `slow`."""
 
-    def __init__(self, three: ThreeBrokers, replicas: int) -> None:
+    def __init__(self, three: ThreeBrokers, replicas: int, configs: Mapping[str, str] | None = None) -> None:
         self.three = three
         self.slow, self.quick = three.others()
         self.old_replica: LeaderReplica
         self.new_id = TopicId("")
         self._assignments = [[self.slow.node_id, self.quick.node_id][:replicas]]
-        self._configs = {"retention.ms": "-1", "min.insync.replicas": str(replicas)}
+        self._configs = {"retention.ms": "-1", "min.insync.replicas": str(replicas), **(configs or {})}
         self._links: dict[int, BrokerConnection] = {}
+        self._creation: asyncio.Task[TopicId] | None = None
 
     async def _create_topic(self) -> TopicId:
         made = await self.three.controller.node.submit(
@@ -57,6 +59,29 @@ class RecreatedTopic:
         await self.three.controller.node.submit(DeleteTopic("t", self.old_replica.topic_id))
         self.new_id = await self._create_topic()
         await self.three.wait_until(lambda: self.slow.node.image.topics["t"].topic_id == self.new_id, SECONDS)
+
+    async def recreate_without_slow(self) -> None:
+        """The second topic is there, and `slow` knows nothing of it: the controller cannot reach it. `quick` knows."""
+        slow, controller = self.slow.name, self.three.controller.name
+        self.three.network.cut(slow, controller)
+        self.three.network.cut(controller, slow)
+        await self.three.controller.node.submit(DeleteTopic("t", self.old_replica.topic_id))
+        self._creation = asyncio.create_task(self._create_topic())
+        await self.three.wait_until(self._is_known_to_quick, SECONDS)
+        self.new_id = self.quick.node.image.topics["t"].topic_id
+        assert self.slow.node.image.topics["t"].topic_id == self.old_replica.topic_id
+
+    def _is_known_to_quick(self) -> bool:
+        topic = self.quick.node.image.topics.get("t")
+        return topic is not None and topic.topic_id != self.old_replica.topic_id
+
+    async def reconnect_slow(self) -> LeaderReplica:
+        """Heals the network. Returns the second topic's replica on `slow`."""
+        self.three.network.heal()
+        assert self._creation is not None
+        await self._creation
+        await self.three.wait_until(self.is_led, SECONDS)
+        return self.slow.node.leader_replica(*AT)
 
     async def release_slow(self) -> LeaderReplica:
         """Lets `slow` act. Returns the replica of the second topic there."""

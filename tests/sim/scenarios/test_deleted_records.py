@@ -18,6 +18,7 @@ from tests.sim.scenarios.test_what_an_ack_survives import (
     write_records,
 )
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tiered.controller.requests import AlterTopicConfigs
 from tiered.errors import Unavailable
 from tiered.ids import TopicPartition
 from tiered.replication.follower_replica import FollowerReplica
@@ -54,6 +55,19 @@ def test_deletion_outlives_the_leaders_process(tiered: str) -> None:
 
 
 @TIERED
+def test_followers_save_a_log_start_unless_a_manifest_has_it(tiered: str) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
+        leader = await wait_leader(three)
+        assert await leader.delete_records(DELETED) == DELETED
+        assert (leader.manifest is not None) == (tiered == "true")
+        saved = 0 if leader.manifest is not None else DELETED
+        assert {copy.log.checkpointed_start_offset for copy in follower_replicas(three)} == {saved}
+
+    run_scenario(scenario)
+
+
+@TIERED
 def test_deletion_outlives_all_processes(tiered: str) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
@@ -66,6 +80,39 @@ def test_deletion_outlives_all_processes(tiered: str) -> None:
         assert await read_values(again, DELETED) == numbers(DELETED, COUNT)
 
     run_scenario(scenario)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late-followers", "followers-in-time"])
+def test_deletion_right_after_tiering_is_turned_off_outlives_all_processes(late: bool) -> None:
+    """The leader has no manifest and is not tiered any more. Late followers have the old settings, and start first."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await write_records(three, 3, min_insync_replicas="2", remote_storage_enable="true")
+        leader, leads = await wait_leader(three), leader_of(three)
+        assert leader.manifest is None
+        others = [each for each in three.brokers.values() if each is not leads]
+        for each in others if late else ():
+            await each.node.hosted_replicas._role_change_lock.acquire()  # the broker opens some other log
+        untier = AlterTopicConfigs("t", {"remote.storage.enable": "false"})
+        change = asyncio.create_task(three.controller.node.submit(untier))
+        await three.wait_until(lambda: not leader.config.remote_storage_enable, SECONDS)
+        if not late:
+            await change
+            await three.wait_until(lambda: not any(map(is_tiered, follower_replicas(three))), SECONDS)
+        assert await leader.delete_records(DELETED) == DELETED
+        assert leader.manifest is None and [is_tiered(copy) for copy in follower_replicas(three)] == [late] * 2
+        await crash(list(three.brokers.values()), SimMachine.kill)
+        change.cancel()
+        await asyncio.gather(*(each.start() for each in others))
+        again = await wait_leader(three)
+        assert again.log_start_offset == DELETED
+        await leads.start()
+
+    run_scenario(scenario)
+
+
+def is_tiered(copy: FollowerReplica) -> bool:
+    return copy.config.remote_storage_enable
 
 
 def test_deletion_with_flush_ack_outlives_the_power_of_all() -> None:

@@ -3,6 +3,7 @@ and only those of this partition."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -210,6 +211,30 @@ def test_deleted_records_are_not_read_and_not_counted() -> None:
         assert (cut.log_start_offset, cut.segment_count) == (25, 8)
         beyond = await broker.collector.advance_start(cut, 1, 1000)
         assert (beyond.log_start_offset, beyond.cold_end_offset, beyond.cold_bytes) == (1000, 1000, 0)
+
+    rig.run(scenario)
+
+
+def test_sweep_is_due_after_a_deletion_whose_caller_gave_up() -> None:
+    """The manifest has the new log start. The caller gave up while the objects below it were looked for."""
+    rig = Rig()
+    fill(rig)
+
+    async def scenario() -> None:
+        broker = rig.broker(fan=2)
+        manifest = await broker.upload_all(rig.log, 1)
+        broker.manifests._submanifests.clear()
+        broker.fail(FaultRule(FaultKind.DELAY, ("get",), key=".sub", seconds=60.0))
+        deletion = asyncio.create_task(broker.collector.advance_start(manifest, 1, 42))
+        while (current := await broker.manifests.load(PID)) is None or current.log_start_offset != 42:
+            await rig.clock.sleep(1.0)
+        assert not deletion.done() and not broker.manifests.take_orphan_mark(PID)
+        deletion.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await deletion
+        assert broker.manifests.take_orphan_mark(PID)
+        broker.fail()
+        assert await broker.collector.delete_expired() == 0, "only a sweep finds them"
 
     rig.run(scenario)
 

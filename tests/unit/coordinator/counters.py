@@ -14,7 +14,7 @@ from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.coordinator.snapshot import SnapshotKind
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, SnapshotMetrics
 from tiered.errors import Code, Refused
-from tiered.ids import TopicPartition
+from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import TopicCreated
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
@@ -153,7 +153,7 @@ class Replicas:
         self.unopened_leaders: set[TopicPartition] = set()
         self.has_clean_stop = True
 
-    def has_clean_predecessor(self, tp: TopicPartition, leader_epoch: int) -> bool:
+    def has_clean_predecessor(self, partition_id: PartitionId, leader_epoch: int) -> bool:
         return self.has_clean_stop
 
     async def wait_applied(self) -> None: ...

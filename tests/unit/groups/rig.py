@@ -41,6 +41,9 @@ from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
 R = TypeVar("R", bound=Reply)
 WALL = 1_700_000_000_000
 G = "g"
+THIS = "AAAAAAAAAAAAAAAAAAAAEA"
+THAT = "AAAAAAAAAAAAAAAAAAAAEQ"
+"""Ids of two topics."""
 
 
 def subscription(*topics: str, user_data: bytes = b"") -> bytes:
@@ -60,11 +63,12 @@ BOTH = (("range", subscription("t")), ("roundrobin", subscription("t")))
 
 
 class Rig:
-    """A shard under test. `log` holds all records that were ever appended."""
+    """A shard under test. `log` holds all records that were ever appended, `topic_ids` the ids by topic name."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
         self.held_elsewhere = 0
+        self.topic_ids: dict[str, str] = {}
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
         self.ms = 0
@@ -128,7 +132,10 @@ class Rig:
         )
 
     def _fresh(self, records: Iterable[CoordinatorRecord]) -> GroupShard:
-        shard = GroupShard(self.settings, lambda: f"id{next(self._ids)}", lambda: self.held_elsewhere)
+        shard = GroupShard(
+            self.settings, lambda: f"id{next(self._ids)}", lambda: self.held_elsewhere,
+            lambda topic: self.topic_ids.get(topic, ""),
+        )  # fmt: skip
         shard.apply(records)
         shard.on_loaded(self.now)
         return shard

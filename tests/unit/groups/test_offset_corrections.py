@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.groups.rig import G, Rig
+from tests.unit.groups.rig import THAT, THIS, G, Rig
 from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections
 from tiered.groups.requests import (
     CommitOffsets,
@@ -25,7 +25,10 @@ def rig() -> Rig:
 
 
 def corrections(rig: Rig) -> OffsetCorrections:
-    return OffsetCorrections(rig.shard.log_state, lambda topic, partition: ENDS.get((topic, partition)))
+    def find_end(topic: str, partition: int, topic_id: str) -> int | None:
+        return NO_TOPIC if topic_id == THAT else ENDS.get((topic, partition))
+
+    return OffsetCorrections(rig.shard.log_state, find_end)
 
 
 def commit(rig: Rig, group: str, *offsets: PartitionOffset) -> None:
@@ -62,6 +65,20 @@ def test_offsets_of_topics_that_are_gone_are_removed(rig: Rig) -> None:
     for request in found.requests():
         rig.ask(request)
     assert [topic for topic, _, _ in rig.shard.log_state.iterate_offsets(G)] == ["whole"]
+
+
+def test_only_offsets_of_the_deleted_topic_are_removed_if_another_has_its_name(rig: Rig) -> None:
+    commit(rig, G, PartitionOffset("t", 0, 1, topic_id=THAT), PartitionOffset("t", 1, 2))
+    commit(rig, "h", PartitionOffset("t", 0, 3, topic_id=THIS))
+    rig.topic_ids["t"] = THIS
+    found = corrections(rig)
+    found.check_group(G)
+    found.check_group("h")
+    (request,) = found.requests()
+    assert request == TopicsDeleted(("t",))
+    rig.ask(request)
+    assert list(rig.shard.log_state.iterate_offsets(G)) == []
+    assert [value.offset for _, _, value in rig.shard.log_state.iterate_offsets("h")] == [3]
 
 
 def test_shard_that_agrees_with_the_cluster_needs_no_request(rig: Rig) -> None:

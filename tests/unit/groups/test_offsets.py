@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.unit.groups.rig import WALL, G, Rig
+from tests.unit.groups.rig import THAT, THIS, WALL, G, Rig
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import NO_TIME, OffsetValue
@@ -21,9 +21,6 @@ from tiered.groups.requests import (
     PartitionOffset,
     TopicsDeleted,
 )
-
-THIS = "AAAAAAAAAAAAAAAAAAAAEA"
-THAT = "AAAAAAAAAAAAAAAAAAAAEQ"
 
 
 @pytest.fixture
@@ -166,6 +163,36 @@ def test_offset_of_an_earlier_topic_of_the_name_is_none(rig: Rig) -> None:
     for asked, offset in ((THIS, 5), (THAT, NO_OFFSET), ("", 5)):
         fetched = rig.told(FetchOffsets(G, (("t", 0),), topic_ids=(("t", asked),)), FetchOffsetsReply)
         assert fetched.offsets[0].offset == offset
+
+
+def test_commit_without_a_topic_id_is_for_the_topic_that_has_the_name(rig: Rig) -> None:
+    rig.topic_ids["t"] = THIS
+    assert rig.commit(offset=5) is Code.NONE
+    value = rig.shard.log_state.committed_offset(G, "t", 0)
+    assert value is not None and (value.offset, value.topic_id) == (5, THIS)
+    rig.topic_ids["t"] = THAT
+    assert rig.committed() == NO_OFFSET
+    assert rig.told(FetchOffsets(G, None), FetchOffsetsReply).offsets == ()
+    assert rig.commit(offset=2) is Code.NONE
+    assert rig.committed() == 2
+
+
+def test_commit_for_a_topic_that_had_the_name_before_is_refused_alone(rig: Rig) -> None:
+    rig.topic_ids["t"] = THIS
+    rows = (PartitionOffset("t", 0, 5, topic_id=THAT), PartitionOffset("t", 1, 6, topic_id=THIS))
+    codes = rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes
+    assert codes == (Code.UNKNOWN_TOPIC_ID, Code.NONE)
+    fetched = rig.told(FetchOffsets(G, (("t", 0), ("t", 1))), FetchOffsetsReply).offsets
+    assert [row.offset for row in fetched] == [NO_OFFSET, 6]
+
+
+def test_offset_with_an_expiry_time_has_no_topic_id_and_is_shown(rig: Rig) -> None:
+    rig.topic_ids["t"] = THIS
+    rig.ask(CommitOffsets(G, (PartitionOffset("t", 0, 5),), retention_ms=60_000))
+    rig.topic_ids["t"] = THAT
+    assert rig.committed() == 5
+    rig.ask(TopicsDeleted(("t",)))
+    assert rig.committed() == NO_OFFSET
 
 
 @pytest.mark.parametrize(

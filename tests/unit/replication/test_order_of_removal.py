@@ -108,6 +108,32 @@ def test_replaced_leader_does_not_acknowledge_a_waiting_deletion() -> None:
     rig.run(scenario)
 
 
+def test_leader_that_loses_controller_contact_does_not_answer_a_waiting_deletion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last in-sync follower says that it knows the log start. Without contact, others may be in sync by then."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        replica = await rig.brokers[1].lead(0, [1, 2])
+        fill(replica)
+
+        def fetch_as_follower(start: int) -> None:
+            request = PartitionFetch(TOPIC_ID, 0, 0, RECORDS, 0, start, 0)
+            replica.handle_follower_fetch(2, INCARNATIONS[2], request, 0)
+
+        fetch_as_follower(0)
+        deleting = asyncio.create_task(replica.delete_records(30))
+        while not replica.pending_deletions:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(replica, "_has_controller_contact", lambda: False)
+        fetch_as_follower(30)
+        with pytest.raises(Refused, match="no contact with the controller"):
+            await deleting
+
+    rig.run(scenario)
+
+
 def test_records_that_are_not_committed_are_not_deleted() -> None:
     rig = ReplicationRig()
 

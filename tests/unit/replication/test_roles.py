@@ -401,11 +401,12 @@ def test_clean_stop_counts_only_if_no_other_broker_can_have_led(copies: int) -> 
 
     async def scenario() -> None:
         await cluster.start(copies)
-        member = cluster.members[(await wait_for_leader(cluster)).state.node_id]
+        replica = await wait_for_leader(cluster)
+        member = cluster.members[replica.state.node_id]
         await stop(cluster, member)
         epoch = cluster.partition.leader_epoch
         await member.start()
-        assert member.partitions.has_clean_predecessor(TP, epoch + 1) is (copies == 1)
+        assert member.partitions.has_clean_predecessor(replica.partition_id, epoch + 1) is (copies == 1)
 
     cluster.run(scenario)
 

@@ -185,6 +185,15 @@ class ConsumerInstance:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp} does not exist")
         return topic.topic_id
 
+    def find_read_topic_id(self, tp: TopicPartition) -> str:
+        """Returns the id of the topic that this consumer reads as `tp`: the user names offsets of its records.
+
+        Before the first read this is the topic that has the name. Raises `Refused` with UNKNOWN_TOPIC_OR_PARTITION if
+        there is no such partition.
+        """
+        topic_id, spot = self.find_topic_id(tp), self._positions.get(tp)
+        return spot.topic_id if spot is not None else topic_id
+
     def open_partition(self, tp: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
         """Returns the partition, led here or elsewhere."""
         return open_partition(self._context, tp, self.find_topic_id(tp), lookup_seconds)

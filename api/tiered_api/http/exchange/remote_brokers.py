@@ -67,6 +67,14 @@ class Leader(NamedTuple):
     address: str
 
 
+class OffsetQuery(NamedTuple):
+    """A look-up of one offset: the topic id and the leader epoch that are meant, and the timestamp or its name."""
+
+    topic_id: TopicId
+    leader_epoch: int
+    timestamp: int
+
+
 class RemoteBrokers:
     """The connections of one broker's HTTP server to other brokers. Long polls have connections of their own, so that
     they do not delay short requests."""
@@ -178,12 +186,15 @@ class RemoteBrokers:
         return [part for topic in got.responses for part in topic.partitions]
 
     async def list_offsets(
-        self, leader: Leader, wanted: Mapping[TopicPartition, tuple[int, int]]
+        self, leader: Leader, wanted: Mapping[TopicPartition, OffsetQuery]
     ) -> dict[TopicPartition, int | Refused]:
-        """Returns offsets of partitions of one leader by (leader epoch, timestamp); -1 if no record is as late."""
-        topics: dict[str, ListOffsetsTopic] = {}
-        for tp, (epoch, timestamp) in wanted.items():
-            topic = topics.setdefault(tp.topic, ListOffsetsTopic(tp.topic))
+        """Returns the offsets of partitions of one leader; -1 if no record is as late.
+
+        The result of a partition is UNKNOWN_TOPIC_ID if the leader knows another topic of its name.
+        """
+        topics: dict[TopicId, ListOffsetsTopic] = {}
+        for tp, (topic_id, epoch, timestamp) in wanted.items():
+            topic = topics.setdefault(topic_id, ListOffsetsTopic(tp.topic, topic_id=topic_id))
             topic.partitions.append(ListOffsetsPartition(tp.partition, epoch, timestamp))
         request = ListOffsetsRequest(-1, 0, list(topics.values()), int(REQUEST_SECONDS * 900))
         got = await self._send(

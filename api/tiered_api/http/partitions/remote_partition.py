@@ -15,7 +15,7 @@ from tiered.metadata.effective_config import topic_config
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.exchange.context import HttpContext
-from tiered_api.http.exchange.remote_brokers import COLD_READ_MS, Leader, LeaderNotFound
+from tiered_api.http.exchange.remote_brokers import COLD_READ_MS, Leader, LeaderNotFound, OffsetQuery
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES
 
 POLL_SLICE_MS = 5_000
@@ -114,9 +114,8 @@ class RemotePartition:
         return await self._call_leader(here, there)
 
     async def _list_offset(self, leader: Leader, timestamp: int) -> int:
-        found = (await self._context.remote_brokers.list_offsets(leader, {self.tp: (leader.epoch, timestamp)})).get(
-            self.tp
-        )
+        query = OffsetQuery(self.topic_id, leader.epoch, timestamp)
+        found = (await self._context.remote_brokers.list_offsets(leader, {self.tp: query})).get(self.tp)
         if not isinstance(found, int):
             raise found or LeaderNotFound(
                 Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.tp}"

@@ -240,9 +240,12 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
     async with instance.use():
         if "offsets" in body:
             offsets = [
-                PartitionOffset(*_check_partition(request, tp), _offset(row, "offset") + 1, metadata=_metadata(row))
+                PartitionOffset(
+                    *_check_partition(request, tp), _offset(row, "offset") + 1, metadata=_metadata(row),
+                    topic_id=instance.find_read_topic_id(tp),
+                )
                 for tp, row in _parse_rows(body, "offsets")
-            ]
+            ]  # fmt: skip
             await instance.commit(offsets)
         else:
             offsets = await instance.commit_read()

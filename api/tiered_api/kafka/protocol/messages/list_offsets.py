@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    integer,
+    message,
+    string,
+    uuid,
+)
 
 
 @dataclass(slots=True)
@@ -18,6 +27,8 @@ class ListOffsetsPartition:
 class ListOffsetsTopic:
     name: str = string()
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
+    topic_id: str = uuid("6+", tag=FIRST_PRIVATE_TAG, tagged="6+")
+    """Set by our brokers: another topic of this name is refused with UNKNOWN_TOPIC_ID."""
 
 
 @message(2, "1-11", "6+")

@@ -7,6 +7,9 @@ leader epoch. A look-up in the bucket takes at most the client's timeout (v10+),
 `remote.list.offsets.request.timeout.ms`. v0 has another meaning and is not offered. A new leader that does not know yet
 which records are committed returns no end: OFFSET_NOT_AVAILABLE in v5+, LEADER_NOT_AVAILABLE before (KIP-207).
 
+Our brokers add the topic id in a tagged field of their own. A leader that has another topic of that name refuses with
+UNKNOWN_TOPIC_ID: both topics may have the same leader epoch.
+
 -3 includes cold records; Kafka looks at the local log only. Our brokers never send this request, so a sender that
 claims to be a broker is refused. Replica id -2 is Kafka's tool that reads the whole log.
 """
@@ -28,7 +31,7 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
 )
 from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import ENGINE_ERRORS, error_code_of
+from tiered_api.kafka.server.exchange.error_codes import ENGINE_ERRORS, error_code_of, has_id
 from tiered_api.kafka.server.exchange.inter_broker_auth import is_impostor
 from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
 
@@ -50,11 +53,11 @@ SINCE_VERSION = {
 async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListOffsetsResponse:
     """Returns one result per partition. A partition that the request names twice is refused."""
     request = call.request
-    wanted: dict[tuple[str, int], ListOffsetsPartition | None] = {}
+    wanted: dict[tuple[str, int], tuple[str, ListOffsetsPartition] | None] = {}
     for topic in request.topics:
         for each in topic.partitions:
             place = topic.name, each.partition_index
-            wanted[place] = None if place in wanted else each
+            wanted[place] = None if place in wanted else (topic.topic_id, each)
     work = _refuse if is_impostor(context, call, request.replica_id) else _look_up_offset
     lookups = TimeLookups(call.client_host)
     works = [partial(work, context, call, name, number, each, lookups) for (name, number), each in wanted.items()]
@@ -83,14 +86,17 @@ async def _look_up_offset(
     call: Call[ListOffsetsRequest],
     topic: str,
     number: int,
-    asked: ListOffsetsPartition | None,
+    wanted: tuple[str, ListOffsetsPartition] | None,
     lookups: TimeLookups,
 ) -> ListOffsetsPartitionResponse:
-    if asked is None:
+    if wanted is None:
         return ListOffsetsPartitionResponse(number, Code.INVALID_REQUEST.number)
+    topic_id, asked = wanted
     try:
         name = _parse_named_timestamp(asked.timestamp, call.version) if asked.timestamp < 0 else None
         replica = find_leader_replica(context, topic, number, asked.current_leader_epoch)
+        if has_id(topic_id) and topic_id != replica.topic_id:
+            raise Refused(Code.UNKNOWN_TOPIC_ID, f"{replica.tp} is of topic {replica.topic_id}, not {topic_id}")
         end = replica.high_watermark
         if call.request.replica_id != CONSUMER:
             end = replica.log.end_offset
@@ -100,6 +106,7 @@ async def _look_up_offset(
             found = await find_by_timestamp(replica, asked.timestamp, end, lookups)
         else:
             found = await find_by_spec(replica, name, end, lookups)
+        replica.reads.check_not_stopped()
         if (
             found == OFFSET_NOT_FOUND if name is None else name in END_TIMESTAMPS
         ) and call.request.replica_id == CONSUMER:
@@ -114,7 +121,7 @@ async def _refuse(
     call: Call[ListOffsetsRequest],
     topic: str,
     number: int,
-    asked: ListOffsetsPartition | None,
+    wanted: tuple[str, ListOffsetsPartition] | None,
     lookups: TimeLookups,
 ) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(number, Code.CLUSTER_AUTHORIZATION_FAILED.number)

@@ -61,6 +61,7 @@ async def _find_end_offset(
     try:
         replica = find_leader_replica(context, topic, number, asked.current_leader_epoch)
         epoch, end = await end_offset_for_epoch(replica, asked.leader_epoch)
+        replica.reads.check_not_stopped()
     except ENGINE_ERRORS as fault:
         return EpochEndOffset(error_code_of(fault).number, number)
     return EpochEndOffset(Code.NONE.number, number, epoch, end)

@@ -1,0 +1,37 @@
+"""A clean stop proves who the last writer of a partition was. It proves nothing of a topic that gets the name later."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.site import batch
+from tests.sim.scenarios.test_reassignments import is_leading, move, partition_image
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tiered.controller.requests import CreateTopic, DeleteTopic
+
+
+@pytest.mark.parametrize("first", ["t", "another"])
+def test_leader_after_a_move_takes_the_manifest_over_whatever_topic_it_stopped_cleanly(first: str) -> None:
+    """The clean stop was under leader epoch 0 of the first topic, and the move makes epoch 1 of the second."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        here, other = (each for each in three.others() if each.node_id in (2, 3))
+        await three.controller.node.submit(CreateTopic(first, assignments=[[here.node_id]]))
+        await three.wait_until(lambda: bool(here.node.leader_replicas()), 10)
+        await here.stop()
+        await here.start()
+        await three.wait_until(three.is_everyone_known, 10)
+        await three.controller.node.submit(DeleteTopic(first))
+        await three.controller.node.submit(CreateTopic("t", assignments=[[other.node_id]]))
+        await three.wait_until(lambda: is_leading(other), 10)
+        before = other.node.leader_replica("t", 0)
+        await before.append(batch([b"one"]))
+        before.roll()
+        await three.wait_until(lambda: before.cold_end_offset == 1, 60)
+        assert await move(three, here.node_id) is None
+        await three.wait_until(lambda: partition_image(three).leader == here.node_id and is_leading(here), 30)
+        moved = here.node.leader_replica("t", 0)
+        assert moved.manifest is not None
+        assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch
+
+    run_scenario(scenario)

@@ -1,0 +1,92 @@
+"""A topic is deleted and created again while its leader is cut off from the controller, so that it knows the first one.
+
+Another broker knows the second topic and asks that leader for offsets. Both topics have leader epoch 0 there. The
+leader's offsets are of the first topic, and none of them may be taken for one of the second.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.site import batch
+from tests.sim.scenarios.recreated_topic import AT, OLD, RecreatedTopic, run_recreated
+from tiered.errors import Code, Refused
+from tiered.replication.leader_replica import ACKS_ALL
+from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
+from tiered_api.http.consumers.subscriptions import PatternCache, TopicCatalog
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.group_lags import GroupLags
+from tiered_api.http.groups import fetch_end_offsets
+from tiered_api.http.partitions.remote_partition import RemotePartition
+
+NEW = 8
+
+
+def http_context(again: RecreatedTopic) -> HttpContext:
+    return HttpContext(again.quick.node, HttpLimits(leader_lookup_seconds=1.0))
+
+
+def test_offsets_of_the_second_topic_are_refused_by_a_leader_that_knows_the_first() -> None:
+    async def scenario(again: RecreatedTopic) -> None:
+        await again.recreate_without_slow()
+        context = http_context(again)
+        remote = RemotePartition(context, AT, again.new_id)
+        for request in (remote.fetch_bounds(), remote.offset_for_timestamp(0), remote.read(0, 1 << 20)):
+            with pytest.raises(Refused) as refused:
+                await request
+            assert refused.value.code is Code.UNKNOWN_TOPIC_ID
+        await again.reconnect_slow()
+        assert await remote.fetch_bounds() == (0, 0)
+        assert await remote.offset_for_timestamp(0) is None
+        await context.close()
+
+    run_recreated(scenario)
+
+
+def test_offsets_of_the_first_topic_are_still_found() -> None:
+    async def scenario(again: RecreatedTopic) -> None:
+        context = http_context(again)
+        remote = RemotePartition(context, AT, again.old_replica.topic_id)
+        assert await remote.fetch_bounds() == (0, OLD)
+        assert await remote.offset_for_timestamp(0) == (0, -1, -1)
+        assert await fetch_end_offsets(context, [AT]) == {AT: OLD}
+        await context.close()
+
+    run_recreated(scenario)
+
+
+def test_rest_consumer_that_begins_at_the_end_reads_all_later_records_of_the_second_topic() -> None:
+    async def scenario(again: RecreatedTopic) -> None:
+        await again.recreate_without_slow()
+        context = http_context(again)
+        catalog = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
+        config = ConsumerConfig(reset="latest", auto_commit=False)
+        consumer = ConsumerInstance(context, catalog, "g", "c", config, "far")
+        consumer.assign([AT])
+        remote = RemotePartition(context, AT, again.new_id)
+        with pytest.raises(Refused):
+            await consumer.reset_position(AT, remote)
+        new = await again.reconnect_slow()
+        await consumer.reset_position(AT, remote)
+        for number in range(NEW):
+            await new.append(batch([b"new-%d" % number]), acks=ACKS_ALL)
+        assert await consumer.resolve_position(AT, remote) == 0
+        await context.close()
+
+    run_recreated(scenario)
+
+
+def test_lag_in_the_second_topic_is_not_counted_to_the_end_of_the_first() -> None:
+    async def scenario(again: RecreatedTopic) -> None:
+        await again.recreate_without_slow()
+        context = http_context(again)
+        assert await fetch_end_offsets(context, [AT]) == {}
+        assert await GroupLags(context)._end_offsets([AT]) == {}
+        new = await again.reconnect_slow()
+        await new.append(batch([b"new"]), acks=ACKS_ALL)
+        assert await fetch_end_offsets(context, [AT]) == {AT: 1}
+        assert await GroupLags(context)._end_offsets([AT]) == {AT: 1}
+        await context.close()
+
+    run_recreated(scenario)

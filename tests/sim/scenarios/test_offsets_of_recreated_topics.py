@@ -1,0 +1,138 @@
+"""Offsets that a group committed in a deleted topic are no offsets of the topic that has its name now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.site import SimBrokerRig, run
+from tests.sim.groups import GROUP_SETTINGS, commit, fetch_committed, wait_groups_loaded
+from tests.sim.scenarios.recreated_topic import AT, SECONDS, RecreatedTopic, run_recreated
+from tiered.controller.requests import CreateTopic, DeleteTopic
+from tiered.errors import Code, Refused
+from tiered.groups.requests import (
+    NO_OFFSET,
+    CommitOffsets,
+    CommitOffsetsReply,
+    FetchOffsets,
+    FetchOffsetsReply,
+    PartitionOffset,
+)
+from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+
+G = "g"
+
+
+async def commit_with_id(site: SimBrokerRig, offset: int, topic_id: str) -> Code:
+    request = CommitOffsets(G, (PartitionOffset("t", 0, offset, topic_id=topic_id),))
+    reply = await site.node.group_coordinators.ask(G, request)
+    assert isinstance(reply, CommitOffsetsReply)
+    return reply.codes[0]
+
+
+async def recreate_without_coordinator(site: SimBrokerRig) -> None:
+    """The coordinator does nothing about the deletion, and its process is killed after it."""
+    coordinators = site.node.group_coordinators
+    coordinators.on_topics_deleted = lambda names: None  # type: ignore[method-assign]
+    coordinators.on_image = lambda old, new: None  # type: ignore[method-assign]
+    await site.node.submit(DeleteTopic("t"))
+    await site.create("t")
+
+
+async def restart(site: SimBrokerRig) -> None:
+    await site.crash(site.machine.kill)
+    await site.start(GROUP_SETTINGS)
+    await wait_groups_loaded(site)
+
+
+@pytest.mark.parametrize("has_id", [False, True])
+def test_offset_of_the_deleted_topic_is_removed_at_the_load(has_id: bool) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        old_id = site.node.image.topics["t"].topic_id
+        assert await commit_with_id(site, 7, old_id if has_id else "") is Code.NONE
+        await recreate_without_coordinator(site)
+        await restart(site)
+        assert await fetch_committed(site, G) == NO_OFFSET
+        (shard,) = [each for each in site.node.group_coordinators.host.shards() if G in each.state.groups]
+        await site.wait_until(lambda: shard.log_state.committed_offset(G, "t", 0) is None)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_offsets_of_the_second_topic_stay_at_the_load() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await commit(site, G, 7)
+        await commit(site, "h", 7)
+        await recreate_without_coordinator(site)
+        await commit(site, "h", 2)
+        await restart(site)
+        assert (await fetch_committed(site, G), await fetch_committed(site, "h")) == (NO_OFFSET, 2)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_offset_of_the_deleted_topic_is_not_shown_before_it_is_removed() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await commit(site, G, 7)
+        await recreate_without_coordinator(site)
+        assert await fetch_committed(site, G) == NO_OFFSET
+        reply = await site.node.group_coordinators.ask(G, FetchOffsets(G, None))
+        assert isinstance(reply, FetchOffsetsReply) and reply.offsets == ()
+        await site.stop()
+
+    run(scenario)
+
+
+def test_commit_for_the_deleted_topic_is_refused() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        old_id = site.node.image.topics["t"].topic_id
+        await site.node.submit(DeleteTopic("t"))
+        await site.create("t")
+        await commit(site, G, 2)
+        assert await commit_with_id(site, 7, old_id) is Code.UNKNOWN_TOPIC_ID
+        assert await fetch_committed(site, G) == 2
+        await site.stop()
+
+    run(scenario)
+
+
+def test_group_has_no_offset_if_its_coordinator_was_down_during_the_deletion() -> None:
+    async def scenario(again: RecreatedTopic) -> None:
+        three, quick = again.three, again.quick
+        await three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[quick.node_id]]))
+        await three.wait_until(is_led(again, TopicPartition(OFFSETS_TOPIC, 0)), SECONDS)
+        await quick.node.group_coordinators.ask(G, CommitOffsets(G, (PartitionOffset("t", 0, 3),)))
+        await quick.kill()
+        await three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
+        again.new_id = await again._create_topic()
+        await quick.start()
+        assert await ask_when_loaded(again) == NO_OFFSET
+
+    def is_led(again: RecreatedTopic, tp: TopicPartition) -> Callable[[], bool]:
+        return lambda: again.quick.node.hosted_replicas.find_leader(tp) is not None
+
+    async def ask_when_loaded(again: RecreatedTopic) -> int:
+        async with asyncio.timeout(SECONDS):
+            while True:
+                try:
+                    reply = await again.quick.node.group_coordinators.ask(G, FetchOffsets(G, (AT,)))
+                except Refused:
+                    await asyncio.sleep(0.1)
+                else:
+                    assert isinstance(reply, FetchOffsetsReply)
+                    return reply.offsets[0].offset
+
+    run_recreated(scenario)
