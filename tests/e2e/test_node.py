@@ -250,6 +250,9 @@ def test_data_directory_of_another_cluster_is_refused() -> None:
         await site.start()
         await site.stop()
         elsewhere = SimMachine(site.loop, "three", SimBucket(site.loop), site.network)
+        founder = Broker(QUICK, elsewhere.process(), Metrics())
+        await founder.start()
+        await founder.stop()
         elsewhere.disk = site.machine.disk
         node = Broker(QUICK, elsewhere.process(), Metrics())
         with pytest.raises(Refused) as refused:

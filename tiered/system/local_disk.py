@@ -206,7 +206,7 @@ def make_private(path: str) -> None:
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
-    if parent != path:
+    if not os.path.exists(parent):
         make_private(parent)
     try:
         os.mkdir(path, DIRECTORY_MODE)
