@@ -7,6 +7,7 @@ Files at this level are words, which every package may use:
 ~ errors         the four error families, and Kafka's table of error codes
   ids            names of things: topic partition, partition id, broker incarnation, epochs
 ~ ports          the five ports: Clock, Rng, Disk, ObjectStore, Net (M1, M4)
+  value          frozen dataclasses for mypy that are quick to make
   metrics        counters, gauges and histograms, rendered as Prometheus text
   shard          the shape of replicated state behind a log: decide, append, commit, reply
 ~ peers          calls between brokers as plain values, and the Peers protocol

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, RawClient, run, wait_until
+from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
 from tests.e2e.site import batch
 from tiered.broker.hosted_replicas import DROPPED_AT_ONCE
 from tiered.broker.log_store import OPENING_AT_ONCE
 from tiered.errors import Code
-from tiered.ports import FileSlice
+from tiered.hot import checkpoints
+from tiered.ports import FileSlice, World
 from tiered.records.batch import decode_records
+from tiered.system.local_disk import LocalDisk
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -325,6 +328,36 @@ def test_log_starts_at_the_deleted_offset(tmp_path: Path) -> None:
         assert [record.offset for record in decode_records(held) if record.offset >= 4] == [4, 5, 6, 7, 8, 9]
 
     run(tmp_path, scenario)
+
+
+def test_records_of_many_partitions_are_deleted_with_few_writes(tmp_path: Path) -> None:
+    """The offsets of all logs were written again for each 32 partitions. A request for 10,000 timed out."""
+    count = 400
+    written: list[str] = []
+
+    class CountingDisk(LocalDisk):
+        def rename(self, old: str, new: str) -> None:
+            written.append(new)
+            super().rename(old, new)
+
+    def count_writes(world: World) -> World:
+        return replace(world, disk=CountingDisk(str(tmp_path)))
+
+    async def scenario() -> None:
+        async with asyncio.timeout(TEST_SECONDS), kafka_broker(tmp_path, count_writes) as site:
+            await site.create("t", count, remote_storage_enable="false")
+            for number in range(count):
+                site.node.leader_replica("t", number).append_now(batch([b"v"]), acks=1)
+            client = await site.client()
+            wanted = [DeleteRecordsPartition(number, -1) for number in range(count)]
+            written.clear()
+            request = DeleteRecordsRequest([DeleteRecordsTopic("t", wanted)], 30_000)
+            answer = await client.ask(request, 2, DeleteRecordsResponse)
+            found = [(row.low_watermark, row.error_code) for row in answer.topics[0].partitions]
+            assert found == [(1, 0)] * count
+            assert 1 <= sum(path.endswith(checkpoints.LOG_STARTS) for path in written) <= 3, written
+
+    asyncio.run(scenario())
 
 
 def test_election_and_reassignment_of_one_broker_change_nothing(tmp_path: Path) -> None:

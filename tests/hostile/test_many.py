@@ -11,9 +11,33 @@ from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tests.hostile.test_records import now_ms, produce
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
-from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tiered_api.kafka.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tiered_api.kafka.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from tiered_api.kafka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -26,7 +50,7 @@ def test_partitions_are_bounded_and_many_empty_ones_stop_soon(tmp_path: Path) ->
     each, topics = scale(100, 5_000), 12
 
     async def scenario(to: AttackedBroker) -> None:
-        async with to.attack("partitions", memory=60 + each * topics * 8 // 1000):
+        async with to.attack("partitions", memory=60 + each * topics * 5 // 1000):
             client = await to.client()
             for n in range(topics):
                 request = CreateTopicsRequest([CreatableTopic(f"t{n}", each, 1)], 60_000)
@@ -120,13 +144,56 @@ def test_topic_of_many_partitions_is_created_and_deleted_beside_others(tmp_path:
     count = scale(400, 10_000)
 
     async def scenario(to: AttackedBroker) -> None:
-        async with to.attack("L3 a topic of 10,000 partitions comes and goes", memory=20 + count * 16 // 1000):
+        async with to.attack("L3 a topic of 10,000 partitions comes and goes", memory=20 + count * 10 // 1000):
             for _ in range(scale(1, 2)):
                 await to.create(CreatableTopic("t", count, 1))
                 client = await to.client()
                 request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=60_000)
                 answer = await client.ask(request, 6, DeleteTopicsResponse)
                 assert answer.responses[0].error_code == 0
+
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(scenario(to))
+
+
+def test_records_of_very_many_partitions_are_deleted_beside_others(tmp_path: Path) -> None:
+    count = scale(400, 10_000)
+    configs = [CreatableTopicConfig("remote.storage.enable", "false")]
+
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", count, 1, configs=configs))
+        client = await to.client()
+        await client.ask(produce_to_each(count, 1), 9, ProduceResponse)
+        wanted = [DeleteRecordsPartition(number, -1) for number in range(count)]
+        async with to.attack("records of 10,000 partitions are deleted", memory=60):
+            for _ in range(scale(1, 2)):
+                request = DeleteRecordsRequest([DeleteRecordsTopic("t", wanted)], 60_000)
+                answer = await client.ask(request, 2, DeleteRecordsResponse)
+                assert {(row.error_code, row.low_watermark) for row in answer.topics[0].partitions} == {(0, 1)}
+
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000, stop_seconds=60) as to:
+        asyncio.run(scenario(to))
+
+
+def test_offsets_of_very_many_partitions_are_committed_beside_others(tmp_path: Path) -> None:
+    count = scale(400, 10_000)
+    committed = [OffsetCommitRequestPartition(number, 7) for number in range(count)]
+    commit = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=committed)])
+    asked = [OffsetFetchRequestTopics("t", partition_indexes=list(range(count)))]
+    fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=asked)])
+
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", count, 1))
+        client = await to.client()
+        find = FindCoordinatorRequest(coordinator_keys=["g"])
+        found = await client.ask(find, 4, FindCoordinatorResponse)
+        assert found.coordinators[0].error_code == 0
+        async with to.attack("offsets of 10,000 partitions", memory=60):
+            for _ in range(scale(1, 3)):
+                made = await client.ask(commit, 9, OffsetCommitResponse)
+                assert {row.error_code for row in made.topics[0].partitions} == {0}
+                known = await client.ask(fetch, 9, OffsetFetchResponse)
+                assert {row.committed_offset for row in known.groups[0].topics[0].partitions} == {7}
 
     with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
         asyncio.run(scenario(to))

@@ -31,6 +31,8 @@ VERSION = "1"
 DELETE_SUFFIX = "-delete"
 LOGS_PER_YIELD = 1_000
 """Logs that are handled before the loop yields."""
+ROWS_PER_YIELD = 5_000
+"""Rows of a checkpoint that are encoded before the loop yields: some 5 ms."""
 NAME_BYTES_MAX = 255
 """Longest name of a file or directory on common file systems; the name of a topic may take nearly all of it."""
 
@@ -61,7 +63,8 @@ class DataDirectory:
         self._disk = disk
         self._pending_deletions: list[tuple[int, str]] = []
         self._rename_numbers = itertools.count()
-        self._save_lock = asyncio.Lock()
+        self._save_ended: asyncio.Event | None = None
+        """Set when the writing of offsets ends that runs now."""
         self._saves_requested = 0
         self._saves_done = 0
 
@@ -120,24 +123,32 @@ class DataDirectory:
         Calls during a save share the next one: a thousand logs that change at once cause two saves, not a thousand.
         """
         self._saves_requested = ticket = self._saves_requested + 1
-        async with self._save_lock:
-            if self._saves_done < ticket:
+        while self._saves_done < ticket:
+            if self._save_ended is not None:
+                await self._save_ended.wait()
+                continue
+            ended = self._save_ended = asyncio.Event()
+            try:
                 number = self._saves_requested
                 await self._save_offsets(logs)
                 self._saves_done = number
+            finally:
+                self._save_ended = None
+                ended.set()
 
     async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
-        cuts = [(each.truncations, each.truncations.made) for each in logs.values()]
-        starts = [(each, each.start_offset) for each in logs.values()]
+        known = [
+            (tp, hot, hot.truncations.made, hot.flushed_offset, hot.start_offset, hot.end_offset)
+            for tp, hot in logs.items()
+        ]
         for name, offsets in (
-            (checkpoints.RECOVERY_POINTS, {tp: each.flushed_offset for tp, each in logs.items()}),
-            (checkpoints.LOG_STARTS, {tp: each.start_offset for tp, each in logs.items() if each.start_offset}),
-            (checkpoints.HIGH_WATERMARKS, {tp: each.end_offset for tp, each in logs.items()}),
+            (checkpoints.RECOVERY_POINTS, [(tp, flushed) for tp, _, _, flushed, _, _ in known]),
+            (checkpoints.LOG_STARTS, [(tp, start) for tp, _, _, _, start, _ in known if start]),
+            (checkpoints.HIGH_WATERMARKS, [(tp, end) for tp, _, _, _, _, end in known]),
         ):
-            await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
-        for each, made in cuts:
-            each.mark_checkpointed(made)
-        for hot, start in starts:
+            await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(offsets))
+        for _, hot, made, _, start, _ in known:
+            hot.truncations.mark_checkpointed(made)
             hot.checkpointed_start_offset = start
 
     def _load_clean_entries(self) -> dict[TopicPartition, CleanLogEntry]:
@@ -257,6 +268,17 @@ class DataDirectory:
         except Corrupt as error:
             log.warning("checkpoint is not used name=%s why=%s", name, error)
             return {}
+
+
+async def _encode_offsets(offsets: list[tuple[TopicPartition, int]]) -> bytes:
+    """Encodes a checkpoint of offsets. Others have their turn between the rows of many logs."""
+    offsets.sort()
+    rows: list[str] = []
+    for first in range(0, len(offsets), ROWS_PER_YIELD):
+        if first:
+            await asyncio.sleep(0)
+        rows += checkpoints.encode_offset_rows(offsets[first : first + ROWS_PER_YIELD])
+    return checkpoints.encode_rows(rows)
 
 
 def _parse_directory_name(name: str) -> TopicPartition | None:

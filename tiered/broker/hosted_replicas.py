@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from tiered.broker.data_directory import DataDirectory, DirectoryState
@@ -52,6 +52,13 @@ class ReplicaStorage(NamedTuple):
     snapshot_store: CoordinatorSnapshotStore
 
 
+CONFIGURED_AT_ONCE = 2_000
+"""Partitions of a topic that get other settings before others have their turn: some 10 ms."""
+TASKS_AT_ONCE = 1_000
+"""Most partitions that have a task while many are opened: a task takes more memory than an idle partition, and all are
+made in one turn of the event loop."""
+
+
 class HostedReplicas:
     """All replicas of one broker, by partition. The owner calls `subscribe` before the first start of a replica.
 
@@ -80,6 +87,7 @@ class HostedReplicas:
         self._cold_tier = storage.cold_tier
         self._snapshot_store = storage.snapshot_store
         self._events: ReplicaEvents
+        self._leader_ports: LeaderPorts
         self._has_controller_contact = has_controller_contact
         self._image = Image()
         """The image that is applied, or is being applied; the view has the newest one."""
@@ -117,6 +125,9 @@ class HostedReplicas:
     def subscribe(self, events: ReplicaEvents) -> None:
         """Reports all events of leader replicas to `events`."""
         self._events = events
+        self._leader_ports = LeaderPorts(
+            self._cold_tier, self._world.clock, self._disk, events, self._has_controller_contact, self.save_offsets
+        )
 
     def list_leaders(self) -> list[LeaderReplica]:
         """Returns the leader replicas of this broker."""
@@ -277,7 +288,7 @@ class HostedReplicas:
         for tp in (*(each.tp for each in delta.followers), *(each.tp for each in delta.leaders)):
             self._close_follower(tp)
         for name in new.topics if delta.broker_configs_changed else delta.configured_topics:
-            self._configure(new.topics[name])
+            await self._configure(new.topics[name])
         for tp, partition in delta.isr_changed:
             if tp in self._leaders:
                 self._leaders[tp].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
@@ -304,10 +315,12 @@ class HostedReplicas:
         async with self._role_change_lock:
             return
 
-    async def _open_leaders(self, image: Image, leads: Iterable[Lead]) -> None:
+    async def _open_leaders(self, image: Image, leads: Sequence[Lead]) -> None:
         self._snapshot_store.invalidate_listing()
         slots = asyncio.Semaphore(OPENING_AT_ONCE)
-        await asyncio.gather(*(self._open_leader(image, lead, slots) for lead in leads))
+        for first in range(0, len(leads), TASKS_AT_ONCE):
+            some = leads[first : first + TASKS_AT_ONCE]
+            await asyncio.gather(*(self._open_leader(image, lead, slots) for lead in some))
 
     async def _open_leader(self, image: Image, lead: Lead, slots: asyncio.Semaphore) -> None:
         topic = image.topics_by_id.get(lead.topic_id)
@@ -392,16 +405,14 @@ class HostedReplicas:
                 epoch_start=hot.end_offset, partition_epoch=known.partition_epoch,
                 high_watermark=min(committed, hot.end_offset), began_ns=self._world.clock.mono_ns(),
             ),
-            start,
-            LeaderPorts(
-                self._cold_tier, self._world.clock, self._disk, self._events, self._has_controller_contact,
-                self.save_offsets,
-            ),
+            start, self._leader_ports,
         )  # fmt: skip
 
-    async def _open_followers(self, image: Image, follows: Iterable[Follow]) -> None:
+    async def _open_followers(self, image: Image, follows: Sequence[Follow]) -> None:
         slots = asyncio.Semaphore(OPENING_AT_ONCE)
-        await asyncio.gather(*(self._open_follower(image, follow, slots) for follow in follows))
+        for first in range(0, len(follows), TASKS_AT_ONCE):
+            some = follows[first : first + TASKS_AT_ONCE]
+            await asyncio.gather(*(self._open_follower(image, follow, slots) for follow in some))
 
     async def _open_follower(self, image: Image, follow: Follow, slots: asyncio.Semaphore) -> None:
         tp, topic = follow.tp, image.topics_by_id.get(follow.topic_id)
@@ -450,9 +461,11 @@ class HostedReplicas:
             self.unopened_followers[follower.tp] = (follow, follower.log.write_failure)
             self._handle_write_failure(follower.tp, final, follower.log.write_failure)
 
-    def _configure(self, topic: TopicImage) -> None:
+    async def _configure(self, topic: TopicImage) -> None:
         config = self.log_store.get_config(topic)
         for p in range(len(topic.partitions)):
+            if p and p % CONFIGURED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             tp = TopicPartition(topic.name, p)
             hot = self.log_store.configure(tp, config)
             if hot is not None:

@@ -258,7 +258,7 @@ class LogStore:
 
     async def save_offsets(self) -> None:
         """Saves how far each log is durable and where it starts."""
-        gone = self._stale_checkpoints - self._logs.keys()
+        gone = {tp for tp in self._stale_checkpoints if tp not in self._logs}  # `-` would walk through all logs
         await self._directory.save_offsets(self._logs)
         self._stale_checkpoints -= gone
 

@@ -33,8 +33,18 @@ class Controller:
         self.image = image
         self._settings = settings
         self._draw_id = draw_id
+        self._decided: tuple[Image, ControllerResult[Any]] | None = None
+        """The last decision, and the image that it was made from."""
 
     def apply(self, changes: Sequence[Change], slot: int | None = None) -> None:
+        """Applies changes. If these are the changes of the last decision, and it has the image after them, takes that
+        image."""
+        decided, self._decided = self._decided, None
+        if decided is not None and slot is None:
+            before, decision = decided
+            if decision.after is not None and decision.changes is changes and before is self.image:
+                self.image = decision.after
+                return
         self.image = self.image.apply(changes, slot)
 
     def decide(self, request: Request, now_ms: int) -> ControllerResult[Any]:
@@ -42,6 +52,11 @@ class Controller:
 
         The docstring of each request names the type of its reply.
         """
+        decision = self._decide(request, now_ms)
+        self._decided = self.image, decision
+        return decision
+
+    def _decide(self, request: Request, now_ms: int) -> ControllerResult[Any]:
         image, settings = self.image, self._settings
         match request:
             case requests.AlterBrokerConfigs():
@@ -101,7 +116,7 @@ class Controller:
                 decision = topics.create((request,), now_ms)
                 if isinstance(decision.reply[0], Refused):
                     raise decision.reply[0]
-                return ControllerResult(decision.changes, decision.reply[0])
+                return ControllerResult(decision.changes, decision.reply[0], decision.after)
             case requests.CreateTopics():
                 return topics.create(request.topics, now_ms)
             case requests.DeleteTopic():

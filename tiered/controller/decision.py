@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tiered.metadata.changes import Change
+from tiered.metadata.image import Image
 
 Reply = TypeVar("Reply")
 
@@ -18,8 +19,10 @@ Reply = TypeVar("Reply")
 class ControllerResult(Generic[Reply]):
     """The changes to append, in order, and the reply to send once they are committed.
 
-    A decision without changes is answered at once, but only after all earlier decisions are committed.
+    A decision without changes is answered at once, but only after all earlier decisions are committed. `after` is the
+    image after the changes, if the reply is made from it: to apply ten thousand changes takes tens of milliseconds.
     """
 
     changes: tuple[Change, ...]
     reply: Reply
+    after: Image | None = None

@@ -64,14 +64,6 @@ def reevaluate_partitions(topics: Iterable[TopicImage], contexts: PartitionConte
     return change_partitions(topics, contexts, lambda _, __, old, ctx: partition_transitions.reevaluate(old, ctx))
 
 
-def new_partition_change(
-    topic_id: TopicId, p: int, replicas: tuple[int, ...], context: PartitionContext
-) -> kinds.PartitionChanged:
-    """Returns the change that elects the first leader of a new partition."""
-    new = partition_transitions.new_partition(replicas, context)
-    return kinds.PartitionChanged(topic_id, p, new.leader, new.leader_epoch, new.isr, ())
-
-
 def stop_broker(image: Image, settings: Settings, request: requests.StopBroker, now_ms: int) -> ControllerResult[None]:
     """Moves leaderships of a stopped broker to live ISR members. A partition without one waits for its election."""
     image.check_incarnation(request.node_id, request.incarnation)

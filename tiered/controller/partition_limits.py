@@ -1,6 +1,6 @@
 """Limits on the partitions of a cluster and on the replicas of a broker.
 
-Each replica takes some 7 KB of the broker's memory, a directory and files. Each partition is in the image of every
+Each replica takes some 5 KB of the broker's memory, a directory and files. Each partition is in the image of every
 broker. The limits apply when partitions or replicas are created; existing ones stay, however low a limit is set.
 """
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tiered.controller.requests import IsrWish
 from tiered.errors import Code, check_invariant
 from tiered.ids import NO_EPOCH, TopicId
-from tiered.metadata.changes import NO_LEADER, Change, LossReported, PartitionChanged
+from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
 from tiered.metadata.image import End, Loss, PartitionImage
 
 END_UNKNOWN = (NO_EPOCH, 1)
@@ -189,7 +189,7 @@ def cancel_reassignment(old: PartitionImage, context: PartitionContext) -> Parti
 
 def to_changes(
     topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage, context: PartitionContext
-) -> Iterator[Change]:
+) -> Iterator[PartitionChanged | LossReported]:
     """Yields the changes that turn `old` into `new`. Raises `InvariantViolation` if `new` breaks an invariant."""
     if new is old:
         return

@@ -9,9 +9,9 @@ from tiered.errors import Code, Refused
 
 def place_replicas(
     racks: Mapping[int, str], partitions: int, replication_factor: int, *, start: int = 0, first_partition: int = 0
-) -> list[list[int]]:
+) -> list[tuple[int, ...]]:
     """Returns the replicas of `partitions` partitions from `first_partition` on; the first replica is the preferred
-    leader.
+    leader. Equal replicas are one object: partitions are many, brokers are few.
 
     Brokers stand in an order that alternates racks. Replica j of partition k is the broker `(start + j + k) mod n` in
     that order. A broker whose rack the partition already uses is skipped while a broker on another rack is left.
@@ -26,10 +26,11 @@ def place_replicas(
             "the number of live brokers that take new replicas",
         )
     order = _alternate_racks(racks)
-    return [
-        _choose_replicas(order, racks, replication_factor, start + k)
-        for k in range(first_partition, first_partition + partitions)
-    ]
+    chosen: dict[int, tuple[int, ...]] = {}
+    for k in range(min(partitions, len(order))):
+        first = (start + first_partition + k) % len(order)
+        chosen[first] = _choose_replicas(order, racks, replication_factor, first)
+    return [chosen[(start + first_partition + k) % len(order)] for k in range(partitions)]
 
 
 def start_of(racks: Mapping[int, str], broker: int) -> int:
@@ -40,8 +41,11 @@ def start_of(racks: Mapping[int, str], broker: int) -> int:
 
 def check_assignments(assignments: Sequence[Sequence[int]], brokers: Sequence[int]) -> None:
     """Refuses a manual assignment that is empty, uneven, repeats a broker or names an unknown broker."""
-    known = set(brokers)
+    known, checked = set(brokers), set[tuple[int, ...]]()
     for partition, replicas in enumerate(assignments):
+        if (distinct := tuple(replicas)) in checked:
+            continue
+        checked.add(distinct)
         if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != len(assignments[0]):
             raise Refused(
                 Code.INVALID_REPLICA_ASSIGNMENT,
@@ -59,7 +63,9 @@ def _alternate_racks(racks: Mapping[int, str]) -> list[int]:
     return [row[i] for i in range(max(map(len, rows))) for row in rows if i < len(row)]
 
 
-def _choose_replicas(order: Sequence[int], racks: Mapping[int, str], replication_factor: int, start: int) -> list[int]:
+def _choose_replicas(
+    order: Sequence[int], racks: Mapping[int, str], replication_factor: int, start: int
+) -> tuple[int, ...]:
     ring = [order[(start + j) % len(order)] for j in range(len(order))]
     chosen: list[int] = []
     used: set[str] = set()
@@ -68,4 +74,4 @@ def _choose_replicas(order: Sequence[int], racks: Mapping[int, str], replication
             chosen.append(broker)
             used.add(racks[broker])
     rest = [broker for broker in ring if broker not in chosen]
-    return (chosen + rest)[:replication_factor]
+    return tuple((chosen + rest)[:replication_factor])

@@ -5,6 +5,9 @@ The steps of one partition are in `partition_transitions`, plans for many in `re
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from tiered.config.settings import Settings
 from tiered.controller import partition_transitions, requests
 from tiered.controller.decision import ControllerResult
@@ -13,8 +16,8 @@ from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.partition_transitions import PartitionContext
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
-from tiered.metadata.changes import Change
-from tiered.metadata.image import Image, PartitionImage
+from tiered.metadata.changes import Change, LossReported, PartitionChanged
+from tiered.metadata.image import Image, PartitionImage, TopicImage
 
 REASONS = {
     Code.NO_REASSIGNMENT_IN_PROGRESS: "No partition reassignment is in progress.",
@@ -25,12 +28,16 @@ REASONS = {
 def reassign(
     image: Image, settings: Settings, request: requests.Reassign, now_ms: int
 ) -> ControllerResult[tuple[Refused | None, ...]]:
-    """Decides each move by itself and returns the changes of all that are granted."""
+    """Decides each move by itself and returns the changes of all that are granted.
+
+    Equal moves of equal partitions of a topic are judged once: a request may name ten thousand partitions.
+    """
     contexts = PartitionContexts(image, settings, image.live_ids(), now_ms)
     limits = PartitionLimits(image, settings)
     changes: list[Change] = []
     results: list[Refused | None] = []
     decided: set[tuple[TopicId, int]] = set()
+    judged: dict[tuple[TopicId, int, tuple[int, ...] | None], _Outcome] = {}
     for move in request.moves:
         key = (move.topic_id, move.partition)
         try:
@@ -41,14 +48,45 @@ def reassign(
                 raise Refused(Code.INVALID_REQUEST, "the request names the partition twice")
             decided.add(key)
             old = topic.partitions[move.partition]
-            new = _reassign_partition(image, old, move.replicas, contexts(topic), other_counts=request.other_counts)
-            limits.add_replicas(set(new.replicas) - set(old.replicas))
+            outcome = judged.get((move.topic_id, id(old), move.replicas))
+            if outcome is None:
+                outcome = _judge_move(image, topic, old, move, contexts(topic), other_counts=request.other_counts)
+                judged[move.topic_id, id(old), move.replicas] = outcome
+            if outcome.refused is not None:
+                raise outcome.refused
+            if outcome.added:
+                limits.add_replicas(outcome.added)
         except Refused as refused:
-            results.append(refused)
+            results.append(refused.with_traceback(None))
             continue
         results.append(None)
-        changes += partition_transitions.to_changes(*key, old, new, contexts(topic))
+        changes += [replace(change, partition=move.partition) for change in outcome.changes]
     return ControllerResult(tuple(changes), tuple(results))
+
+
+class _Outcome(NamedTuple):
+    """The outcome of a move: the brokers that get a replica and the changes, or the refusal."""
+
+    added: tuple[int, ...] = ()
+    changes: tuple[PartitionChanged | LossReported, ...] = ()
+    refused: Refused | None = None
+
+
+def _judge_move(
+    image: Image,
+    topic: TopicImage,
+    old: PartitionImage,
+    move: requests.Move,
+    context: PartitionContext,
+    *,
+    other_counts: bool,
+) -> _Outcome:
+    try:
+        new = _reassign_partition(image, old, move.replicas, context, other_counts=other_counts)
+    except Refused as refused:
+        return _Outcome(refused=refused)
+    changes = tuple(partition_transitions.to_changes(topic.topic_id, move.partition, old, new, context))
+    return _Outcome(tuple(set(new.replicas) - set(old.replicas)), changes)
 
 
 def _reassign_partition(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tiered.ids import TopicId
 from tiered.metadata.changes import ListEdit
+from tiered.value import value
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ class ElectLeaders:
     partitions: tuple[tuple[TopicId, int], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Move:
     """The target replicas of a partition, the preferred leader first; None cancels its reassignment."""
 

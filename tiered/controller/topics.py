@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered.config.settings import Settings, TopicConfig, topic_rows
-from tiered.controller import leaders, requests
+from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
@@ -56,9 +56,9 @@ class Topics:
                 names.add(each.name)
                 number += 1
                 (validated_only if each.validate_only else changes).extend(topic_changes)
-        after = self.image.apply([*changes, *validated_only]).topics_by_id
-        replies = (each if isinstance(each, Refused) else after[each] for each in results)
-        return ControllerResult(tuple(changes), tuple(replies))
+        after = self.image.apply([*changes, *validated_only])
+        replies = (each if isinstance(each, Refused) else after.topics_by_id[each] for each in results)
+        return ControllerResult(tuple(changes), tuple(replies), None if validated_only else after)
 
     def _topic_changes(
         self,
@@ -104,8 +104,7 @@ class Topics:
                 raise Refused(
                     Code.INVALID_REPLICA_ASSIGNMENT, f"an assignment must have 1 to {PARTITIONS_MAX} partitions"
                 )
-            self._check_assignments(request.assignments)
-            return tuple(tuple(replicas) for replicas in request.assignments)
+            return self._check_assignments(request.assignments)
         partitions = self.settings.num_partitions if request.partitions == -1 else request.partitions
         replication_factor = request.replication_factor
         if replication_factor == -1:
@@ -117,31 +116,35 @@ class Topics:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
         return self._place_replicas(partitions, replication_factor, start=number, first_partition=0)
 
-    def _check_assignments(self, assignments: Sequence[Sequence[int]], first: Sequence[int] | None = None) -> None:
-        """Checks manual assignments, of new partitions behind one with the replicas `first` if that is given."""
+    def _check_assignments(
+        self, assignments: Sequence[Sequence[int]], first: Sequence[int] | None = None
+    ) -> tuple[tuple[int, ...], ...]:
+        """Checks manual assignments, of new partitions behind one with the replicas `first` if that is given. Returns
+        them with one object for equal replicas."""
         check_assignments(assignments if first is None else [first, *assignments], list(self.image.brokers))
         named = sorted({node for replicas in assignments for node in replicas})
         if cordoned := [node for node in named if self.image.is_cordoned(node)]:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"cordoned brokers take no new replicas: {cordoned}")
+        shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        return tuple(shared.setdefault(replicas, replicas) for replicas in map(tuple, assignments))
 
     def _place_replicas(
         self, partitions: int, replication_factor: int, *, start: int, first_partition: int
     ) -> tuple[tuple[int, ...], ...]:
-        placed = place_replicas(
-            self.image.placement_racks(),
-            partitions,
-            replication_factor,
-            start=start,
-            first_partition=first_partition,
+        racks = self.image.placement_racks()
+        return tuple(
+            place_replicas(racks, partitions, replication_factor, start=start, first_partition=first_partition)
         )
-        return tuple(tuple(replicas) for replicas in placed)
 
     def _new_partition_changes(
         self, topic_id: TopicId, first_partition: int, assignments: Sequence[tuple[int, ...]]
     ) -> Iterator[kinds.PartitionChanged]:
+        """Yields the first leader of each partition: the same one for equal replicas."""
         context = PartitionContext(self.image.live_ids(), stopping=self.image.stopping_ids())
+        elected = {each: partition_transitions.new_partition(each, context) for each in dict.fromkeys(assignments)}
         for p, replicas in enumerate(assignments, first_partition):
-            yield leaders.new_partition_change(topic_id, p, replicas, context)
+            new = elected[replicas]
+            yield kinds.PartitionChanged(topic_id, p, new.leader, new.leader_epoch, new.isr, ())
 
     def delete(self, request: requests.DeleteTopic, now_ms: int) -> ControllerResult[DeletedTopic]:
         """Deletes a topic; its name is free at once."""
@@ -150,7 +153,8 @@ class Topics:
         if request.topic_id not in (None, topic.topic_id):
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with id {request.topic_id}")
         changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
-        return ControllerResult(changes, self.image.apply(changes).deleted_topics[topic.topic_id])
+        after = self.image.apply(changes)
+        return ControllerResult(changes, after.deleted_topics[topic.topic_id], after)
 
     def add_partitions(self, request: requests.CreatePartitions) -> ControllerResult[TopicImage]:
         """Adds partitions at the end of a topic."""
@@ -180,8 +184,7 @@ class Topics:
                 Code.INVALID_REPLICA_ASSIGNMENT,
                 f"{request.count - have} partitions are added, {len(request.assignments)} assignments are given",
             )
-        self._check_assignments(request.assignments, first)
-        return tuple(tuple(replicas) for replicas in request.assignments)
+        return self._check_assignments(request.assignments, first)
 
     def alter_configs(self, request: requests.AlterTopicConfigs, now_ms: int) -> ControllerResult[TopicImage]:
         """Changes settings of a topic, and the eligible replicas and leaders that follow from them."""
@@ -203,7 +206,8 @@ class Topics:
     def _topic_decision(
         self, name: str, changes: tuple[Change, ...], validate_only: bool
     ) -> ControllerResult[TopicImage]:
-        return ControllerResult(() if validate_only else changes, self.image.apply(changes).topics[name])
+        after = self.image.apply(changes)
+        return ControllerResult(() if validate_only else changes, after.topics[name], None if validate_only else after)
 
     def _find_topic(self, name: str) -> TopicImage:
         topic = self.image.topics.get(name)

@@ -47,9 +47,13 @@ class GroupState:
         """About how many bytes of memory this shard takes: protocols of members, and the state of the log."""
         return self.protocol_bytes.total + self.log_state.memory_bytes
 
+    def free_bytes(self) -> int:
+        """Returns how many bytes more the groups of this broker may take. It asks all shards: once for a request."""
+        return self.settings.bytes_max - self.memory_bytes - self.other_shards_bytes()
+
     def has_room(self, size: int) -> bool:
         """True if the groups of this broker may take `size` bytes more. Always true for a size of 0 or less."""
-        return size <= 0 or self.memory_bytes + self.other_shards_bytes() + size <= self.settings.bytes_max
+        return size <= 0 or size <= self.free_bytes()
 
 
 class Decision:

@@ -46,6 +46,7 @@ def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitO
     if request.retention_ms != NO_RETENTION:
         expires = min(decision.now.wall_ms + request.retention_ms, LATEST_MS)
     records, codes, added_bytes = list[CoordinatorRecord](), list[Code](), 0
+    free_bytes: int | None = None
     for row in request.offsets:
         if not _fits_metadata_limit(row.metadata, decision.state.settings.metadata_bytes_max):
             codes.append(Code.OFFSET_METADATA_TOO_LARGE)
@@ -54,10 +55,12 @@ def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitO
         growth = offset_size(value) - offset_size(
             decision.state.log_state.committed_offset(request.group, row.topic, row.partition)
         )
-        added_bytes += max(growth, 0)
-        if growth > 0 and not decision.state.has_room(added_bytes):  # clients retry
-            codes.append(Code.COORDINATOR_NOT_AVAILABLE)
-            continue
+        if growth > 0:
+            added_bytes += growth
+            free_bytes = decision.state.free_bytes() if free_bytes is None else free_bytes
+            if added_bytes > free_bytes:  # clients retry
+                codes.append(Code.COORDINATOR_NOT_AVAILABLE)
+                continue
         records.append(offset_record(request.group, row.topic, row.partition, value))
         codes.append(Code.NONE)
     decision.write(*records)

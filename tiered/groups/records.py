@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from functools import lru_cache
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
@@ -88,7 +89,13 @@ class GroupValue(NamedTuple):
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:
     """Encodes the key of one partition's offset."""
-    return I16.pack(OFFSET_KEY) + encode_string(group) + encode_string(topic) + I32.pack(partition)
+    return _offset_key_head(group, topic) + I32.pack(partition)
+
+
+@lru_cache(maxsize=256)
+def _offset_key_head(group: str, topic: str) -> bytes:
+    """Encodes what all partitions of a topic have in common: a commit may name ten thousand."""
+    return I16.pack(OFFSET_KEY) + encode_string(group) + encode_string(topic)
 
 
 def offset_record(group: str, topic: str, partition: int, value: OffsetValue) -> CoordinatorRecord:
@@ -98,14 +105,16 @@ def offset_record(group: str, topic: str, partition: int, value: OffsetValue) ->
 
 def offset_value(value: OffsetValue) -> bytes:
     """Encodes version 1 for an offset with its own expiry time, version 4 for one with a topic id, else version 3."""
+    if value.expire_ms == NO_TIME and not value.topic_id:
+        raw = value.metadata.encode()
+        head = _PLAIN_HEAD.pack(OFFSET_PLAIN, value.offset, value.leader_epoch, len(raw))
+        return head + raw + I64.pack(value.commit_ms)
     offset, metadata, when = I64.pack(value.offset), value.metadata, I64.pack(value.commit_ms)
     if value.expire_ms != NO_TIME:
         return I16.pack(OFFSET_EXPIRING) + offset + encode_string(metadata) + when + I64.pack(value.expire_ms)
-    if value.topic_id:
-        text = metadata.encode()
-        head = I16.pack(OFFSET_FLEXIBLE) + offset + I32.pack(value.leader_epoch)
-        return head + encode_uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + decode_uuid(value.topic_id)
-    return I16.pack(OFFSET_PLAIN) + offset + I32.pack(value.leader_epoch) + encode_string(metadata) + when
+    text = metadata.encode()
+    head = I16.pack(OFFSET_FLEXIBLE) + offset + I32.pack(value.leader_epoch)
+    return head + encode_uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + decode_uuid(value.topic_id)
 
 
 def group_key(group: str) -> bytes:

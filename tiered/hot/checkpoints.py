@@ -9,7 +9,7 @@ Parsers raise `Corrupt` instead of guessing. Every caller can do without the fil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from tiered.errors import Corrupt
@@ -94,8 +94,10 @@ def is_torn_metadata(data: bytes) -> bool:
     return len(data.rstrip(b"\0")) < len(encode_metadata("x" * 22))
 
 
-def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return encode_rows(f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items()))
+def encode_offset_rows(offsets: Iterable[tuple[TopicPartition, int]]) -> Iterator[str]:
+    """Yields the rows of a checkpoint of the data directory."""
+    for (topic, partition), offset in offsets:
+        yield f"{topic} {partition} {offset}"
 
 
 def parse_offsets(data: bytes, *, where: str = "") -> dict[TopicPartition, int]:

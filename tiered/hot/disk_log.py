@@ -49,6 +49,28 @@ class DiskLog:
     durable in the data directory.
     """
 
+    __slots__ = (
+        "_clock",
+        "_deletion",
+        "_files",
+        "_group_flush",
+        "_index",
+        "_log_limiter",
+        "_reader",
+        "_resumed_at",
+        "_writer",
+        "checkpointed_start_offset",
+        "config",
+        "name",
+        "start_offset",
+        "suspect",
+        "synced_entry",
+        "topic_id",
+        "traffic",
+        "truncated_bytes",
+        "truncations",
+    )
+
     def __init__(
         self,
         writer: LogWriter,
@@ -78,7 +100,7 @@ class DiskLog:
         self._group_flush = group_flush
         self._reader = LogReader(writer, writer.index, writer.files)
         self._deletion = SegmentDeletion(writer)
-        self._log_limiter = LogLimiter(clock)
+        self._log_limiter: LogLimiter | None = None  # made with the first refused write
         self.configure(config)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -380,6 +402,7 @@ class DiskLog:
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:
             self._group_flush.fail(str(error), final=True)
+        self._log_limiter = self._log_limiter or LogLimiter(self._clock)
         suppressed = self._log_limiter.admit("final" if error.final else "passing")
         if suppressed is not None:
             log.error(

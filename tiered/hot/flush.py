@@ -23,6 +23,8 @@ _BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 class GroupFlush:
     """The fsyncs of one log. `write_failure` says why there are no more, `has_disk_failed` that the disk failed."""
 
+    __slots__ = ("_clock", "_running", "_seconds", "_writer", "has_disk_failed", "write_failure")
+
     def __init__(self, writer: LogWriter, clock: Clock, metrics: Metrics) -> None:
         self.write_failure = ""
         self.has_disk_failed = False
@@ -120,7 +122,7 @@ class GroupFlush:
             unsynced.directory_changed,
             unsynced.parents_changed,
         )
-        unsynced.replaced_files, unsynced.directory_changed, unsynced.parents_changed = set(), False, False
+        unsynced.replaced_files, unsynced.directory_changed, unsynced.parents_changed = frozenset(), False, False
         try:
             await self._sync_files(sorted(replaced), directory_changed, parents_changed)
         except BaseException:

@@ -30,6 +30,17 @@ class IndexBuilder:
     original one.
     """
 
+    __slots__ = (
+        "_last_time",
+        "base_offset",
+        "interval",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offsets",
+        "times",
+        "unindexed_bytes",
+    )
+
     def __init__(self, base_offset: int, interval: int, offsets: Buffer = b"", times: Buffer = b"") -> None:
         self.base_offset = base_offset
         self.interval = interval

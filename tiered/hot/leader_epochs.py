@@ -24,6 +24,8 @@ _START = itemgetter(1)
 class LeaderEpochs:
     """The lineage of one partition. `latest` is the newest epoch, or -1."""
 
+    __slots__ = ("_entries", "latest")
+
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._entries: list[tuple[int, int]] = []
         self.latest = NO_EPOCH

@@ -20,6 +20,8 @@ _NO_READ = (-1, -1, -1, 0, 0)
 class LogReader:
     """The look-up from offsets to bytes. Code that removes segments calls `clear_hints`."""
 
+    __slots__ = ("_files", "_hints", "_index", "_last_read", "_writer")
+
     def __init__(self, writer: LogWriter, index: SegmentIndex, files: SegmentFiles) -> None:
         self._writer = writer
         self._index = index

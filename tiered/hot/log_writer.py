@@ -32,6 +32,10 @@ CHECKPOINT_LINES_MAX = 64
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
 
+OPENED_FILES: frozenset[str] = frozenset((checkpoints.EPOCHS_FILE, checkpoints.METADATA_FILE))
+"""Files that an earlier process may have written without an fsync. All logs share the set."""
+
+
 class UnsyncedState:
     """The state that a power cut could take back.
 
@@ -39,16 +43,30 @@ class UnsyncedState:
     `checkpointed_to`, indexes included.
     """
 
+    __slots__ = (
+        "checkpointed_to",
+        "directory_changed",
+        "flushed_offset",
+        "lowest_end",
+        "parents_changed",
+        "replaced_files",
+    )
+
     def __init__(self, flushed_offset: int) -> None:
         self.flushed_offset = flushed_offset
         self.checkpointed_to = -1
         self.lowest_end = flushed_offset
         """Lowest log end since the running fsync began. Records above it were truncated meanwhile, so they are not
         synced."""
-        self.replaced_files: set[str] = {checkpoints.EPOCHS_FILE, checkpoints.METADATA_FILE}
-        """Files to fsync beside the log. An earlier process may have written the first two without an fsync."""
+        self.replaced_files = OPENED_FILES
+        """Files to fsync beside the log."""
         self.directory_changed = True
         self.parents_changed = True
+
+    def note_replaced(self, name: str) -> None:
+        """Notes that the next flush has to fsync this file."""
+        if name not in self.replaced_files:
+            self.replaced_files |= {name}
 
     def truncate_to(self, end_offset: int) -> None:
         self.flushed_offset = min(self.flushed_offset, end_offset)
@@ -59,6 +77,30 @@ class UnsyncedState:
 
 class LogWriter:
     """The growing end of one log. `segments` is never empty, and the last of them is the active one."""
+
+    __slots__ = (
+        "_checkpoint_lines",
+        "_checkpointed",
+        "_clock",
+        "_epochs_due",
+        "_fast_below",
+        "_fast_config",
+        "_index_due",
+        "_offsets_written",
+        "_snapshot_due",
+        "_times_written",
+        "active",
+        "builder",
+        "end_offset",
+        "epochs",
+        "files",
+        "index",
+        "producer_limits",
+        "producers",
+        "segments",
+        "unconfirmed_topic_id",
+        "unsynced",
+    )
 
     def __init__(
         self,
@@ -202,7 +244,7 @@ class LogWriter:
         self.write_indexes()
         old.index_checksums = IndexChecksums.of(self.builder.offsets, self.builder.times)
         self.append_checkpoint([old])
-        self.unsynced.replaced_files.add(checkpoints.SEGMENTS_FILE)
+        self.unsynced.note_replaced(checkpoints.SEGMENTS_FILE)
         self.take_snapshot()
         self.files.log_file(old.base_offset).truncate(old.size)  # releases space that was reserved after its end
         self.begin_empty_segment(end, interval)
@@ -248,7 +290,7 @@ class LogWriter:
         end = self.end_offset
         if not self._is_snapshotted(end):
             self.files.replace(self.files.path(end, ".snapshot"), self.producers.encode_snapshot())
-            self.unsynced.replaced_files.add(f"{end:020d}.snapshot")
+            self.unsynced.note_replaced(f"{end:020d}.snapshot")
             self.unsynced.directory_changed = True
         bases = {segment.base_offset for segment in self.segments}
         for offset in self.snapshot_offsets():
@@ -312,13 +354,13 @@ class LogWriter:
 
     def _create(self, name: str, data: bytes) -> None:
         """Creates a small file that did not exist. Whatever a crash leaves of it counts as absent."""
-        self.unsynced.replaced_files.add(name)
+        self.unsynced.note_replaced(name)
         self.unsynced.directory_changed = True
         self.files.create(f"{self.files.directory}/{name}", data)
 
     def replace(self, name: str, data: bytes) -> None:
         """Replaces a small file of the directory; durable with the next sync."""
-        self.unsynced.replaced_files.add(name)
+        self.unsynced.note_replaced(name)
         self.unsynced.directory_changed = True
         self.files.replace(f"{self.files.directory}/{name}", data)
 

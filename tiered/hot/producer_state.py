@@ -124,6 +124,8 @@ class ProducerStates:
     The producers count against `limits`. `join_limits` shares limits with other partitions.
     """
 
+    __slots__ = ("_limits", "_ongoing_txns", "_producers", "_unreplicated_txns", "end_offset")
+
     def __init__(self, end_offset: int = 0, limits: ProducerLimits | None = None) -> None:
         self.end_offset = end_offset
         self._limits = limits or ProducerLimits()

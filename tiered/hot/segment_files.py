@@ -77,6 +77,8 @@ class OpenFiles:
 class SegmentFiles:
     """Names and content of the files of one partition."""
 
+    __slots__ = ("_files", "_last_log", "directory", "disk")
+
     def __init__(self, disk: Disk, directory: str, files: OpenFiles) -> None:
         self.disk = disk
         self.directory = directory

@@ -7,7 +7,6 @@ Indexes of a closed segment are mapped read-only. They are used only if their le
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -39,9 +38,12 @@ class CandidateBatch(NamedTuple):
 class SegmentIndex:
     """Look-ups in all segments of one log. The active segment has its indexes in memory (`set_active`)."""
 
+    __slots__ = ("_active", "_builder", "_files", "_mapped", "_rebuilt")
+
     def __init__(self, files: SegmentFiles, metrics: Metrics) -> None:
         self._files = files
-        self._mapped: OrderedDict[int, tuple[Buffer, Buffer]] = OrderedDict()
+        self._mapped: dict[int, tuple[Buffer, Buffer]] = {}
+        """Mapped indexes, least recently used first."""
         self._active = -1
         self._builder = IndexBuilder(0, 0)
         self._rebuilt = metrics.counter("tiered_log_index_rebuilds_total", "Indexes that did not prove themselves.")
@@ -58,13 +60,10 @@ class SegmentIndex:
         base = segment.base_offset
         if base == self._active:
             return self._builder.offsets, self._builder.times
-        mapped = self._mapped.get(base)
-        if mapped is None:
-            mapped = self._mapped[base] = self._map_verified(segment)
-            if len(self._mapped) > MAPPED_MAX:
-                self._mapped.popitem(last=False)
-        else:
-            self._mapped.move_to_end(base)
+        mapped = self._mapped.pop(base, None) or self._map_verified(segment)
+        self._mapped[base] = mapped
+        if len(self._mapped) > MAPPED_MAX:
+            del self._mapped[next(iter(self._mapped))]
         return mapped
 
     def find_position(self, segment: Segment, offset: int) -> int:

@@ -129,6 +129,8 @@ class SyncedLogEntry:
     `save_if_due` writes the file.
     """
 
+    __slots__ = ("_ack", "_fsynced_only_from", "_logs", "_row", "fsynced_only", "is_due")
+
     def __init__(self, logs: SyncedLogs | None = None, tp: TopicPartition = NO_PARTITION, topic_id: str = "") -> None:
         self._logs = logs
         self._row = (tp, TopicId(topic_id))

@@ -12,6 +12,7 @@ from typing import Any
 
 from tiered.errors import Corrupt
 from tiered.ids import TopicId
+from tiered.value import value
 
 NO_LEADER = -1
 ALL_BROKERS = -1
@@ -149,7 +150,7 @@ class BrokerConfigChanged:
     configs: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PartitionChanged:
     """Leader, ISR and ELR (KIP-966) of a partition.
 
@@ -253,6 +254,7 @@ KINDS: dict[str, type[Change]] = {
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _FIELDS = {kind: tuple(each.name for each in fields(kind)) for kind in KINDS.values()}
+_KEYS = {kind: {"kind", *names} for kind, names in _FIELDS.items()}
 _OPTIONAL = {
     kind: {each.name for each in fields(kind) if each.default_factory is not MISSING} for kind in KINDS.values()
 }
@@ -262,7 +264,10 @@ _OPTIONAL = {
 def to_json(change: Change) -> dict[str, Any]:
     """Returns a change as a JSON object, its kind first."""
     kind = type(change)
-    return {"kind": _NAMES[kind]} | {name: getattr(change, name) for name in _FIELDS[kind]}
+    made = {"kind": _NAMES[kind]}
+    for name in _FIELDS[kind]:
+        made[name] = getattr(change, name)
+    return made
 
 
 def from_json(data: dict[str, Any]) -> Change:
@@ -274,12 +279,13 @@ def from_json(data: dict[str, Any]) -> Change:
     kind = KINDS.get(data.get("kind", ""))
     if kind is None:
         raise Corrupt(f"unknown metadata change: {data.get('kind')!r}")
-    named = data.keys() - {"kind"}
-    if not set(_FIELDS[kind]) - _OPTIONAL[kind] <= named <= set(_FIELDS[kind]):
+    if not _KEYS[kind] - _OPTIONAL[kind] <= data.keys() <= _KEYS[kind]:
         raise Corrupt(f"metadata change {data['kind']} has the fields {sorted(data)}")
-    return kind(**{name: freeze(data[name]) for name in named})
+    named = {name: freeze(item) if isinstance(item, list) else item for name, item in data.items()}
+    del named["kind"]
+    return kind(**named)
 
 
-def freeze(value: Any) -> Any:
+def freeze(item: Any) -> Any:
     """Returns JSON lists as tuples, at every depth."""
-    return tuple(freeze(item) for item in value) if isinstance(value, list) else value
+    return tuple(map(freeze, item)) if isinstance(item, list) else item

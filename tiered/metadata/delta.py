@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lead:
     """Start to lead a partition under this leader epoch.
 
@@ -25,7 +26,7 @@ class Lead:
     was_in_sync: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Follow:
     """Copy from `leader` under this leader epoch.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from tiered.config.settings import Settings
@@ -16,6 +17,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, freeze
+from tiered.value import value
 
 CORDONED = "cordoned.log.dirs"
 LOSSES_MAX = 4
@@ -38,7 +40,7 @@ class End(NamedTuple):
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PartitionImage:
     """One partition.
 
@@ -216,6 +218,8 @@ class _ImageBuilder:
         self.losses = dict(image.losses)
         self.partition_count, self.replica_counts = image.partition_count, Counter(image.replica_counts)
         self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
+        self.made: dict[tuple[object, ...], tuple[PartitionImage, PartitionImage]] = {}
+        """Changed partitions, each with what it was, by what it was and how it changed: equal ones share one object."""
 
     def finish(self, slot: int) -> Image:
         for topic_id in self.changed_partitions:
@@ -228,6 +232,8 @@ class _ImageBuilder:
 
     def apply(self, change: Change) -> None:
         match change:
+            case kinds.PartitionChanged():  # first: most changes are of this kind
+                self._change_partition(change)
             case kinds.ControllerElected():
                 if change.epoch <= self.epoch:
                     raise Corrupt(f"controller epoch {change.epoch} follows {self.epoch}")
@@ -256,8 +262,6 @@ class _ImageBuilder:
             case kinds.BrokerConfigChanged():
                 old = self.broker_configs.get(change.node_id, {})
                 self.broker_configs[change.node_id] = _merge_configs(old, change.configs)
-            case kinds.PartitionChanged():
-                self._change_partition(change)
             case kinds.LossReported():
                 self._report_loss(change)
             case kinds.StoredEndsNoted():
@@ -316,18 +320,17 @@ class _ImageBuilder:
         )
 
     def _new_partitions(self, assignments: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
-        partitions = tuple(PartitionImage(replicas) for replicas in assignments)
-        self.partition_count += len(partitions)
-        for each in partitions:
-            self.replica_counts.update(each.replicas)
-        return partitions
+        assignments = tuple(assignments)
+        made = {replicas: PartitionImage(replicas) for replicas in dict.fromkeys(assignments)}
+        self.partition_count += len(assignments)
+        self.replica_counts.update(chain.from_iterable(assignments))
+        return tuple(made[replicas] for replicas in assignments)
 
     def _delete_topic(self, change: kinds.TopicDeleted) -> None:
         topic = self._find_topic(change.topic_id)
         partitions = self.changed_partitions.pop(change.topic_id, topic.partitions)
         self.partition_count -= len(partitions)
-        for each in partitions:
-            self.replica_counts.subtract(each.replicas)
+        self.replica_counts.subtract(chain.from_iterable(each.replicas for each in partitions))
         del self.topics[topic.name], self.topics_by_id[change.topic_id]
         self.deleted_topics[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, len(partitions), change.at_ms)
         self.losses = {
@@ -351,12 +354,22 @@ class _ImageBuilder:
         partitions, old = self._mutable_partition(change.topic_id, change.partition)
         if change.leader_epoch < old.leader_epoch:
             raise Corrupt(f"leader epoch {change.leader_epoch} follows {old.leader_epoch} in {change.topic_id}")
-        ends = tuple(End(*each) for each in change.ends)
-        partitions[change.partition] = new = PartitionImage(
-            change.replicas or old.replicas, change.leader, change.leader_epoch, change.isr, change.elr, old.loss,
-            old.partition_epoch + 1, change.last_known, ends, change.adding, change.removing, old.stored_end,
+        key = (
+            id(old), change.leader, change.leader_epoch, change.isr, change.elr, change.last_known, change.ends,
+            change.replicas, change.adding, change.removing,
         )  # fmt: skip
-        if new.replicas != old.replicas:
+        known = self.made.get(key)
+        if known is None:
+            new = PartitionImage(
+                change.replicas or old.replicas, change.leader, change.leader_epoch, change.isr, change.elr, old.loss,
+                old.partition_epoch + 1, change.last_known, tuple(End(*each) for each in change.ends), change.adding,
+                change.removing, old.stored_end,
+            )  # fmt: skip
+            self.made[key] = old, new  # with `old`, whose id nothing else may get meanwhile
+        else:
+            new = known[1]
+        partitions[change.partition] = new
+        if new.replicas is not old.replicas and new.replicas != old.replicas:
             self.replica_counts.subtract(old.replicas)
             self.replica_counts.update(new.replicas)
         topic = self._find_topic(change.topic_id)

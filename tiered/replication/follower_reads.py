@@ -21,6 +21,8 @@ class FollowerReads:
     """Reads from one follower replica, as long as it follows the same leader in the same epoch. `is_in_sync` returns
     True if the metadata log has this replica in the ISR."""
 
+    __slots__ = ("_is_in_sync", "_replica", "leader_epoch", "partition", "topic_id", "traffic")
+
     def __init__(self, replica: FollowerReplica, is_in_sync: Callable[[], bool]) -> None:
         self.topic_id = replica.topic_id
         self.partition = replica.tp.partition

@@ -43,6 +43,25 @@ class FollowerReplica:
     known to be committed. `is_stopped` is True once this broker leads the partition, follows another leader or no
     longer has the replica; the log must not be changed through this object then."""
 
+    __slots__ = (
+        "_clock",
+        "_disk",
+        "_save_offsets",
+        "_throttled_replicas",
+        "cold_end_offset",
+        "fetch_error",
+        "high_watermark",
+        "is_stopped",
+        "leader",
+        "leader_epoch",
+        "leader_high_watermark",
+        "listeners",
+        "log",
+        "partition_id",
+        "topic_id",
+        "tp",
+    )
+
     def __init__(
         self,
         tp: TopicPartition,

@@ -22,6 +22,21 @@ class LeaderReads:
     watermark or for the log end. `stop_error` is set once this broker stops leading the partition; every caller gets
     it then."""
 
+    __slots__ = (
+        "_hot",
+        "_listeners",
+        "_parked",
+        "end_listeners",
+        "follower_reads_enabled",
+        "leader_epoch",
+        "partition",
+        "state",
+        "stop_error",
+        "topic_id",
+        "traffic",
+        "unified_log",
+    )
+
     def __init__(self, unified_log: UnifiedLog, state: LeaderState) -> None:
         self.topic_id = unified_log.topic_id
         self.partition = unified_log.tp.partition
@@ -103,9 +118,11 @@ class LeaderReads:
     def wake_all(self) -> None:
         """Wakes all callers that wait for the high watermark, to check whether this broker still leads the partition
         and enough replicas are in the ISR."""
-        for call in self._parked.wake_all():
-            call()
-        self._listeners.notify()
+        if self._parked.waiting:
+            for call in self._parked.wake_all():
+                call()
+        if self._listeners:
+            self._listeners.notify()
 
     def add_end_listener(self, listener: ProgressListener, index: int) -> None:
         """Calls `listener.on_progress(index)` whenever records were appended, followers must learn other offsets at

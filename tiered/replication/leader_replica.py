@@ -63,6 +63,37 @@ class LeaderReplica:
     """The leader replica of one partition; `reads` serves its readers. No other broker changes its manifest, once it is
     taken over (`takeover_pending`)."""
 
+    __slots__ = (
+        "_clock",
+        "_deletion_event",
+        "_disk",
+        "_events",
+        "_has_controller_contact",
+        "_loss_reported",
+        "_save_offsets",
+        "_segments_seen",
+        "_takeover_pending",
+        "_throttled_replicas",
+        "cold",
+        "epoch_start",
+        "initial_cold_end_offset",
+        "log",
+        "on_next_append",
+        "partition",
+        "partition_id",
+        "pending_deletions",
+        "possible_loss",
+        "reads",
+        "restarted_at_cold_end",
+        "state",
+        "topic",
+        "topic_id",
+        "tp",
+        "traffic",
+        "unified_log",
+        "upload_problem",
+    )
+
     def __init__(
         self,
         tp: TopicPartition,
@@ -101,8 +132,9 @@ class LeaderReplica:
         self.pending_deletions = 0
         """Number of `delete_records` callers that wait for followers: followers must then learn a new log start at
         once."""
-        self._deletion_event = asyncio.Event()
-        """Set and replaced by a new event whenever the condition of these callers may have become true."""
+        self._deletion_event: asyncio.Event | None = None
+        """Set, and replaced by a new event, whenever the condition of these callers may have become true. None while
+        nobody waits: an event takes as much memory as a tenth of a partition."""
         self._loss_reported: asyncio.Event | None = None
         """Set once the controller has recorded a loss; None if it has already, or if there is none to report."""
         self._segments_seen = log.segment_count
@@ -436,6 +468,10 @@ class LeaderReplica:
         Raises `Refused`: OFFSET_OUT_OF_RANGE beyond the high watermark, or the reason why this broker stopped leading
         the partition. Raises `Fenced` and `Unavailable` (the bucket or the disk).
         """
+        return await self.finish_deletion(await self.start_deletion(before))
+
+    async def start_deletion(self, before: int) -> int:
+        """The part of `delete_records` that may change the manifest. Returns the offset for `finish_deletion`."""
         before = self.high_watermark if before == -1 else before
         if not 0 <= before <= self.high_watermark:
             raise Refused(
@@ -451,6 +487,11 @@ class LeaderReplica:
             self.unified_log.update_manifest(moved)
         self.advance_start(before)
         self.state.record_deletion(before)  # not earlier: a failed put must keep no follower out of the ISR
+        return before
+
+    async def finish_deletion(self, before: int) -> int:
+        """The part of `delete_records` that waits for the disk and for followers. Partitions that wait together share
+        one write of the offsets."""
         if self.manifest is None and self.log.checkpointed_start_offset < before:
             await self._save_offsets()
         await self._wait_deleted(before)
@@ -474,6 +515,8 @@ class LeaderReplica:
             try:
                 self.reads.end_listeners.notify()
                 while not self._is_deleted(before):
+                    if self._deletion_event is None:
+                        self._deletion_event = asyncio.Event()
                     await self._deletion_event.wait()
             finally:
                 self.pending_deletions -= 1
@@ -489,9 +532,9 @@ class LeaderReplica:
         return self.state.has_min_isr(self.log.config.min_insync_replicas) and self.state.is_deleted_on_isr(before)
 
     def _wake_deletions(self) -> None:
-        if self.pending_deletions:
-            self._deletion_event.set()
-            self._deletion_event = asyncio.Event()
+        event, self._deletion_event = self._deletion_event, None
+        if event is not None:
+            event.set()
 
     @property
     def takeover_pending(self) -> bool:

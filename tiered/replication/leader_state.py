@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from tiered.errors import Fenced, check_invariant
@@ -16,8 +17,17 @@ from tiered.errors import Fenced, check_invariant
 NEVER_NS = -(1 << 62)
 """The time of an event that has not happened yet."""
 
+NO_BROKERS: frozenset[int] = frozenset()
+
 Lineage = Sequence[tuple[int, int]]
 """Pairs of (leader epoch, its first offset), in order."""
+
+
+@lru_cache(maxsize=1024)
+def _share_set(nodes: tuple[int, ...]) -> frozenset[int]:
+    """Returns the nodes as a set, mostly one object for equal nodes: a broker leads many partitions, and these have few
+    different ISRs."""
+    return frozenset(nodes)
 
 
 class ProposedIsr(NamedTuple):
@@ -68,6 +78,25 @@ class LeaderState:
     leader began at `began_ns`. `end` is the leader's own position. All offsets are exclusive ends. `high_watermark` is
     at first what was known to be committed under earlier leaders."""
 
+    __slots__ = (
+        "_began_ns",
+        "_change_in_flight",
+        "_followers",
+        "_is_sole_member",
+        "_isr",
+        "_maximal_isr",
+        "_outcome_unknown",
+        "_proposed",
+        "deleted_to",
+        "end",
+        "epoch_start",
+        "high_watermark",
+        "leader_epoch",
+        "node_id",
+        "partition_epoch",
+        "replicas",
+    )
+
     def __init__(
         self,
         node_id: int,
@@ -90,8 +119,8 @@ class LeaderState:
         self.deleted_to = 0
         """Records below may be reported as deleted: no follower that could bring them back joins the ISR."""
         self._began_ns = began_ns
-        self._isr = frozenset(isr)
-        self._proposed: frozenset[int] = frozenset()
+        self._isr = _share_set(tuple(isr))
+        self._proposed = NO_BROKERS
         """Members of every proposed ISR, based on this partition epoch, that the metadata log may still accept."""
         self._change_in_flight = False
         self._outcome_unknown = False
@@ -255,7 +284,7 @@ class LeaderState:
             return False
         self._change_in_flight = False
         if not self._outcome_unknown:
-            self._proposed = frozenset()
+            self._proposed = NO_BROKERS
             self._update_maximal_isr()
         return self._advance_high_watermark(min_isr)
 
@@ -273,7 +302,7 @@ class LeaderState:
         self.partition_epoch = partition_epoch
         self.replicas = tuple(replicas)
         self._followers = {node: each for node, each in self._followers.items() if node in self.replicas}
-        self._isr, self._proposed = frozenset(isr), frozenset()
+        self._isr, self._proposed = _share_set(tuple(isr)), NO_BROKERS
         self._change_in_flight = self._outcome_unknown = False
         self._update_maximal_isr()
         moved = self._advance_high_watermark(min_isr)
@@ -301,7 +330,7 @@ class LeaderState:
         return True
 
     def _update_maximal_isr(self) -> None:
-        self._maximal_isr = self._isr | self._proposed
+        self._maximal_isr = self._isr | self._proposed if self._proposed else self._isr
         self._is_sole_member = self._maximal_isr == {self.node_id}
 
     def _position_of(self, broker: int) -> int:

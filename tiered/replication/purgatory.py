@@ -27,6 +27,8 @@ class ProgressListeners(dict[tuple[ProgressListener, int], None]):
     """Listeners to one position of a partition, each with the index by which it knows the partition. A dict, so that
     the check for no listener costs no call."""
 
+    __slots__ = ()
+
     def add(self, listener: ProgressListener, index: int) -> None:
         """Adds a listener. Raises `Refused` if there are too many."""
         if len(self) >= PARKED_MAX:
@@ -45,11 +47,13 @@ class Purgatory(Generic[T]):
     """Tokens of parked requests, by the offset that they wait for. A token that was unparked is dropped when its offset
     is reached."""
 
+    __slots__ = ("_count", "_heap", "_limit", "waiting")
+
     def __init__(self, limit: int = PARKED_MAX) -> None:
         self._limit = limit
         self._heap: list[tuple[int, int, T]] = []
-        self.waiting: set[int] = set()
-        """Numbers of the tokens that are parked."""
+        self.waiting: dict[int, None] = {}
+        """Numbers of the tokens that are parked. An empty dict takes a third of the memory of an empty set."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -63,13 +67,13 @@ class Purgatory(Generic[T]):
                 Code.THROTTLING_QUOTA_EXCEEDED, f"{self._limit} requests wait for this partition already: retry later"
             )
         self._count += 1
-        self.waiting.add(self._count)
+        self.waiting[self._count] = None
         heapq.heappush(self._heap, (offset, self._count, token))
         return self._count
 
     def unpark(self, number: int) -> None:
         """Removes a token. Frees the memory of removed tokens from time to time."""
-        self.waiting.discard(number)
+        self.waiting.pop(number, None)
         if len(self._heap) > 2 * len(self.waiting) + 16:
             self._heap = [entry for entry in self._heap if entry[1] in self.waiting]
             heapq.heapify(self._heap)
@@ -80,7 +84,7 @@ class Purgatory(Generic[T]):
         while self._heap and self._heap[0][0] <= position:
             _, number, token = heapq.heappop(self._heap)
             if number in self.waiting:
-                self.waiting.remove(number)
+                del self.waiting[number]
                 tokens.append(token)
         return tokens
 
@@ -88,5 +92,5 @@ class Purgatory(Generic[T]):
         """Removes and returns all tokens, in order."""
         entries = sorted(self._heap, key=lambda entry: entry[:2])
         tokens = [token for _, number, token in entries if number in self.waiting]
-        self._heap, self.waiting = [], set()
+        self._heap, self.waiting = [], {}
         return tokens

@@ -18,6 +18,8 @@ class UnifiedLog:
     """The local log `hot` and the cold segments that `manifest` names, as one log (Kafka: UnifiedLog). `manifest` is
     the newest known one; None if the partition has no cold segments as far as is known."""
 
+    __slots__ = ("cold", "hot", "manifest", "partition_id", "topic_id", "tp")
+
     def __init__(
         self, tp: TopicPartition, topic_id: TopicId, hot: DiskLog, cold: ColdTier, manifest: Manifest | None
     ) -> None:

@@ -10,7 +10,7 @@ from tiered.metadata.election import Candidacy, SlotOutcome, new_candidacy
 
 
 def test_replica_j_of_partition_k_is_on_broker_start_plus_j_plus_k() -> None:
-    assert place_replicas({1: "", 2: "", 3: ""}, 4, 2, start=1) == [[2, 3], [3, 1], [1, 2], [2, 3]]
+    assert place_replicas({1: "", 2: "", 3: ""}, 4, 2, start=1) == [(2, 3), (3, 1), (1, 2), (2, 3)]
 
 
 def test_placement_of_added_partitions_continues() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.unit.groups.rig import WALL, G, Rig
@@ -57,6 +59,15 @@ def test_offsets_of_all_groups_are_bounded_and_old_ones_can_move() -> None:
     assert rig.told(DeleteOffsets("g0", (("t", 0),)), DeleteReply).code is Code.NONE
     assert rig.commit(group="another") is Code.NONE
     rig.check()
+
+
+def test_commit_of_many_offsets_asks_for_the_free_memory_once(rig: Rig) -> None:
+    """It asked all shards of the broker for each offset: 10,000 took 0.18 s in one turn of the event loop."""
+    asked = itertools.count()
+    rig.shard.state.other_shards_bytes = lambda: next(asked)
+    rows = tuple(PartitionOffset("t", partition, 5) for partition in range(100))
+    assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.NONE,) * 100
+    assert next(asked) == 1
 
 
 def test_member_of_an_unknown_group_cannot_commit(rig: Rig) -> None:

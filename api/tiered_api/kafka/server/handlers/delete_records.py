@@ -7,6 +7,7 @@ the deleted records again. After REQUEST_TIMED_OUT, the deletion may still compl
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from tiered.errors import Code
@@ -24,6 +25,11 @@ from tiered_api.kafka.server.exchange.error_codes import ENGINE_ERRORS, clamp_ti
 from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
 
 UNKNOWN = -1
+DELETIONS_AT_ONCE = 500
+"""Partitions that wait for the disk or for followers together. They share one write of the offsets of all logs, which
+takes longer the more logs there are: with few at a time, a request for all partitions takes quadratic time."""
+MANIFESTS_AT_ONCE = 32
+"""Manifests that are changed at once: other work needs the bucket too."""
 
 
 async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
@@ -31,10 +37,12 @@ async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> Del
     request = call.request
     wanted = [(topic.name, each) for topic in request.topics for each in topic.partitions]
     late = Code.REQUEST_TIMED_OUT.number
+    manifests = asyncio.Semaphore(MANIFESTS_AT_ONCE)
     results = await run_bounded(
-        [partial(_delete, context, name, each) for name, each in wanted],
+        [partial(_delete, context, name, each, manifests) for name, each in wanted],
         clamp_timeout_ms(request.timeout_ms),
         lambda number: DeleteRecordsPartitionResult(wanted[number][1].partition_index, UNKNOWN, late),
+        concurrency=DELETIONS_AT_ONCE,
     )
     rest = iter(results)
     return DeleteRecordsResponse(
@@ -44,10 +52,15 @@ async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> Del
     )
 
 
-async def _delete(context: KafkaContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _delete(
+    context: KafkaContext, topic: str, asked: DeleteRecordsPartition, manifests: asyncio.Semaphore
+) -> DeleteRecordsPartitionResult:
     try:
         check_changeable(topic)
-        start = await find_leader_replica(context, topic, asked.partition_index).delete_records(asked.offset)
+        async with manifests:
+            replica = find_leader_replica(context, topic, asked.partition_index)
+            before = await replica.start_deletion(asked.offset)
+        start = await replica.finish_deletion(before)
     except ENGINE_ERRORS as fault:
         return DeleteRecordsPartitionResult(asked.partition_index, UNKNOWN, error_code_of(fault).number)
     return DeleteRecordsPartitionResult(asked.partition_index, start, Code.NONE.number)

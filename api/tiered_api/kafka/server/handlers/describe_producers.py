@@ -15,18 +15,25 @@ from tiered_api.kafka.protocol.messages.describe_producers import (
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
 
+BETWEEN_TURNS = 500
+"""Partitions between two pauses in which other requests run."""
+
 
 async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
     """Returns one result per distinct partition."""
     wanted: dict[str, dict[int, None]] = {}
     for topic in call.request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(name, [_partition(context, name, number) for number in numbers])
-            for name, numbers in wanted.items()
-        ]
-    )
+    topics: list[TopicResponse] = []
+    described = 0
+    for name, numbers in wanted.items():
+        topics.append(TopicResponse(name, []))
+        for number in numbers:
+            topics[-1].partitions.append(_partition(context, name, number))
+            described += 1
+            if described % BETWEEN_TURNS == 0:
+                await context.turns.wait_turn()
+    return DescribeProducersResponse(topics=topics)
 
 
 def _partition(context: KafkaContext, topic: str, number: int) -> PartitionResponse:

@@ -120,7 +120,7 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
     for another reason stays unknown."""
     known = context.broker.image.topics
     asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
-    missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)
+    missing = sorted(name for name in asked if name not in known and name not in INTERNAL)
     missing = missing[
         : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
     ]
