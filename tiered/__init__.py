@@ -10,6 +10,8 @@ Files at this level are words, which every package may use:
   value          frozen dataclasses for mypy that are quick to make
   metrics        counters, gauges and histograms, rendered as Prometheus text
   shard          the shape of replicated state behind a log: decide, append, commit, reply
+  record_fields  primitive fields of the records of internal topics
+  deadlines      a heap of named deadlines that can move
 ~ peers          calls between brokers as plain values, and the Peers protocol
 ~ log_limiter    a limit for repeated warnings in the broker's log
 ~ thread_pool    bounded worker threads for blocking calls, each call with a deadline
@@ -27,6 +29,7 @@ Packages, each above those that it may import:
   metadata/      the replicated cluster metadata
   controller/    the active controller, and the standby controllers
   groups/        consumer groups as pure decisions
+  transactions/  transactions as pure decisions
   coordinator/   the runtime of coordinator shards over an internal topic
   broker/        one broker process: wiring and order
   offline/       the bucket without a broker

@@ -17,9 +17,7 @@ May import: words
   subscription       the topics in a consumer's subscription bytes
   log_state          the committed state of a shard, as its log has it
   records            records of `__consumer_offsets` in Kafka's bytes
-  record_fields      primitive fields of these records
   words              length checks of strings for these records
-  deadlines          a heap of named deadlines that can move
   limits             Kafka's limits for groups
   invariants         a check of all that must hold between decisions
 """

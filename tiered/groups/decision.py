@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tiered.deadlines import Deadlines
 from tiered.groups.classic import ClassicGroup, ProtocolBytes
-from tiered.groups.deadlines import Deadlines
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
 from tiered.groups.member import ClassicGroupMember

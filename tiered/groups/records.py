@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.groups.record_fields import (
+from tiered.ids import decode_uuid, encode_uuid
+from tiered.record_fields import (
     I16,
     I32,
     I64,
@@ -22,7 +23,6 @@ from tiered.groups.record_fields import (
     encode_string,
     encode_uvarint,
 )
-from tiered.ids import decode_uuid, encode_uuid
 from tiered.shard import CoordinatorRecord
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2

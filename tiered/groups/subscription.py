@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tiered.errors import Corrupt
-from tiered.groups.record_fields import FieldReader
+from tiered.record_fields import FieldReader
 
 CONSUMER = "consumer"
 """The protocol type of consumers. Other types (Connect, Streams' own) carry other metadata."""

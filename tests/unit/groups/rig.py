@@ -13,7 +13,7 @@ from typing import TypeVar
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
-from tiered.groups.record_fields import I16, I32, encode_string
+from tiered.record_fields import I16, I32, encode_string
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.groups.deadlines import DeadlineKey, Deadlines
+from tiered.deadlines import DeadlineKey, Deadlines
 
 NAMES: list[DeadlineKey] = [("member", "g", str(n)) for n in range(4)]
 STEPS = st.lists(

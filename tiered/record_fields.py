@@ -97,6 +97,15 @@ class FieldReader:
             raise Corrupt(f"{count} elements in {len(self._raw) - self._position} bytes", position=self._position)
         return count
 
+    def nullable_count(self) -> int | None:
+        """Returns the number of elements that follow, or None for null."""
+        start = self._position
+        count = self.uvarint() - 1 if self._flexible else self.i32()
+        if count == -1:
+            return None
+        self._position = start
+        return self.count()
+
     def tags(self) -> dict[int, bytes]:
         """Returns the tagged fields; none in versions that are not flexible."""
         if not self._flexible:

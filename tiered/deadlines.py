@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 DeadlineKey = tuple[str, str, str]
-"""(kind, group, member id)."""
+"""(kind, name, part of it): what is due, for whom."""
 
 _SLACK = 64
 

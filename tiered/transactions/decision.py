@@ -1,0 +1,122 @@
+"""One decision in progress: the state that it reads and changes, and the records, replies and events that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tiered.deadlines import Deadlines
+from tiered.errors import Code, Corrupt
+from tiered.ids import TopicPartition
+from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
+from tiered.transactions.limits import NO_TIMEOUT_MS, TransactionSettings
+from tiered.transactions.metadata import NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState
+from tiered.transactions.records import read_key, read_value, transaction_record
+from tiered.transactions.requests import Event, MarkersDue, Reply
+
+TIMEOUT, MARKERS, EXPIRY = "timeout", "markers", "expiry"
+"""Kinds of deadlines: a transaction's timeout, markers that are due at once, the next check for expired ids."""
+
+
+@dataclass(slots=True)
+class ShardState:
+    """All state of a shard: the state of its log, and the soft state beside it."""
+
+    settings: TransactionSettings
+    transactions: dict[str, TransactionMetadata] = field(default_factory=dict)
+    """Hard state: the newest value of each transactional id. Only `apply` changes it."""
+    last_epochs: dict[str, int] = field(default_factory=dict)
+    """Soft state: the epoch that a producer had before the present one, for a repeated InitProducerId."""
+    unmarked: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
+    """Soft state: partitions of decided transactions that have no marker yet."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    skipped_records: int = 0
+    """Records that `apply` could not read."""
+
+    def apply(self, records: Iterable[CoordinatorRecord]) -> None:
+        """Applies records in order. Counts and skips records of unknown kinds and records that it cannot read."""
+        for key, value in records:
+            try:
+                transactional_id = read_key(key)
+                metadata = None if value is None else read_value(value)
+            except Corrupt:
+                self.skipped_records += 1
+                continue
+            if transactional_id is None:
+                self.skipped_records += 1
+            elif metadata is None:
+                self.transactions.pop(transactional_id, None)
+            else:
+                self.transactions[transactional_id] = metadata
+
+    def last_epoch(self, transactional_id: str) -> int:
+        """Returns the epoch before the present one; NO_PRODUCER_EPOCH if it is not known."""
+        return self.last_epochs.get(transactional_id, NO_PRODUCER_EPOCH)
+
+
+class Decision:
+    """Collects records, replies and events. Each record changes the state at once."""
+
+    __slots__ = ("events", "now", "records", "replies", "state")
+
+    def __init__(self, state: ShardState, now: Now) -> None:
+        self.state = state
+        self.now = now
+        self.records: list[CoordinatorRecord] = []
+        self.replies: list[tuple[int, Reply]] = []
+        self.events: list[Event] = []
+
+    def result(self) -> CoordinatorResult[Reply, Event]:
+        """Returns what the decision made."""
+        return CoordinatorResult(tuple(self.records), tuple(self.replies), tuple(self.events))
+
+    def write(
+        self, transactional_id: str, value: TransactionMetadata, last_epoch: int | None = None
+    ) -> TransactionMetadata:
+        """Writes the next state of an id, and adjusts its deadline. `last_epoch` (None: as it was) is soft state."""
+        self.records.append(transaction_record(transactional_id, value))
+        self.state.transactions[transactional_id] = value
+        if last_epoch is not None:
+            self.state.last_epochs[transactional_id] = last_epoch
+        schedule_timeout(self.state, transactional_id, value, self.now)
+        return value
+
+    def remove(self, transactional_id: str) -> None:
+        """Removes a transactional id."""
+        self.records.append(transaction_record(transactional_id, None))
+        del self.state.transactions[transactional_id]
+        self.state.last_epochs.pop(transactional_id, None)
+
+    def request_markers(self, transactional_id: str) -> None:
+        """Asks for the markers of a decided transaction, in the partitions that have none yet."""
+        value = self.state.transactions[transactional_id]
+        self.events.append(
+            MarkersDue(
+                transactional_id,
+                value.producer_id,
+                value.producer_epoch,
+                value.commits,
+                self.state.unmarked[transactional_id],
+            )
+        )
+
+
+def schedule_timeout(state: ShardState, transactional_id: str, value: TransactionMetadata, now: Now) -> None:
+    """Sets the deadline of an ongoing transaction, and removes that of any other."""
+    key = (TIMEOUT, transactional_id, "")
+    if value.state is not TransactionState.ONGOING or value.timeout_ms == NO_TIMEOUT_MS:
+        state.deadlines.cancel(key)
+    elif key not in state.deadlines:
+        left_ms = value.started_ms + value.timeout_ms - now.wall_ms
+        state.deadlines.set(key, now.mono_ms + min(max(left_ms, 0), value.timeout_ms))
+
+
+def check_producer(
+    value: TransactionMetadata | None, producer_id: int, producer_epoch: int
+) -> Code | TransactionMetadata:
+    """Returns the metadata if the request comes from the present producer of the id, else the code of the refusal."""
+    if value is None or value.producer_id != producer_id:
+        return Code.INVALID_PRODUCER_ID_MAPPING
+    if value.producer_epoch != producer_epoch:
+        return Code.PRODUCER_FENCED
+    return value

@@ -1,0 +1,38 @@
+"""A check of all that must hold between decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiered.transactions.decision import TIMEOUT, ShardState
+from tiered.transactions.limits import NO_TIMEOUT_MS
+from tiered.transactions.metadata import EPOCH_MAX, NO_PRODUCER_ID, NO_TIME, TransactionState
+
+
+def find_violations(state: ShardState) -> Iterator[str]:
+    """Yields a sentence for each broken rule."""
+    owners: dict[int, str] = {}
+    for name, value in state.transactions.items():
+        if not 0 <= value.producer_epoch <= EPOCH_MAX or value.producer_id < 0:
+            yield f"{name} has producer id {value.producer_id} and epoch {value.producer_epoch}"
+        other = owners.setdefault(value.producer_id, name)
+        if other != name:
+            yield f"{name} and {other} share producer id {value.producer_id}"
+        is_open = value.state is TransactionState.ONGOING or value.state.is_prepared
+        if is_open is not bool(value.partitions):
+            yield f"{name} is {value.state.label} with {len(value.partitions)} partitions"
+        if is_open and value.started_ms == NO_TIME:
+            yield f"{name} is {value.state.label}, and began at no time"
+        if value.next_producer_id != NO_PRODUCER_ID and not value.state.is_prepared:
+            yield f"{name} is {value.state.label}, and waits for producer id {value.next_producer_id}"
+        left = state.unmarked.get(name)
+        if value.state.is_prepared is not bool(left):
+            yield f"{name} is {value.state.label}, and waits for markers in {left}"
+        elif left and not left <= value.partitions:
+            yield f"{name} waits for markers in {left}, which are not in {value.partitions}"
+        timed = (TIMEOUT, name, "") in state.deadlines
+        if timed is not (value.state is TransactionState.ONGOING and value.timeout_ms != NO_TIMEOUT_MS):
+            yield f"{name} is {value.state.label}, and its timeout is {'set' if timed else 'not set'}"
+    for name in (*state.unmarked, *state.last_epochs):
+        if name not in state.transactions:
+            yield f"{name} is unknown, and has state left"

@@ -1,0 +1,25 @@
+"""Limits of transactions: Kafka's settings of the same names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+INT32_MAX = (1 << 31) - 1
+NO_TIMEOUT_MS = INT32_MAX
+"""Timeout of a transaction in two-phase commit (KIP-939): the coordinator never aborts it by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """Limits of one shard. The defaults are those of the broker's settings."""
+
+    timeout_max_ms: int = 900_000
+    """Longest timeout that a producer may ask for (transaction.max.timeout.ms)."""
+    id_expiration_ms: int = 7 * 24 * 3_600_000
+    """Time after which a transactional id without a transaction expires (transactional.id.expiration.ms)."""
+    expiration_check_ms: int = 3_600_000
+    """Interval of the checks for expired ids (transaction.remove.expired.transaction.cleanup.interval.ms)."""
+    ids_max: int = 100_000
+    """Transactional ids that one shard holds."""
+    partitions_max: int = 10_000
+    """Partitions of one transaction: all of them are one record."""

@@ -1,0 +1,97 @@
+"""The state of one transactional id, as its log has it.
+
+A transaction is ONGOING from its first partition on. PREPARE_COMMIT or PREPARE_ABORT is the decision: from there on the
+outcome is certain, and markers may be written (I14). COMPLETE_* follows once each partition has its marker.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from tiered.ids import TopicPartition
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_TIME = -1
+EPOCH_MAX = (1 << 15) - 1
+EPOCH_EXHAUSTED = EPOCH_MAX - 1
+"""Last epoch that a producer may have. The one above it is left for the fence against that producer."""
+
+
+class TransactionState(IntEnum):
+    """Kafka's states, by their number in the log."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+    @property
+    def label(self) -> str:
+        """Kafka's name of the state in DescribeTransactions and ListTransactions."""
+        return "".join(map(str.capitalize, self.name.split("_")))
+
+    @property
+    def is_prepared(self) -> bool:
+        """True if the outcome is decided, and markers are still to be written."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+
+PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
+    TransactionState.EMPTY: frozenset(
+        (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    ),
+    TransactionState.ONGOING: frozenset(
+        (
+            TransactionState.EMPTY,
+            TransactionState.ONGOING,
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.COMPLETE_ABORT,
+        )
+    ),
+    TransactionState.PREPARE_COMMIT: frozenset((TransactionState.ONGOING,)),
+    TransactionState.PREPARE_ABORT: frozenset(
+        (
+            TransactionState.EMPTY,
+            TransactionState.ONGOING,
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.COMPLETE_ABORT,
+        )
+    ),
+    TransactionState.COMPLETE_COMMIT: frozenset((TransactionState.PREPARE_COMMIT,)),
+    TransactionState.COMPLETE_ABORT: frozenset((TransactionState.PREPARE_ABORT,)),
+}
+"""The states from which each state may be reached. An abort without any partition is a transaction of version 2."""
+
+
+class TransactionMetadata(NamedTuple):
+    """One transactional id. Times are wall time in milliseconds.
+
+    `previous_producer_id` is the producer id before the last change. `next_producer_id` is the id that the producer has
+    after the completion, if its epochs are exhausted. `client_version` is the transaction version (KIP-890) of the
+    client that began or ended the transaction.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    partitions: frozenset[TopicPartition] = frozenset()
+    updated_ms: int = NO_TIME
+    started_ms: int = NO_TIME
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_version: int = 0
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """True if the producer needs a new producer id before its epoch can move."""
+        return self.producer_epoch >= EPOCH_EXHAUSTED
+
+    @property
+    def commits(self) -> bool:
+        """True if the decided outcome is a commit."""
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)

@@ -1,0 +1,186 @@
+"""Requests to a transaction coordinator, its replies, and its events: plain values, free of wire versions.
+
+Replies carry a code where Kafka's carry one; the shard never raises for a caller's mistake. The handlers care for
+differences between versions of one API: they turn PRODUCER_FENCED into the code that an older client knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+from tiered.transactions.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIME
+
+# -- producers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """The reply is `ProducerIdReply`.
+
+    `producer_id` and `producer_epoch` are those that the producer has, if it goes on after an error (KIP-360).
+    `new_producer_id` is an id that no producer has had. It is needed if `TransactionShard.needs_producer_id` says so.
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    new_producer_id: int = NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """Adds partitions to the producer's transaction, which begins with the first one. The reply is `CodeReply`."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+    client_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPartitions:
+    """Asks for each partition if it belongs to the producer's transaction. The reply is `VerifyReply`."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """EndTxn. The reply is `ProducerIdReply`, with the id and epoch for the next transaction in version 2.
+
+    `new_producer_id` is as in `InitProducerId`.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    client_version: int = 0
+    new_producer_id: int = NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersWritten:
+    """The markers of one decided transaction are committed in these partitions. The reply is `CodeReply`."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdReply:
+    """Reply to `InitProducerId` and `EndTransaction`."""
+
+    code: Code
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class CodeReply:
+    """Reply of one code for the whole request."""
+
+    code: Code
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReply:
+    """Reply to `VerifyPartitions`: a code for each partition."""
+
+    codes: tuple[tuple[TopicPartition, Code], ...]
+
+
+# -- administration ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransaction:
+    """The reply is `DescribeReply`."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeReply:
+    """Reply to `DescribeTransaction` (KIP-664)."""
+
+    code: Code
+    state: str = ""
+    timeout_ms: int = 0
+    started_ms: int = NO_TIME
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactions:
+    """Lists ids by state names, producer ids and least duration; empty filters and -1 permit all.
+
+    The reply is `ListReply`.
+    """
+
+    states: frozenset[str] = frozenset()
+    producer_ids: frozenset[int] = frozenset()
+    duration_ms: int = -1
+
+
+class ListedTransaction(NamedTuple):
+    """One transactional id in a list."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListReply:
+    """Reply to `ListTransactions`."""
+
+    transactions: tuple[ListedTransaction, ...]
+
+
+Request = (
+    InitProducerId
+    | AddPartitions
+    | VerifyPartitions
+    | EndTransaction
+    | MarkersWritten
+    | DescribeTransaction
+    | ListTransactions
+)
+Reply = ProducerIdReply | CodeReply | VerifyReply | DescribeReply | ListReply
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+class MarkersDue(NamedTuple):
+    """The outcome of a transaction is committed: markers are to be written to these partitions (I14)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    partitions: frozenset[TopicPartition]
+
+
+class TransactionTimedOut(NamedTuple):
+    """A transaction was aborted, and its producer fenced, because it took longer than its timeout."""
+
+    transactional_id: str
+    producer_id: int
+    timeout_ms: int
+
+
+Event = MarkersDue | TransactionTimedOut
