@@ -13,7 +13,6 @@ from typing import TypeVar
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
-from tiered.record_fields import I16, I32, encode_string
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
@@ -36,6 +35,7 @@ from tiered.groups.requests import (
     SyncGroupReply,
 )
 from tiered.groups.shard import GroupShard
+from tiered.record_fields import I16, I32, encode_string
 from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
 
 R = TypeVar("R", bound=Reply)
