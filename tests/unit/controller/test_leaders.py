@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
 from dataclasses import replace
 
@@ -412,16 +411,13 @@ def test_loss_of_a_missing_partition_is_ignored() -> None:
         assert shard.decide(requests.ReportLoss(topic_id(shard), p, 0, 7), 0).changes == ()
 
 
-def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_soon() -> None:
-    """No other decision and no reply is made meanwhile: 0.06 s here, with room for slower machines."""
+def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_by_one_decision() -> None:
+    """`test_large_topics.py` bounds what the decision costs for each partition."""
     shard = cluster(1, 2, 3, settings=Settings(tiered_partitions_max_per_broker=10_000))
     for name in "abcd":
         decide(shard, requests.CreateTopic(name, 2_500, 3, configs=TWO))
-    before = time.process_time()
     made = shard.decide(requests.FenceBroker(1, incarnation(1)), 0)
-    took = time.process_time() - before
     assert len(made.changes) == 10_001 and isinstance(made.changes[0], kinds.BrokerFenced)
-    assert took < 0.5
 
 
 def test_misplaced_partition_could_be_led_by_its_first_replica() -> None:
