@@ -54,7 +54,7 @@ class ShardState:
         return self.last_epochs.get(transactional_id, NO_PRODUCER_EPOCH)
 
 
-class Decision:
+class TransactionDecision:
     """Collects records, replies and events. Each record changes the state at once."""
 
     __slots__ = ("events", "now", "records", "replies", "state")

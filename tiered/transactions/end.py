@@ -8,7 +8,7 @@ that no late record of this transaction can join the next one.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.transactions.decision import Decision
+from tiered.transactions.decision import TransactionDecision
 from tiered.transactions.metadata import (
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
@@ -29,7 +29,7 @@ EPOCH_BUMP_VERSION = 2
 """Transaction version from which on each end moves the producer's epoch."""
 
 
-def handle_end_transaction(decision: Decision, request: EndTransaction) -> ProducerIdReply:
+def handle_end_transaction(decision: TransactionDecision, request: EndTransaction) -> ProducerIdReply:
     """Decides EndTxn."""
     if not request.transactional_id:
         return ProducerIdReply(Code.INVALID_REQUEST)
@@ -46,7 +46,7 @@ def needs_producer_id(found: TransactionMetadata | None, request: EndTransaction
     return found is not None and request.client_version >= EPOCH_BUMP_VERSION and found.is_epoch_exhausted
 
 
-def _end_plainly(decision: Decision, request: EndTransaction, found: TransactionMetadata) -> ProducerIdReply:
+def _end_plainly(decision: TransactionDecision, request: EndTransaction, found: TransactionMetadata) -> ProducerIdReply:
     """Ends a transaction of version 0 or 1: the same request may be sent again, with the same epoch."""
     if found.producer_id != request.producer_id:
         return ProducerIdReply(Code.INVALID_PRODUCER_ID_MAPPING)
@@ -67,7 +67,9 @@ def _reply_to_repeated(found: TransactionMetadata, request: EndTransaction) -> P
     return ProducerIdReply(Code.NONE)
 
 
-def _end_with_new_epoch(decision: Decision, request: EndTransaction, found: TransactionMetadata) -> ProducerIdReply:
+def _end_with_new_epoch(
+    decision: TransactionDecision, request: EndTransaction, found: TransactionMetadata
+) -> ProducerIdReply:
     """Ends a transaction of version 2. The epoch tells a repeated request from the end of the next transaction."""
     repeats_after_new_id = (
         found.previous_producer_id == request.producer_id
@@ -102,13 +104,13 @@ def _next_identity(found: TransactionMetadata) -> tuple[int, int]:
     return found.producer_id, found.producer_epoch
 
 
-def fence_producer(decision: Decision, transactional_id: str) -> None:
+def fence_producer(decision: TransactionDecision, transactional_id: str) -> None:
     """Aborts an open transaction, and fences its producer by a higher epoch, which no producer gets."""
     found = decision.state.transactions[transactional_id]
     _prepare(decision, transactional_id, found, False, client_version=EPOCH_BUMP_VERSION, last_epoch=NO_PRODUCER_EPOCH)
 
 
-def abort_timed_out(decision: Decision, transactional_id: str) -> None:
+def abort_timed_out(decision: TransactionDecision, transactional_id: str) -> None:
     """Aborts a transaction whose timeout has passed."""
     found = decision.state.transactions[transactional_id]
     decision.events.append(TransactionTimedOut(transactional_id, found.producer_id, found.timeout_ms))
@@ -116,8 +118,8 @@ def abort_timed_out(decision: Decision, transactional_id: str) -> None:
 
 
 def _prepare(
-    decision: Decision, transactional_id: str, found: TransactionMetadata, commit: bool, *, client_version: int,
-    next_producer_id: int = NO_PRODUCER_ID, last_epoch: int | None = None,
+    decision: TransactionDecision, transactional_id: str, found: TransactionMetadata, commit: bool, *,
+    client_version: int, next_producer_id: int = NO_PRODUCER_ID, last_epoch: int | None = None,
 ) -> TransactionMetadata:  # fmt: skip
     """Writes the outcome, and asks for the markers."""
     moves_epoch = client_version >= EPOCH_BUMP_VERSION
@@ -141,7 +143,7 @@ def _prepare(
     return value
 
 
-def handle_markers_written(decision: Decision, request: MarkersWritten) -> CodeReply:
+def handle_markers_written(decision: TransactionDecision, request: MarkersWritten) -> CodeReply:
     """Notes markers that are committed. The transaction is complete with the last one."""
     state, transactional_id = decision.state, request.transactional_id
     found = state.transactions.get(transactional_id)
@@ -155,7 +157,7 @@ def handle_markers_written(decision: Decision, request: MarkersWritten) -> CodeR
     return CodeReply(Code.NONE)
 
 
-def _complete(decision: Decision, transactional_id: str, found: TransactionMetadata) -> TransactionMetadata:
+def _complete(decision: TransactionDecision, transactional_id: str, found: TransactionMetadata) -> TransactionMetadata:
     decision.state.unmarked.pop(transactional_id, None)
     producer_id, producer_epoch = _next_identity(found)
     return decision.write(

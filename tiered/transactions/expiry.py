@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tiered.transactions.decision import Decision
+from tiered.transactions.decision import TransactionDecision
 from tiered.transactions.metadata import TransactionState
 
 EXPIRY_SLICE_IDS = 5_000
 """Ids that one turn of the expiry looks at, so that no turn takes long."""
 
 
-def expire_ids(decision: Decision, names: list[str]) -> None:
+def expire_ids(decision: TransactionDecision, names: list[str]) -> None:
     """Takes one slice of ids from the end of `names`, and removes those that expired. An open transaction keeps its id.
 
     A producer whose id expired gets a new producer id with its next InitProducerId.

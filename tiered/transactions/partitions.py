@@ -7,12 +7,12 @@ to get a marker.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.transactions.decision import Decision, ShardState, check_producer
+from tiered.transactions.decision import ShardState, TransactionDecision, check_producer
 from tiered.transactions.metadata import TransactionState
 from tiered.transactions.requests import AddPartitions, CodeReply, VerifyPartitions, VerifyReply
 
 
-def handle_add_partitions(decision: Decision, request: AddPartitions) -> CodeReply:
+def handle_add_partitions(decision: TransactionDecision, request: AddPartitions) -> CodeReply:
     """Decides AddPartitionsToTxn. Writes nothing if all partitions are in the transaction already."""
     if not request.transactional_id:
         return CodeReply(Code.INVALID_REQUEST)

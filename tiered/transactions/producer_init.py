@@ -7,7 +7,7 @@ a predecessor is aborted first; the producer tries again until that is complete.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.transactions.decision import Decision
+from tiered.transactions.decision import TransactionDecision
 from tiered.transactions.end import fence_producer
 from tiered.transactions.metadata import (
     EPOCH_EXHAUSTED,
@@ -20,7 +20,7 @@ from tiered.transactions.metadata import (
 from tiered.transactions.requests import InitProducerId, ProducerIdReply
 
 
-def handle_init_producer_id(decision: Decision, request: InitProducerId) -> ProducerIdReply:
+def handle_init_producer_id(decision: TransactionDecision, request: InitProducerId) -> ProducerIdReply:
     """Decides InitProducerId."""
     state = decision.state
     if not request.transactional_id:
@@ -59,7 +59,7 @@ def _is_known_producer(found: TransactionMetadata, request: InitProducerId) -> b
     return request.producer_id == found.producer_id or repeats
 
 
-def _register(decision: Decision, request: InitProducerId) -> ProducerIdReply:
+def _register(decision: TransactionDecision, request: InitProducerId) -> ProducerIdReply:
     if len(decision.state.transactions) >= decision.state.settings.ids_max:
         return ProducerIdReply(Code.POLICY_VIOLATION)
     if request.new_producer_id == NO_PRODUCER_ID:
@@ -71,7 +71,7 @@ def _register(decision: Decision, request: InitProducerId) -> ProducerIdReply:
     return ProducerIdReply(Code.NONE, value.producer_id, value.producer_epoch)
 
 
-def _next_epoch(decision: Decision, request: InitProducerId, found: TransactionMetadata) -> ProducerIdReply:
+def _next_epoch(decision: TransactionDecision, request: InitProducerId, found: TransactionMetadata) -> ProducerIdReply:
     """Moves the epoch on, or gives a new id where the epochs of the old one are exhausted."""
     expected, last = request.producer_epoch, decision.state.last_epoch(request.transactional_id)
     producer_id, epoch = found.producer_id, found.producer_epoch

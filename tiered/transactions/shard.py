@@ -13,7 +13,7 @@ from itertools import islice
 from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now
 from tiered.transactions import end, producer_init, requests
 from tiered.transactions.admin import handle_describe_transaction, handle_list_transactions
-from tiered.transactions.decision import EXPIRY, MARKERS, TIMEOUT, Decision, ShardState, schedule_timeout
+from tiered.transactions.decision import EXPIRY, MARKERS, TIMEOUT, ShardState, TransactionDecision, schedule_timeout
 from tiered.transactions.expiry import expire_ids
 from tiered.transactions.invariants import find_violations
 from tiered.transactions.limits import TransactionSettings
@@ -69,11 +69,11 @@ class TransactionShard:
 
     def decide(self, request: Request, now: Now, token: int = UNAWAITED, /) -> CoordinatorResult[Reply, Event]:
         """Decides a request."""
-        decision = Decision(self.state, now)
+        decision = TransactionDecision(self.state, now)
         decision.replies.append((token, self._handle(decision, request)))
         return decision.result()
 
-    def _handle(self, decision: Decision, request: Request) -> Reply:
+    def _handle(self, decision: TransactionDecision, request: Request) -> Reply:
         match request:
             case requests.AddPartitions():
                 return handle_add_partitions(decision, request)
@@ -92,7 +92,7 @@ class TransactionShard:
 
     def due(self, now: Now, /) -> CoordinatorResult[Reply, Event]:
         """Handles all deadlines that have come."""
-        decision = Decision(self.state, now)
+        decision = TransactionDecision(self.state, now)
         for kind, name, _ in self.state.deadlines.pop_due(now.mono_ms):
             if kind == TIMEOUT:
                 end.abort_timed_out(decision, name)
@@ -117,7 +117,7 @@ class TransactionShard:
 
     # -- expiry --------------------------------------------------------------------------------------------------------
 
-    def _expire(self, decision: Decision) -> None:
+    def _expire(self, decision: TransactionDecision) -> None:
         if not self._ids_to_expire:
             self._ids_to_expire = list(self.state.transactions)
         expire_ids(decision, self._ids_to_expire)
