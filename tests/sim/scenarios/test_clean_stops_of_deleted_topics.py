@@ -10,8 +10,10 @@ from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic
 
 
-@pytest.mark.parametrize("first", ["t", "another"])
-def test_leader_after_a_move_takes_the_manifest_over_whatever_topic_it_stopped_cleanly(first: str) -> None:
+@pytest.mark.parametrize(("first", "is_deleted"), [("t", True), ("another", True), ("another", False)])
+def test_leader_after_a_move_takes_the_manifest_over_whatever_topic_it_stopped_cleanly(
+    first: str, is_deleted: bool
+) -> None:
     """The clean stop was under leader epoch 0 of the first topic, and the move makes epoch 1 of the second."""
 
     async def scenario(three: ThreeBrokers) -> None:
@@ -21,7 +23,8 @@ def test_leader_after_a_move_takes_the_manifest_over_whatever_topic_it_stopped_c
         await here.stop()
         await here.start()
         await three.wait_until(three.is_everyone_known, 10)
-        await three.controller.node.submit(DeleteTopic(first))
+        if is_deleted:
+            await three.controller.node.submit(DeleteTopic(first))
         await three.controller.node.submit(CreateTopic("t", assignments=[[other.node_id]]))
         await three.wait_until(lambda: is_leading(other), 10)
         before = other.node.leader_replica("t", 0)
