@@ -2,6 +2,8 @@
 
 May import: kafka.protocol
 
+  add_offsets_to_txn             AddOffsetsToTxn (API key 25)
+  add_partitions_to_txn          AddPartitionsToTxn (API key 24)
   alter_configs                  AlterConfigs (API key 33)
   alter_partition_reassignments  AlterPartitionReassignments (API key 45)
   api_versions                   ApiVersions (API key 18)
@@ -17,7 +19,9 @@ May import: kafka.protocol
   describe_log_dirs              DescribeLogDirs (API key 35)
   describe_producers             DescribeProducers (API key 61)
   describe_topic_partitions      DescribeTopicPartitions (API key 75)
+  describe_transactions          DescribeTransactions (API key 65)
   elect_leaders                  ElectLeaders (API key 43)
+  end_txn                        EndTxn (API key 26)
   fetch                          Fetch (API key 1)
   find_coordinator               FindCoordinator (API key 10)
   heartbeat                      Heartbeat (API key 12)
@@ -29,6 +33,7 @@ May import: kafka.protocol
   list_groups                    ListGroups (API key 16)
   list_offsets                   ListOffsets (API key 2)
   list_partition_reassignments   ListPartitionReassignments (API key 46)
+  list_transactions              ListTransactions (API key 66)
   metadata                       Metadata (API key 3)
   offset_commit                  OffsetCommit (API key 8)
   offset_delete                  OffsetDelete (API key 47)
@@ -40,5 +45,8 @@ May import: kafka.protocol
   tiered_follow                  TieredFollow (API key 20001, between brokers)
   tiered_heard                   TieredHeard (API key 20003, between brokers)
   tiered_submit                  TieredSubmit (API key 20002, between brokers)
+  txn_offset_commit              TxnOffsetCommit (API key 28)
   unregister_broker              UnregisterBroker (API key 64)
+  update_features                UpdateFeatures (API key 57)
+  write_txn_markers              WriteTxnMarkers (API key 27)
 """

@@ -1,0 +1,32 @@
+"""ListTransactions (API key 66)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
+
+
+@message(66, "0-2", "0+")
+@dataclass(slots=True)
+class ListTransactionsRequest(Message):
+    state_filters: list[str] = array(FieldType.STRING)
+    producer_id_filters: list[int] = array(FieldType.INT64)
+    duration_filter: int = integer(FieldType.INT64, "1+", default=-1)
+    transactional_id_pattern: str | None = string("2+", nullable="2+", default=None)
+
+
+@dataclass(slots=True)
+class TransactionState:
+    transactional_id: str = string()
+    producer_id: int = integer(FieldType.INT64)
+    transaction_state: str = string()
+
+
+@message(66, "0-2", "0+")
+@dataclass(slots=True)
+class ListTransactionsResponse(Message):
+    throttle_time_ms: int = integer(FieldType.INT32)
+    error_code: int = integer(FieldType.INT16)
+    unknown_state_filters: list[str] = array(FieldType.STRING)
+    transaction_states: list[TransactionState] = array(TransactionState)
