@@ -1,7 +1,7 @@
 """The loop that moves records of led partitions to the bucket: uploads, local deletion, expiry and sweeps.
 
 A pass over a partition makes the plans in their order and carries them out: object before manifest, manifest before
-local delete, manifest before object delete. A partition whose pass fails is tried again after a growing pause. A
+local delete (I22), manifest before object delete. A partition whose pass fails is tried again after a growing pause. A
 partition with nothing to do costs no request. Takeovers of manifests and sweeps wait for uploads.
 """
 

@@ -1,8 +1,9 @@
 """The controller as a shard: decides requests about topics, settings, brokers and leaders, and applies their changes.
 
 `image` is ahead of the log by the changes that are decided and not yet committed. Brokers act on committed images only
-(M5). Every election raises the leader epoch, and no leader epoch is used twice. The decisions themselves are in
-`topics`, `brokers`, `leaders` and `reassignment`.
+(M5). A request that is granted changes the image only by its changes, which stand in the log (I24). Every election
+raises the leader epoch, and no leader epoch is used twice (I8). The decisions themselves are in `topics`, `brokers`,
+`leaders` and `reassignment`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contact times of brokers as seen by the controller: a broker that stops fetching the metadata log is fenced.
+"""Contact times of brokers as seen by the controller: a broker that stops fetching the metadata log is fenced (I19).
 
 Pure; times are monotonic nanoseconds. Safety does not depend on this file (M4). A broker that is fenced by mistake
 loses its leaderships to other brokers under later epochs, and is unfenced when it fetches again.

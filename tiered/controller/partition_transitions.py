@@ -1,4 +1,4 @@
-"""Every transition of one partition's leader, ISR and ELR (R1 to R4).
+"""Every transition of one partition's leader, ISR and ELR (R1 to R4, I8 to I10).
 
 Pure functions from one `PartitionImage` to the next. They return the same object if nothing changes. `check_invariants`
 holds after each transition. The eligible replicas must never be lost: while the ISR is below `min.insync.replicas`, the

@@ -1,7 +1,7 @@
-"""The time at which a broker becomes a candidate for controller (M4): it asks the other brokers first.
+"""The time at which a broker becomes a candidate for controller (M4): it queries the other brokers first.
 
 Pure; times are milliseconds. A wrong decision costs a change of controller and never a record: the slot in the metadata
-log decides (M2, `election`).
+log decides (M2, `election`). A lost controller is replaced in bounded time (I19).
 """
 
 from __future__ import annotations

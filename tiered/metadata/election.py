@@ -1,4 +1,4 @@
-"""The epoch and slot of a candidate: the controller is the broker that wrote the highest epoch into the log (M2).
+"""The epoch and slot of a candidate: the controller is the broker that wrote the highest epoch into the log (M2, I25).
 
 Pure: no clock and no lease (M4). A candidate writes an epoch above every epoch that it has read into the next slot.
 Taking the slot is the only vote. Put-if-absent lets exactly one candidate have it, and every older controller then

@@ -1,5 +1,7 @@
 """The cluster metadata as of one slot: an immutable value; `apply` returns a later one.
 
+Keeps I24: a change that does not fit the image is `Corrupt`, because the log has forked then.
+
 An image can be kept and read without a lock. A later image shares the parts that did not change. `apply` copies each
 table once per call, so a replay passes many changes at a time.
 """

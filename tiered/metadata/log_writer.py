@@ -1,8 +1,9 @@
 """The writing side of the metadata log: slots by put-if-absent (M1, M2, M3).
 
 One put is in progress at a time, and nothing else is decided while its outcome is open. After any outcome but a clean
-success, the object is read back and its nonce decides. Callers batch changes into entries; this file never looks inside
-them.
+success, the object is read back and its nonce decides. So slots are dense and written once (I24), and epochs never go
+back (I25). A snapshot is written before the boundary names it, and deleted after the boundary has dropped it (I23).
+Callers batch changes into entries; this file never looks inside an entry.
 """
 
 from __future__ import annotations

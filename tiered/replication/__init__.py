@@ -5,11 +5,11 @@ May import: cold
   leader_state       ISR, high watermark, epoch start, positions of the followers (R2, R3, R5, R6)
 ~ become_leader      the start of a leader epoch, reconciled with the manifest (R5)
 ~ cold_history       leader epochs and producers below the cold end offset (R5)
-~ leader_replica     the leader replica: append, replication, truncation, commit (R2, R6)
+~ leader_replica     the leader replica: append, replication, truncation, commit (R2, R6, I13, I22)
 ~ unified_log        the log of a partition, hot and cold: offsets, sizes, what waits for upload
   replica_reads      the protocol of reads from either replica: `LeaderReads`, `FollowerReads`
 ~ replica_events     the events that leader replicas report to their broker
-~ leader_reads       reads from the leader replica, hot or cold, and parked readers
+~ leader_reads       reads from the leader replica, hot or cold, and parked readers (I4)
 ~ follower_replica   the follower replica: its log, changed by the leader's replies
   follower_step      a follower's next action after one reply of the leader
 ~ follower_reads     reads from a follower replica by nearby consumers (KIP-392)

@@ -1,8 +1,8 @@
 """The leader's check of a follower's fetch: is the follower's log a prefix of the leader's, and where does it go on?
 
-Pure. A follower names the leader epoch of its last record (KIP-595). If the leader's records of that epoch reach to the
-follower's end, both logs are the same below that end. Otherwise the leader replies with the largest epoch not above it
-and the end offset of that epoch. The follower truncates its log itself (`follower_step`).
+Pure. Keeps I5 and I7. A follower names the leader epoch of its last record (KIP-595). If the leader's records of that
+epoch reach to the follower's end, both logs are the same below that end. Otherwise the leader replies with the largest
+epoch not above it and the end offset of that epoch. The follower truncates its log itself (`follower_step`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads from a follower replica by nearby consumers (KIP-392): serves committed records that are on this disk.
+"""Reads from a follower replica by nearby consumers (KIP-392): serves committed records that are on this disk (I6).
 
 Everything else is left to the leader. The error code sends the consumer there:
 

@@ -1,7 +1,8 @@
 """One partition that this broker follows: its log, and the changes that the leader's replies make to it.
 
 Carries out the decisions of `follower_step`. After every truncation the log is fsynced before it grows again: a power
-cut must not bring back parts of two histories.
+cut must not bring back parts of two histories. A replica follows the leader of one epoch. Another object replaces it
+for a later epoch, and nothing does for an earlier one (I16).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The leader's state of one partition: positions of followers, ISR, high watermark, start of the leader epoch.
 
-Pure: takes positions, returns the high watermark and the ISR changes to ask for. Keeps R2, R3, R5 and R6. Positions are
-log ends, or fsynced offsets if the topic has `flush=ack`; the caller decides which of the two it reports. Times are
+Pure: takes positions, returns the high watermark and the ISR changes to request. Keeps R2, R3, R5, R6 and I6. Positions
+are log ends, or fsynced offsets if the topic has `flush=ack`; the caller decides which of the two it reports. Times are
 monotonic nanoseconds of the leader. Does not send ISR changes and does not touch the log.
 """
 

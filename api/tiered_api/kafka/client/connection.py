@@ -2,7 +2,7 @@
 
 The client asks for the versions of a broker first (ApiVersions, with the fallback of KIP-511). It then sends each
 request in the highest version that both sides know. Any error ends the connection, and fails all requests that wait on
-it.
+it. The number of requests in flight is bounded (I30).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory for requests too large for the shared scratch buffer: pooled, and bounded over all connections.
+"""Memory for requests too large for the shared scratch buffer: pooled, and bounded over all connections (I30).
 
 The announced size of a frame proves nothing: a buffer begins small and grows with the received bytes. So memory is at
 most four times the bytes that clients really sent. A pooled buffer is used whole, because it costs nothing.
