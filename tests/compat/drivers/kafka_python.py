@@ -171,7 +171,7 @@ class KafkaPythonDriver:
             if not error.retriable:
                 raise
             say(trouble=f"{type(error).__name__}: {error}")
-            return False
+            return True
         got = [
             record(each.topic, each.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
             for batch in batches.values()

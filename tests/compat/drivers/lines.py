@@ -77,8 +77,8 @@ def requests() -> queue.Queue[dict[str, Any] | None]:
 
 
 def serve(driver: Any, poll: Callable[[], bool]) -> None:
-    """Serves requests with the methods `do_<name>` of a driver; between them `poll` consumes and returns true if it got
-    records."""
+    """Serves requests with the methods `do_<name>` of a driver; between them `poll` consumes. If it returns false, it
+    has nothing to consume, and is called again only after the next request."""
     lines = requests()
     polled = False
     while True:
