@@ -6,9 +6,10 @@ A package's `__init__.py` says what the package is, then `May import: ...`, then
     name     a pure file
     name/    a package inside this one
 
-`May import` names packages of tiered/ (`hot`) or of api/tiered_api/ (`kafka.client`); "words" are the files at the root
-of tiered/. A package may also import what those may. `May import: as http` makes a package a part of another one: both
-have the same law, and their files may import each other, but no files import each other in a circle.
+`May import` names packages of tiered/ (`hot`) or of api/tiered_api/ (`kafka.client`). "words" are the files at the root
+of tiered/. spark/pyspark_tiered is one package. A package may also import what those may. `May import: as http` makes a
+package a part of another one: both have the same law, and their files may import each other, but no files import each
+other in a circle.
 
 Above the maps stand the floors. Each test says why its law is one: read that before you add an exception.
 
@@ -30,9 +31,11 @@ import pytest
 from tests.sources import Import, imports, modules, tree
 
 WORLD = {"asyncio", "concurrent", "fcntl", "mmap", "os", "random", "shutil", "socket", "subprocess", "tempfile"}
-WORLD |= {"threading", "time", "datetime", "selectors", "signal", "boto3", "botocore", "aiohttp"}
+WORLD |= {"threading", "time", "selectors", "signal", "boto3", "botocore", "aiohttp"}
+CLOCK_READS = {"now", "utcnow", "today"}
+"""Methods of `datetime` that read the clock. The others only convert a time that they are given."""
 
-MAPPED = ("tiered", "tiered_api")
+MAPPED = ("tiered", "tiered_api", "pyspark_tiered")
 """The trees whose packages have maps."""
 
 BELOW_ALL = ("tiered", "tiered.records")
@@ -96,7 +99,8 @@ def map_of(package: str) -> PackageMap:
 
 def package_name(name: str, package: str) -> str:
     """Returns the package that a `May import` line names."""
-    found = ["tiered"] if name == "words" else [f"{top}.{name}" for top in MAPPED if is_package(f"{top}.{name}")]
+    names = {"words": ["tiered"], "pyspark_tiered": ["pyspark_tiered"]}
+    found = names.get(name) or [f"{top}.{name}" for top in MAPPED if is_package(f"{top}.{name}")]
     assert len(found) == 1, f"{package}: `May import` names {name}, which is no package"
     return found[0]
 
@@ -223,6 +227,12 @@ def test_pure_file_touches_no_world(module: str) -> None:
         assert top not in WORLD, f"{module}:{each.line} imports {top}: mark the file with `~`, or move that out of it"
     waiting = [node.lineno for node in ast.walk(tree(modules()[module])) if isinstance(node, ast.AsyncFunctionDef)]
     assert not waiting, f"{module} has async functions in lines {waiting}: a pure file never waits"
+    reading = [
+        node.lineno
+        for node in ast.walk(tree(modules()[module]))
+        if isinstance(node, ast.Attribute) and node.attr in CLOCK_READS and ast.unparse(node.value).startswith("date")
+    ]
+    assert not reading, f"{module} reads the clock in lines {reading}: a pure file gets the time as an argument"
 
 
 @pytest.mark.parametrize("module", [name for name in pure_files() if name.startswith("tiered.")])

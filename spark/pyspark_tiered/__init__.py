@@ -1,6 +1,30 @@
 """`tiered` topics in Spark. PySpark finds the data source by this package's name: no registration call is needed.
 
 The import costs nothing and needs no Spark, because each look-up of any Python data source imports this package.
+
+May import: offline
+
+~ source        the data source: a topic as rows, with the columns of Spark's Kafka source
+  offsets       the options that bound a read
+  plan          the even splits of a read
+~ bucket        topics, bounds and batches from the bucket, without a broker
+~ broker        a topic as a running broker serves it, over HTTP
+  rows          record batches as Arrow columns
+~ load          the loader: rounds until no cold record is left
+  rounds        the plan of one commit of a load
+~ convert       a split as one finished Parquet file
+  table         the form of a Delta table, and the actions of a commit
+~ delta_log     state and history of a table, from Delta's log
+~ delta_commit  the commit of a load, and the check of the table before it
+~ delta_rewrite the commit of a repair
+  history       changes that others made to a table between two loads
+~ verify        the proof that a table holds every loaded record once
+~ compare       the rows of a table compared with those of the log
+~ repair        restores and removes rows until the table equals the log
+~ sql           SQL over the tables of a warehouse
+~ session       the Spark session of the commands
+~ jars          Delta's jars and our log stores, built once by Maven
+  failures      failures of Spark as one of our own errors
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The commands `tiered load`, `verify` and `sql`.
 
-May import: cli.broker
+May import: cli.broker, pyspark_tiered
 
 ~ commands  the commands of the optional Spark package
 """
