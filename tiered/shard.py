@@ -41,11 +41,22 @@ class Now(NamedTuple):
     wall_ms: int
 
 
+class ProducerIdAndEpoch(NamedTuple):
+    """The producer of a transaction."""
+
+    producer_id: int
+    epoch: int
+
+
 class CoordinatorRecord(NamedTuple):
-    """One record of an internal topic. A record without a value is a tombstone."""
+    """One record of an internal topic. A record without a value is a tombstone.
+
+    A record with a `producer` belongs to its open transaction: the end of that decides about the effect of the record.
+    """
 
     key: bytes
     value: bytes | None
+    producer: ProducerIdAndEpoch | None = None
 
 
 class CoordinatorResult(NamedTuple, Generic[Reply_co, Event_co]):
@@ -80,6 +91,9 @@ class CoordinatorShard(
 
     def cancel_request(self, token: int, /) -> None:
         """Drops the parked request of a caller that is gone."""
+
+    def end_transaction(self, producer_id: int, is_commit: bool, /) -> None:
+        """Applies a marker of the log: the producer's records before it take effect or vanish."""
 
     def on_loaded(self, now: Now, /) -> None:
         """Starts deadlines, once `apply` got all records of the snapshot and of the log."""

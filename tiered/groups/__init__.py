@@ -15,6 +15,7 @@ May import: words
   expiry             expiry of committed offsets (KIP-211)
   admin              description, listing and deletion of groups
   subscription       the topics in a consumer's subscription bytes
+  pending_offsets    offsets that open transactions have written
   log_state          the committed state of a shard, as its log has it
   records            records of `__consumer_offsets` in Kafka's bytes
   words              length checks of strings for these records

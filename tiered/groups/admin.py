@@ -72,12 +72,7 @@ def handle_delete_group(decision: Decision, request: DeleteGroup) -> DeleteReply
 def remove_group(decision: Decision, group: ClassicGroup) -> None:
     """Writes tombstones for all that the log has of the group, and drops it."""
     log_state = decision.state.log_state
-    decision.write(
-        *[
-            offset_tombstone(group.name, topic, partition)
-            for topic, partition, _ in log_state.iterate_offsets(group.name)
-        ]
-    )
+    decision.write(*[offset_tombstone(group.name, *each) for each in log_state.offset_partitions(group.name)])
     if group.name in log_state.groups:
         decision.write(CoordinatorRecord(group_key(group.name), None))
     drop_group(decision, group)

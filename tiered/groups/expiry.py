@@ -4,6 +4,8 @@ In an empty group, offsets expire one retention time after the group became empt
 each offset expires one retention time after its commit. In a stable group of consumers, offsets of topics without a
 subscriber expire one retention time after their commit. During a rebalance no offset expires.
 
+While a transaction that wrote an offset for a partition is open, the offset of that partition does not expire.
+
 An offset with its own expiry time (OffsetCommit v2-4) expires at that time instead.
 """
 
@@ -13,18 +15,20 @@ from collections.abc import Iterator
 
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.log_state import GroupOffsets
+from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.records import NO_TIME, OffsetValue
 
 
 def find_expired_offsets(
-    group: ClassicGroup, offsets: GroupOffsets, wall_ms: int, retention_ms: int
+    group: ClassicGroup, offsets: GroupOffsets, pending: PendingOffsets, wall_ms: int, retention_ms: int
 ) -> Iterator[tuple[str, int]]:
     """Yields topic and partition of each expired offset."""
     for topic, partitions in offsets.items():
         if not _may_expire(group, topic):
             continue
         for partition, offset in partitions.items():
-            if _has_expired(group, offset, wall_ms, retention_ms):
+            is_pending = pending.has_partition(group.name, topic, partition)
+            if not is_pending and _has_expired(group, offset, wall_ms, retention_ms):
                 yield topic, partition
 
 

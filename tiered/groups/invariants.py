@@ -13,6 +13,7 @@ from tiered.groups.records import read_group
 def find_violations(shard_state: GroupState) -> Iterator[str]:
     """Yields a sentence for each broken rule."""
     known = set(shard_state.log_state.groups) | set(shard_state.log_state.offsets)
+    known |= set(shard_state.log_state.pending.groups())
     if not known <= set(shard_state.groups):
         yield f"the log has groups that the shard lacks: {known - set(shard_state.groups)}"
     for name, group in shard_state.groups.items():

@@ -1,10 +1,11 @@
-"""Hard state of a shard: the content of its log, compacted. Only `apply` changes it."""
+"""Hard state of a shard: the content of its log, compacted. Only `apply` and `end_transaction` change it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from tiered.errors import Corrupt
+from tiered.groups.pending_offsets import PendingOffsets, offset_size
 from tiered.groups.records import (
     GroupKey,
     OffsetKey,
@@ -21,66 +22,90 @@ GroupOffsets = dict[str, dict[int, OffsetValue]]
 """Committed offsets of one group, by topic and partition."""
 
 
-OFFSET_BYTES = 300
-"""Memory that a committed offset takes beside its metadata, in bytes."""
-
-
-def offset_size(offset: OffsetValue | None) -> int:
-    """Returns about how many bytes of memory a committed offset takes; 0 for None."""
-    return OFFSET_BYTES + len(offset.metadata) if offset is not None else 0
-
-
 class LogState:
     """Newest value of each key in the log.
 
-    `groups` keeps the values in the log's bytes: their fields are needed only when a coordinator loads.
-    `skipped_records` counts records that `apply` could not use. `memory_bytes` is about the memory that all values
-    take.
+    `groups` keeps the values in the log's bytes: their fields are needed only when a coordinator loads. `pending` are
+    the offsets of open transactions. `skipped_records` counts records that `apply` could not use.
     """
 
     def __init__(self) -> None:
         self.groups: dict[str, bytes] = {}
         self.offsets: dict[str, GroupOffsets] = {}
+        self.pending = PendingOffsets()
         self.skipped_records = 0
-        self.memory_bytes = 0
+        self._memory_bytes = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all values take."""
+        return self._memory_bytes + self.pending.memory_bytes
 
     def apply(self, records: Iterable[CoordinatorRecord]) -> None:
         """Applies records in order. Counts and skips records of unknown kinds and records that it cannot read."""
-        for key, value in records:
+        for record in records:
             try:
-                self._apply(key, value)
+                self._apply(record)
             except Corrupt:
                 self.skipped_records += 1
 
-    def _apply(self, raw: bytes, value: bytes | None) -> None:
+    def _apply(self, record: CoordinatorRecord) -> None:
+        raw, value, producer = record
         match read_key(raw):
-            case OffsetKey(group, topic, partition):
+            case OffsetKey() as key:
                 if value is None:
-                    self._remove_offset(group, topic, partition)
+                    self._remove_offset(key)
+                elif producer is not None:
+                    self.pending.add(producer, key, read_offset(value))
                 else:
-                    offset = read_offset(value)
-                    partitions = self.offsets.setdefault(group, {}).setdefault(topic, {})
-                    self.memory_bytes += offset_size(offset) - offset_size(partitions.get(partition))
-                    partitions[partition] = offset
+                    self._put_offset(key, read_offset(value))
+                    if self.pending:
+                        self.pending.supersede(key)
             case GroupKey(group):
                 if value is not None:
                     read_group(value)
-                self.memory_bytes -= len(self.groups.pop(group, b""))
+                self._memory_bytes -= len(self.groups.pop(group, b""))
                 if value is not None:
                     self.groups[group] = value
-                    self.memory_bytes += len(value)
+                    self._memory_bytes += len(value)
             case None:
                 self.skipped_records += 1
 
-    def _remove_offset(self, group: str, topic: str, partition: int) -> None:
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """Applies a marker: the pending offsets of the producer are committed or dropped.
+
+        A pending offset that was overwritten by a later commit stays overwritten.
+        """
+        for key, value in self.pending.end_transaction(producer_id, is_commit):
+            self._put_offset(key, value)
+
+    def _put_offset(self, key: OffsetKey, offset: OffsetValue) -> None:
+        partitions = self.offsets.setdefault(key.group, {}).setdefault(key.topic, {})
+        self._memory_bytes += offset_size(offset) - offset_size(partitions.get(key.partition))
+        partitions[key.partition] = offset
+
+    def _remove_offset(self, key: OffsetKey) -> None:
+        """Removes what is committed for a partition, and what open transactions would commit."""
+        if self.pending:
+            self.pending.remove(key)
+        group, topic, partition = key
         topics = self.offsets.get(group, {})
         partitions = topics.get(topic, {})
         dropped = partitions.pop(partition, None)
-        self.memory_bytes -= offset_size(dropped)
+        self._memory_bytes -= offset_size(dropped)
         if dropped is not None and not partitions:
             del topics[topic]
             if not topics:
                 del self.offsets[group]
+
+    def has_offsets(self, group: str) -> bool:
+        """True if the group has committed offsets, or an open transaction may commit some."""
+        return group in self.offsets or self.pending.has_group(group)
+
+    def offset_partitions(self, group: str) -> list[tuple[str, int]]:
+        """Returns the partitions for which the group has a committed or a pending offset."""
+        committed = [(topic, partition) for topic, partition, _ in self.iterate_offsets(group)]
+        return list(dict.fromkeys((*committed, *self.pending.partitions(group))))
 
     def committed_offset(self, group: str, topic: str, partition: int) -> OffsetValue | None:
         """Returns the committed offset of a partition; None if there is none."""
@@ -94,11 +119,13 @@ class LogState:
 
     def snapshot(self) -> Iterator[list[CoordinatorRecord]]:
         """Yields the fewest records that give this state, one group at a time. The state may change in between."""
-        for group in list({**self.groups, **self.offsets}):
+        for group in list(dict.fromkeys((*self.groups, *self.offsets, *self.pending.groups()))):
             yield self._snapshot_group(group)
 
     def _snapshot_group(self, group: str) -> list[CoordinatorRecord]:
-        found = [offset_record(group, *each) for each in self.iterate_offsets(group)]
+        found = self.pending.snapshot(group, is_superseded=True)
+        found += [offset_record(group, *each) for each in self.iterate_offsets(group)]
+        found += self.pending.snapshot(group, is_superseded=False)
         value = self.groups.get(group)
         if value is not None:
             found.append(CoordinatorRecord(group_key(group), value))

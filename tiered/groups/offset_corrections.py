@@ -28,13 +28,15 @@ class OffsetCorrections:
         self._deleted_topics: dict[str, None] = {}
 
     def check_group(self, group: str) -> int:
-        """Compares the offsets of one group with the cluster. Returns the number of these offsets."""
+        """Compares the offsets of one group, committed or pending, with the cluster. Returns their number."""
         offsets = list(self._log_state.iterate_offsets(group))
-        for topic, partition, committed in offsets:
-            end = self._find_end(topic, partition, committed.topic_id)
+        pending = self._log_state.pending.iterate_offsets(group)
+        offsets += [(key.topic, key.partition, value) for _, key, value in pending]
+        for topic, partition, written in offsets:
+            end = self._find_end(topic, partition, written.topic_id)
             if end == NO_TOPIC:
                 self._deleted_topics[topic] = None
-            elif end is not None and committed.offset > end:
+            elif end is not None and written.offset > end:
                 self._lost.append(LostOffset(group, topic, partition, end))
         return len(offsets)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import Decision, GroupState
-from tiered.groups.log_state import offset_size
-from tiered.groups.records import NO_TIME, OffsetValue, offset_key, offset_record
+from tiered.groups.pending_offsets import offset_size, pending_size
+from tiered.groups.records import NO_TIME, OffsetKey, OffsetValue, offset_key, offset_record
 from tiered.groups.requests import (
     NO_OFFSET,
     NO_RETENTION,
     CommitOffsets,
     CommitOffsetsReply,
+    CommitTransactionalOffsets,
     DeleteOffsets,
     DeleteReply,
     FetchOffsets,
@@ -22,7 +25,7 @@ from tiered.groups.requests import (
 )
 from tiered.groups.subscription import CONSUMER
 from tiered.groups.words import fits_in_record, java_length
-from tiered.shard import CoordinatorRecord
+from tiered.shard import CoordinatorRecord, ProducerIdAndEpoch
 
 LATEST_MS = (1 << 63) - 1
 """The latest time that a record can hold."""
@@ -31,49 +34,78 @@ LATEST_MS = (1 << 63) - 1
 
 
 def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitOffsetsReply:
-    """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group).
-
-    A row without a topic id gets the id of the topic that has the name now.
-    """
+    """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group)."""
     group = decision.state.groups.get(request.group)
     code = _validate_commit(group, request)
     if code is not None:
         return CommitOffsetsReply((code,) * len(request.offsets))
-    if group is None:
-        group = decision.state.groups[request.group] = ClassicGroup(
-            request.group, decision.now.wall_ms, decision.state.protocol_bytes
-        )
+    group = group or _create_simple_group(decision, request.group)
     if group.state in (ClassicGroupState.STABLE, ClassicGroupState.PREPARING):
         decision.schedule_heartbeat(group, group.members[request.member_id])
     expires = NO_TIME
     if request.retention_ms != NO_RETENTION:
         expires = min(decision.now.wall_ms + request.retention_ms, LATEST_MS)
+    return CommitOffsetsReply(_write_offsets(decision, group, request.offsets, expires))
+
+
+def handle_commit_transactional_offsets(decision: Decision, request: CommitTransactionalOffsets) -> CommitOffsetsReply:
+    """Handles TxnOffsetCommit: writes offsets that the marker of the producer's transaction commits or drops.
+
+    A request that names a member or a generation is fenced by them (KIP-447). Before v3 it names none.
+    """
+    group = decision.state.groups.get(request.group)
+    code = _validate_transactional_commit(group, request)
+    if code is not None:
+        return CommitOffsetsReply((code,) * len(request.offsets))
+    group = group or _create_simple_group(decision, request.group)
+    return CommitOffsetsReply(_write_offsets(decision, group, request.offsets, NO_TIME, request.producer))
+
+
+def _create_simple_group(decision: Decision, name: str) -> ClassicGroup:
+    group = decision.state.groups[name] = ClassicGroup(name, decision.now.wall_ms, decision.state.protocol_bytes)
+    return group
+
+
+def _write_offsets(
+    decision: Decision,
+    group: ClassicGroup,
+    rows: Iterable[PartitionOffset],
+    expires_ms: int,
+    producer: ProducerIdAndEpoch | None = None,
+) -> tuple[Code, ...]:
+    """Writes the rows that pass all checks. Returns one code for each row.
+
+    A row without a topic id gets the id of the topic that has the name now.
+    """
+    state, log_state = decision.state, decision.state.log_state
     records, codes, added_bytes = list[CoordinatorRecord](), list[Code](), 0
     free_bytes: int | None = None
-    for row in request.offsets:
-        if not _fits_metadata_limit(row.metadata, decision.state.settings.metadata_bytes_max):
+    for row in rows:
+        if not _fits_metadata_limit(row.metadata, state.settings.metadata_bytes_max):
             codes.append(Code.OFFSET_METADATA_TOO_LARGE)
             continue
-        topic_id = decision.state.find_topic_id(row.topic)
+        topic_id = state.find_topic_id(row.topic)
         if _is_other_topic(row.topic_id, topic_id):
             codes.append(Code.UNKNOWN_TOPIC_ID)
             continue
         value = OffsetValue(
-            row.offset, row.leader_epoch, row.metadata, decision.now.wall_ms, expires, row.topic_id or topic_id
+            row.offset, row.leader_epoch, row.metadata, decision.now.wall_ms, expires_ms, row.topic_id or topic_id
         )
-        growth = offset_size(value) - offset_size(
-            decision.state.log_state.committed_offset(request.group, row.topic, row.partition)
-        )
+        if producer is None:
+            growth = offset_size(value) - offset_size(log_state.committed_offset(group.name, row.topic, row.partition))
+        else:
+            key = OffsetKey(group.name, row.topic, row.partition)
+            growth = pending_size(value) - pending_size(log_state.pending.find(producer.producer_id, key))
         if growth > 0:
             added_bytes += growth
-            free_bytes = decision.state.free_bytes() if free_bytes is None else free_bytes
+            free_bytes = state.free_bytes() if free_bytes is None else free_bytes
             if added_bytes > free_bytes:  # clients retry
                 codes.append(Code.COORDINATOR_NOT_AVAILABLE)
                 continue
-        records.append(offset_record(request.group, row.topic, row.partition, value))
+        records.append(offset_record(group.name, row.topic, row.partition, value, producer))
         codes.append(Code.NONE)
     decision.write(*records)
-    return CommitOffsetsReply(tuple(codes))
+    return tuple(codes)
 
 
 def _fits_metadata_limit(metadata: str, limit: int) -> bool:
@@ -98,6 +130,20 @@ def _validate_commit(group: ClassicGroup | None, request: CommitOffsets) -> Code
     return Code.REBALANCE_IN_PROGRESS if group.state is ClassicGroupState.COMPLETING else None
 
 
+def _validate_transactional_commit(group: ClassicGroup | None, request: CommitTransactionalOffsets) -> Code | None:
+    """Returns the code of a refusal, else None. A rebalance in progress is none: the generation fences."""
+    if not fits_in_record(request.group):
+        return Code.INVALID_GROUP_ID
+    if group is None:
+        return None if request.generation < 0 else Code.ILLEGAL_GENERATION
+    if request.generation < 0 and group.state is ClassicGroupState.EMPTY:
+        return None
+    if request.generation < 0 and not request.member_id and request.instance_id is None:
+        return None
+    code = group.validate_member(request.member_id, request.instance_id)
+    return code or (None if request.generation == group.generation else Code.ILLEGAL_GENERATION)
+
+
 # -- fetching ---------------------------------------------------------------------------------------------------------
 
 
@@ -107,22 +153,35 @@ def handle_fetch_offsets(state: GroupState, request: FetchOffsets) -> FetchOffse
     A request without a topic id is about the topic that has the name now.
     """
     ids = dict(request.topic_ids)
+    rows: list[PartitionOffset] = []
     if request.partitions is None:
-        return FetchOffsetsReply(
-            Code.NONE,
-            tuple(
-                _partition_offset(topic, p, value)
-                for topic, p, value in sorted(state.log_state.iterate_offsets(request.group))
-                if not _is_other_topic(value.topic_id, state.find_topic_id(topic))
-            ),
+        rows += (
+            _partition_offset(topic, p, value)
+            for topic, p, value in sorted(state.log_state.iterate_offsets(request.group))
+            if not _is_other_topic(value.topic_id, state.find_topic_id(topic))
         )
-    rows = []
+        return _make_fetch_reply(state, request, rows)
     for topic, partition in request.partitions:
         value = state.log_state.committed_offset(request.group, topic, partition)
         if value is not None and _is_other_topic(value.topic_id, ids.get(topic) or state.find_topic_id(topic)):
             value = None
         rows.append(_partition_offset(topic, partition, value))
-    return FetchOffsetsReply(Code.NONE, tuple(rows))
+    return _make_fetch_reply(state, request, rows)
+
+
+def _make_fetch_reply(state: GroupState, request: FetchOffsets, rows: list[PartitionOffset]) -> FetchOffsetsReply:
+    """Returns the rows. Takes the offsets out of those whose offset is not stable, if that is required."""
+    pending = state.log_state.pending
+    if not request.require_stable or not pending.has_group(request.group):
+        return FetchOffsetsReply(Code.NONE, tuple(rows))
+    unstable = frozenset(
+        (row.topic, row.partition) for row in rows if pending.has_partition(request.group, row.topic, row.partition)
+    )
+    return FetchOffsetsReply(
+        Code.NONE,
+        tuple(PartitionOffset(row.topic, row.partition, NO_OFFSET) if row[:2] in unstable else row for row in rows),
+        unstable,
+    )
 
 
 def _partition_offset(topic: str, partition: int, value: OffsetValue | None) -> PartitionOffset:
@@ -151,7 +210,10 @@ def handle_delete_offsets(decision: Decision, request: DeleteOffsets) -> DeleteR
             codes.append(Code.GROUP_SUBSCRIBED_TO_TOPIC)
             continue
         codes.append(Code.NONE)
-        if decision.state.log_state.committed_offset(request.group, topic, partition) is not None:
+        log_state = decision.state.log_state
+        if log_state.committed_offset(request.group, topic, partition) is not None or log_state.pending.has_partition(
+            request.group, topic, partition
+        ):
             decision.write(offset_tombstone(request.group, topic, partition))
     return DeleteReply(Code.NONE, tuple(codes))
 
@@ -161,24 +223,48 @@ def delete_topic_offsets(decision: Decision, topics: tuple[str, ...]) -> None:
 
     Offsets whose id is that of the topic that has the name now stay. An offset without an id goes.
     """
+    log_state = decision.state.log_state
     current_ids = {topic: decision.state.find_topic_id(topic) for topic in topics}
-    for group, offsets in list(decision.state.log_state.offsets.items()):
-        committed = [
-            (topic, partition)
-            for topic, current_id in current_ids.items()
+
+    def is_gone(topic: str, value: OffsetValue) -> bool:
+        return topic in current_ids and (not current_ids[topic] or value.topic_id != current_ids[topic])
+
+    for group in list(dict.fromkeys((*log_state.offsets, *log_state.pending.groups()))):
+        offsets = log_state.offsets.get(group, {})
+        gone = dict.fromkeys(
+            OffsetKey(group, topic, partition)
+            for topic in topics
             for partition, value in offsets.get(topic, {}).items()
-            if not current_id or value.topic_id != current_id
-        ]
-        decision.write(*(offset_tombstone(group, topic, partition) for topic, partition in committed))
+            if is_gone(topic, value)
+        )
+        pending = list(log_state.pending.iterate_offsets(group))
+        gone |= dict.fromkeys(key for _, key, value in pending if is_gone(key.topic, value))
+        for key in gone:
+            committed = log_state.committed_offset(*key)
+            decision.write(offset_tombstone(*key))  # it removes all offsets of the partition
+            if committed is not None and not is_gone(key.topic, committed):
+                decision.write(offset_record(*key, committed))
+        for producer, key, value in pending:
+            if key in gone and not is_gone(key.topic, value):
+                decision.write(offset_record(*key, value, producer))
 
 
 def lower_offsets(decision: Decision, lost: tuple[LostOffset, ...]) -> None:
-    """Lowers committed offsets to the ends of partitions that lost records: consumers go on there."""
+    """Lowers committed and pending offsets to the ends of partitions that lost records: consumers go on there."""
+    log_state = decision.state.log_state
     for group, topic, partition, end in lost:
-        committed = decision.state.log_state.committed_offset(group, topic, partition)
-        if committed is not None and committed.offset > end:
+        committed = log_state.committed_offset(group, topic, partition)
+        pending = [each for each in log_state.pending.iterate_offsets(group) if each[1][1:] == (topic, partition)]
+        is_lowered = committed is not None and committed.offset > end
+        if committed is not None and is_lowered:
             decision.write(offset_record(group, topic, partition, committed._replace(offset=end, leader_epoch=-1)))
             decision.report(OffsetLowered(group, topic, partition, committed.offset, end))
+        for producer, key, value in pending:
+            if value.offset > end:
+                decision.write(offset_record(*key, value._replace(offset=end, leader_epoch=-1), producer))
+                decision.report(OffsetLowered(group, topic, partition, value.offset, end))
+            elif is_lowered:  # the record of the committed offset superseded it
+                decision.write(offset_record(*key, value, producer))
 
 
 def offset_tombstone(group: str, topic: str, partition: int) -> CoordinatorRecord:

@@ -238,7 +238,7 @@ def drop_group_if_unused(decision: Decision, group: ClassicGroup) -> None:
         group.state is ClassicGroupState.EMPTY
         and not group.pending_members
         and name not in state.log_state.groups
-        and name not in state.log_state.offsets
+        and not state.log_state.has_offsets(name)
     ):
         drop_group(decision, group)
 

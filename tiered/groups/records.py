@@ -23,7 +23,7 @@ from tiered.record_fields import (
     encode_string,
     encode_uvarint,
 )
-from tiered.shard import CoordinatorRecord
+from tiered.shard import CoordinatorRecord, ProducerIdAndEpoch
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
 OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
@@ -100,9 +100,11 @@ def _offset_key_head(group: str, topic: str) -> bytes:
     return I16.pack(OFFSET_KEY) + encode_string(group) + encode_string(topic)
 
 
-def offset_record(group: str, topic: str, partition: int, value: OffsetValue) -> CoordinatorRecord:
-    """Returns the record of one committed offset."""
-    return CoordinatorRecord(offset_key(group, topic, partition), offset_value(value))
+def offset_record(
+    group: str, topic: str, partition: int, value: OffsetValue, producer: ProducerIdAndEpoch | None = None
+) -> CoordinatorRecord:
+    """Returns the record of one committed offset, or of one that the transaction of `producer` commits."""
+    return CoordinatorRecord(offset_key(group, topic, partition), offset_value(value), producer)
 
 
 def offset_value(value: OffsetValue) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Code
+from tiered.shard import ProducerIdAndEpoch
 
 NO_GENERATION = -1
 """Generation of a client that commits without being a member."""
@@ -169,8 +170,24 @@ class CommitOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitTransactionalOffsets:
+    """Commits offsets as a part of the producer's transaction. The reply is `CommitOffsetsReply`.
+
+    The handler refuses topics that do not exist. The carrier has checked that the transaction is open. Group members
+    are fenced from v3 on (KIP-447).
+    """
+
+    group: str
+    offsets: tuple[PartitionOffset, ...]
+    producer: ProducerIdAndEpoch
+    generation: int = NO_GENERATION
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CommitOffsetsReply:
-    """Reply to `CommitOffsets`: one code for each row of the request, in its order."""
+    """Reply to `CommitOffsets` and `CommitTransactionalOffsets`: one code for each row of the request, in its order."""
 
     codes: tuple[Code, ...]
 
@@ -191,17 +208,21 @@ class FetchOffsets:
 
     An offset committed for another topic of that name does not count.
     """
+    require_stable: bool = False
+    """Refuses partitions for which a transaction has written an offset and is not over (KIP-447)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsetsReply:
     """Reply to `FetchOffsets`: rows in the order of the request, or by topic and partition if it requested all.
 
-    The offset is NO_OFFSET where nothing was committed.
+    The offset is NO_OFFSET where nothing was committed. `unstable` are the partitions that were refused because a
+    stable offset was required: they get UNSTABLE_OFFSET_COMMIT.
     """
 
     code: Code
     offsets: tuple[PartitionOffset, ...] = ()
+    unstable: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +255,7 @@ class TopicsDeleted:
 
 
 class LostOffset(NamedTuple):
-    """A committed offset beyond `end`, the log end of a partition that lost records."""
+    """A committed or pending offset beyond `end`, the log end of a partition that lost records."""
 
     group: str
     topic: str
@@ -322,6 +343,7 @@ Request = (
     | Heartbeat
     | LeaveGroup
     | CommitOffsets
+    | CommitTransactionalOffsets
     | FetchOffsets
     | DeleteOffsets
     | TopicsDeleted

@@ -22,6 +22,7 @@ from tiered.groups.member_requests import handle_heartbeat, handle_leave_group, 
 from tiered.groups.offsets import (
     delete_topic_offsets,
     handle_commit_offsets,
+    handle_commit_transactional_offsets,
     handle_delete_offsets,
     handle_fetch_offsets,
     lower_offsets,
@@ -63,6 +64,10 @@ class GroupShard:
         """
         self.state.log_state.apply(records)
 
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """Applies a marker of the log: the pending offsets of the producer are committed or dropped."""
+        self.state.log_state.end_transaction(producer_id, is_commit)
+
     def on_loaded(self, now: Now) -> None:
         """Builds the groups once all records are loaded. Each member gets a fresh session.
 
@@ -75,7 +80,7 @@ class GroupShard:
                 decision.schedule_heartbeat(group, member)
             if len(group.members) > self.state.settings.size_max:
                 prepare_rebalance(decision, group, f"the group has more than {self.state.settings.size_max} members")
-        for name in self.state.log_state.offsets:
+        for name in (*self.state.log_state.offsets, *self.state.log_state.pending.groups()):
             if name not in self.state.groups:
                 self.state.groups[name] = ClassicGroup(name, now.wall_ms, self.state.protocol_bytes)
         self._schedule_expiry(now)
@@ -102,6 +107,8 @@ class GroupShard:
                 decision.reply(token, handle_heartbeat(decision, request))
             case requests.CommitOffsets():
                 decision.reply(token, handle_commit_offsets(decision, request))
+            case requests.CommitTransactionalOffsets():
+                decision.reply(token, handle_commit_transactional_offsets(decision, request))
             case requests.FetchOffsets():
                 decision.reply(token, handle_fetch_offsets(self.state, request))
             case requests.JoinGroup():
@@ -186,10 +193,16 @@ class GroupShard:
         offsets = log_state.offsets.get(group.name, {})
         count = sum(map(len, offsets.values()))
         expired_keys = list(
-            find_expired_offsets(group, offsets, decision.now.wall_ms, self.state.settings.retention_ms)
+            find_expired_offsets(
+                group, offsets, log_state.pending, decision.now.wall_ms, self.state.settings.retention_ms
+            )
         )
         decision.write(*[offset_tombstone(group.name, topic, partition) for topic, partition in expired_keys])
-        if group.state is ClassicGroupState.EMPTY and not group.pending_members and group.name not in log_state.offsets:
+        if (
+            group.state is ClassicGroupState.EMPTY
+            and not group.pending_members
+            and not log_state.has_offsets(group.name)
+        ):
             remove_group(decision, group)
         return count + 1
 

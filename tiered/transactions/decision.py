@@ -35,7 +35,7 @@ class ShardState:
 
     def apply(self, records: Iterable[CoordinatorRecord]) -> None:
         """Applies records in order. Counts and skips records of unknown kinds and records that it cannot read."""
-        for key, value in records:
+        for key, value, _ in records:
             try:
                 transactional_id = read_key(key)
                 metadata = None if value is None else read_value(value)

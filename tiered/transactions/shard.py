@@ -40,6 +40,9 @@ class TransactionShard:
         """Applies records of a snapshot, then of the log, in order."""
         self.state.apply(records)
 
+    def end_transaction(self, producer_id: int, is_commit: bool, /) -> None:
+        """Does nothing: no transaction writes to `__transaction_state`."""
+
     def on_loaded(self, now: Now, /) -> None:
         """Starts the timeouts of open transactions, and asks for the markers of decided ones."""
         for name, value in self.state.transactions.items():

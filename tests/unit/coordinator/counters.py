@@ -64,12 +64,21 @@ class CounterShard:
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
         self.is_loaded = False
+        self.pending: dict[int, list[CoordinatorRecord]] = {}
         self.parked: dict[int, tuple[WaitFor, int]] = {}
         """Parked requests by token, each with its deadline."""
 
     def apply(self, changes: Sequence[CoordinatorRecord]) -> None:
-        for key, value in changes:
-            self.values[key.decode()] = int(value or b"0")
+        for key, value, producer in changes:
+            if producer is not None:
+                self.pending.setdefault(producer.producer_id, []).append(CoordinatorRecord(key, value))
+            else:
+                self.values[key.decode()] = int(value or b"0")
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        records = self.pending.pop(producer_id, [])
+        if is_commit:
+            self.apply(records)
 
     def on_loaded(self, now: Now) -> None:
         self.is_loaded = True

@@ -141,7 +141,7 @@ class Narrator:
 
     def _written(self) -> list[str]:
         lines = []
-        for key, value in self._rig.log[self._logged :]:
+        for key, value, _ in self._rig.log[self._logged :]:
             match read_key(key):
                 case OffsetKey(_, topic, _):
                     lines.append(f"log: {topic}={read_offset(value).offset}" if value else f"log: {topic} gone")

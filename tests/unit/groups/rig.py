@@ -13,9 +13,12 @@ from typing import TypeVar
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
+from tiered.groups.pending_offsets import PendingOffset
+from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
+    CommitTransactionalOffsets,
     DescribeGroup,
     DescribeGroupReply,
     Event,
@@ -36,7 +39,7 @@ from tiered.groups.requests import (
 )
 from tiered.groups.shard import GroupShard
 from tiered.record_fields import I16, I32, encode_string
-from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
+from tiered.shard import CoordinatorRecord, CoordinatorResult, Now, ProducerIdAndEpoch
 
 R = TypeVar("R", bound=Reply)
 WALL = 1_700_000_000_000
@@ -62,6 +65,16 @@ RANGE = (("range", subscription("t")),)
 BOTH = (("range", subscription("t")), ("roundrobin", subscription("t")))
 
 
+def _pending(state: LogState) -> list[tuple[OffsetKey, list[PendingOffset]]]:
+    """Returns the pending offsets of each partition, in the order in which producers wrote them."""
+    groups = sorted(state.pending.groups())
+    return [
+        (OffsetKey(group, *at), state.pending.of_partition(group, *at))
+        for group in groups
+        for at in sorted(state.pending.partitions(group))
+    ]
+
+
 class Rig:
     """A shard under test. `log` holds all records that were ever appended, `topic_ids` the ids by topic name."""
 
@@ -73,11 +86,13 @@ class Rig:
         self._tokens = itertools.count(1)
         self.ms = 0
         self.log: list[CoordinatorRecord] = []
+        self.markers: list[tuple[int, int, bool]] = []
+        """Markers in the log: the number of records before each, its producer id, and if it commits."""
         self.replies: dict[int, Reply] = {}
         self.events: list[Event] = []
         self._syncs: dict[int, SyncGroup] = {}
         self._assigned: dict[tuple[str, int, str], bytes] = {}
-        self.shard = self._fresh(())
+        self.shard = self._fresh()
 
     @property
     def now(self) -> Now:
@@ -112,7 +127,7 @@ class Rig:
     def reload(self, *, through_image: bool = False) -> None:
         """Moves the coordinator: a new shard loads the log. Parked callers get no reply from it."""
         self.shard.cancel_all_requests()
-        self.shard = self._fresh(self.snapshot() if through_image else self.log)
+        self.shard = self._fresh(self.snapshot()) if through_image else self._fresh()
         self.check()
 
     def snapshot(self) -> list[CoordinatorRecord]:
@@ -122,23 +137,38 @@ class Rig:
     def check(self) -> None:
         """Checks the rules that hold at any time."""
         assert self.shard.find_violations() == ()
-        for records in (self.log, self.snapshot()):
-            replayed = LogState()
-            replayed.apply(records)
-            assert (replayed.groups, replayed.offsets) == (self.shard.log_state.groups, self.shard.log_state.offsets)
-            assert replayed.memory_bytes == self.shard.log_state.memory_bytes
+        replayed, restored = LogState(), LogState()
+        self._replay(replayed)
+        restored.apply(self.snapshot())
+        for loaded in (replayed, restored):
+            assert (loaded.groups, loaded.offsets) == (self.shard.log_state.groups, self.shard.log_state.offsets)
+            assert _pending(loaded) == _pending(self.shard.log_state)
+            assert loaded.memory_bytes == self.shard.log_state.memory_bytes
         assert self.shard.state.protocol_bytes.total == sum(
             group.protocol_bytes for group in self.shard.state.groups.values()
         )
 
-    def _fresh(self, records: Iterable[CoordinatorRecord]) -> GroupShard:
+    def _fresh(self, records: Iterable[CoordinatorRecord] | None = None) -> GroupShard:
+        """Returns a shard that loaded these records, or else the log."""
         shard = GroupShard(
             self.settings, lambda: f"id{next(self._ids)}", lambda: self.held_elsewhere,
             lambda topic: self.topic_ids.get(topic, ""),
         )  # fmt: skip
-        shard.apply(records)
+        if records is not None:
+            shard.apply(records)
+        else:
+            self._replay(shard)
         shard.on_loaded(self.now)
         return shard
+
+    def _replay(self, target: GroupShard | LogState) -> None:
+        """Applies the log with its markers."""
+        at = 0
+        for position, producer_id, is_commit in self.markers:
+            target.apply(self.log[at:position])
+            target.end_transaction(producer_id, is_commit)
+            at = position
+        target.apply(self.log[at:])
 
     def _take(self, outcome: CoordinatorResult[Reply, Event]) -> None:
         self.log += outcome.records
@@ -219,6 +249,28 @@ class Rig:
     def committed(self, topic: str = "t", *, group: str = G) -> int:
         (row,) = self.told(FetchOffsets(group, ((topic, 0),)), FetchOffsetsReply).offsets
         return row.offset
+
+    def commit_in_transaction(
+        self, producer_id: int = 1, offset: int = 1, *, epoch: int = 0, member_id: str = "", generation: int = -1,
+        instance_id: str | None = None, topic: str = "t", group: str = G,
+    ) -> Code:  # fmt: skip
+        request = CommitTransactionalOffsets(
+            group, (PartitionOffset(topic, 0, offset),), ProducerIdAndEpoch(producer_id, epoch), generation, member_id,
+            instance_id,
+        )  # fmt: skip
+        (code,) = self.told(request, CommitOffsetsReply).codes
+        return code
+
+    def end_transaction(self, producer_id: int = 1, *, is_commit: bool = True) -> None:
+        """Writes a marker."""
+        self.markers.append((len(self.log), producer_id, is_commit))
+        self.shard.end_transaction(producer_id, is_commit)
+        self.check()
+
+    def stable_offset(self, topic: str = "t", *, group: str = G) -> int | Code:
+        """Returns the committed offset, or UNSTABLE_OFFSET_COMMIT."""
+        reply = self.told(FetchOffsets(group, ((topic, 0),), require_stable=True), FetchOffsetsReply)
+        return Code.UNSTABLE_OFFSET_COMMIT if (topic, 0) in reply.unstable else reply.offsets[0].offset
 
     def describe(self, group: str = G) -> DescribeGroupReply:
         return self.told(DescribeGroup(group), DescribeGroupReply)

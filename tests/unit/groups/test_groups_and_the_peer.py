@@ -142,7 +142,9 @@ def test_kafka_reads_our_records_as_the_same_groups() -> None:
     _keep(ours)
     rig.ask(CommitOffsets("kept-simple", (PartitionOffset("v", 0, 9, topic_id="AAAAAAAAAAAAAAAAAAAAEA"),)))
     expected = _settled(ours)
-    batch = encode_batch([(rig.now.wall_ms, key, value, ()) for key, value in rig.log], base_offset=0, leader_epoch=0)
+    batch = encode_batch(
+        [(rig.now.wall_ms, key, value, ()) for key, value, _ in rig.log], base_offset=0, leader_epoch=0
+    )
     with Peer(OPTIONS) as peer:
         with Wire(peer.address) as wire:
             _until_coordinating(wire)
