@@ -295,16 +295,17 @@ def has_torn_metadata(disk: SimDisk, directory: str) -> bool:
 
 def read_disk_log(disk: SimDisk, directory: str) -> tuple[int, list[LogBatch]]:
     """Returns the start of the log in a partition's directory, and its valid batches: up to the first with a wrong CRC,
-    or the first that does not follow the one before it."""
+    or the first that does not follow the one before it. A first file without batches ends at its own offset."""
     folder = disk._find(f"{LOG_DIR}/{directory}")
     whole: list[LogBatch] = []
     if not isinstance(folder, Folder):
         return 0, whole
     logs = [(name, node) for name, node in sorted(folder.names.items()) if name.endswith(".log")]
+    start = end = int(logs[0][0].partition(".")[0]) if logs else 0
     for _, node in logs:
-        if isinstance(node, Inode):
-            batches = batches_of(bytes(node.data), check_crc=True)
-            if whole and batches and batches[0].base != whole[-1].last + 1:
-                break
-            whole += batches
-    return int(logs[0][0].partition(".")[0]) if logs else 0, whole
+        batches = batches_of(bytes(node.data), check_crc=True) if isinstance(node, Inode) else []
+        if batches and batches[0].base != end:
+            break
+        whole += batches
+        end = whole[-1].last + 1 if whole else start
+    return start, whole

@@ -25,8 +25,9 @@ from tests.sim.cluster.history import (
     verdict_of,
 )
 from tests.sim.cluster.moves import OFFSETS, ExpectedReplicas
-from tests.sim.cluster.observer import Finding, has_boot_mark, has_torn_metadata
+from tests.sim.cluster.observer import LOG_DIR, Finding, has_boot_mark, has_torn_metadata, read_disk_log
 from tests.sim.harness.disk import SimDisk
+from tests.unit.hot.fixtures import batch
 from tiered.broker.data_directory import DataDirectory
 from tiered.errors import Code
 from tiered.hot import checkpoints
@@ -355,6 +356,18 @@ def test_boot_mark_stays_until_a_power_cut() -> None:
     assert has_boot_mark(disk)
     assert has_boot_mark(disk.after_kill())
     assert not has_boot_mark(disk.after_power_cut())
+
+
+@pytest.mark.parametrize(("first", "found"), [([0, 1], [0, 1, 2]), ([0], [0]), ([], [])])
+def test_disk_log_ends_where_a_power_cut_emptied_a_segment(first: list[int], found: list[int]) -> None:
+    disk = SimDisk(random.Random(1))
+    disk.make_dirs(f"{LOG_DIR}/t-0")
+    for base, offsets in ((0, first), (2, [2])):
+        disk.open(f"{LOG_DIR}/t-0/{base:020d}.log", create=True).append(
+            [offset.to_bytes(8, "big") + batch(offset)[8:] for offset in offsets]
+        )
+    start, batches = read_disk_log(disk, "t-0")
+    assert (start, [each.base for each in batches]) == (0, found)
 
 
 def test_log_whose_topic_id_a_power_cut_tore_is_no_log_of_the_next_start() -> None:
