@@ -473,7 +473,7 @@ class DiskLog:
         """
         if offset >= self.end_offset:
             return
-        if offset <= self._writer.segments[0].base_offset:
+        if offset < self._writer.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, self.epochs.lineage_within(0, offset), None)
         else:
             keep, interval = self._reader.find_segment(offset), self.config.index_interval_bytes

@@ -400,9 +400,19 @@ class ProducerStates:
                     BatchMetadata(batch.base_sequence, last, batch.base_offset, batch.last_offset, batch.max_timestamp)
                 )
         for producer_id, restored in older.items():
-            producer = self._producers[producer_id]
-            room = BATCHES_RETAINED - len(producer.batches)
-            producer.batches[:0] = restored[-room:] if room else []
+            self._restore(self._producers[producer_id], restored)
+
+    def restore_window(self, before: ProducerStates) -> None:
+        """Adds older batches from the state of the same log before a truncation. They may be in the bucket only."""
+        for producer in self._producers.values():
+            known = before.get(producer.producer_id)
+            if known is not None and known.epoch == producer.epoch and producer.batches:
+                first = producer.batches[0].base_offset
+                self._restore(producer, [each for each in known.batches if each.last_offset < first])
+
+    def _restore(self, producer: ProducerStateEntry, older: list[BatchMetadata]) -> None:
+        room = BATCHES_RETAINED - len(producer.batches)
+        producer.batches[:0] = older[-room:] if room else []
 
     def check(self) -> None:
         """Checks the bounds and the order of all entries."""

@@ -39,6 +39,7 @@ def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> No
             files.remove(files.path(snapshot_offset, ".snapshot"))
     producers_max = writer.producer_limits.per_partition
     producers, used = load_producers(files, writer.segments, writer.snapshot_offsets(), next_offset, producers_max)
+    producers.restore_window(writer.producers)
     writer.replace_producers(producers)
     writer.set_active_segment(builder, (len(builder.offsets), len(builder.times)), used)
     if writer.epochs.truncate_from(next_offset):

@@ -45,6 +45,18 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    12000184: (
+        "a power cut emptied the first segment of a log, and the harness counted what stood in the next one",
+        test_cluster_checkers.test_disk_log_ends_where_a_power_cut_emptied_a_segment,
+    ),
+    12000826: (
+        "a follower that was cut back to its local start forgot all producers, led next, and wrote retries twice",
+        test_producer_recovery.test_retries_are_found_after_everything_local_was_cut,
+    ),
+    12000912: (
+        "a follower that had begun behind the bucket was cut back to there, led next, and wrote retries twice",
+        test_producer_recovery.test_retries_are_found_after_a_log_from_the_bucket_was_cut,
+    ),
     11603076: (
         "a lost disk took a deletion along, and the topic was tiered later: the model relied on its manifest",
         test_cluster_settings.test_disk_that_is_lost_takes_log_start_along_only_while_nothing_is_cold,

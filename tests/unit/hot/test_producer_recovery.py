@@ -8,11 +8,12 @@ import asyncio
 import pytest
 
 from tests.sim.harness.disk import SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log
+from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, read_all
 from tiered.errors import Code, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.records.batch import encode_batch
+from tiered.records.native import walk
 
 BATCHES = 8
 
@@ -87,6 +88,37 @@ def test_retries_are_found_after_later_batches_were_cut() -> None:
         for sequence in range(BATCHES, BATCHES + 3):
             append(log, batch(sequence, producer=7, sequence=sequence))
         log.truncate_to(end)
+        check_retries(log)
+
+    asyncio.run(scenario())
+
+
+def test_retries_are_found_after_everything_local_was_cut() -> None:
+    """The records below the local start are in the bucket. A follower that is cut back to there may lead next."""
+
+    async def scenario() -> None:
+        log = await write_batches(disk())
+        log.roll()
+        await log.drop_local_below(log.end_offset)
+        start = log.local_start_offset
+        append(log, batch(0, producer=9, sequence=0))
+        log.truncate_to(start)
+        assert (log.local_start_offset, log.end_offset) == (start, start)
+        check_retries(log)
+
+    asyncio.run(scenario())
+
+
+def test_retries_are_found_after_a_log_from_the_bucket_was_cut() -> None:
+    async def scenario() -> None:
+        written = await write_batches(disk())
+        end, producers = written.end_offset, written.producers.encode_snapshot()
+        log = await open_log(disk())
+        log.truncate_fully_and_start_at(end, ((0, 0),), producers)
+        log.producers.restore_batches(walk(read_all(written)).batches)
+        append(log, batch(0, producer=9, sequence=0))
+        log.truncate_to(end)
+        assert log.epochs.lineage == ((0, 0),)
         check_retries(log)
 
     asyncio.run(scenario())
