@@ -87,4 +87,4 @@ class FairSlots:
 
 
 def _overloaded() -> Refused:
-    return Refused(Code.REQUEST_TIMED_OUT, "too much such work waits already: try again")
+    return Refused(Code.REQUEST_TIMED_OUT, "too many requests of this kind wait already: try again")

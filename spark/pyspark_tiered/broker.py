@@ -91,7 +91,7 @@ class BrokerClient:
             response = connection.getresponse()
             body = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"no broker answers at {self._host}:{self._port}: {error!r}") from None
+            raise Unavailable(f"no broker replies at {self._host}:{self._port}: {error!r}") from None
         finally:
             connection.close()
         if response.status != 200:

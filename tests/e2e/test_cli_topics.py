@@ -224,7 +224,7 @@ def test_settings_of_brokers_are_shown_and_altered(cluster: CliCluster) -> None:
 
 def test_unreachable_cluster_is_a_one_line_error_with_its_exit_code(cluster: CliCluster) -> None:
     words = cluster.run("cluster", "info", "--brokers", "127.0.0.1:1", code=4)
-    assert words.startswith("tiered: no broker answers at 127.0.0.1:1 (") and words.count("\n") == 1
+    assert words.startswith("tiered: no broker replies at 127.0.0.1:1 (") and words.count("\n") == 1
     assert "check --brokers" in words
     assert cluster.rows("cluster", "info", "-X", f"brokers=127.0.0.1:1,{cluster.address}", "-X", "timeout=5")
     for wrong in ("nonsense", "timeout=0", "timeout=x"):

@@ -60,7 +60,7 @@ def test_reads_are_bounded_by_offset_and_by_time(spark: SparkSession, topic: Ser
         ({"startingOffsets": json.dumps({TOPIC: {"0": COUNT + 1}}), "endingOffsets": '{"live": {"0": 9999}}'}, "9999"),
         ({"store": "file:///somewhere"}, "only one"),
         ({"bootstrap": "https://127.0.0.1:1"}, "HOST:PORT"),
-        ({"bootstrap": "127.0.0.1:1"}, "no broker answers at 127.0.0.1:1"),
+        ({"bootstrap": "127.0.0.1:1"}, "no broker replies at 127.0.0.1:1"),
     ],
 )
 def test_unreadable_topic_is_refused_with_a_reason(

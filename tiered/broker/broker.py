@@ -333,7 +333,7 @@ class Broker:
     async def _write_at_startup(self, step: Coroutine[Any, Any, T]) -> T:
         """Writes metadata during the start. Raises `Unavailable` if a reachable store does not take it in time."""
         return await self.startup_retry.wait_for_store_write(
-            step, STORE_WRITE_SECONDS, lambda: self._metadata.last_error or "no controller answers"
+            step, STORE_WRITE_SECONDS, lambda: self._metadata.last_error or "no controller replies"
         )
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ class Broker:
         if known is not None and known.incarnation == self.incarnation:
             self._is_registered = True
         elif self._is_registered and known is None:
-            raise Fenced(f"broker {self.settings.node_id} was unregistered while it was not heard")
+            raise Fenced(f"broker {self.settings.node_id} was unregistered while it had no contact with the controller")
         elif self._is_registered:
             raise Fenced(f"another process has taken the node id {self.settings.node_id}")
         self._apply_settings(new)

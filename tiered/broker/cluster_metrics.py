@@ -114,7 +114,7 @@ class ClusterMetrics:
         )
         gauge(
             "kafka_controller_kafkacontroller_fencedbrokercount",
-            "Brokers of the cluster that are not heard.",
+            "Brokers of the cluster without contact to the controller.",
             lambda image: sum(broker.alive and broker.fenced for broker in image.brokers.values()),
         )
         gauge(

@@ -253,9 +253,7 @@ class DataDirectory:
             raise Refused(Code.UNSUPPORTED_VERSION, f"{why}: start the program that wrote it, or with another data.dir")
         if rows.get("cluster.id") != cluster_id:
             why = f"the data directory belongs to cluster {rows['cluster.id']}, the store to {cluster_id}"
-            raise Refused(
-                Code.INCONSISTENT_CLUSTER_ID, f"{why}: one of store and data.dir is not the one that is meant"
-            )
+            raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{why}: either store or data.dir is the wrong one")
         if rows.get("node.id") != str(node_id):
             why = f"node.id={node_id}: the data directory belongs to node {rows['node.id']}"
             raise Refused(Code.INVALID_CONFIG, f"{why}: give that node.id, or a data.dir of its own")

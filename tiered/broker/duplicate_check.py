@@ -30,7 +30,7 @@ async def refuse_duplicate_broker(image: Image, settings: Settings, net: Net, pe
     if known is not None and address:
         raise Refused(
             Code.DUPLICATE_BROKER_REGISTRATION,
-            f"broker {known.node_id} of this store answers at {address}; stop it first,"
+            f"broker {known.node_id} of this store replies at {address}; stop it first,"
             " or give this one another node.id",
         )
 

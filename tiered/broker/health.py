@@ -105,7 +105,9 @@ def assess_health(
             )
     own = problems.copy()
     if started and contact_lost_ms:
-        problems.append(f"the controller (broker {image.controller}) is not heard for {contact_lost_ms / 1000:.0f} s")
+        problems.append(
+            f"no contact with the controller (broker {image.controller}) for {contact_lost_ms / 1000:.0f} s"
+        )
     problems += _describe_partitions(image, partition_health)
     lost = unacknowledged_losses(image)
     problems += _describe_losses(lost)

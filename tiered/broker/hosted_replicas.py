@@ -262,7 +262,7 @@ class HostedReplicas:
                 continue
             now = topic.partitions[partition_id.partition]
             if (now.leader, now.leader_epoch) != (self._view.node_id, replica.leader_epoch):
-                self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{replica.tp} is led elsewhere now"))
+                self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker no longer leads {replica.tp}"))
 
     def _is_deleted(self, topic_id: TopicId) -> bool:
         """True if the topic was deleted while its log was opened."""
@@ -282,7 +282,7 @@ class HostedReplicas:
             topic_id = old.topics[tp.topic].topic_id
             self._drop(tp, topic_id, moved=topic_id in new.topics_by_id)
         for tp in delta.resigned:
-            self.resign(tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is led elsewhere now"))
+            self.resign(tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker no longer leads {tp}"))
         for each in delta.leaders:
             if each.tp in self._leaders:  # under an earlier epoch
                 self.resign(each.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{each.tp} is led under another epoch now"))
@@ -501,7 +501,10 @@ class HostedReplicas:
 
     def _drop(self, tp: TopicPartition, topic_id: TopicId, *, moved: bool) -> None:
         self.resign(
-            tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is elsewhere now") if moved else _make_deleted_refusal(tp)
+            tp,
+            Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} has no replica on this broker now")
+            if moved
+            else _make_deleted_refusal(tp),
         )
         partition_id = PartitionId(topic_id, tp.partition)
         self._cold_tier.manifests.forget(partition_id)

@@ -159,7 +159,7 @@ class LogStore:
         if hot.suspect and counts and tp not in self._corrupt:
             # The cluster relies on the records of this log, until it left the ISR or the next start reported a loss.
             hot.close()
-            raise Corrupt("records have rotted away; start the broker again", where=hot.name)
+            raise Corrupt("the log lacks records that the cluster counts on; start the broker again", where=hot.name)
         self._logs[tp] = hot
         return hot
 

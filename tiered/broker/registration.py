@@ -142,7 +142,7 @@ class Registration:
             except Refused as refused:
                 if refused.code is not Code.BROKER_NOT_AVAILABLE or self._clock.mono_ns() >= until_ns:
                     raise
-                log.warning("clients do not learn of this broker yet why=%s", refused.why)
+                log.warning("addresses of this broker are not announced yet why=%s", refused.why)
             await self._clock.sleep(RETRY_SECONDS)
 
     def _compare_clocks(self, request_ms: int) -> None:

@@ -48,7 +48,7 @@ class StoreWatch:
                 try:
                     await self._cluster.check_store()
                 except (Unavailable, Corrupt) as error:
-                    log.warning("look for a newer controller failed, is repeated why=%s", error)
+                    log.warning("check of the bucket for a newer controller failed, is repeated why=%s", error)
 
     async def probe_store(self) -> None:
         """Detects the end of an outage although nobody else makes a request."""

@@ -176,7 +176,7 @@ class Collector:
         await self._delete(keys)
         self._deleted.inc(len(keys), "swept")
         if keys:
-            log.info("swept partition=%s objects=%d", manifest.tp, len(keys))
+            log.info("garbage deleted partition=%s objects=%d", manifest.tp, len(keys))
         return keys
 
     async def delete_topic(self, topic_id: TopicId) -> int:

@@ -79,7 +79,7 @@ class TopicConfig:
         HOUR_MS, "How far a producer's timestamp may lie in the future.", 0, LONG_MAX
     )
     min_insync_replicas: int = setting(
-        1, "Replicas that must hold a record before acks=all answers; all, where a topic has fewer.", 1, INT_MAX
+        1, "Replicas that must hold a record before acks=all is acknowledged; all, where a topic has fewer.", 1, INT_MAX
     )
     unclean_leader_election_enable: bool = setting(
         False, "Allows a replica to lead that may lack records. (A single broker has no other replica.)"

@@ -160,7 +160,7 @@ async def _fetch_offsets(context: HttpContext, broker: int, group: str) -> Seque
 
 
 def _unreachable(broker: int, fault: Unavailable) -> Refused:
-    return Refused(Code.COORDINATOR_NOT_AVAILABLE, f"broker {broker} does not answer: {fault}")
+    return Refused(Code.COORDINATOR_NOT_AVAILABLE, f"broker {broker} does not reply: {fault}")
 
 
 # -- where partitions end ---------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_requests_among_brokers_are_served_on_their_own_listener_only() -> None:
             assert refused.value.code is Code.CLUSTER_AUTHORIZATION_FAILED
         assert leader.high_watermark == 0 and site.node.image.brokers[1].live
         assert server.context.refusals.count("stranger") == len(asked)
-        with pytest.raises(Refused, match="set it alike on all of them"):
+        with pytest.raises(Refused, match="give all brokers the same value"):
             await peers.get_controller_view("one:9093", 5)
         assert (await peers.get_controller_view("one:9092", 5)).controller == 1
         await peers.fetch("one:9092", fetch, 5)
@@ -97,7 +97,7 @@ def test_second_broker_of_a_node_id_is_refused_while_the_first_answers(is_contro
         machine = SimMachine(three.loop, "twin", three.bucket, three.network)
         world = machine.process()
         twin = Broker(replace(SETTINGS, node_id=first.node_id), world, Metrics(), peers=KafkaPeers(world.net))
-        with pytest.raises(Refused, match=rf"answers at {first.name}:9092; stop it first, or give .* another node.id"):
+        with pytest.raises(Refused, match=rf"replies at {first.name}:9092; stop it first, or give .* another node.id"):
             await twin.start()
         await twin.stop()
         assert (first.node.image.controller_epoch, len(three.controller_ids())) == (epoch, 1)

@@ -253,7 +253,7 @@ def test_concurrent_requests_and_idle_connections_are_bounded() -> None:
         talk.stub.may_reply.clear()
         following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(IN_FLIGHT_MAX)]
         await talk.site.wait_until(lambda: talk.stub.waiting == IN_FLIGHT_MAX)
-        with pytest.raises(Unavailable, match="requests to answer first"):
+        with pytest.raises(Unavailable, match="requests in flight already"):
             await talk.peers.get_controller_view(THERE, 2)
         talk.stub.may_reply.set()
         await asyncio.gather(*following)

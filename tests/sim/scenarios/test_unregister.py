@@ -66,7 +66,9 @@ def test_unregistered_broker_ends_with_a_reason() -> None:
             await unregister_broker(client, leaving.node_id)
         three.network.heal()
         await asyncio.wait_for(leaving.node.ended.wait(), 3 * SESSION)
-        why = f"the broker failed: broker {leaving.node_id} was unregistered while it was not heard"
+        why = (
+            f"the broker failed: broker {leaving.node_id} was unregistered while it had no contact with the controller"
+        )
         assert why in leaving.node.health().problems
 
     run_scenario(scenario)

@@ -70,7 +70,7 @@ def test_damaged_name_plate_differs_from_one_of_another_broker(text: bytes, name
     ("row", "code", "words"),
     [
         ("version=2", Code.UNSUPPORTED_VERSION, "start the program that wrote it"),
-        ("cluster.id=other", Code.INCONSISTENT_CLUSTER_ID, "one of store and data.dir is not the one that is meant"),
+        ("cluster.id=other", Code.INCONSISTENT_CLUSTER_ID, "either store or data.dir is the wrong one"),
         ("node.id=7", Code.INVALID_CONFIG, "give that node.id, or a data.dir of its own"),
     ],
 )

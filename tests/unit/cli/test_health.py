@@ -61,7 +61,7 @@ def test_replica_that_a_move_adds_is_not_missed_while_it_copies() -> None:
     assert [each.partition for each in lacks] == [2] and lacks[0].why == "broker 2 is not in sync yet"
     (under,) = (each for each in find_unhealthy(known, {"t": 2}, {}, {("t", 1): [2]}) if each.partition == 1)
     assert under.problems == ("under-min-ISR",)
-    assert under.why.endswith("min.insync.replicas asks for 2; a move to broker 2 is under way")
+    assert under.why.endswith("min.insync.replicas requires 2; a move to broker 2 is under way")
 
 
 def test_states_of_brokers_are_distinguished() -> None:
@@ -119,7 +119,7 @@ def test_min_isr_counts_up_to_the_number_of_replicas() -> None:
         (
             (1, [1, 3, 4], [1]),
             EligibleReplicas(),
-            "acks=all is refused: 1 in sync, min.insync.replicas asks for 2; broker 3 is away and 4 is fenced",
+            "acks=all is refused: 1 in sync, min.insync.replicas requires 2; broker 3 is away and 4 is fenced",
         ),
         ((4, [4, 5], [4, 5]), EligibleReplicas(), "its leader 4 is fenced"),
         (

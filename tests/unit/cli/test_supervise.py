@@ -128,7 +128,7 @@ def test_second_stop_kills_the_remaining_processes() -> None:
     code, heard = run(program("a", DEAF), program("b", DEAF), act=act)
     assert code == 1
     assert [line for _, line in heard[1:]] == [
-        "stopping b", "killing b: you asked again", "stopping a", "killing a: you asked again",
+        "stopping b", "killing b: second signal", "stopping a", "killing a: second signal",
     ]  # fmt: skip
 
 

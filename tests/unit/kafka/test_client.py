@@ -160,7 +160,7 @@ def test_missing_reply_closes_the_connection_and_not_the_client(environment: Env
             await client.fetch_metadata([])
             usual = broker.script[MetadataRequest]
             broker.script[MetadataRequest] = lambda request, version: SILENCE
-            with pytest.raises(Unavailable, match=r"did not answer Metadata within 0\.2 s"):
+            with pytest.raises(Unavailable, match=r"sent no reply to Metadata within 0\.2 s"):
                 await client.fetch_metadata([])
             broker.script[MetadataRequest] = usual
             await client.fetch_metadata([])
@@ -196,7 +196,7 @@ def test_lost_connection_fails_all_pending_requests(environment: Environment) ->
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak the Kafka protocol"),
         (b"\x00\x00\x00\x02ab", "does not speak the Kafka protocol"),
         (b"\x80\x00\x00\x00", "does not speak the Kafka protocol"),
-        (b"\x00\x00\x00\x08\x00\x00\x00\x63abcd", "a question that was not asked"),
+        (b"\x00\x00\x00\x08\x00\x00\x00\x63abcd", "a reply to no request"),
         (b"\x00\x00\x00\x06\x00\x00\x00\x01ab", "does not speak the Kafka protocol"),
         (HANG_UP, "closed the connection at once"),
     ],
@@ -242,7 +242,7 @@ def test_error_without_a_broker_names_address_and_option(environment: Environmen
         async with cluster(environment) as (_, [broker]):
             port = broker.port
         client = KafkaClient(environment.net, environment.clock, [Address(HOST, port)], retry_seconds=1000)
-        with pytest.raises(Unavailable, match=f"no broker answers at {HOST}:{port}.*check --brokers"):
+        with pytest.raises(Unavailable, match=f"no broker replies at {HOST}:{port}.*check --brokers"):
             await client.fetch_metadata([])
 
     run(environment, test)

@@ -203,7 +203,7 @@ class Supervisor:
         )  # fmt: skip
         if gone not in done:
             why = (
-                "you asked again"
+                "second signal"
                 if self._kill_requested.is_set()
                 else f"it took more than {self._stop_seconds:g} s to stop"
             )

@@ -172,7 +172,7 @@ def _explain_problems(
         named.update(waits_for)
         yield sentence
     elif len(each.isr_nodes) < wanted:
-        yield f"acks=all is refused: {len(each.isr_nodes)} in sync, min.insync.replicas asks for {wanted}"
+        yield f"acks=all is refused: {len(each.isr_nodes)} in sync, min.insync.replicas requires {wanted}"
     missing = [node for node in each.replica_nodes if node not in each.isr_nodes and node not in named]
     gone = [f"{node} is {seen.state(node)}" for node in missing if not seen.is_live(node)]
     behind = [node for node in missing if seen.is_live(node) and node not in new]

@@ -206,7 +206,7 @@ async def _send_moves(
         replicas = placement.replicas.get(tp, ())
         if to is None:
             replicas = placement.replicas_if_cancelled.get(tp, replicas)
-        rows.append({**_planned_row(tp, replicas, to or ()), "status": outcomes.get(tp, "no answer")})
+        rows.append({**_planned_row(tp, replicas, to or ()), "status": outcomes.get(tp, "no reply")})
     print_moves(rows, args)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
 

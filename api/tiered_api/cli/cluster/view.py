@@ -102,7 +102,7 @@ async def _fetch_self_report(client: KafkaClient, node: int) -> BrokerReport | N
         async with asyncio.timeout(min(REPORT_SECONDS, client.timeout)):
             got = await client.send(request, DescribeClusterResponse, node_id=node)
     except (TimeoutError, Unavailable) as fault:
-        return BrokerReport(node, (f"does not say how it is: {fault or 'no answer'}",))
+        return BrokerReport(node, (f"does not report its health: {fault or 'no reply'}",))
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None

@@ -103,7 +103,7 @@ async def _send(broker: DemoBroker, cluster_id: str, records: Sequence[Departure
     with steps.step("send", words) as report, bar(len(records), " records") as advance:
         started = time.monotonic()
         placed = await produce_records(broker, cluster_id, TOPIC, records, advance)
-        report(f"every record answered with its partition and offset; {_rate(len(records), started)}")
+        report(f"every record got its partition and offset; {_rate(len(records), started)}")
     return placed
 
 

@@ -67,7 +67,7 @@ def _check_answers(spark: SparkSession, topic: str, warehouse: str, records: Seq
     """Compares each answer with the one from the input."""
     from pyspark_tiered.sql import render, sql
 
-    with steps.step("sql", "Asking the table, and comparing with answers worked out from the input") as report:
+    with steps.step("sql", "Querying the table, and comparing with results computed from the input") as report:
         for question, expected in zip(QUESTIONS, expected_answers(records), strict=True):
             found = sql(warehouse, format_query(question, topic), spark=spark)
             if list(found.rows) != expected:

@@ -144,7 +144,7 @@ class RemotePartition:
                 if replica is not None:
                     raise
                 refusal = LeaderNotFound(
-                    Code.LEADER_NOT_AVAILABLE, f"the broker that leads {self.tp} does not answer: {fault}"
+                    Code.LEADER_NOT_AVAILABLE, f"the broker that leads {self.tp} does not reply: {fault}"
                 )
             await self._pause(refusal, deadline)
 

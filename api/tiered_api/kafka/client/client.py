@@ -205,7 +205,7 @@ class KafkaClient:
                     faults.append(str(fault))
             if not self.brokers or self.has_passed(deadline):
                 tried = ", ".join(map(str, self._bootstrap))
-                raise Unavailable(f"no broker answers at {tried} ({'; '.join(faults)}): check --brokers")
+                raise Unavailable(f"no broker replies at {tried} ({'; '.join(faults)}): check --brokers")
             await pause()
         raise AssertionError("pauses never end")
 

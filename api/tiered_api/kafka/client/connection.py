@@ -80,7 +80,7 @@ class BrokerConnection:
             )
         except Malformed as error:
             self._fail_connection(
-                Unavailable(f"{self.address} answered {name} with bytes that do not parse", final=True)
+                Unavailable(f"{self.address} replied to {name} with bytes that do not parse", final=True)
             )
             raise Corrupt(f"{name} does not parse: {error}", where=self.address) from None
 
@@ -138,7 +138,7 @@ class BrokerConnection:
         except TimeoutError:
             # A missing reply blocks all replies behind it.
             raise self._fail_connection(
-                Unavailable(f"{self.address} did not answer {name} within {timeout:g} s")
+                Unavailable(f"{self.address} sent no reply to {name} within {timeout:g} s")
             ) from None
 
     def _send(self, request: Message, version: int, in_flight: _InFlightRequest | None = None) -> None:
@@ -189,7 +189,7 @@ class BrokerConnection:
         first = next(iter(self._in_flight.values()), None)
         if first and first.name == "ApiVersions":
             return f"{self.address} closed the connection at once: is it a Kafka listener without TLS and SASL?"
-        return f"{self.address} closed the connection" + (f" instead of answering {first.name}" if first else "")
+        return f"{self.address} closed the connection" + (f" instead of replying to {first.name}" if first else "")
 
     def _on_buffer_full(self) -> None:
         """Handles a full buffer: a length, a part of a frame, or its end."""
@@ -217,7 +217,7 @@ class BrokerConnection:
         (number,) = _LENGTH.unpack_from(frame)
         awaited = self._in_flight.pop(number, None)
         if awaited is None:
-            self._fail_connection(Unavailable(f"{self.address} answers a question that was not asked", final=True))
+            self._fail_connection(Unavailable(f"{self.address} sent a reply to no request", final=True))
         elif not awaited.future.done():
             awaited.future.set_result(frame)
 

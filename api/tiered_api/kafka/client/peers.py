@@ -174,7 +174,7 @@ class KafkaPeers:
             finally:
                 broker.permits.release()
         except TimeoutError:
-            raise Unavailable(f"{address} has {self._in_flight_max} requests to answer first") from None
+            raise Unavailable(f"{address} has {self._in_flight_max} requests in flight already") from None
         except (Unavailable, Corrupt) as error:
             # Idle connections are as old as the one that has just failed.
             while broker.idle:

@@ -49,7 +49,7 @@ class AlterResult(NamedTuple):
     why: str | None = None
 
 
-TIMED_OUT = AlterResult(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
+TIMED_OUT = AlterResult(Code.REQUEST_TIMED_OUT, "it is not done within the timeout, and may still be done")
 
 
 def parse_broker_id(name: str, broker_ids: Iterable[int]) -> int:
@@ -83,7 +83,7 @@ async def alter_resources(
 
     async def alter(each: R) -> AlterResult:
         if times[each.resource_type, each.resource_name] > 1:
-            return AlterResult(Code.INVALID_REQUEST, "each resource may be there once")
+            return AlterResult(Code.INVALID_REQUEST, "the request names the resource twice")
         try:
             edits = read_edits(each)
         except Refused as refused:

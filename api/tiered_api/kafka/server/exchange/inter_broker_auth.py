@@ -31,11 +31,12 @@ def check_credential(context: KafkaContext, listener: str, credential: bytes) ->
     named = context.broker.settings.inter_broker_listener_name
     if named and listener != named:
         why = f"listener {listener} is not for brokers: inter.broker.listener.name is {named}"
-        return Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"{why}, set it alike on all of them")
+        return Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"{why}; give all brokers the same value")
     ours = context.broker.credential
     if not ours or not compare_digest(credential, ours):
         return Refused(
-            Code.CLUSTER_AUTHORIZATION_FAILED, "this is for brokers of this cluster, who know its credential"
+            Code.CLUSTER_AUTHORIZATION_FAILED,
+            "only brokers of this cluster may send this request: it lacks their credential",
         )
     return None
 
@@ -49,7 +50,7 @@ def authorize_call(context: KafkaContext, call: Call[R], cluster_id: str, creden
     ours = context.broker.cluster_id
     refused = check_credential(context, call.listener, credential)
     if cluster_id and cluster_id != ours:
-        refused = Refused(Code.INCONSISTENT_CLUSTER_ID, f"this broker is of the cluster {ours}")
+        refused = Refused(Code.INCONSISTENT_CLUSTER_ID, f"this broker belongs to cluster {ours}")
     if refused is not None:
         context.refusals.record("stranger", call.client_host, refused.why)
         raise refused

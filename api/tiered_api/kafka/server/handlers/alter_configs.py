@@ -31,7 +31,7 @@ async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> Alte
 def _edits(resource: AlterConfigsResource) -> Edits:
     edits = {config.name: config.value for config in resource.configs}
     if len(edits) < len(resource.configs):
-        raise Refused(Code.INVALID_REQUEST, "a setting is there twice")
+        raise Refused(Code.INVALID_REQUEST, "the request names a setting twice")
     if None in edits.values():
         raise Refused(Code.INVALID_REQUEST, "a value is missing")
     return edits

@@ -23,7 +23,7 @@ from tiered_api.kafka.server.exchange.error_codes import (
 )
 
 TOO_MANY = Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most")
-TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
+TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done within the timeout, and may still be done")
 
 
 async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> CreatePartitionsResponse:
@@ -65,7 +65,7 @@ async def _create_partitions(
 ) -> CreatePartitionsTopicResult:
     try:
         if is_duplicate:
-            raise Refused(Code.INVALID_REQUEST, "the topic is there twice in this request")
+            raise Refused(Code.INVALID_REQUEST, "the request names the topic twice")
         given = topic.assignments
         assignments = None if given is None else [each.broker_ids for each in given]
         grown = CreatePartitions(topic.name, topic.count, validate_only, assignments)

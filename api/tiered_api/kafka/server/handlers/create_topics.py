@@ -51,7 +51,7 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
         results[topic.name] = CreatableTopicResult(topic.name)
         try:
             if topic.name in doubled:
-                raise Refused(Code.INVALID_REQUEST, "the topic is there twice in this request")
+                raise Refused(Code.INVALID_REQUEST, "the request names the topic twice")
             if request.timeout_ms <= 0:
                 raise Refused(Code.REQUEST_TIMED_OUT, "the request has no time left")
             check_name(topic.name)
@@ -100,7 +100,7 @@ def _parse_topic(topic: CreatableTopic, validate_only: bool) -> CreateTopic:
         if config.value is None:
             raise Refused(Code.INVALID_CONFIG, f"{config.name}: a setting of a new topic has to have a value")
         if config.name in configs:
-            raise Refused(Code.INVALID_REQUEST, f"{config.name} is there twice")
+            raise Refused(Code.INVALID_REQUEST, f"the request names {config.name} twice")
         configs[config.name] = config.value
     return CreateTopic(
         topic.name, topic.num_partitions, topic.replication_factor, _assignments(topic), configs, validate_only

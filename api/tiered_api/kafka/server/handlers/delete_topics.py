@@ -39,7 +39,7 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
         works,
         clamp_timeout_ms(request.timeout_ms),
         lambda number: _make_refused_result(
-            *places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
+            *places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done within the timeout, and may still be done")
         ),
         context.turns,
         concurrency=CONCURRENT_CHANGES_MAX,
@@ -50,7 +50,7 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
 async def _delete(context: KafkaContext, name: str | None, topic_id: str, is_unique: bool) -> DeletableTopicResult:
     try:
         if not is_unique:
-            raise Refused(Code.INVALID_REQUEST, "the topic is there twice in this request")
+            raise Refused(Code.INVALID_REQUEST, "the request names the topic twice")
         if name is not None and has_id(topic_id):
             raise Refused(Code.INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
         if name is None and not has_id(topic_id):
@@ -62,7 +62,7 @@ async def _delete(context: KafkaContext, name: str | None, topic_id: str, is_uni
         else:
             known = context.broker.image.topics_by_id.get(TopicId(topic_id))
             if known is None:
-                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic of the id {topic_id}")
+                raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
             deleted = await context.broker.submit(DeleteTopic(known.name, known.topic_id))
     except Refused as refused:
         return _make_refused_result(name, topic_id, refused)

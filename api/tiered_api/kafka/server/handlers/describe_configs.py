@@ -69,7 +69,7 @@ class _Describer:
         kind, name = resource.resource_type, resource.resource_name
         try:
             if (kind, name) in self._seen:
-                raise Refused(Code.INVALID_REQUEST, "each resource may be there once")
+                raise Refused(Code.INVALID_REQUEST, "the request names the resource twice")
             self._seen.add((kind, name))
             shown = self._find_configs(kind, name)
         except Refused as refused:

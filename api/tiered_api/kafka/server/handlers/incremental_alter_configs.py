@@ -44,7 +44,7 @@ def _edits(resource: AlterConfigsResource) -> Edits:
     edits: dict[str, str | ListEdit | None] = {}
     for config in resource.configs:
         if config.name in edits:
-            raise Refused(Code.INVALID_REQUEST, f"{config.name} is there twice")
+            raise Refused(Code.INVALID_REQUEST, f"the request names {config.name} twice")
         if config.config_operation == Operation.DELETE:
             edits[config.name] = None
             continue

@@ -137,7 +137,7 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
     if suppressed is not None:
         name, why = next(iter(denied.items()))
         log.warning(
-            "topics not created for want of room topic=%s topics=%d suppressed=%d why=%s",
+            "topics not created, a limit is reached topic=%s topics=%d suppressed=%d why=%s",
             name,
             len(denied),
             suppressed,
