@@ -1,6 +1,6 @@
 """The errors of the project: four families, and the table of error codes that clients may see.
 
-`Refused` is an answer to a caller, in words that the caller may read. `Unavailable`, `Corrupt` and `Fenced` come from
+`Refused` is a reply to a caller, in words that the caller may read. `Unavailable`, `Corrupt` and `Fenced` come from
 lower layers and say what to do next: retry, repair or step down. Any other error is a bug. `InvariantViolation` is a
 bug that was looked for; it ends the broker wherever it is raised.
 """
@@ -191,7 +191,7 @@ class Refused(Exception):
 
 
 class Unavailable(Exception):
-    """A port (object store, disk or network) cannot do what it was asked to do now. The caller may try again unless
+    """A port (object store, disk or network) cannot do what was requested now. The caller may try again unless
     `final`. `refused` means that nothing was requested or done: wrong credentials or permissions, a bucket that does
     not exist, nothing that accepts connections."""
 

@@ -83,8 +83,8 @@ class ReplicaFetch(NamedTuple):
 
 
 class DivergingEpoch(NamedTuple):
-    """Where the leader's log and the follower's diverge: the leader's largest epoch that is not above the follower's,
-    and its end offset."""
+    """The place where the leader's log and the follower's diverge: the leader's largest epoch that is not above the
+    follower's, and its end offset."""
 
     leader_epoch: int
     end_offset: int

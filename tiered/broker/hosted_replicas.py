@@ -230,7 +230,7 @@ class HostedReplicas:
     def stop_topics(self, deleted: Set[TopicId]) -> None:
         """Stops all replicas of these topics at once, in the turn in which their deletion is committed.
 
-        The image is applied later. Until then clients may send requests for another topic of the same name. So the
+        The image is applied later. Clients may send requests for another topic of the same name before that. So the
         replica with a name always belongs to the topic that has the name in the newest image.
         """
         for replica in self.list_leaders():
@@ -262,7 +262,9 @@ class HostedReplicas:
                 continue
             now = topic.partitions[partition_id.partition]
             if (now.leader, now.leader_epoch) != (self._view.node_id, replica.leader_epoch):
-                self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker no longer leads {replica.tp}"))
+                self.resign(
+                    replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker no longer leads {replica.tp}")
+                )
 
     def _is_deleted(self, topic_id: TopicId) -> bool:
         """True if the topic was deleted while its log was opened."""

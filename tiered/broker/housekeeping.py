@@ -161,7 +161,8 @@ class Housekeeping:
     async def delete_dropped_logs(self) -> None:
         """Deletes the files of deleted topics soon after their delay is over.
 
-        Until then they keep their pages in memory, and new records need fresh pages, which cost several times more.
+        Deleted files keep their pages in memory before that, and new records need fresh pages, which cost several times
+        more.
         """
         while await self._disk_state.guard(self._data_directory.delete_one_due(self._clock.wall_ms())):
             await self._clock.sleep(0)

@@ -40,7 +40,7 @@ UNDECIDED_CODES = frozenset({Code.INVALID_UPDATE_VERSION, Code.NOT_LEADER_OR_FOL
 class IsrUpdater:
     """The ISR changes of one broker.
 
-    A leader with an unreported loss asks for none: a follower that joined could lead next, and would know of no loss.
+    A leader with an unreported loss requests none: a follower that joined could lead next, and would not know the loss.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class IsrUpdater:
         self._wake = asyncio.Event()
         self._live_cache: tuple[Image | None, Mapping[int, int]] = (None, {})
         self._change_counter = metrics.counter(
-            "tiered_isr_wishes_total", "Changes of in-sync sets that this broker asked for, by outcome.", ("outcome",)
+            "tiered_isr_wishes_total", "Changes of in-sync sets that this broker requested, by outcome.", ("outcome",)
         )
 
     def wake(self, replica: LeaderReplica) -> None:

@@ -1,7 +1,8 @@
 """Brokers that may be gone, or have just gone, for Metadata replies during a failover.
 
 A client that loses a leader sends a Metadata request at once. A reply that still names the old leader sends the client
-back there, and librdkafka asks again only after up to two seconds. Therefore such a request waits here for a moment.
+back there, and librdkafka repeats the request only after up to two seconds. Therefore such a request waits here for a
+moment.
 
 A reply that no longer names the old leader makes librdkafka (2.10 and later) drop that broker while it moves the
 partitions away, which takes it a second longer. Therefore replies still name brokers that have just gone.

@@ -77,7 +77,7 @@ class ChunkCache:
         self._chunks: OrderedDict[Chunk, _CachedChunk] = OrderedDict()
         self._bytes = 0
         self._leased_bytes = 0
-        self._lookups = metrics.counter("tiered_cold_cache_lookups_total", "Chunks asked for, by result", ("result",))
+        self._lookups = metrics.counter("tiered_cold_cache_lookups_total", "Chunks requested, by result", ("result",))
         metrics.gauge("tiered_cold_cache_bytes", "Bytes of cold chunks in memory or under way").set_function(
             lambda: float(self._bytes)
         )

@@ -107,10 +107,10 @@ class ActiveController:
         self._newer_controller_seen.set()
 
     def on_view_request(self) -> None:
-        """Checks the log for a newer controller, at most once a second, because another broker asks for the view.
+        """Checks the log for a newer controller, at most once a second, because another broker requests the view.
 
-        Brokers ask only in trouble. Either the asking broker has lost its controller, or it is a newer controller that
-        misses brokers which still follow this one.
+        Brokers send this request only in trouble. Either the sender has lost its controller, or it is a newer
+        controller that misses brokers which still follow this one.
         """
         now_ns = self._clock.mono_ns()
         if now_ns - self._view_requested_ns >= FENCED_QUERY_INTERVAL_NS:
@@ -156,7 +156,7 @@ class ActiveController:
     async def wait_until_applied(self, slot: int) -> None:
         """Returns once every broker with a session has applied `slot`, or after one second at most.
 
-        A topic is therefore ready for every client when its creation is answered, if its leaders are quick.
+        A topic is therefore ready for every client when the reply to its creation is sent, if its leaders are quick.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PROPAGATION_SECONDS):
@@ -225,7 +225,7 @@ class ActiveController:
     async def _check_newer_controller(self) -> None:
         """Reads the next slot of the log to find a newer controller.
 
-        Brokers that are silent may follow a newer controller. If this broker is cut off, it can ask none of them. It
+        Brokers that are silent may follow a newer controller. If this broker is cut off, it can reach none of them. It
         must not tell its clients for long that it leads.
         """
         try:
@@ -241,7 +241,7 @@ class ActiveController:
             self._spawn("ask", node_id, self._query_controller_view(address))
 
     async def _query_controller_view(self, address: str) -> None:
-        """Asks a silent broker for the controller that it follows.
+        """Queries a silent broker for the controller that it follows.
 
         After a network partition two controllers can each miss some brokers. The bucket is checked only once a minute,
         so both would stay for that long.

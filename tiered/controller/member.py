@@ -109,7 +109,7 @@ class ClusterMember:
         return ForwardReply(encode_reply(reply), self.view.image.slot)
 
     def on_broker_unreachable(self, node_id: int) -> None:
-        """Probes a broker that no longer answers this one, if this broker is the controller."""
+        """Probes a broker that no longer replies to this one, if this broker is the controller."""
         if self.active_controller is not None:
             self.active_controller.probe(node_id)
 
@@ -237,7 +237,7 @@ class ClusterMember:
             self.active_controller = None
             self.standby.reset(was_followed=active.was_followed)
             self.loader.wake_waiters()
-        with suppress(TimeoutError):  # if the bucket does not answer, other brokers name the new controller
+        with suppress(TimeoutError):  # if the bucket does not reply, other brokers name the new controller
             async with asyncio.timeout(self.view.session_ms / 1000):
                 await self.standby.try_catch_up()
 

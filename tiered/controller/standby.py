@@ -1,7 +1,7 @@
 """A standby controller: fetches the metadata log from the active controller, which counts each fetch as a heartbeat.
 
 A standby reads the bucket only if the controller is gone or no longer has the entries that it needs (M3). A broker that
-loses the controller asks the other brokers before it becomes a candidate (M4, `metadata.candidacy`). The next slot
+loses the controller queries the other brokers before it becomes a candidate (M4, `metadata.candidacy`). The next slot
 decides the election (M2, `metadata.election`).
 """
 

@@ -34,7 +34,7 @@ class LoadedLog:
     segments: list[Segment]
     builder: IndexBuilder
     index_file_sizes: tuple[int, int]
-    """How many bytes of both indexes in `builder` are in their files."""
+    """Bytes of both indexes in `builder` that are in their files."""
     epochs: LeaderEpochs
     producers: ProducerStates
     snapshot_offset: int

@@ -1,7 +1,7 @@
 """Reads of one log: whole batches as slices of its files.
 
 Caches the positions where readers continue, and the last read that reached the limit: consumers at the end of a log
-mostly ask for the same. The cache keeps no file open.
+mostly request the same. The cache keeps no file open.
 """
 
 from __future__ import annotations

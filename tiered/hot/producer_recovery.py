@@ -26,7 +26,7 @@ def load_producers(
 ) -> tuple[ProducerStates, int]:
     """Returns (producer state at `end`, offset of the snapshot used; without one, the base offset of the log).
 
-    Invalid snapshots are deleted. Of more than `producers_max` producers, those that wrote last are kept.
+    Invalid snapshots are deleted. If there are more than `producers_max` producers, those that wrote last are kept.
     """
     start, limits = segments[0].base_offset, ProducerLimits(producers_max)
     for offset in usable_snapshots(snapshots, start, end):

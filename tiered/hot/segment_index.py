@@ -48,7 +48,7 @@ class HeaderBudget:
 class CandidateBatch(NamedTuple):
     """A batch whose header names a timestamp that is late enough.
 
-    `read` returns the first bytes of the batch, as many as asked for, in any thread. It is None if the look-up ended
+    `read` returns the first bytes of the batch, as many as requested, in any thread. It is None if the look-up ended
     before the batch. So a look-up that waits keeps no batch in memory.
     """
 

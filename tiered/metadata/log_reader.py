@@ -62,7 +62,7 @@ async def read_format(store: ObjectStore) -> Format | None:
 async def verify_cluster(store: ObjectStore, cluster_id: str) -> None:
     """Raises `Refused` if the store now holds another cluster, and `Corrupt` if it holds none.
 
-    Makes one request. Raises `Unavailable` if the store does not answer.
+    Makes one request. Raises `Unavailable` if the store does not reply.
     """
     stored = await read_format(store)
     if stored is None:

@@ -48,7 +48,7 @@ class MeteredStore:
         self._requests = metrics.counter("tiered_store_requests_total", "Requests to the bucket.", labels)
         self._bytes = metrics.counter("tiered_store_bytes_total", "Bytes to and from the bucket.", ("verb",))
         metrics.gauge(
-            "tiered_store_unavailable_seconds", "How long the bucket has not answered, 0 when it does."
+            "tiered_store_unavailable_seconds", "How long the bucket has not replied, 0 when it does."
         ).set_function(self._outage_seconds)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:

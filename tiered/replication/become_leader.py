@@ -50,7 +50,7 @@ async def prepare_leader_log(
     previous_leader: PreviousLeader,
 ) -> LeaderStart:
     """Makes the local log agree with the cold segments. The new epoch then starts at max(local end, cold end) with its
-    first batch. Raises `Unavailable` if the bucket does not answer; the partition must not be served then.
+    first batch. Raises `Unavailable` if the bucket does not reply; the partition must not be served then.
 
     Reading the manifest is not enough while a change by an earlier leader may still land. That change may name records
     that are not in this log. The cold end would then move past other records, acknowledged here in the meantime. In

@@ -31,8 +31,8 @@ def _share_set(nodes: tuple[int, ...]) -> frozenset[int]:
 
 
 class ProposedIsr(NamedTuple):
-    """An ISR that the leader asks the controller for, based on `partition_epoch`. `members` are (node id, incarnation
-    number), sorted by node id, the leader included."""
+    """An ISR that the leader requests from the controller, based on `partition_epoch`. `members` are (node id,
+    incarnation number), sorted by node id, the leader included."""
 
     partition_epoch: int
     members: tuple[tuple[int, int], ...]
@@ -246,8 +246,9 @@ class LeaderState:
     def next_isr_change(
         self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()
     ) -> ProposedIsr | None:
-        """Returns the ISR to ask the controller for, or None if the ISR is right or a request is in flight. `live` maps
-        live brokers to their incarnation numbers; `stopping` are brokers that are about to stop, which do not join.
+        """Returns the ISR to request from the controller, or None if the ISR is right or a request is in flight. `live`
+        maps live brokers to their incarnation numbers; `stopping` are brokers that are about to stop, which do not
+        join.
 
         After a request with unknown outcome, returns a change even if the ISR is the same. Only a newer partition epoch
         proves that the lost request can no longer be applied.

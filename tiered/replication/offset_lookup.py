@@ -1,7 +1,7 @@
 """Look-ups of offsets by name, by timestamp or by leader epoch, hot or cold (I4).
 
-The local log and the manifest in memory answer most look-ups. Only a cold record, or a history that is older than the
-local log, costs reads from the bucket.
+The local log and the manifest in memory are enough for most look-ups. Only a cold record, or a history that is older
+than the local log, costs reads from the bucket.
 """
 
 from __future__ import annotations

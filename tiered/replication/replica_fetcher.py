@@ -1,7 +1,7 @@
 """The replica fetchers of a broker: one for each leader that it follows, with a few fetch requests in flight.
 
 The leader parks a request until there are records. Partitions that had records last time share a request, and so do
-those that had none; otherwise an idle partition would be asked for again with every batch of a busy one. A partition
+those that had none; otherwise an idle partition would be requested again with every batch of a busy one. A partition
 that fails is fetched again after a growing pause. Does not choose the leader: the metadata image does.
 """
 
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 4
 """Maximum number of requests in flight to one leader."""
 LAST_FETCH_WAIT_MS = 50
-"""How long the leader may park the last of these requests: a partition that becomes due meanwhile has to wait for it.
-The time doubles with each reply without records, because nothing becomes due while all partitions are idle. A partition
-that does become due then cancels the request."""
+"""The time for which the leader may park the last of these requests: a partition that becomes due meanwhile has to wait
+for it. The time doubles with each reply without records, because nothing becomes due while all partitions are idle. A
+partition that does become due then cancels the request."""
 RESTORES_MAX = 4
 """Maximum number of logs that are restored from the bucket at the same time."""
 BACKOFF_SECONDS = (0.05, 2.0)
 FAILURES_BEFORE_LOG = 6
 """Failures in a row, within about two seconds, after which the log says that a leader does not serve the partition."""
 REPLY_SECONDS = 10.0
-"""How long a reply may take beyond the time for which the leader may park the request."""
+"""The time that a reply may take beyond the time for which the leader may park the request."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class ReplicaFetchers:
         self._quota = ReplicationQuota()
         self._bytes = metrics.counter("tiered_replica_copied_bytes_total", "Bytes of log copied from leaders.")
         self._failed = metrics.counter(
-            "tiered_replica_failures_total", "Partitions that could not be copied when asked for."
+            "tiered_replica_failures_total", "Partitions that could not be copied when requested."
         )
         metrics.gauge("tiered_replica_troubles", "Followed partitions that make no progress.").set_function(
             lambda: float(sum(fetcher.failing_partitions for fetcher in self._fetchers.values()))

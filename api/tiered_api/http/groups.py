@@ -163,7 +163,7 @@ def _unreachable(broker: int, fault: Unavailable) -> Refused:
     return Refused(Code.COORDINATOR_NOT_AVAILABLE, f"broker {broker} does not reply: {fault}")
 
 
-# -- where partitions end ---------------------------------------------------------------------------------------------
+# -- ends of partitions -----------------------------------------------------------------------------------------------
 
 
 async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:

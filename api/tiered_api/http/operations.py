@@ -31,7 +31,7 @@ async def metrics(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_node(request: HttpRequest) -> web.StreamResponse:
-    """Returns the identity of this broker. Another process with the same node id asks for it before it starts. Brokers
+    """Returns the identity of this broker. Another process with the same node id requests it before it starts. Brokers
     identify each other by incarnation, so clients get only a digest of it."""
     node = request.context.broker
     digest = incarnation_digest(node.incarnation)

@@ -123,7 +123,7 @@ async def _configs(args: Namespace, keys: list[str] | None) -> list[Row]:
 
 
 async def _node(client: KafkaClient, args: Namespace) -> int:
-    """Returns the broker to ask: the named one, else the first."""
+    """Returns the broker for the request: the named one, else the first."""
     await client.fetch_metadata([])
     if args.node is None:
         return min(client.brokers)

@@ -234,7 +234,7 @@ def _reassignment_row(tp: PartitionName, each: OngoingPartitionReassignment) -> 
     }
 
 
-# -- what the cluster says --------------------------------------------------------------------------------------------
+# -- state of the cluster ---------------------------------------------------------------------------------------------
 
 
 async def fetch_placement(client: KafkaClient, seen: ClusterView | None = None) -> ReplicaPlacement:

@@ -8,6 +8,6 @@ May import: cli.lake
 ~ stream     the produce step over REST v3
 ~ replay     the comparison of all records with the input
 ~ tables     the Delta table, its verification and its SQL
-  questions  three SQL queries with their expected answers
+  questions  three SQL queries with their expected results
 ~ progress   progress output of the steps
 """

@@ -20,7 +20,7 @@ FLIGHTS = (
 
 
 class Question(NamedTuple):
-    """A question with its query, and the computation of the answer without the table."""
+    """A question with its query, and the computation of its result without the table."""
 
     words: str
     query: str
@@ -73,7 +73,7 @@ QUESTIONS = (
 
 
 def expected_answers(records: Sequence[Departure]) -> list[Answer]:
-    """Returns the answers to all questions, from the input alone."""
+    """Returns the results of all questions, from the input alone."""
     flights = []
     for record in records:
         flight = record.flight

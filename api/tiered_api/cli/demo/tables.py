@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def table_steps(store: str, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
-    """Loads, verifies and queries. Raises `Corrupt` if the table or an answer differs from the input."""
+    """Loads, verifies and queries. Raises `Corrupt` if the table or a result differs from the input."""
     from pyspark_tiered.session import session
 
     # The time of the first step includes the start of Spark.
@@ -64,7 +64,7 @@ def _verify(spark: SparkSession, store: str, topic: str, warehouse: str, steps: 
 
 
 def _check_answers(spark: SparkSession, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
-    """Compares each answer with the one from the input."""
+    """Compares each result with the one from the input."""
     from pyspark_tiered.sql import render, sql
 
     with steps.step("sql", "Querying the table, and comparing with results computed from the input") as report:

@@ -1,6 +1,6 @@
 """The range of a read: `-o start`, `-10`, `100:200`, `@2022-02-14:1h`, in the syntax of rpk.
 
-Parsing yields points that mean the same for every partition; `resolve_offsets` asks a cluster for their offsets.
+Parsing yields points that mean the same for every partition; `resolve_offsets` gets their offsets from a cluster.
 """
 
 from __future__ import annotations

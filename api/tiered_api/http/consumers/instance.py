@@ -114,7 +114,7 @@ class ConsumerInstance:
                 raise HttpError(CONSUMER_NOT_FOUND, f"consumer {self.name!r} is deleted")
             yield
 
-    # -- what it reads ------------------------------------------------------------------------------------------------
+    # -- assignment ---------------------------------------------------------------------------------------------------
 
     async def subscribe(self, subscription: Subscription) -> None:
         """Becomes a member, or changes the member's subscription."""
@@ -212,7 +212,7 @@ class ConsumerInstance:
         self._positions = {tp: offset for tp, offset in self._positions.items() if tp in mine}
         self._uncommitted = {tp: offset for tp, offset in self._uncommitted.items() if tp in mine}
 
-    # -- how far it is ------------------------------------------------------------------------------------------------
+    # -- offsets ------------------------------------------------------------------------------------------------------
 
     def rotate_partitions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Returns the partitions in an order that starts after the one read last, so that a busy partition does not

@@ -112,7 +112,7 @@ class RestMember:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    # -- its life -----------------------------------------------------------------------------------------------------
+    # -- join and leave -----------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:

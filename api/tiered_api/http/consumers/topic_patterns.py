@@ -106,7 +106,7 @@ class TopicPattern:
         self._followers_cache[at] = following
         return following
 
-    # -- how it is made -----------------------------------------------------------------------------------------------
+    # -- construction -------------------------------------------------------------------------------------------------
 
     def _sequence(self, sequence: Any, flags: int, begins: bool, ends: bool) -> _Part:
         """Concatenates items. `begins`: no item of the expression comes before. `ends`: no item comes after."""

@@ -42,14 +42,16 @@ class HttpContext:
         self._workers = ThreadPool("http", WORKERS)
         self._running_jobs = 0
         metrics = broker.metrics
-        self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))
+        self.requests = metrics.counter(
+            "tiered_http_requests_total", "Requests that got a response.", ("operation", "status")
+        )
         self.seconds = metrics.histogram(
-            "tiered_http_request_seconds", "Time to the answer of a request, by operation; streams last.",
+            "tiered_http_request_seconds", "Time to the response of a request, by operation; streams last.",
             BUCKETS, ("operation",),
         )  # fmt: skip
         self.connections = metrics.gauge("tiered_http_connections", "Open HTTP connections.")
         self.refused_connections = metrics.counter(
-            "tiered_http_connections_refused_total", "Connections above a limit: only health and metrics are answered."
+            "tiered_http_connections_refused_total", "Connections above a limit: only health and metrics are served."
         )
         self.records_written = metrics.counter(
             "tiered_http_records_written_total", "Records that HTTP produce appended."

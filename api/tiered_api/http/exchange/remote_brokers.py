@@ -90,7 +90,7 @@ class RemoteBrokers:
         await self._short_requests.close()
         await self._long_polls.close()
 
-    # -- who ----------------------------------------------------------------------------------------------------------
+    # -- leader -------------------------------------------------------------------------------------------------------
 
     def topic(self, tp: TopicPartition, topic_id: TopicId) -> TopicImage:
         """Returns a topic by its id. Raises `Refused` (UNKNOWN_TOPIC_OR_PARTITION) if it was deleted."""

@@ -122,7 +122,7 @@ class RemotePartition:
             )
         return found
 
-    # -- whoever leads ------------------------------------------------------------------------------------------------
+    # -- remote leader ------------------------------------------------------------------------------------------------
 
     async def _call_leader(
         self, on_local: Callable[[LeaderReplica], Awaitable[T]], on_remote: Callable[[Leader], Awaitable[T]]

@@ -47,7 +47,7 @@ TIMEOUT_MS_MAX = 30_000
 OFFSET_MAX = (1 << 63) - 2
 
 
-# -- who is asked -----------------------------------------------------------------------------------------------------
+# -- coordinator ------------------------------------------------------------------------------------------------------
 
 
 async def _require_local_group(request: HttpRequest) -> str:
@@ -75,7 +75,7 @@ def _no_content() -> HttpResponse:
     return HttpResponse(b"", status=204)
 
 
-# -- a consumer's life ------------------------------------------------------------------------------------------------
+# -- create and delete ------------------------------------------------------------------------------------------------
 
 
 async def create_consumer(request: HttpRequest) -> web.StreamResponse:
@@ -144,7 +144,7 @@ async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
     return _no_content()
 
 
-# -- what it reads ----------------------------------------------------------------------------------------------------
+# -- assignment -------------------------------------------------------------------------------------------------------
 
 
 async def subscribe(request: HttpRequest) -> web.StreamResponse:
@@ -230,7 +230,7 @@ async def read_consumer(request: HttpRequest) -> web.StreamResponse:
     return answer
 
 
-# -- how far it is ----------------------------------------------------------------------------------------------------
+# -- offsets ----------------------------------------------------------------------------------------------------------
 
 
 async def commit(request: HttpRequest) -> web.StreamResponse:

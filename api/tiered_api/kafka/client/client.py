@@ -116,7 +116,7 @@ class KafkaClient:
         try:
             got = await self.send(request, MetadataResponse)
         except Unavailable as fault:
-            # The connection was dead and nobody knew: a retry over another one costs nothing.
+            # The connection had ended without a sign: a retry over another one costs nothing.
             if fault.final or not self.brokers:
                 raise
             got = await self.send(request, MetadataResponse)
@@ -170,7 +170,7 @@ class KafkaClient:
         for tp in partitions:
             self._leaders.pop(tp, None)
 
-    # -- patience -----------------------------------------------------------------------------------------------------
+    # -- retries ------------------------------------------------------------------------------------------------------
 
     def new_deadline(self) -> int:
         """Returns the end of retries that start now, on the monotonic clock."""

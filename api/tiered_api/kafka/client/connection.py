@@ -1,6 +1,6 @@
 """One connection to a broker, on the client's side: requests are pipelined, replies are matched by correlation id.
 
-The client asks for the versions of a broker first (ApiVersions, with the fallback of KIP-511). It then sends each
+The client requests the versions of a broker first (ApiVersions, with the fallback of KIP-511). It then sends each
 request in the highest version that both sides know. Any error ends the connection, and fails all requests that wait on
 it. The number of requests in flight is bounded (I30).
 """

@@ -166,7 +166,7 @@ class KafkaConsumer:
         self._client.forget_leaders(offsets)
         await self._client.clock.sleep(LOST_LEADER_BACKOFF_SECONDS)
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     async def _start_fetches(self) -> None:
         """Starts a poll at every leader that has none in flight."""

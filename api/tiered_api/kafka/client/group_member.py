@@ -1,6 +1,6 @@
 """A member of a consumer group, by the classic protocol: joins, sends heartbeats, commits, leaves.
 
-It offers the range assignor, which every client knows. As leader of a generation it assigns for all members.
+It offers the range assignor, which every client knows. The leader of a generation assigns for all members.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _generate_decoder(table: type[Message], version: int) -> FunctionBuilder:
         out.line(f"left = {ELEMENTS_MAX}")
     writer = _DecoderWriter(out, table.__name__, version, version in table.spec.flexible, bounded)
     made = writer.struct(table)
-    # librdkafka 2.16 sends three bytes too many when it asks for all topics. Kafka ignores trailing bytes of requests
+    # librdkafka 2.16 sends three bytes too many when it requests all topics. Kafka ignores trailing bytes of requests
     # too.
     if not bounded:
         with out.block("if at != end:"):
@@ -194,7 +194,7 @@ class _DecoderWriter:
         self.unless_null(row, target, size, nullable, take)
 
     def unless_null(self, row: FieldSpec, target: str, size: str, nullable: bool, take: Callable[[], None]) -> None:
-        """Emits the lines of `take` for a value that is not null. As in Kafka, any negative length means null."""
+        """Emits the lines of `take` for a value that is not null. Any negative length means null, as in Kafka."""
         if not nullable:
             self.raise_if(f"{size} < 0", row, "null in a field that must not be null")
             take()

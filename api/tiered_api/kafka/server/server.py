@@ -84,7 +84,7 @@ class KafkaServer:
         metrics.gauge("tiered_kafka_connections", "Open connections.").set_function(
             lambda: float(len(self.connections))
         )
-        metrics.gauge("tiered_kafka_requests_pending", "Requests that wait for an answer.").set_function(
+        metrics.gauge("tiered_kafka_requests_pending", "Requests that wait for a reply.").set_function(
             lambda: float(self.pending_requests)
         )
         metrics.gauge("tiered_kafka_frame_bytes_free", "What is left of queued.max.request.bytes.").set_function(

@@ -87,6 +87,6 @@ class KafkaContext:
         metrics.counter(
             "tiered_kafka_replicated_bytes_total", "Bytes of record batches that followers were sent."
         ).set_function(lambda: self.replicated_bytes)
-        metrics.counter("tiered_kafka_fetched_bytes_total", "Bytes of record batches that were answered.").set_function(
-            lambda: self.fetched_bytes
-        )
+        metrics.counter(
+            "tiered_kafka_fetched_bytes_total", "Bytes of record batches in replies to Fetch."
+        ).set_function(lambda: self.fetched_bytes)

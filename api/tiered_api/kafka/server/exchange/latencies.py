@@ -21,7 +21,7 @@ class Latencies:
     def __init__(self, metrics: Metrics) -> None:
         self._histogram = metrics.histogram(
             "tiered_kafka_request_seconds",
-            "Time from a whole request to its answer, by API; fetches that wait for records are in it.",
+            "Time from a whole request to its reply, by API; fetches that wait for records are in it.",
             BUCKETS,
             ("api",),
             scale=1_000_000_000,
