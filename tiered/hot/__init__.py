@@ -19,6 +19,7 @@ May import: config, records
   retention             decision on segments to drop from local disk or for good
   leader_epochs         the lineage: which leader epoch wrote from which offset
   producer_state        sequence numbers and transactions of each producer
+  verification          guards of transactions that are about to begin (KIP-890)
 ~ producer_recovery     producer state at an offset, from snapshots and batch headers
 ~ log_loader            the load of a partition's directory after a start
   recovery              rules for how much of a directory is trusted after a start

@@ -31,6 +31,7 @@ from tiered.hot.synced_logs import SyncedLogEntry
 from tiered.hot.traffic import Traffic
 from tiered.hot.unsynced_truncations import UnsyncedTruncations
 from tiered.hot.validation import LogAppendInfo, assign_offsets, validate_batches
+from tiered.hot.verification import VerificationGuard
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
@@ -333,21 +334,32 @@ class DiskLog:
     # -- append -------------------------------------------------------------------------------------------------------
 
     def append(
-        self, data: bytearray | memoryview, *, leader_epoch: int, now_ms: int, check_each_record: bool = False
+        self,
+        data: bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        check_each_record: bool = False,
+        guard: VerificationGuard | None = None,
+        from_coordinator: bool = False,
     ) -> LogAppendInfo:
         """Stamps produced batches in place and appends all of them or none.
 
         If batches are in the log already (the retry of an idempotent producer), the result has the offsets that they
-        have there. `check_each_record` decodes every record.
+        have there. `check_each_record` decodes every record. A batch that begins a transaction needs a valid `guard`.
+        `from_coordinator`: a coordinator of this broker writes on behalf of a producer, without sequences, or writes a
+        marker.
 
         Raises `Refused` with the code for the producer: KAFKA_STORAGE_ERROR if the disk is full or failing.
         """
         config, writer = self.config, self._writer
         base = writer.end_offset
-        batches = validate_batches(data, base, leader_epoch, config, now_ms, check_each_record)
+        batches = validate_batches(
+            data, base, leader_epoch, config, now_ms, check_each_record, from_coordinator=from_coordinator
+        )
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
         if batches[0].producer_id >= 0 or len(batches) > 1:
-            duplicates = writer.producers.find_duplicates(batches, now_ms)
+            duplicates = writer.producers.find_duplicates(batches, now_ms, guard, from_coordinator=from_coordinator)
             if duplicates:
                 if len(duplicates) == len(batches):
                     stamp = duplicates[-1].timestamp if append_time >= 0 else -1

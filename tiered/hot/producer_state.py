@@ -1,8 +1,8 @@
 """Producer state of one partition: the last batches of each producer, and the open transactions.
 
-Pure. Keeps I11 and I12. The last five batches of each producer are retained, because a client sends up to five requests
-before it waits for a reply. A retry of one of them gets the offset of the first try. Snapshots have Kafka's `.snapshot`
-format, version 1, which has the last batch only.
+Pure. Keeps I11, I12, and the part of I14 and I16 that one partition can keep. The last five batches of each producer
+are retained, because a client sends up to five requests before it waits for a reply. A retry of one of them gets the
+offset of the first try. Snapshots have Kafka's `.snapshot` format, version 1, which has the last batch only.
 
 The number of producer ids is bounded, because clients may invent ids. If there is no room for a new id, a leader
 forgets the producer that wrote longest ago, provided that it wrote nothing for `IDLE_MS`. Otherwise the leader refuses
@@ -20,9 +20,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused, check_invariant
+from tiered.hot.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
 from tiered.ports import Buffer
-from tiered.records.batch import decode_records
-from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
+from tiered.records.marker import TransactionMarker, decode_marker
+from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, WalkedBatch
 from tiered.records.native import crc32c
 
 BATCHES_RETAINED = 5
@@ -40,9 +41,6 @@ _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _ABORTED = struct.Struct(">hqqqq")
 _VERSION = 1
-_MARKER_KEY = struct.Struct(">hh")
-_MARKER_VALUE = struct.Struct(">hi")
-_COMMIT = 1
 _LAST_OFFSET = itemgetter(3)
 """Sort key of snapshot entries."""
 
@@ -124,7 +122,7 @@ class ProducerStates:
     The producers count against `limits`. `join_limits` shares limits with other partitions.
     """
 
-    __slots__ = ("_limits", "_ongoing_txns", "_producers", "_unreplicated_txns", "end_offset")
+    __slots__ = ("_guards", "_limits", "_ongoing_txns", "_producers", "_unreplicated_txns", "end_offset")
 
     def __init__(self, end_offset: int = 0, limits: ProducerLimits | None = None) -> None:
         self.end_offset = end_offset
@@ -135,6 +133,7 @@ class ProducerStates:
         """First offset of each open transaction -> producer id, in the order of offsets."""
         self._unreplicated_txns: list[tuple[int, int]] = []
         """(first offset, marker offset) of ended transactions whose marker may lie above the high watermark."""
+        self._guards = VerificationGuards()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -215,61 +214,177 @@ class ProducerStates:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def find_duplicates(self, batches: Sequence[WalkedBatch], now_ms: int) -> list[BatchMetadata]:
+    def find_duplicates(
+        self,
+        batches: Sequence[WalkedBatch],
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+        *,
+        from_coordinator: bool = False,
+    ) -> list[BatchMetadata]:
         """Returns the leading batches that are in the log already (a retry).
 
-        Raises `Refused` if the rest does not follow in sequence, or comes from a new producer for which there is no
-        room.
+        Raises `Refused` if the rest does not follow in sequence, begins a transaction without a valid `guard`, leaves
+        its open transaction, or comes from a new producer for which there is no room. Coordinators, which write on
+        behalf of producers, have no sequences, and so no retries.
         """
         duplicates: list[BatchMetadata] = []
         new = 0
-        accepted: dict[int, tuple[int, int]] = {}
+        accepted: dict[int, tuple[int, int, bool]] = {}
         for batch in batches:
-            if batch.producer_id < 0:
+            if batch.producer_id < 0 or batch.attributes & CONTROL:  # `is_marker_due` has the rules of markers
                 continue
             last = _last_sequence(batch)
             producer = self._producers.get(batch.producer_id)
-            if producer is not None and batch.producer_id not in accepted and producer.epoch == batch.producer_epoch:
+            is_first = batch.producer_id not in accepted
+            if producer is not None and is_first and producer.epoch == batch.producer_epoch and not from_coordinator:
                 duplicate = producer.find_batch(batch.base_sequence, last)
                 if duplicate is not None and len(duplicates) == batches.index(batch):
                     duplicates.append(duplicate)
                     continue
-            self._check_follows(batch, producer, accepted.get(batch.producer_id))
-            new += producer is None and batch.producer_id not in accepted
-            accepted[batch.producer_id] = (batch.producer_epoch, last)
+            is_transactional = batch.attributes & TRANSACTIONAL != 0
+            if is_transactional or not is_first or (producer is not None and producer.txn_first_offset >= 0):
+                begun = not is_first and accepted[batch.producer_id][2]
+                self._check_transaction(batch, producer, begun, guard)
+            if from_coordinator:
+                self._check_epoch(batch, producer.epoch if producer is not None else -1)
+            else:
+                self._check_follows(batch, producer, accepted.get(batch.producer_id))
+                if is_transactional and guard is not None:
+                    self._check_begins(batch, producer, guard)
+            new += producer is None and is_first
+            accepted[batch.producer_id] = (batch.producer_epoch, last, is_transactional)
         if new:
             self._make_room(new, now_ms)
         return duplicates
 
     def _check_follows(
-        self, batch: WalkedBatch, producer: ProducerStateEntry | None, tail: tuple[int, int] | None
+        self, batch: WalkedBatch, producer: ProducerStateEntry | None, tail: tuple[int, int, bool] | None
     ) -> None:
-        if tail is None:
-            if producer is None:
-                # A forgotten producer may continue. In a log that never had a record there is nothing to continue.
-                if self.end_offset == 0 and batch.base_sequence != 0:
-                    raise Refused(
-                        Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                        f"producer {batch.producer_id}: sequence {batch.base_sequence} is not the first of this log",
-                    )
-                return
-            tail = (producer.epoch, producer.batches[-1].last_sequence if producer.batches else -1)
-        epoch, last = tail
-        who = f"producer {batch.producer_id} epoch {batch.producer_epoch}"
+        if tail is not None:
+            epoch, last = tail[:2]
+        elif producer is not None:
+            epoch, last = producer.epoch, producer.batches[-1].last_sequence if producer.batches else -1
+        else:
+            # A forgotten producer may continue. In a log that never had a record there is nothing to continue.
+            if self.end_offset == 0 and batch.base_sequence != 0:
+                raise Refused(
+                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {batch.producer_id}: sequence {batch.base_sequence} is not the first of this log",
+                )
+            return
         if batch.producer_epoch < epoch:
-            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{who}: the last seen epoch is {epoch}")
+            self._check_epoch(batch, epoch)
         if batch.producer_epoch > epoch:
             if batch.base_sequence != 0:
                 raise Refused(
-                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: a new epoch begins at 0, not {batch.base_sequence}"
+                    Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"{_name(batch)}: a new epoch begins at 0, not {batch.base_sequence}",
                 )
             return
         if last != -1 and batch.base_sequence != (last + 1) & SEQUENCE_MAX:
             raise Refused(
-                Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: sequence {batch.base_sequence} does not follow {last}"
+                Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{_name(batch)}: sequence {batch.base_sequence} does not follow {last}",
             )
         if last == -1 and batch.base_sequence != 0:
-            raise Refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: sequence {batch.base_sequence} is not the first")
+            raise Refused(
+                Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{_name(batch)}: sequence {batch.base_sequence} is not the first",
+            )
+
+    def _check_epoch(self, batch: WalkedBatch, epoch: int) -> None:
+        if batch.producer_epoch < epoch:
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{_name(batch)}: the last seen epoch is {epoch}")
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def has_ongoing_txn(self, producer_id: int, epoch: int) -> bool:
+        """True if the producer has an open transaction of this epoch here."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.txn_first_offset >= 0 and producer.epoch == epoch
+
+    def find_unverified(self, batch: BatchHeader) -> UnverifiedProducer | None:
+        """Returns the producer of a batch that would begin a transaction here. Returns None for any other batch, and
+        for a batch that is in the log already."""
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        if not batch.is_transactional or producer_id < 0 or self.has_ongoing_txn(producer_id, epoch):
+            return None
+        producer = self._producers.get(producer_id)
+        if (
+            producer is not None
+            and producer.epoch == epoch
+            and producer.find_batch(batch.base_sequence, batch.last_sequence) is not None
+        ):
+            return None
+        return UnverifiedProducer(producer_id, epoch, batch.base_sequence)
+
+    def begin_verification(self, producer: UnverifiedProducer, moves_epoch: bool) -> VerificationGuard:
+        """Returns a guard with which the producer may begin a transaction. `end_verification` has to follow in any
+        case."""
+        return self._guards.begin(producer, moves_epoch)
+
+    def end_verification(self, guard: VerificationGuard) -> None:
+        """Gives back a guard."""
+        self._guards.end(guard)
+
+    def _check_transaction(
+        self,
+        batch: WalkedBatch,
+        producer: ProducerStateEntry | None,
+        begun: bool,
+        guard: VerificationGuard | None,
+    ) -> None:
+        """Checks that the batch goes on with the open transaction of its producer, or may begin one. `begun`: an
+        earlier batch of the same request began it."""
+        open_epoch = producer.epoch if producer is not None and producer.txn_first_offset >= 0 else -1
+        if not batch.attributes & TRANSACTIONAL:
+            if begun or open_epoch >= 0:
+                raise Refused(Code.INVALID_TXN_STATE, f"{_name(batch)}: a record outside of its open transaction")
+        elif open_epoch >= 0:
+            if batch.producer_epoch > open_epoch:
+                why = f"{_name(batch)}: the transaction of epoch {open_epoch} is still open here"
+                raise Refused(Code.INVALID_TXN_STATE, why)
+        elif not begun and not self._guards.is_valid(guard, batch.producer_id, batch.producer_epoch):
+            why = f"{_name(batch)}: the partition is not known to belong to its transaction"
+            raise Refused(Code.INVALID_TXN_STATE, why)
+
+    def _check_begins(self, batch: WalkedBatch, producer: ProducerStateEntry | None, guard: VerificationGuard) -> None:
+        """Checks that no other batch has to begin the transaction."""
+        is_open = producer is not None and producer.txn_first_offset >= 0
+        if is_open or not self._guards.is_valid(guard, batch.producer_id, batch.producer_epoch):
+            return
+        expected = 0 if guard.moves_epoch and (producer is None or not producer.batches) else guard.lowest_sequence
+        if batch.base_sequence > expected:
+            raise Refused(
+                Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{_name(batch)}: the transaction begins with sequence {expected}, not {batch.base_sequence}",
+            )
+
+    def is_marker_due(self, marker: TransactionMarker) -> bool:
+        """Returns True if the marker has to be written; False if it is in the log and changed all that it can change.
+        In either case no guard of the producer is valid any longer.
+
+        Raises `Refused`: INVALID_PRODUCER_EPOCH for a marker of an earlier epoch, or of an earlier transaction of a
+        producer whose epoch moves with each transaction (KIP-890). TRANSACTION_COORDINATOR_FENCED for a marker of a
+        coordinator that was replaced.
+        """
+        producer = self._producers.get(marker.producer_id)
+        if producer is None:
+            self._guards.invalidate(marker.producer_id)
+            return True
+        is_open = producer.txn_first_offset >= 0
+        who = f"marker of producer {marker.producer_id} epoch {marker.producer_epoch}"
+        if marker.producer_epoch < producer.epoch:
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{who}: the last seen epoch is {producer.epoch}")
+        if marker.producer_epoch == producer.epoch and marker.moves_epoch and is_open:
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{who}: a later transaction is open in this epoch")
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            why = f"{who}: coordinator epoch {marker.coordinator_epoch} is below {producer.coordinator_epoch}"
+            raise Refused(Code.TRANSACTION_COORDINATOR_FENCED, why)
+        self._guards.invalidate(marker.producer_id)
+        is_known = marker.producer_epoch == producer.epoch and marker.coordinator_epoch == producer.coordinator_epoch
+        return is_open or not is_known
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
@@ -285,17 +400,23 @@ class ProducerStates:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
         self._producers.move_to_end(batch.producer_id)
-        if len(producer.batches) == BATCHES_RETAINED:
-            del producer.batches[0]
-        producer.batches.append(
-            BatchMetadata(
-                batch.base_sequence, _last_sequence(batch), batch.base_offset, batch.last_offset, batch.max_timestamp
+        if batch.base_sequence >= 0:  # coordinators write without sequences
+            if len(producer.batches) == BATCHES_RETAINED:
+                del producer.batches[0]
+            producer.batches.append(
+                BatchMetadata(
+                    batch.base_sequence,
+                    _last_sequence(batch),
+                    batch.base_offset,
+                    batch.last_offset,
+                    batch.max_timestamp,
+                )
             )
-        )
         producer.timestamp, producer.last_seen_ms = batch.max_timestamp, now_ms
         if batch.attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
             producer.txn_first_offset = batch.base_offset
             self._ongoing_txns[batch.base_offset] = batch.producer_id
+            self._guards.invalidate(batch.producer_id)
 
     def end_transaction(self, marker: WalkedBatch, batch: Buffer, now_ms: int = UNSEEN) -> AbortedTxn | None:
         """Applies a control batch that is in the log since `now_ms`, with its bytes in `batch`.
@@ -304,7 +425,7 @@ class ProducerStates:
         transaction.
         """
         assert marker.attributes & CONTROL
-        commit, coordinator_epoch = _decode_marker(batch)
+        _, _, commit, coordinator_epoch, _ = decode_marker(batch)
         self.end_offset = marker.last_offset + 1
         producer = self._producers.get(marker.producer_id)
         if producer is None:
@@ -315,6 +436,7 @@ class ProducerStates:
         producer.coordinator_epoch = coordinator_epoch
         producer.timestamp, producer.last_seen_ms = marker.max_timestamp, now_ms
         self._producers.move_to_end(marker.producer_id)
+        self._guards.invalidate(marker.producer_id)
         first, producer.txn_first_offset = producer.txn_first_offset, -1
         if first < 0:
             return None
@@ -374,7 +496,7 @@ class ProducerStates:
         for entry in sorted(_decode_entries(data, where), key=_LAST_OFFSET):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, txn_first = entry
             producer = ProducerStateEntry(producer_id, epoch, [], timestamp, coordinator_epoch, txn_first)
-            if last_offset >= 0:
+            if last_offset >= 0 and last_sequence >= 0:
                 first_sequence = (last_sequence - delta) & SEQUENCE_MAX
                 producer.batches.append(
                     BatchMetadata(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
@@ -393,6 +515,8 @@ class ProducerStates:
         for batch in batches:
             producer = self._producers.get(batch.producer_id)
             if producer is None or producer.epoch != batch.producer_epoch or batch.attributes & CONTROL:
+                continue
+            if batch.base_sequence < 0:
                 continue
             if producer.batches and batch.last_offset < producer.batches[0].base_offset:
                 last = _last_sequence(batch)
@@ -425,17 +549,13 @@ class ProducerStates:
         )
 
 
-def _decode_marker(batch: Buffer) -> tuple[bool, int]:
-    """Returns (is it a commit, coordinator epoch) of an end-transaction marker. Raises `Corrupt` if the record is not
-    one."""
-    record = decode_records(batch)[0]
-    if record.key is None or record.value is None or len(record.key) < 4 or len(record.value) < 6:
-        raise Corrupt(f"control record at offset {record.offset} is not an end-transaction marker")
-    kind = _MARKER_KEY.unpack_from(record.key)[1]
-    return kind == _COMMIT, _MARKER_VALUE.unpack_from(record.value)[1]
+def _name(batch: WalkedBatch) -> str:
+    return f"producer {batch.producer_id} epoch {batch.producer_epoch}"
 
 
 def _last_sequence(batch: WalkedBatch) -> int:
+    if batch.base_sequence < 0:
+        return -1
     return (batch.base_sequence + batch.last_offset - batch.base_offset) & SEQUENCE_MAX
 
 

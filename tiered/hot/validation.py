@@ -1,7 +1,7 @@
 """Validates produced batches, and stamps them with offsets and leader epoch. The first fault raises `Refused`.
 
-Pure. Keeps I3 and I13, and I14 by refusing transactional batches. Works on the caller's buffer in place, and allocates
-nothing by a length that it read.
+Pure. Keeps I3 and I13. The rules for sequences and transactions are in producer_state.py. Works on the caller's buffer
+in place, and allocates nothing by a length that it read.
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ def validate_batches(
     config: TopicConfig,
     now_ms: int,
     check_each_record: bool,
+    from_coordinator: bool = False,
 ) -> Sequence[WalkedBatch]:
     """Returns the batches of `data`, stamped in place with offsets from `next_offset` on and with `leader_epoch`.
+
+    A coordinator of this broker may write markers, and batches of a producer without sequences.
 
     The first batch is stamped before it is walked, because its CRC does not cover the stamp. Therefore the usual
     request of one batch is walked once and has its offsets then. `check_each_record` also decodes every record, within
@@ -73,7 +76,7 @@ def validate_batches(
             or batch.producer_id >= 0
             or batch.attributes & (CODEC_MASK | TRANSACTIONAL)
         ):
-            _check_shape(batch, config)
+            _check_shape(batch, config, from_coordinator)
         if config.message_timestamp_type == "CreateTime":
             _check_times(batch, config, now_ms)
         if batch.attributes & CODEC_MASK:
@@ -111,7 +114,7 @@ def _validate_single(
     return batch
 
 
-def _check_shape(batch: WalkedBatch, config: TopicConfig) -> None:
+def _check_shape(batch: WalkedBatch, config: TopicConfig, from_coordinator: bool) -> None:
     if batch.size > config.max_message_bytes:
         _refuse(Code.MESSAGE_TOO_LARGE, batch, f"{batch.size} bytes, max.message.bytes is {config.max_message_bytes}")
     if batch.count != batch.last_offset - batch.base_offset + 1 or batch.count == 0:
@@ -119,17 +122,15 @@ def _check_shape(batch: WalkedBatch, config: TopicConfig) -> None:
         _refuse(Code.INVALID_RECORD, batch, f"{batch.count} records, but last offset delta {span}")
     if batch.attributes & CODEC_MASK > Codec.ZSTD:
         _refuse(Code.UNSUPPORTED_COMPRESSION_TYPE, batch, f"codec {batch.attributes & CODEC_MASK} is unknown")
-    if batch.attributes & CONTROL:
+    if batch.attributes & CONTROL and not from_coordinator:
         _refuse(Code.INVALID_RECORD, batch, "only the broker may write control batches")
     if batch.attributes & APPEND_TIME:
         _refuse(Code.INVALID_TIMESTAMP, batch, "the timestamp type of a produced batch must be CreateTime")
-    if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
+    has_sequence = batch.base_sequence >= 0 or from_coordinator
+    if batch.producer_id >= 0 and (batch.producer_epoch < 0 or not has_sequence):
         _refuse(Code.INVALID_RECORD, batch, "a producer id needs a sequence and an epoch")
     if batch.attributes & TRANSACTIONAL and batch.producer_id < 0:
         _refuse(Code.INVALID_RECORD, batch, "a transactional batch needs a producer id")
-    if batch.attributes & TRANSACTIONAL:
-        # Nothing could end the transaction, and the last stable offset would never advance.
-        _refuse(Code.INVALID_REQUEST, batch, "there is no transaction coordinator")
 
 
 def _check_times(batch: WalkedBatch, config: TopicConfig, now_ms: int) -> None:

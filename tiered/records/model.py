@@ -23,6 +23,8 @@ MAGIC_AT = 16
 CRC_AT = 17
 CRC_FROM = 21
 """The CRC-32C covers everything from the attributes on, so that a broker may set offset and leader epoch freely."""
+ATTRIBUTES_END = 23
+"""The last byte of the attributes, which has all that are in use, is before this position."""
 MIN_RECORD_BYTES = 7
 """Smallest record: length, attributes, timestamp and offset delta, key and value length, header count, one byte
 each."""

@@ -15,9 +15,13 @@ from tiered.cold.manifest import Manifest
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
+from tiered.hot.verification import UnverifiedProducer, VerificationGuard
 from tiered.ids import UNKNOWN_END, TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
-from tiered.ports import Clock
+from tiered.ports import Buffer, Clock
+from tiered.records.batch import decode_header
+from tiered.records.marker import TransactionMarker, encode_marker
+from tiered.records.model import ATTRIBUTES_END, HEADER_BYTES, TRANSACTIONAL
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
@@ -235,47 +239,68 @@ class LeaderReplica:
     # -- produce ------------------------------------------------------------------------------------------------------
 
     async def append(
-        self, data: bytearray | memoryview, *, acks: int = ACKS_ALL, timeout_ms: int = 30_000, deep: bool = False
+        self,
+        data: bytearray | memoryview,
+        *,
+        acks: int = ACKS_ALL,
+        timeout_ms: int = 30_000,
+        deep: bool = False,
+        guard: VerificationGuard | None = None,
     ) -> LogAppendInfo:
         """Appends one or more produced batches, and stamps them in place. With acks=all, returns once they are
         committed, which includes an fsync if the topic has `flush=ack`. Returns in the same turn of the event loop if
         this replica is alone in the ISR and needs no fsync. Waits first until a loss is reported.
 
-        Raises `Refused`: the codes of `validate_batches`, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS,
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR (full or failed disk), REQUEST_TIMED_OUT (the records are
-        in the log and may still be committed).
+        A batch that begins a transaction needs a `guard` of `begin_verification`, which the coordinator has confirmed.
+
+        Raises `Refused`: the codes of `validate_batches`, INVALID_TXN_STATE, NOT_LEADER_OR_FOLLOWER,
+        NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR (full or failed disk),
+        REQUEST_TIMED_OUT (the records are in the log and may still be committed).
         """
         if self._loss_reported is not None:
             timeout_ms = await self._wait_loss_reported_within(timeout_ms)
-        appended = self.append_now(data, acks, deep)
+        appended = self.append_now(data, acks, deep, guard)
         end = appended.last_offset + 1
         if acks == ACKS_ALL and not self.is_committed(end):
             await self.wait_committed(end, timeout_ms)
         return appended
 
-    def append_now(self, data: bytearray | memoryview, acks: int, deep: bool = False) -> LogAppendInfo:
+    def append_now(
+        self,
+        data: bytearray | memoryview,
+        acks: int,
+        deep: bool = False,
+        guard: VerificationGuard | None = None,
+        *,
+        from_coordinator: bool = False,
+    ) -> LogAppendInfo:
         """Validates the batches, stamps them in place and writes them, without waiting. With acks=all, `is_committed`
-        then tells whether they are committed, and `wait_committed` waits for it. Raises `Refused` like `append`, but
-        never REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported."""
+        then tells whether they are committed, and `wait_committed` waits for it. `from_coordinator`: a coordinator of
+        this broker writes on behalf of a producer, without sequences. Raises `Refused` like `append`, but never
+        REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported."""
+        self._check_takes_appends(acks)
+        appended = self._write(data, deep, guard, from_coordinator)
+        if not self.log.synced_entry.fsynced_only:
+            self._advance(appended.last_offset + 1)
+        if self.reads.end_listeners:
+            self.reads.end_listeners.notify()
+        return appended
+
+    def _check_takes_appends(self, acks: int) -> None:
+        """Raises `Refused` if no append with these acks may be made now."""
         if self.reads.stop_error is not None:
             raise self.reads.stop_error
         if self._loss_reported is not None:
             why = f"records of {self.tp} may be lost, and the loss is not in the metadata log yet: retry"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
-        config = self.log.config
         if acks == ACKS_ALL:
             self._require_controller_contact()
-            if not self.state.has_min_isr(config.min_insync_replicas):
-                why = f"{self.tp} has fewer than {config.min_insync_replicas} in-sync replicas: {len(self.state.isr)}"
+            minimum = self.log.config.min_insync_replicas
+            if not self.state.has_min_isr(minimum):
+                why = f"{self.tp} has fewer than {minimum} in-sync replicas: {len(self.state.isr)}"
                 raise Refused(Code.NOT_ENOUGH_REPLICAS, why)
         elif acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
-        appended = self._write(data, deep)
-        if not self.log.synced_entry.fsynced_only:
-            self._advance(self.log.end_offset)
-        if self.reads.end_listeners:
-            self.reads.end_listeners.notify()
-        return appended
 
     def _require_controller_contact(self) -> None:
         """Raises `Refused` if another broker may lead the partition by now (R6)."""
@@ -310,13 +335,72 @@ class LeaderReplica:
         except Unavailable as error:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"the fsync of {self.tp} failed: {error}") from None
 
-    def _write(self, data: bytearray | memoryview, deep: bool) -> LogAppendInfo:
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def needs_verification(self, records: Buffer) -> UnverifiedProducer | None:
+        """Returns the producer of produced records if they would begin a transaction here: its coordinator has to
+        confirm first that the partition belongs to the transaction. Looks at the first batch only, as a produce request
+        has one for each partition. Records that are no batch need no verification: `append_now` refuses them."""
+        if len(records) < HEADER_BYTES or not records[ATTRIBUTES_END - 1] & TRANSACTIONAL:
+            return None
+        try:
+            head = decode_header(records)
+        except Corrupt:
+            return None
+        return self.log.producers.find_unverified(head)
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int = 0, *, moves_epoch: bool = False
+    ) -> VerificationGuard:
+        """Returns a guard with which the producer may begin a transaction once its coordinator has confirmed it.
+        `end_verification` has to follow in any case. `moves_epoch`: the producer gets a new epoch with each
+        transaction."""
+        producer = UnverifiedProducer(producer_id, producer_epoch, base_sequence)
+        return self.log.producers.begin_verification(producer, moves_epoch)
+
+    def end_verification(self, guard: VerificationGuard) -> None:
+        """Gives back a guard, used or not."""
+        self.log.producers.end_verification(guard)
+
+    async def append_marker(self, marker: TransactionMarker, *, timeout_ms: int = 30_000) -> None:
+        """Ends the transaction of a producer here: writes the marker unless it is in the log already. Returns once the
+        marker is committed. A repeated call changes nothing.
+
+        Raises `Refused` like `append` with acks=all, and INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED for a
+        marker that is too late.
+        """
+        if self._loss_reported is not None:
+            timeout_ms = await self._wait_loss_reported_within(timeout_ms)
+        end = self.append_marker_now(marker)
+        if not self.is_committed(end):
+            await self.wait_committed(end, timeout_ms)
+
+    def append_marker_now(self, marker: TransactionMarker) -> int:
+        """Writes the marker unless it is in the log already, without waiting. Returns the offset below which all
+        records have to be committed before the marker is. Raises `Refused` like `append_marker`, but never
+        REQUEST_TIMED_OUT."""
+        self._check_takes_appends(ACKS_ALL)
+        if not self.log.producers.is_marker_due(marker):
+            return self.log.end_offset
+        data = encode_marker(marker, self._clock.wall_ms())
+        return self.append_now(data, ACKS_ALL, from_coordinator=True).last_offset + 1
+
+    # -- the log ------------------------------------------------------------------------------------------------------
+
+    def _write(
+        self, data: bytearray | memoryview, deep: bool, guard: VerificationGuard | None, from_coordinator: bool
+    ) -> LogAppendInfo:
         disk, hot = self._disk, self.log
         if disk.dead is not None:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"the data directory failed: {disk.dead.why}")
         try:
             appended = hot.append(
-                data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), check_each_record=deep
+                data,
+                leader_epoch=self.state.leader_epoch,
+                now_ms=self._clock.wall_ms(),
+                check_each_record=deep,
+                guard=guard,
+                from_coordinator=from_coordinator,
             )
         except Refused as refused:
             disk.on_append_refused(refused, hot)

@@ -11,14 +11,19 @@ from tiered.ports import FileSlice
 RecordBytes = bytes | FileSlice
 
 
+AbortedTxns = tuple[tuple[int, int], ...]
+"""Aborted transactions as a reply names them: (producer id, first offset), sorted by offset."""
+
+
 class ReadResult(NamedTuple):
     """Whole batches, starting with the one that holds the requested offset, or none. A `FileSlice` is sent without a
-    copy."""
+    copy. A read_committed reader leaves out the records of `aborted_txns`; each ends with a marker in the log."""
 
     data: RecordBytes
     high_watermark: int
     log_start_offset: int
     last_stable_offset: int
+    aborted_txns: AbortedTxns = ()
 
     @property
     def size(self) -> int:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.producer_state import IDLE_MS, AbortedTxn, ProducerLimits, ProducerStates, decode_aborted_txns
-from tiered.records.batch import encode_batch
+from tiered.hot.verification import UnverifiedProducer
+from tiered.records.batch import stamp
+from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
 from tiered.records.native import walk
 
@@ -30,8 +32,10 @@ def walked_batch(
 def apply_batches(*batches: WalkedBatch) -> ProducerStates:
     states = ProducerStates(1)
     for batch in batches:
-        assert not states.find_duplicates([batch], NOW)
+        guard = states.begin_verification(UnverifiedProducer(batch.producer_id, batch.producer_epoch), False)
+        assert not states.find_duplicates([batch], NOW, guard)
         states.apply(batch, NOW)
+        states.end_verification(guard)
     states.check()
     return states
 
@@ -145,13 +149,11 @@ def test_damaged_snapshot_is_refused(flip: int) -> None:
 
 def marker(offset: int, *, commit: bool, producer: int = 7) -> tuple[WalkedBatch, bytes]:
     """Returns a control batch at `offset`, as the transaction coordinator writes it."""
-    record = (NOW, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 3), ())
-    data = encode_batch(
-        [record], base_offset=offset, producer_id=producer, producer_epoch=0, transactional=True, control=True
-    )
+    data = encode_marker(TransactionMarker(producer, 0, commit, 3), NOW)
+    stamp(data, 0, offset, 0)
     found = walk(data).batches[0]
     assert found.attributes & CONTROL
-    return found, data
+    return found, bytes(data)
 
 
 def test_open_transaction_holds_the_stable_offset_until_its_marker_commits() -> None:

@@ -77,13 +77,6 @@ def test_invalid_header_field_has_its_error_code(at: int, form: str, value: int,
     assert refusal(set_header_field(batch(0, 2), at, form, value), message_timestamp_before_max_ms=2000) is code
 
 
-def test_transactional_batch_is_refused() -> None:
-    data = bytearray(
-        encode_batch([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    )
-    assert refusal(data) is Code.INVALID_REQUEST
-
-
 def test_producer_id_without_a_sequence_is_refused() -> None:
     assert (
         refusal(bytearray(encode_batch([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0)))

@@ -218,13 +218,13 @@ class DelayedFetch:
         if fetched is None:
             assert isinstance(replica, LeaderReads), "a follower replica reads its own disk only"
             return self._read_cold(place, replica, offset, most)
-        data, high_watermark, log_start, stable = fetched
+        data, high_watermark, log_start, stable, aborted = fetched
         size = data.length if isinstance(data, FileSlice) else len(data)
         if size > most and self._total_bytes:
-            self._is_truncated, data, size = True, b"", 0
+            self._is_truncated, data, size, aborted = True, b"", 0, ()
         self._total_bytes += size
         self._bytes_left -= size
-        found = PartitionResult(replica.partition, 0, high_watermark, stable, log_start, data)
+        found = PartitionResult(replica.partition, 0, high_watermark, stable, log_start, data, aborted_txns=aborted)
         if shared is not None and size:
             shared[replica, offset, committed] = found, size
         return found

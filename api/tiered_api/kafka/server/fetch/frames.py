@@ -11,6 +11,7 @@ from struct import Struct, error
 from typing import NamedTuple
 
 from tiered.ports import File, FileSlice
+from tiered.replication.read_result import AbortedTxns
 from tiered_api.kafka.protocol.primitives import Malformed, read_varint, skip_tags, tag_count, varint
 from tiered_api.kafka.server.produce.frames import read_compact_text, read_text
 
@@ -75,7 +76,8 @@ class ParsedFetch(NamedTuple):
 
 class PartitionResult(NamedTuple):
     """The result of one partition. `tags` are its tagged fields in flexible versions. `preferred_read_replica` is the
-    broker that the consumer should read from instead (version 11 and above)."""
+    broker that the consumer should read from instead (version 11 and above). Only read_committed readers get
+    `aborted_txns`."""
 
     partition: int
     code: int = 0
@@ -85,6 +87,7 @@ class PartitionResult(NamedTuple):
     data: Part = b""
     tags: bytes = b"\0"
     preferred_read_replica: int = -1
+    aborted_txns: AbortedTxns = ()
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
@@ -222,6 +225,11 @@ _P4 = Struct(">ihqqii")
 _P5 = Struct(">ihqqqii")
 _P11 = Struct(">ihqqqiii")
 _P12 = Struct(">ihqqqBi")
+_OFFSETS = Struct(">ihqqq")
+_OFFSETS_V4 = Struct(">ihqq")
+_ABORTED = Struct(">qq")
+_ABORTED_V12 = Struct(">qqB")
+"""With the count of its tagged fields."""
 _EMPTY = b"\1\0"
 """No record bytes, and no tagged fields."""
 _HEADS = {4: Struct(">iii"), 7: Struct(">iiihi"), 12: Struct(">iiBihi")}
@@ -241,8 +249,8 @@ def encode_response(
 ) -> list[Part]:
     """Returns the whole reply for `count` topics, from its length field on. `tags` are its own tagged fields.
 
-    Bytes from `encode_empty` may stand for a partition. There are no aborted transactions: a read_committed reader gets
-    an empty list of them, others get null.
+    Bytes from `encode_empty` may stand for a partition. A read_committed reader gets a list of aborted transactions,
+    which may be empty; others get null.
     """
     flexible = version >= FLEXIBLE_FROM
     pieces: list[Part] = []
@@ -288,12 +296,15 @@ def encode_single_response(
     version: int, correlation_id: int, echo: bytes, found: PartitionResult, read_committed: bool
 ) -> list[Part]:
     """Returns the reply to a request for one partition, in a flexible version."""
-    index, code, high_watermark, stable, log_start, data, _, preferred = found
+    index, code, high_watermark, stable, log_start, data, _, preferred, aborted = found
     if isinstance(data, FileSlice) and data.length <= COPIED_BYTES:
         data = _read_slice(data)
     size = data.length if isinstance(data, FileSlice) else len(data)
     length, head = varint(size + 1), _HEADS[12]
-    row = _P12.pack(index, code, high_watermark, stable, log_start, read_committed, preferred)
+    if aborted:
+        row = _encode_with_aborted(12, found)
+    else:
+        row = _P12.pack(index, code, high_watermark, stable, log_start, read_committed, preferred)
     whole = head.size - 4 + len(echo) + len(row) + len(length) + size + 5
     start = head.pack(whole, correlation_id, 0, 0, 0, 0)
     if isinstance(data, FileSlice):
@@ -347,12 +358,31 @@ def _encode_header(version: int, correlation_id: int, size: int, code: int) -> b
 
 
 def _encode_partition(version: int, found: PartitionResult, size: int, read_committed: bool) -> bytes:
-    index, code, high_watermark, stable, log_start, _, _, preferred = found
+    index, code, high_watermark, stable, log_start, _, _, preferred, aborted = found
+    if aborted:
+        return _encode_with_aborted(version, found) + (
+            varint(size + 1) if version >= FLEXIBLE_FROM else _INT.pack(size)
+        )
     if version >= FLEXIBLE_FROM:
         return _P12.pack(index, code, high_watermark, stable, log_start, read_committed, preferred) + varint(size + 1)
-    aborted = 0 if read_committed else -1
+    count = 0 if read_committed else -1
     if version >= RACK_FROM:
-        return _P11.pack(index, code, high_watermark, stable, log_start, aborted, preferred, size)
+        return _P11.pack(index, code, high_watermark, stable, log_start, count, preferred, size)
     if version >= 5:
-        return _P5.pack(index, code, high_watermark, stable, log_start, aborted, size)
-    return _P4.pack(index, code, high_watermark, stable, aborted, size)
+        return _P5.pack(index, code, high_watermark, stable, log_start, count, size)
+    return _P4.pack(index, code, high_watermark, stable, count, size)
+
+
+def _encode_with_aborted(version: int, found: PartitionResult) -> bytes:
+    """Returns a partition with aborted transactions, up to the length of its records."""
+    index, code, high_watermark, stable, log_start, _, _, preferred, aborted = found
+    preferred_bytes = _INT.pack(preferred) if version >= RACK_FROM else b""
+    if version >= FLEXIBLE_FROM:
+        head = _OFFSETS.pack(index, code, high_watermark, stable, log_start) + varint(len(aborted) + 1)
+        return b"".join((head, *[_ABORTED_V12.pack(*each, 0) for each in aborted], preferred_bytes))
+    if version >= 5:
+        head = _OFFSETS.pack(index, code, high_watermark, stable, log_start)
+    else:
+        head = _OFFSETS_V4.pack(index, code, high_watermark, stable)
+    rows = [_ABORTED.pack(*each) for each in aborted]
+    return b"".join((head, _INT.pack(len(aborted)), *rows, preferred_bytes))

@@ -137,12 +137,12 @@ class FetchHandler:
                 return None
             if fetched is None:
                 return None
-            data, high_watermark, log_start, stable = fetched
+            data, high_watermark, log_start, stable, aborted = fetched
             size = data.length if isinstance(data, FileSlice) else len(data)
             if not 0 < size <= limit:
                 return None
             left -= size
-            results.append(PartitionResult(index, 0, high_watermark, stable, log_start, data))
+            results.append(PartitionResult(index, 0, high_watermark, stable, log_start, data, aborted_txns=aborted))
         if most - left < request.min_bytes:
             return None
         self.context.fetched_bytes += most - left
