@@ -23,6 +23,12 @@ QUICK = {
 }
 """Settings of both brokers with short timeouts: a dead member is removed after a second or two."""
 
+THEIRS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "transaction.state.log.num.partitions": "4",
+}
+"""Settings of Kafka alone."""
+
 OURS = {
     "log.retention.check.interval.ms": "500",
     "remote.log.manager.task.interval.ms": "500",
@@ -70,7 +76,7 @@ class ApacheKafka:
     name = "peer"
 
     def __init__(self) -> None:
-        self.peer = Peer(QUICK)
+        self.peer = Peer(QUICK | THEIRS)
         self.peer.start()
         self.address = self.peer.address
 

@@ -115,31 +115,44 @@ def _all_assignors_but(assignor: str) -> tuple[str, ...]:
 CONSUMER = frozenset({"assign", "static", "times", "null headers", "double headers", "watch"})
 ADMIN = frozenset({"topics", "groups", "delete records"})
 CONFIGS = frozenset({"configs", "describe group", "group offsets"})
+TRANSACTIONS = frozenset({"transactions", "fenced generations", "ends by isolation"})
+JAVA = CONSUMER | TRANSACTIONS | {"resumed transactions"}
 
 KINDS = (
-    ClientKind("confluent", _python("confluent"), CONSUMER | ADMIN | CONFIGS, assignors=_all_assignors_but("sticky")),
-    ClientKind("aiokafka", _python("aio"), CONSUMER | ADMIN, assignors=_all_assignors_but("cooperative-sticky")),
-    ClientKind("kafka-python", _python("kafka_python"), (CONSUMER | ADMIN | CONFIGS) - {"null headers"}),
+    ClientKind(
+        "confluent",
+        _python("confluent"),
+        CONSUMER | ADMIN | CONFIGS | TRANSACTIONS,
+        assignors=_all_assignors_but("sticky"),
+    ),
+    ClientKind(
+        "aiokafka",
+        _python("aio"),
+        CONSUMER | ADMIN | TRANSACTIONS - {"fenced generations"},
+        assignors=_all_assignors_but("cooperative-sticky"),
+    ),
+    ClientKind("kafka-python", _python("kafka_python"), (CONSUMER | ADMIN | CONFIGS | TRANSACTIONS) - {"null headers"}),
     ClientKind(
         "kafkajs",
         _kafkajs,
-        ADMIN | {"times", "double headers", "describe group", "group offsets"},
+        ADMIN | {"times", "double headers", "describe group", "group offsets", "transactions"},
         codecs=("none", "gzip"),
         assignors=("round-robin",),
         needs=("node", "npm"),
     ),
-    ClientKind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), CONSUMER, java=True),
-    ClientKind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), CONSUMER, java=True),
+    ClientKind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), JAVA, java=True),
+    ClientKind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), JAVA, java=True),
+    ClientKind("java-3.9", lambda: _java(DRIVERS / "java" / "pom-3.9.xml"), JAVA, java=True),
 )
 
 
-def kinds(*can: str, few: bool = False) -> list[Any]:
-    """Returns parameters: the clients with all these abilities. Without `make compat` only those in Python; with `few`
-    Java's newest."""
+def kinds(*can: str, few: bool = False, slow: tuple[str, ...] = ()) -> list[Any]:
+    """Returns parameters: the clients with all these abilities. Without `make compat` only those in Python but the
+    `slow` ones; with `few` Java's newest."""
     found = []
     for kind in KINDS:
         quick = kind.name in ("confluent", "aiokafka", "kafka-python") or (few and kind.name == "java-4.2")
-        if set(can) <= kind.features and (ALL or quick):
+        if set(can) <= kind.features and (ALL or (quick and kind.name not in slow)):
             found.append(pytest.param(kind, id=kind.name, marks=skip_marks(kind)))
     return found
 

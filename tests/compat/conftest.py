@@ -17,6 +17,8 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from tests.compat.brokers import CompatBroker, run_broker
 from tests.compat.client import DriverClient
 from tests.compat.clients import KINDS, ClientKind
+from tests.peer.wire import Wire
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 WANTED = {"": ("ours",), "all": ("ours", "peer")}
 CHOICE = os.environ.get("COMPAT", "")
@@ -26,6 +28,9 @@ BROKERS = [
 ]
 NUMBERS = itertools.count(1)
 LED_SECONDS = 60.0
+TRANSACTION_APIS = {22, 24, 25, 26, 28}
+Clients = Callable[[ClientKind], DriverClient]
+"""Starter of the clients that many tests share."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -96,6 +101,15 @@ def wait_led(admin: AdminClient, topic: str, partitions: int) -> None:
                 raise
         else:
             return
+
+
+@pytest.fixture(scope="session")
+def transactions(broker: CompatBroker) -> None:
+    """Skips the tests of transactions if the broker does not serve them yet."""
+    with Wire(broker.address) as wire:
+        served = {each.api_key for each in wire.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).api_keys}
+    if not served >= TRANSACTION_APIS:
+        pytest.skip("this broker does not serve transactions yet")
 
 
 @pytest.fixture

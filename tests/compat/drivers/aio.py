@@ -45,6 +45,7 @@ class AiokafkaDriver:
     def __init__(self, address: str) -> None:
         self.address = address
         self.producers: dict[str, AIOKafkaProducer] = {}
+        self.transactional: dict[str, AIOKafkaProducer] = {}
         self.consumer: AIOKafkaConsumer | None = None
         self._admin: AIOKafkaAdminClient | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -78,10 +79,11 @@ class AiokafkaDriver:
         codec: str = "none",
         idempotent: bool = False,
         linger_ms: int = 5,
+        producer: str = "",
     ) -> list[Any]:
-        producer = await self._producer(acks, codec, idempotent, linger_ms)
+        sender = self.transactional.get(producer) or await self._producer(acks, codec, idempotent, linger_ms)
         futures = [
-            await producer.send(
+            await sender.send(
                 topic,
                 value=unpack(each.get("v")),
                 key=unpack(each.get("k")),
@@ -95,7 +97,13 @@ class AiokafkaDriver:
         return [[each.partition, each.offset] if each else None for each in placed]
 
     async def do_open(
-        self, group: str, assignor: str = "range", instance: str = "", session_ms: int = 6000, reset: str = "earliest"
+        self,
+        group: str,
+        assignor: str = "range",
+        instance: str = "",
+        session_ms: int = 6000,
+        reset: str = "earliest",
+        isolation: str = "read_uncommitted",
     ) -> None:
         self.consumer = AIOKafkaConsumer(
             bootstrap_servers=self.address,
@@ -109,6 +117,7 @@ class AiokafkaDriver:
             max_partition_fetch_bytes=LARGEST,
             fetch_max_wait_ms=100,
             metadata_max_age_ms=1000,
+            isolation_level=isolation,
         )
         await self.consumer.start()
 
@@ -162,6 +171,25 @@ class AiokafkaDriver:
             await asyncio.gather(reader, return_exceptions=True)
         await self._open().stop()
         self.consumer, self._reader = None, None
+
+    async def do_txn_init(self, producer: str, name: str = "", timeout_ms: int = 60_000) -> None:
+        self.transactional[producer] = AIOKafkaProducer(
+            bootstrap_servers=self.address, transactional_id=name or producer, transaction_timeout_ms=timeout_ms
+        )
+        await self.transactional[producer].start()
+
+    async def do_txn_begin(self, producer: str) -> None:
+        await self.transactional[producer].begin_transaction()
+
+    async def do_txn_offsets(self, producer: str, offsets: list[list[Any]]) -> None:
+        wanted = {TopicPartition(each[0], each[1]): each[2] for each in offsets}
+        await self.transactional[producer].send_offsets_to_transaction(wanted, self._open()._group_id)
+
+    async def do_txn_commit(self, producer: str) -> None:
+        await self.transactional[producer].commit_transaction()
+
+    async def do_txn_abort(self, producer: str) -> None:
+        await self.transactional[producer].abort_transaction()
 
     async def _read(self, consumer: AIOKafkaConsumer) -> None:
         while True:

@@ -34,7 +34,9 @@ class ConfluentDriver:
     def __init__(self, address: str) -> None:
         self.servers = {"bootstrap.servers": address, "log_level": 0}
         self.producers: dict[str, Any] = {}
+        self.transactional: dict[str, Any] = {}
         self.consumer: Any = None
+        self.kept: Any = None
         self.admin = of_admin.AdminClient(self.servers)
 
     def _producer(self, acks: str, codec: str, idempotent: bool, linger_ms: int) -> Any:
@@ -53,15 +55,16 @@ class ConfluentDriver:
         codec: str = "none",
         idempotent: bool = False,
         linger_ms: int = 5,
+        producer: str = "",
     ) -> list[Any]:
-        producer = self._producer(acks, codec, idempotent, linger_ms)
+        sender = self.transactional.get(producer) or self._producer(acks, codec, idempotent, linger_ms)
         placed: list[Any] = [None] * len(records)
 
         def on_delivery(number: int, error: Any, message: Any) -> None:
-            placed[number] = kafka.KafkaException(error) if error else [message.partition(), message.offset()]
+            placed[number] = error or [message.partition(), message.offset()]
 
         for number, each in enumerate(records):
-            producer.produce(
+            sender.produce(
                 topic,
                 value=unpack(each.get("v")),
                 key=unpack(each.get("k")),
@@ -70,15 +73,25 @@ class ConfluentDriver:
                 headers=headers_of(each),
                 on_delivery=functools.partial(on_delivery, number),
             )
-            producer.poll(0)
-        assert producer.flush(90) == 0, "not all were acknowledged"
+            sender.poll(0)
+        try:
+            assert sender.flush(90) == 0, "not all were acknowledged"
+        except SystemError as error:
+            # 2.16 calls back while a fatal error is on its way up; the interpreter refuses that, and names the error.
+            raise (error.__cause__ or error) from None
         for each in placed:
-            if isinstance(each, Exception):
-                raise each
+            if isinstance(each, kafka.KafkaError):
+                raise kafka.KafkaException(each)
         return placed
 
     def do_open(
-        self, group: str, assignor: str = "range", instance: str = "", session_ms: int = 6000, reset: str = "earliest"
+        self,
+        group: str,
+        assignor: str = "range",
+        instance: str = "",
+        session_ms: int = 6000,
+        reset: str = "earliest",
+        isolation: str = "read_uncommitted",
     ) -> None:
         settings = {
             "group.id": group,
@@ -91,6 +104,7 @@ class ConfluentDriver:
             "fetch.wait.max.ms": 100,
             "topic.metadata.refresh.interval.ms": 1000,
             "allow.auto.create.topics": False,
+            "isolation.level": isolation,
             **({"group.instance.id": instance} if instance else {}),
         }
         self.consumer = kafka.Consumer({**self.servers, **settings})
@@ -146,6 +160,28 @@ class ConfluentDriver:
     def do_leave(self) -> None:
         self._open().close()
         self.consumer = None
+
+    def do_txn_init(self, producer: str, name: str = "", timeout_ms: int = 60_000) -> None:
+        settings = {"transactional.id": name or producer, "transaction.timeout.ms": timeout_ms}
+        more = {"message.timeout.ms": timeout_ms, "linger.ms": 0}
+        self.transactional[producer] = kafka.Producer({**self.servers, **settings, **more})
+        self.transactional[producer].init_transactions(SECONDS)
+
+    def do_txn_begin(self, producer: str) -> None:
+        self.transactional[producer].begin_transaction()
+
+    def do_txn_keep_member(self) -> None:
+        self.kept = self._open().consumer_group_metadata()
+
+    def do_txn_offsets(self, producer: str, offsets: list[list[Any]], kept: bool = False) -> None:
+        member = self.kept if kept else self._open().consumer_group_metadata()
+        self.transactional[producer].send_offsets_to_transaction(places(offsets), member, SECONDS)
+
+    def do_txn_commit(self, producer: str) -> None:
+        self.transactional[producer].commit_transaction(SECONDS)
+
+    def do_txn_abort(self, producer: str) -> None:
+        self.transactional[producer].abort_transaction(SECONDS)
 
     def poll(self) -> bool:
         if self.consumer is None:

@@ -50,7 +50,9 @@ class KafkaPythonDriver:
     def __init__(self, address: str) -> None:
         self.address = address
         self.producers: dict[str, KafkaProducer] = {}
+        self.transactional: dict[str, KafkaProducer] = {}
         self.consumer: KafkaConsumer | None = None
+        self.kept: Any = None
         self._admin: KafkaAdminClient | None = None
 
     @property
@@ -66,9 +68,10 @@ class KafkaPythonDriver:
         codec: str = "none",
         idempotent: bool = False,
         linger_ms: int = 5,
+        producer: str = "",
     ) -> list[Any]:
         name = f"{acks}/{codec}/{idempotent}/{linger_ms}"
-        if name not in self.producers:
+        if not producer and name not in self.producers:
             self.producers[name] = KafkaProducer(
                 bootstrap_servers=self.address,
                 acks=acks if acks == "all" else int(acks),
@@ -78,8 +81,9 @@ class KafkaPythonDriver:
                 max_request_size=LARGEST,
                 delivery_timeout_ms=60_000,
             )
+        sender = self.transactional.get(producer) or self.producers[name]
         futures = [
-            self.producers[name].send(
+            sender.send(
                 topic,
                 value=unpack(each.get("v")),
                 key=unpack(each.get("k")),
@@ -93,7 +97,13 @@ class KafkaPythonDriver:
         return [[each.partition, each.offset] for each in placed]
 
     def do_open(
-        self, group: str, assignor: str = "range", instance: str = "", session_ms: int = 6000, reset: str = "earliest"
+        self,
+        group: str,
+        assignor: str = "range",
+        instance: str = "",
+        session_ms: int = 6000,
+        reset: str = "earliest",
+        isolation: str = "read_uncommitted",
     ) -> None:
         self.consumer = KafkaConsumer(
             bootstrap_servers=self.address,
@@ -108,6 +118,7 @@ class KafkaPythonDriver:
             fetch_max_wait_ms=100,
             metadata_max_age_ms=1000,
             allow_auto_create_topics=False,
+            isolation_level=isolation,
         )
 
     def _open(self) -> KafkaConsumer:
@@ -156,6 +167,32 @@ class KafkaPythonDriver:
     def do_leave(self) -> None:
         self._open().close(autocommit=False)
         self.consumer = None
+
+    def do_txn_init(self, producer: str, name: str = "", timeout_ms: int = 60_000) -> None:
+        self.transactional[producer] = KafkaProducer(
+            bootstrap_servers=self.address,
+            transactional_id=name or producer,
+            transaction_timeout_ms=timeout_ms,
+            delivery_timeout_ms=60_000,
+        )
+        self.transactional[producer].init_transactions()
+
+    def do_txn_begin(self, producer: str) -> None:
+        self.transactional[producer].begin_transaction()
+
+    def do_txn_keep_member(self) -> None:
+        self.kept = self._open().group_metadata()
+
+    def do_txn_offsets(self, producer: str, offsets: list[list[Any]], kept: bool = False) -> None:
+        wanted = {TopicPartition(each[0], each[1]): OffsetAndMetadata(each[2], "", -1) for each in offsets}
+        member = self.kept if kept else self._open().group_metadata()
+        self.transactional[producer].send_offsets_to_transaction(wanted, member)
+
+    def do_txn_commit(self, producer: str) -> None:
+        self.transactional[producer].commit_transaction()
+
+    def do_txn_abort(self, producer: str) -> None:
+        self.transactional[producer].abort_transaction()
 
     def poll(self) -> bool:
         if self.consumer is None:

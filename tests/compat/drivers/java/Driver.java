@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -17,6 +18,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -28,7 +30,7 @@ import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 
-/** The Java client under the orders of a test: the protocol of drivers/lines.py. Compiled and run with 2.8 and with 4.2. */
+/** The Java client under the orders of a test: the protocol of drivers/lines.py. Compiled and run with 2.8, 3.9 and 4.2. */
 public final class Driver {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String PACKAGE = "org.apache.kafka.clients.consumer.";
@@ -41,7 +43,9 @@ public final class Driver {
 
     private final String address;
     private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
+    private final Map<String, KafkaProducer<byte[], byte[]>> transactional = new HashMap<>();
     private KafkaConsumer<byte[], byte[]> consumer;
+    private ConsumerGroupMetadata kept;
 
     private Driver(String address) {
         this.address = address;
@@ -102,6 +106,14 @@ public final class Driver {
             case "times": return times(request.get("partitions"));
             case "ends": return ends(request.get("partitions"));
             case "leave": consumer.close(); consumer = null; break;
+            case "txn_init": transactional(request).initTransactions(); break;
+            case "txn_begin": transactional(request).beginTransaction(); break;
+            case "txn_keep_member": kept = consumer.groupMetadata(); break;
+            case "txn_offsets": sendOffsets(request); break;
+            case "txn_commit": transactional(request).commitTransaction(); break;
+            case "txn_abort": transactional(request).abortTransaction(); break;
+            case "txn_state": return transactionState(request);
+            case "txn_resume": resumeTransaction(request); break;
             default: throw new UnsupportedOperationException(name);
         }
         return JSON.nullNode();
@@ -147,7 +159,8 @@ public final class Driver {
         String codec = text(request, "codec", "none");
         String idempotent = text(request, "idempotent", "false");
         String linger = text(request, "linger_ms", "5");
-        KafkaProducer<byte[], byte[]> producer = producers.computeIfAbsent(
+        String name = text(request, "producer", "");
+        KafkaProducer<byte[], byte[]> producer = !name.isEmpty() ? transactional.get(name) : producers.computeIfAbsent(
                 acks + codec + idempotent + linger, key -> producer(acks, codec, idempotent, linger));
         String topic = request.get("topic").asText();
         List<Future<RecordMetadata>> sent = new ArrayList<>();
@@ -170,17 +183,85 @@ public final class Driver {
     }
 
     private KafkaProducer<byte[], byte[]> producer(String acks, String codec, String idempotent, String linger) {
-        Properties settings = new Properties();
-        settings.put("bootstrap.servers", address);
+        Properties settings = producerSettings();
         settings.put("acks", acks);
         settings.put("compression.type", codec);
         settings.put("enable.idempotence", idempotent);
         settings.put("linger.ms", linger);
+        return new KafkaProducer<>(settings);
+    }
+
+    private Properties producerSettings() {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", address);
         settings.put("max.request.size", "2000000");
         settings.put("delivery.timeout.ms", "60000");
         settings.put("key.serializer", BYTES + "Serializer");
         settings.put("value.serializer", BYTES + "Serializer");
-        return new KafkaProducer<>(settings);
+        return settings;
+    }
+
+    private KafkaProducer<byte[], byte[]> transactional(ObjectNode request) {
+        String name = request.get("producer").asText();
+        return transactional.computeIfAbsent(name, key -> {
+            Properties settings = producerSettings();
+            settings.put("transactional.id", text(request, "name", name));
+            settings.put("transaction.timeout.ms", text(request, "timeout_ms", "60000"));
+            return new KafkaProducer<>(settings);
+        });
+    }
+
+    private void sendOffsets(ObjectNode request) throws Exception {
+        Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+        for (JsonNode each : request.get("offsets")) {
+            TopicPartition at = new TopicPartition(each.get(0).asText(), each.get(1).asInt());
+            offsets.put(at, new OffsetAndMetadata(each.get(2).asLong()));
+        }
+        boolean old = "true".equals(text(request, "kept", "false"));
+        transactional(request).sendOffsetsToTransaction(offsets, old ? kept : consumer.groupMetadata());
+    }
+
+    /** Returns producer id and epoch, which the client keeps to itself. */
+    private JsonNode transactionState(ObjectNode request) throws Exception {
+        Object state = field(manager(request), "producerIdAndEpoch");
+        return JSON.createArrayNode().add((long) field(state, "producerId")).add((short) field(state, "epoch"));
+    }
+
+    /** Takes over an open transaction as Flink's connector does: by the fields of the client, without a request. */
+    private void resumeTransaction(ObjectNode request) throws Exception {
+        Object manager = manager(request);
+        Class<?> pair = field(manager, "producerIdAndEpoch").getClass();
+        Object state = pair.getConstructor(long.class, short.class).newInstance(
+                request.get("producer_id").asLong(), (short) request.get("epoch").asInt());
+        synchronized (manager) {
+            setState(manager, "INITIALIZING");
+            set(manager, "producerIdAndEpoch", state);
+            setState(manager, "READY");
+            setState(manager, "IN_TRANSACTION");
+            set(manager, "transactionStarted", true);
+        }
+    }
+
+    private Object manager(ObjectNode request) throws Exception {
+        return field(transactional(request), "transactionManager");
+    }
+
+    private static Object field(Object of, String name) throws Exception {
+        Field field = of.getClass().getDeclaredField(name);
+        field.setAccessible(true);
+        return field.get(of);
+    }
+
+    private static void set(Object of, String name, Object value) throws Exception {
+        Field field = of.getClass().getDeclaredField(name);
+        field.setAccessible(true);
+        field.set(of, value);
+    }
+
+    private static void setState(Object manager, String name) throws Exception {
+        for (Object each : field(manager, "currentState").getClass().getEnumConstants()) {
+            if (each.toString().equals(name)) set(manager, "currentState", each);
+        }
     }
 
     private void open(ObjectNode request) {
@@ -197,6 +278,7 @@ public final class Driver {
         settings.put("fetch.max.wait.ms", "100");
         settings.put("metadata.max.age.ms", "1000");
         settings.put("allow.auto.create.topics", "false");
+        settings.put("isolation.level", text(request, "isolation", "read_uncommitted"));
         settings.put("key.deserializer", BYTES + "Deserializer");
         settings.put("value.deserializer", BYTES + "Deserializer");
         if (request.hasNonNull("instance") && !request.get("instance").asText().isEmpty()) {

@@ -9,6 +9,8 @@ const unpack = (text) => (text === null || text === undefined ? null : Buffer.fr
 const say = (what) => process.stdout.write(JSON.stringify(what) + '\n')
 
 const producers = {}
+const transactional = {}
+const transactions = {}
 let consumer = null
 let group = null
 let theAdmin = null
@@ -66,13 +68,13 @@ async function eachBatch({ batch, resolveOffset, heartbeat, isRunning, isStale, 
 }
 
 const DO = {
-  async send({ topic, records, acks = 'all', codec = 'none', idempotent = false }) {
+  async send({ topic, records, acks = 'all', codec = 'none', idempotent = false, producer: name = '' }) {
     const messages = records.map((each) => ({
       key: unpack(each.k), value: unpack(each.v), headers: headersOf(each), partition: each.p || 0,
       ...(each.ts === undefined || each.ts === null ? {} : { timestamp: String(each.ts) }),
     }))
     const send = { topic, messages, acks: acks === 'all' ? -1 : Number(acks), compression: CODECS[codec] }
-    const placed = await (await producer(idempotent)).send(send)
+    const placed = await (transactions[name] || (await producer(idempotent))).send(send)
     const next = {}
     for (const each of placed) next[each.partition] = Number(each.baseOffset)
     return records.map((each) => {
@@ -80,12 +82,12 @@ const DO = {
       return next[partition] === undefined ? null : [partition, next[partition]++]
     })
   },
-  async open({ group: name, assignor = 'round-robin', session_ms = 6000, reset = 'earliest' }) {
+  async open({ group: name, session_ms = 6000, reset = 'earliest', isolation = 'read_uncommitted' }) {
     group = name
     consumer = kafka.consumer({
       groupId: name, sessionTimeout: session_ms, heartbeatInterval: Math.floor(session_ms / 4),
       rebalanceTimeout: 10000, maxBytesPerPartition: 2000000, maxWaitTimeInMs: 100, metadataMaxAge: 1000,
-      partitionAssigners: [PartitionAssigners.roundRobin],
+      partitionAssigners: [PartitionAssigners.roundRobin], readUncommitted: isolation === 'read_uncommitted',
     })
     consumer.reset = reset
     consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
@@ -137,6 +139,19 @@ const DO = {
     await consumer.disconnect()
     consumer = null
   },
+  async txn_init({ producer: name, name: transactionalId = name, timeout_ms = 60000 }) {
+    const settings = { transactionalId, transactionTimeout: timeout_ms, idempotent: true, maxInFlightRequests: 1 }
+    transactional[name] = kafka.producer(settings)
+    await transactional[name].connect()
+  },
+  async txn_begin({ producer: name }) { transactions[name] = await transactional[name].transaction() },
+  async txn_offsets({ producer: name, offsets }) {
+    const topics = offsets.map(([topic, partition, offset]) => (
+      { topic, partitions: [{ partition, offset: String(offset) }] }))
+    await transactions[name].sendOffsets({ consumerGroupId: group, topics })
+  },
+  async txn_commit({ producer: name }) { await transactions[name].commit() },
+  async txn_abort({ producer: name }) { await transactions[name].abort() },
   async create({ topic, partitions = 1, configs = {} }) {
     const configEntries = Object.entries(configs || {}).map(([name, value]) => ({ name, value }))
     const asked = { topics: [{ topic, numPartitions: partitions, configEntries }], waitForLeaders: true }
