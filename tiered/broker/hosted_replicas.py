@@ -112,7 +112,7 @@ class HostedReplicas:
                 world.clock,
                 self._on_truncation_failed,
                 suspected_brokers.connection_lost,
-                suspected_brokers.answered,
+                suspected_brokers.on_reply,
             )
             self._fetchers = ReplicaFetchers(self._make_fetch_settings, ports, world.rng, metrics)
         gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")

@@ -44,7 +44,7 @@ class SuspectedBrokers:
             if not known.stopping:  # a stopping broker closes its connections, and reports the end itself
                 self._on_suspect(node_id)
 
-    def answered(self, node_id: int) -> None:
+    def on_reply(self, node_id: int) -> None:
         """Ends the suspicion: the broker replies again."""
         if self._suspects.pop(node_id, None) is not None:
             self._resolved.set()

@@ -311,9 +311,9 @@ class ReplicaFetcher:
         finally:
             self._last_timeout = None if self._last_timeout is timeout else self._last_timeout
         self._report_contact(leader_answers=True)
-        answered = {(part.topic_id, part.partition) for part in parts}
+        replied = {(part.topic_id, part.partition) for part in parts}
         for key, state in states.items():
-            if key not in answered:  # no news for this partition
+            if key not in replied:  # no news for this partition
                 state.idle, state.failures, state.replica.fetch_error = True, 0, ""
         for part in parts:
             key = (part.topic_id, part.partition)

@@ -78,7 +78,7 @@ def test_request_waits_until_the_cluster_knows_of_the_death(end: Change) -> None
         assert world.suspected == [2]
         assert await world.waited(0.25, BrokerFenced(1, "a")) > 0.25, "of another one"
         world.doubts.connection_lost(2)
-        world.doubts.answered(2)
+        world.doubts.on_reply(2)
         world.doubts.connection_lost(2)
         assert await world.waited(0.25, end) == 0.25
 
@@ -117,7 +117,7 @@ def test_wait_is_bounded_and_ends_when_the_suspect_answers() -> None:
         assert await world.waited(0.25) == pytest.approx(SUSPECT_SECONDS - 0.5, abs=0.001)
         assert await world.waited(0) == 0, "not a second time"
         world.doubts.connection_lost(2)
-        world.loop.call_later(0.1, world.doubts.answered, 2)
+        world.loop.call_later(0.1, world.doubts.on_reply, 2)
         assert 0.1 <= await world.waited(0.05) < 0.2
 
     world.loop.run(scenario())

@@ -286,8 +286,8 @@ class ConsumerInstance:
         named = CommitOffsets(self.group, tuple(offsets))
         if member is not None:
             named = CommitOffsets(self.group, tuple(offsets), member.generation, member.member_id, member.instance_id)
-        answer: CommitOffsetsReply = await self._call_coordinator(named)
-        for row, code in zip(offsets, answer.codes, strict=True):
+        reply: CommitOffsetsReply = await self._call_coordinator(named)
+        for row, code in zip(offsets, reply.codes, strict=True):
             if code is not Code.NONE:
                 raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")
 
@@ -297,10 +297,10 @@ class ConsumerInstance:
         topics = self._context.broker.image.topics
         ids = tuple((name, topics[name].topic_id) for name in {tp.topic for tp in partitions} & topics.keys())
         request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
-        answer: FetchOffsetsReply = await self._call_coordinator(request)
-        if answer.code is not Code.NONE:
-            raise Refused(answer.code, f"the offsets of the group cannot be read: {answer.code.name}")
-        return list(answer.offsets)
+        reply: FetchOffsetsReply = await self._call_coordinator(request)
+        if reply.code is not Code.NONE:
+            raise Refused(reply.code, f"the offsets of the group cannot be read: {reply.code.name}")
+        return list(reply.offsets)
 
     async def _call_coordinator(self, request: Request) -> Any:
         return await retry_while_loading(

@@ -177,8 +177,8 @@ class RestMember:
         if await self._is_assignment_stale():
             return Code.REBALANCE_IN_PROGRESS
         beat = requests.Heartbeat(self._group, self.generation, self.member_id, self.instance_id)
-        answer: HeartbeatReply = await self._send_request(self._group, beat, JOIN_SECONDS)
-        return answer.code
+        reply: HeartbeatReply = await self._send_request(self._group, beat, JOIN_SECONDS)
+        return reply.code
 
     async def subscribed_topics(self) -> tuple[str, ...]:
         """Returns the topics of the subscription that exist."""

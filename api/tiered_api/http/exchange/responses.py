@@ -146,8 +146,8 @@ def no_content() -> HttpResponse:
 
 def error_response(error: HttpError, *, close: bool = False) -> HttpResponse:
     """Returns an error in the form that all errors have."""
-    answer = json_response({"error_code": error.error_code, "message": error.message}, status=error.status)
-    answer.extra_headers = error.headers
+    response = json_response({"error_code": error.error_code, "message": error.message}, status=error.status)
+    response.extra_headers = error.headers
     if close:
-        answer.force_close()
-    return answer
+        response.force_close()
+    return response

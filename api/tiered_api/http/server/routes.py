@@ -37,17 +37,19 @@ READ = (
 )
 
 
-def _get(path: str, handler: Handler, answer: str = "", query: tuple[Query, ...] = ()) -> Route:
-    return Route("GET", path, handler, query=query, response_schema=answer)
+def _get(path: str, handler: Handler, response: str = "", query: tuple[Query, ...] = ()) -> Route:
+    return Route("GET", path, handler, query=query, response_schema=response)
 
 
-def _send(method: str, path: str, handler: Handler, body: str, answer: str = "", status: int = 200) -> Route:
-    return Route(method, path, handler, status=status, request_types=JSON, request_schema=body, response_schema=answer)
+def _send(method: str, path: str, handler: Handler, body: str, response: str = "", status: int = 200) -> Route:
+    return Route(
+        method, path, handler, status=status, request_types=JSON, request_schema=body, response_schema=response
+    )
 
 
-def _v2(method: str, path: str, handler: Handler, answer: str) -> Route:
+def _v2(method: str, path: str, handler: Handler, response: str) -> Route:
     if method == "GET":
-        return Route(method, path, handler, response_types=V2_ANSWERS, response_schema=answer)
+        return Route(method, path, handler, response_types=V2_ANSWERS, response_schema=response)
     return Route(
         method,
         path,
@@ -55,7 +57,7 @@ def _v2(method: str, path: str, handler: Handler, answer: str) -> Route:
         request_types=V2_BODIES,
         request_schema="ProduceV2",
         response_types=V2_ANSWERS,
-        response_schema=answer,
+        response_schema=response,
     )
 
 
@@ -99,7 +101,7 @@ V2 = (
 CONSUMER = "/consumers/{group}/instances/{instance}"
 
 
-def _consumer(method: str, path: str, handler: Handler, body: str = "", answer: str = "", status: int = 204) -> Route:
+def _consumer(method: str, path: str, handler: Handler, body: str = "", response: str = "", status: int = 204) -> Route:
     # GET .../offsets has a body, as in the REST Proxy.
     return Route(
         method,
@@ -109,7 +111,7 @@ def _consumer(method: str, path: str, handler: Handler, body: str = "", answer: 
         request_types=V2_CONSUMER_BODIES if body else (),
         request_schema=body,
         response_types=V2_ANSWERS,
-        response_schema=answer,
+        response_schema=response,
     )
 
 

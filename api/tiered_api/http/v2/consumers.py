@@ -224,10 +224,10 @@ async def read_consumer(request: HttpRequest) -> web.StreamResponse:
     async with instance.use():
         max_bytes = request.query_integer("max_bytes", limits.json_bytes, 1, limits.json_bytes)
         reading = await poll_records(request, instance, max_bytes, timeout_ms)
-        answer = json_response(reading.rows, media_type=kind)
-        await answer.send(request)
+        response = json_response(reading.rows, media_type=kind)
+        await response.send(request)
         reading.mark_delivered()
-    return answer
+    return response
 
 
 # -- offsets ----------------------------------------------------------------------------------------------------------

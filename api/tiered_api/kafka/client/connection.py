@@ -118,12 +118,12 @@ class BrokerConnection:
                 known = {api.api_key: api for api in decode(ApiVersionsResponse, 0, frame, 4).api_keys}
                 version = min(version, known[API_VERSIONS].max_version) if API_VERSIONS in known else 0
                 frame = await self._exchange(request, version, "ApiVersions", timeout)
-            answer = decode(ApiVersionsResponse, version, frame, 4)
+            response = decode(ApiVersionsResponse, version, frame, 4)
         except Malformed as error:
             raise Unavailable(f"{self.address} does not speak the Kafka protocol: {error}", final=True) from None
-        if answer.error_code:
-            raise Unavailable(f"{self.address} refuses ApiVersions with {code_name(answer.error_code)}", final=True)
-        self.versions = {api.api_key: Versions(api.min_version, api.max_version) for api in answer.api_keys}
+        if response.error_code:
+            raise Unavailable(f"{self.address} refuses ApiVersions with {code_name(response.error_code)}", final=True)
+        self.versions = {api.api_key: Versions(api.min_version, api.max_version) for api in response.api_keys}
 
     def close(self) -> None:
         """Ends the connection."""
@@ -132,9 +132,9 @@ class BrokerConnection:
     async def _exchange(self, request: Message, version: int, name: str, timeout: float) -> memoryview:
         try:
             async with asyncio.timeout(timeout), self._permits:
-                answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-                self._send(request, version, _InFlightRequest(name, answer))
-                return await answer
+                response: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+                self._send(request, version, _InFlightRequest(name, response))
+                return await response
         except TimeoutError:
             # A missing reply blocks all replies behind it.
             raise self._fail_connection(

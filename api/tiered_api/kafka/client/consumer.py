@@ -128,14 +128,14 @@ class KafkaConsumer:
         out: list[FetchedBatch] = []
         for node in [node for node, task in self._fetches.items() if task in done]:
             task = self._fetches.pop(node)
-            asked = self._requested_offsets.pop(node)
+            requested = self._requested_offsets.pop(node)
             try:
                 got = task.result()
             except Unavailable as fault:
-                await self._handle_lost_leader(fault, asked)
+                await self._handle_lost_leader(fault, requested)
             else:
                 self._retry_until = None
-                out += self._read_response(got, asked)
+                out += self._read_response(got, requested)
         if self._out_of_range:
             await self._reset_out_of_range()
         return out
@@ -170,9 +170,9 @@ class KafkaConsumer:
 
     async def _start_fetches(self) -> None:
         """Starts a poll at every leader that has none in flight."""
-        asked = {tp for share in self._requested_offsets.values() for tp in share}
+        requested = {tp for share in self._requested_offsets.values() for tp in share}
         now_ns = self._client.clock.mono_ns()
-        idle = [tp for tp, each in self._positions.items() if tp not in asked and not _is_backing_off(each, now_ns)]
+        idle = [tp for tp, each in self._positions.items() if tp not in requested and not _is_backing_off(each, now_ns)]
         if not idle:
             return
         deadline = self._client.new_deadline()

@@ -93,10 +93,14 @@ class KafkaPeers:
             self.cluster_id, self.credential, metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.slot,
             metadata_fetch.applied, metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
         )  # fmt: skip
-        answer = await self.send(address, request, TieredFollowResponse, timeout)
-        _check_error(answer.error_code, answer.error_message)
+        response = await self.send(address, request, TieredFollowResponse, timeout)
+        _check_error(response.error_code, response.error_message)
         return MetadataFetchReply(
-            answer.controller_epoch, answer.next_slot, tuple(answer.entries), answer.too_old, answer.store_age_ms
+            response.controller_epoch,
+            response.next_slot,
+            tuple(response.entries),
+            response.too_old,
+            response.store_age_ms,
         )
 
     async def forward(
@@ -104,26 +108,30 @@ class KafkaPeers:
     ) -> ForwardReply:
         """See `Peers.forward`."""
         timeout_ms = int(timeout * 1000 * REMOTE_TIMEOUT_SHARE)
-        asked = TieredSubmitRequest(self.cluster_id, self.credential, timeout_ms, request)
-        answer = await self.send(address, asked, TieredSubmitResponse, timeout, on_send=on_send)
-        _check_error(answer.error_code, answer.error_message)
-        return ForwardReply(answer.reply, answer.slot)
+        submit = TieredSubmitRequest(self.cluster_id, self.credential, timeout_ms, request)
+        response = await self.send(address, submit, TieredSubmitResponse, timeout, on_send=on_send)
+        _check_error(response.error_code, response.error_message)
+        return ForwardReply(response.reply, response.slot)
 
     async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
         """See `Peers.get_controller_view`."""
         request = TieredHeardRequest(self.cluster_id, self.credential)
-        answer = await self.send(address, request, TieredHeardResponse, timeout)
-        _check_error(answer.error_code, answer.error_message)
+        response = await self.send(address, request, TieredHeardResponse, timeout)
+        _check_error(response.error_code, response.error_message)
         return ControllerView(
-            answer.controller_epoch, answer.controller, answer.heard_ms_ago, answer.node_id, answer.incarnation
+            response.controller_epoch,
+            response.controller,
+            response.heard_ms_ago,
+            response.node_id,
+            response.incarnation,
         )
 
     async def fetch(self, address: str, replica_fetch: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         """See `Peers.fetch`. Records are views of the reply's frame."""
         request = make_fetch_request(replica_fetch, self.credential)
-        answer = await self.send(address, request, FetchResponse, timeout, FETCH_VERSION)
-        _check_error(answer.error_code, None)
-        parts = list(_read_fetched_parts(answer))
+        response = await self.send(address, request, FetchResponse, timeout, FETCH_VERSION)
+        _check_error(response.error_code, None)
+        parts = list(_read_fetched_parts(response))
         now = asyncio.get_running_loop().time()
         if any(part.records for part in parts):
             self._last_records_at = now
@@ -258,8 +266,8 @@ def make_fetch_request(replica_fetch: ReplicaFetch, credential: bytes) -> FetchR
     )
 
 
-def _read_fetched_parts(answer: FetchResponse) -> Iterator[FetchedPartition]:
-    for topic in answer.responses:
+def _read_fetched_parts(response: FetchResponse) -> Iterator[FetchedPartition]:
+    for topic in response.responses:
         topic_id = TopicId(topic.topic_id)
         for part in topic.partitions:
             diverging = part.diverging_epoch

@@ -110,9 +110,9 @@ class KafkaServer:
         a client process, and a client that is awake already costs half. With few connections there are no others."""
         if len(self.connections) < FLUSH_MIN_CONNECTIONS:
             return False
-        answered = self._to_flush
-        answered.append(connection)
-        if len(answered) >= RESPONSES_PER_FLUSH:
+        replied = self._to_flush
+        replied.append(connection)
+        if len(replied) >= RESPONSES_PER_FLUSH:
             self._flush_connections()
         elif not self._flush_scheduled:
             self._flush_scheduled = True
@@ -124,8 +124,8 @@ class KafkaServer:
         self._flush_connections()
 
     def _flush_connections(self) -> None:
-        answered, self._to_flush = self._to_flush, []
-        for connection in answered:
+        replied, self._to_flush = self._to_flush, []
+        for connection in replied:
             self.dispatch.run_guarded(connection, connection.flush, "send")
 
     # -- connection limits --------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ async def handle(
 ) -> AlterPartitionReassignmentsResponse:
     """Returns one result per requested partition."""
     request = call.request
-    answer = AlterPartitionReassignmentsResponse(0, request.allow_replication_factor_change, error_message=None)
+    response = AlterPartitionReassignmentsResponse(0, request.allow_replication_factor_change, error_message=None)
     topics = context.broker.image.topics
     moves = tuple(
         Move(
@@ -35,19 +35,19 @@ async def handle(
         for one in each.partitions
     )
     try:
-        asked = Reassign(moves, request.allow_replication_factor_change)
+        reassign = Reassign(moves, request.allow_replication_factor_change)
         judged: tuple[Refused | None, ...] = ()
         if moves:
-            judged = await context.broker.submit(asked, clamp_timeout_ms(request.timeout_ms) / 1000)
+            judged = await context.broker.submit(reassign, clamp_timeout_ms(request.timeout_ms) / 1000)
     except Refused as refused:
-        answer.error_code, answer.error_message = refused.code.number, refused.why
-        return answer
+        response.error_code, response.error_message = refused.code.number, refused.why
+        return response
     outcomes = iter(judged)
-    answer.responses = [
+    response.responses = [
         ReassignableTopicResponse(each.name, [_row(one.partition_index, outcomes) for one in each.partitions])
         for each in request.topics
     ]
-    return answer
+    return response
 
 
 def _row(number: int, outcomes: Iterator[Refused | None]) -> ReassignablePartitionResponse:

@@ -54,14 +54,14 @@ async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> Del
 
 
 async def _delete(
-    context: KafkaContext, topic: str, asked: DeleteRecordsPartition, manifests: asyncio.Semaphore
+    context: KafkaContext, topic: str, requested: DeleteRecordsPartition, manifests: asyncio.Semaphore
 ) -> DeleteRecordsPartitionResult:
     try:
         check_changeable(topic)
         async with manifests:
-            replica = find_leader_replica(context, topic, asked.partition_index)
-            before = await replica.start_deletion(asked.offset)
+            replica = find_leader_replica(context, topic, requested.partition_index)
+            before = await replica.start_deletion(requested.offset)
         start = await replica.finish_deletion(before)
     except ENGINE_ERRORS as fault:
-        return DeleteRecordsPartitionResult(asked.partition_index, UNKNOWN, error_code_of(fault).number)
-    return DeleteRecordsPartitionResult(asked.partition_index, start, Code.NONE.number)
+        return DeleteRecordsPartitionResult(requested.partition_index, UNKNOWN, error_code_of(fault).number)
+    return DeleteRecordsPartitionResult(requested.partition_index, start, Code.NONE.number)

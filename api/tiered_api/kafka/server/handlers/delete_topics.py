@@ -28,9 +28,9 @@ BY_ID = 6
 async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     """Returns one result per topic."""
     request = call.request
-    asked = request.topics if call.version >= BY_ID else [DeleteTopicState(name) for name in request.topic_names]
+    requested = request.topics if call.version >= BY_ID else [DeleteTopicState(name) for name in request.topic_names]
     wanted: dict[tuple[str | None, str], bool] = {}
-    for each in asked:
+    for each in requested:
         place = each.name, each.topic_id
         wanted[place] = place not in wanted
     works = [partial(_delete, context, name, topic_id, once) for (name, topic_id), once in wanted.items()]

@@ -27,10 +27,10 @@ BETWEEN_YIELDS = 1_000
 
 async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """Returns one directory."""
-    node, asked = context.broker, call.request.topics
+    node, requested = context.broker, call.request.topics
     wanted: Iterable[LeaderReplica | FollowerReplica] = node.hosted_replicas.list_replicas()
-    if asked is not None:
-        named = {(topic.topic, number) for topic in asked for number in topic.partitions}
+    if requested is not None:
+        named = {(topic.topic, number) for topic in requested for number in topic.partitions}
         wanted = (each for each in wanted if each.tp in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
     for count, held in enumerate(wanted, 1):

@@ -38,10 +38,10 @@ async def handle(context: KafkaContext, call: Call[ElectLeadersRequest]) -> Elec
     request = call.request
     if request.election_type not in (PREFERRED, UNCLEAN):
         return _make_refused_response(request, Refused(Code.INVALID_REQUEST, WHY[Code.INVALID_REQUEST]))
-    topics, asked = context.broker.image.topics, request.topic_partitions
+    topics, requested = context.broker.image.topics, request.topic_partitions
     wanted: tuple[tuple[TopicId, int], ...] | None = None
-    if asked is not None:
-        named = [(topics[each.topic], each.partitions) for each in asked if each.topic in topics]
+    if requested is not None:
+        named = [(topics[each.topic], each.partitions) for each in requested if each.topic in topics]
         wanted = tuple((topic.topic_id, number) for topic, numbers in named for number in numbers)
     try:
         done: Outcomes = {}
@@ -51,10 +51,10 @@ async def handle(context: KafkaContext, call: Call[ElectLeadersRequest]) -> Elec
             done = {(topic_id, number): code for topic_id, number, code in outcomes}
     except Refused as refused:
         return _make_refused_response(request, refused)
-    if asked is None:
+    if requested is None:
         return ElectLeadersResponse(0, 0, _make_needed_results(done, topics.values()))
     results = []
-    for each in asked:
+    for each in requested:
         topic_id = topics[each.topic].topic_id if each.topic in topics else TopicId("")
         rows = [_make_result(each.topic, number, done.get((topic_id, number))) for number in each.partitions]
         results.append(ReplicaElectionResult(each.topic, rows))

@@ -89,18 +89,18 @@ def _select_topics(
 ) -> list[TopicImage | MetadataResponseTopic]:
     """Returns each requested topic once: its image, or the error if there is none."""
     made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic] = {}
-    for asked in topics:
-        by_id = has_id(asked.topic_id)
-        if (by_id and version < BY_ID) or (not by_id and asked.name is None):
-            made[asked.name, asked.topic_id] = MetadataResponseTopic(
-                Code.INVALID_REQUEST.number, asked.name or "", asked.topic_id
+    for requested in topics:
+        by_id = has_id(requested.topic_id)
+        if (by_id and version < BY_ID) or (not by_id and requested.name is None):
+            made[requested.name, requested.topic_id] = MetadataResponseTopic(
+                Code.INVALID_REQUEST.number, requested.name or "", requested.topic_id
             )
         elif by_id:
-            made[None, asked.topic_id] = image.topics_by_id.get(TopicId(asked.topic_id)) or MetadataResponseTopic(
-                Code.UNKNOWN_TOPIC_ID.number, None, asked.topic_id
-            )
+            made[None, requested.topic_id] = image.topics_by_id.get(
+                TopicId(requested.topic_id)
+            ) or MetadataResponseTopic(Code.UNKNOWN_TOPIC_ID.number, None, requested.topic_id)
         else:
-            name = asked.name or ""
+            name = requested.name or ""
             made[name, ""] = image.topics.get(name) or _make_unknown_topic(name, denied.get(name))
     return list(made.values())
 
@@ -119,8 +119,8 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
     """Creates missing topics with legal names. Returns the names for which the cluster has no room. A topic that fails
     for another reason stays unknown."""
     known = context.broker.image.topics
-    asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
-    missing = sorted(name for name in asked if name not in known and name not in INTERNAL)
+    requested = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
+    missing = sorted(name for name in requested if name not in known and name not in INTERNAL)
     missing = missing[
         : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
     ]

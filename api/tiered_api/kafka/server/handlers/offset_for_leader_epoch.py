@@ -35,32 +35,32 @@ async def handle(context: KafkaContext, call: Call[OffsetForLeaderEpochRequest])
     work = _refuse if is_impostor(context, call, call.request.replica_id) else _find_end_offset
     works = [partial(work, context, name, number, each) for (name, number), each in wanted.items()]
     places = list(wanted)
-    answers = await run_bounded(
+    results = await run_bounded(
         works,
         context.broker.settings.remote_list_offsets_request_timeout_ms,
         lambda number: EpochEndOffset(Code.REQUEST_TIMED_OUT.number, places[number][1]),
         context.turns,
     )
     topics: dict[str, OffsetForLeaderTopicResult] = {}
-    for (name, _), answer in zip(wanted, answers, strict=True):
-        topics.setdefault(name, OffsetForLeaderTopicResult(name)).partitions.append(answer)
+    for (name, _), result in zip(wanted, results, strict=True):
+        topics.setdefault(name, OffsetForLeaderTopicResult(name)).partitions.append(result)
     return OffsetForLeaderEpochResponse(topics=list(topics.values()))
 
 
 async def _refuse(
-    context: KafkaContext, topic: str, number: int, asked: OffsetForLeaderPartition | None
+    context: KafkaContext, topic: str, number: int, requested: OffsetForLeaderPartition | None
 ) -> EpochEndOffset:
     return EpochEndOffset(Code.CLUSTER_AUTHORIZATION_FAILED.number, number)
 
 
 async def _find_end_offset(
-    context: KafkaContext, topic: str, number: int, asked: OffsetForLeaderPartition | None
+    context: KafkaContext, topic: str, number: int, requested: OffsetForLeaderPartition | None
 ) -> EpochEndOffset:
-    if asked is None:
+    if requested is None:
         return EpochEndOffset(Code.INVALID_REQUEST.number, number)
     try:
-        replica = find_leader_replica(context, topic, number, asked.current_leader_epoch)
-        epoch, end = await end_offset_for_epoch(replica, asked.leader_epoch)
+        replica = find_leader_replica(context, topic, number, requested.current_leader_epoch)
+        epoch, end = await end_offset_for_epoch(replica, requested.leader_epoch)
         replica.reads.check_not_stopped()
     except ENGINE_ERRORS as fault:
         return EpochEndOffset(error_code_of(fault).number, number)
