@@ -1,8 +1,8 @@
 """Guards of transactions that are about to begin in one partition (KIP-890).
 
-Pure. A transaction begins in a partition only after its coordinator confirmed that the partition belongs to it. The
-leader takes a guard before it asks the coordinator. A marker that is written meanwhile takes the guard back. Without
-that, records could follow the marker that ends their transaction, and no later marker would end them.
+Pure. Keeps I14. A transaction begins in a partition only after its coordinator confirmed that the partition belongs to
+it. The leader takes a guard before it queries the coordinator. A marker that is written meanwhile takes the guard back.
+Without that, records could follow the marker that ends their transaction, and no later marker would end them.
 """
 
 from __future__ import annotations
