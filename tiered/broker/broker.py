@@ -50,7 +50,7 @@ from tiered.controller.member import ClusterMember
 from tiered.controller.requests import Request
 from tiered.errors import Code, Fenced, InvariantViolation, Refused, Unavailable, first_cause, public_message
 from tiered.ids import TopicId, TopicPartition, encode_uuid, incarnation_digest
-from tiered.metadata.change_summary import summarize, summarize_losses
+from tiered.metadata.change_summary import summarize, summarize_losses, summarize_smaller_losses
 from tiered.metadata.changes import Change
 from tiered.metadata.delta import hosted_partitions
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
@@ -396,6 +396,9 @@ class Broker:
         lost = summarize_losses(old, new)
         if lost:
             log.error("%s", lost)
+        smaller = summarize_smaller_losses(old, new)
+        if smaller:
+            log.warning("%s", smaller)
 
     async def _apply_image(self, old: Image, new: Image) -> None:
         """Applies a committed image (M5). Raises `Fenced` if another process has the node id, or it is unregistered."""

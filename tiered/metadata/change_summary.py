@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
@@ -14,8 +14,6 @@ NAMES_MAX = 5
 
 LOSSES_SHOWN_MAX = 100
 """Most partitions in a line about losses; the image has all of them."""
-ABOVE_ALL_OFFSETS = 2**63
-"""Above every offset."""
 
 
 def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str]:
@@ -62,24 +60,35 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
 
 def summarize_losses(before: Image, after: Image) -> str:
     """Returns a line about losses that are new, or that reach further back than before; "" if there are none."""
+    found = _list_losses(before, after, lambda offset, known: known is None or offset < known)
+    return f"acknowledged records may be gone from an offset on {found}" if found else ""
+
+
+def summarize_smaller_losses(before: Image, after: Image) -> str:
+    """Returns a line about losses that begin later than an earlier line said; "" if there are none.
+
+    An election without a known log end reports everything, and the elected leader corrects that from the bucket.
+    """
+    found = _list_losses(before, after, lambda offset, known: known is not None and offset > known)
+    return f"fewer records may be gone than an earlier line says {found}" if found else ""
+
+
+def _list_losses(before: Image, after: Image, is_shown: Callable[[int, int | None], bool]) -> str:
+    """Returns the partitions with the least offset of the losses to show, by their offset and the one before."""
     if before.losses == after.losses:
         return ""
     names = list[str]()
     for partition_id, losses in after.losses.items():
         known = {each.leader_epoch: each.from_offset for each in before.losses.get(partition_id, ())}
-        new = [
-            each.from_offset for each in losses if each.from_offset < known.get(each.leader_epoch, ABOVE_ALL_OFFSETS)
-        ]
+        shown = [each.from_offset for each in losses if is_shown(each.from_offset, known.get(each.leader_epoch))]
         topic = after.topics_by_id.get(partition_id.topic_id)
-        if new and topic is not None:
-            names.append(f"{topic.name}-{partition_id.partition}@{min(new)}")
+        if shown and topic is not None:
+            names.append(f"{topic.name}-{partition_id.partition}@{min(shown)}")
     if not names:
         return ""
     more = ",..." if len(names) > LOSSES_SHOWN_MAX else ""
-    return (
-        f"acknowledged records may be gone from an offset on partitions={len(names)}"
-        f" partition@offset={','.join(names[:LOSSES_SHOWN_MAX])}{more}: see `tiered cluster losses`"
-    )
+    listed = ",".join(names[:LOSSES_SHOWN_MAX])
+    return f"partitions={len(names)} partition@offset={listed}{more}: see `tiered cluster losses`"
 
 
 def _has_live_brokers(image: Image) -> bool:

@@ -307,3 +307,23 @@ def test_partition_moved_during_its_only_brokers_start_keeps_its_records() -> No
         assert await read_values(again, 0) == numbers(0, COUNT)
 
     run_scenario(scenario)
+
+
+def test_log_says_where_a_loss_begins_once_the_elected_leader_knows(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await write_records(three, 3, min_insync_replicas="2", unclean_leader_election_enable="true")
+        leader = leader_of(three).node.leader_replica("t", 0)
+        await three.wait_until(lambda: explain(leader)["cold_end_offset"] == COUNT, 600)
+        await leader.append(batch([b"not in the bucket"]))
+        back = three.others()
+        await crash(list(three.brokers.values()), SimMachine.lose_disk)
+        caplog.clear()
+        await asyncio.gather(*(each.start() for each in back))
+        await three.wait_until(lambda: "fewer records may be gone" in caplog.text, 60)
+        (losses,) = back[0].node.image.losses.values()
+        assert [each.from_offset for each in losses] == [COUNT]
+        said = [each for each in caplog.messages if "partition@offset=t-0@" in each]
+        assert "t-0@0:" in said[0], "the controller does not know the log"
+        assert said[-1].startswith("fewer records may be gone") and f"t-0@{COUNT}:" in said[-1]
+
+    run_scenario(scenario, tiered_upload_max_lag_ms=5_000)

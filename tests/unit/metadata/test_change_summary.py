@@ -5,7 +5,13 @@ from __future__ import annotations
 
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
-from tiered.metadata.change_summary import LOSSES_SHOWN_MAX, NAMES_MAX, summarize, summarize_losses
+from tiered.metadata.change_summary import (
+    LOSSES_SHOWN_MAX,
+    NAMES_MAX,
+    summarize,
+    summarize_losses,
+    summarize_smaller_losses,
+)
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
 from tiered.metadata.image import Image
 
@@ -87,3 +93,17 @@ def test_losses_are_one_line_with_the_new_offsets() -> None:
     assert summarize_losses(there, many).count("flights-") == LOSSES_SHOWN_MAX and "partitions=200" in summarize_losses(
         there, many
     )
+
+
+def test_loss_that_begins_later_than_first_said_is_a_line_of_its_own() -> None:
+    there = Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((1,),) * 2, {}, 0)], 0)
+    two = there.apply([kinds.LossReported(FLIGHTS, p, 1, 0, 0) for p in (0, 1)], 1)
+    assert summarize_smaller_losses(there, two) == ""
+    corrected = two.apply([kinds.LossReported(FLIGHTS, 0, 1, 50, 0)], 2)
+    assert summarize_smaller_losses(two, corrected) == (
+        "fewer records may be gone than an earlier line says partitions=1 partition@offset=flights-0@50:"
+        " see `tiered cluster losses`"
+    )
+    assert summarize_smaller_losses(corrected, two) == "", "it begins earlier"
+    assert summarize_smaller_losses(two, two.apply([kinds.LossReported(FLIGHTS, 0, 2, 99, 0)], 2)) == "", "another one"
+    assert summarize_smaller_losses(two, two.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 1),), 0)], 2)) == ""
