@@ -41,6 +41,26 @@ def test_log_level_is_changed_while_it_runs(tmp_path: Path) -> None:
     assert "topic created name=loud" in log and "name=quiet" not in log
 
 
+def test_debug_level_logs_connections_requests_and_changes(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data") as broker:
+        option = ("--brokers", broker.kafka)
+        assert run_tiered("topic", "list", *option).returncode == 0
+        assert "DEBUG" not in broker.log.read_text()
+        assert run_tiered("cluster", "config", "set", "log.level=debug", "--node", "1", *option).returncode == 0
+        assert run_tiered("topic", "create", "seen", *option).returncode == 0
+        assert broker.ask("GET", "/v3/nothing")[0] == 404
+        lines = [line for line in broker.log.read_text().splitlines() if " DEBUG " in line]
+
+        def has(*words: str) -> bool:
+            return any(all(word in line for word in words) for line in lines)
+
+        assert has("kafka connection opened peer=127.0.0.1:", "listener=PLAINTEXT")
+        assert has("kafka request handled api=CreateTopics version=", "peer=127.0.0.1:", "client=tiered", "ms=")
+        assert has("kafka connection closed peer=127.0.0.1:")
+        assert has("metadata changed slot=", "TopicCreated=1")
+        assert has("http request handled method=GET", "target='/v3/nothing'", "status=404", "ms=")
+
+
 def test_ctrl_c_stops_serve_cleanly(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data") as broker:
         assert broker.stop(signal.SIGINT) == 0

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -393,6 +394,10 @@ class Broker:
         self.cluster_metrics.count_isr_changes(changes, old, new)
         for line in summarize(changes, old, new):
             log.info("%s", line)
+        if log.isEnabledFor(logging.DEBUG):
+            counted = Counter(type(change).__name__ for change in changes)
+            kinds = " ".join(f"{kind}={count}" for kind, count in counted.items())
+            log.debug("metadata changed slot=%d %s", new.slot, kinds)
         lost = summarize_losses(old, new)
         if lost:
             log.error("%s", lost)

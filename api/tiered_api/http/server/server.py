@@ -262,7 +262,12 @@ class HttpListener(web.Server):
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
             response = error_response(HttpError(500, "internal error; the broker's log says more"), close=True)
         self.context.requests.inc(1, request.operation, str(response.status))
-        self.context.seconds.observe((self.context.clock.mono_ns() - begun_ns) * 1e-9, request.operation)
+        seconds = (self.context.clock.mono_ns() - begun_ns) * 1e-9
+        self.context.seconds.observe(seconds, request.operation)
+        log.debug(
+            "http request handled method=%s target=%.200r operation=%s status=%d ms=%.1f",
+            request.method, request.target, request.operation, response.status, seconds * 1e3,
+        )  # fmt: skip
         if connection.is_spare:
             response.force_close()
         connection.on_response(request, response)

@@ -156,7 +156,7 @@ class Dispatch:
         call = Call(
             request, header.version, header.correlation_id, header.client_id or "", connection.host, connection.listener
         )
-        work = partial(self._handle, call, api.key)
+        work = partial(self._handle, connection.peer, call, api.key)
         self.spawn(connection, partial(self._run_long_poll, connection, work) if api.is_long_poll else work, api.name)
 
     async def _run_long_poll(self, connection: RequestConnection, work: Work) -> Sequence[Part] | None:
@@ -166,12 +166,17 @@ class Dispatch:
         finally:
             self._long_polls.pop(connection, None)
 
-    async def _handle(self, call: Call[Any], key: int) -> Sequence[Part]:
+    async def _handle(self, peer: str, call: Call[Any], key: int) -> Sequence[Part]:
+        begun_ns = self._mono_ns()
         await self._context.turns.wait_turn()
         response = await self._find_handler(key)(self._context, call)
         await self._context.turns.wait_turn()
         head = encode_response_header(key, call.version, call.correlation_id)
         body = response if isinstance(response, bytes) else encode(response, call.version)
+        log.debug(
+            "kafka request handled api=%s version=%d peer=%s client=%.100s bytes=%d ms=%.1f",
+            _api_name(key), call.version, peer, call.client_id, len(body), (self._mono_ns() - begun_ns) / 1e6,
+        )  # fmt: skip
         return [b"".join((_SIZE.pack(len(head) + len(body)), head, body))]
 
     async def _run(self, connection: RequestConnection, slot: ResponseSlot, work: Work, what: str) -> None:

@@ -143,6 +143,7 @@ class KafkaServer:
             # Counts as idle for some time already: the first request makes it an ordinary connection.
             connection.last_activity = now - max(0.0, self._idle_seconds - FIRST_REQUEST_SECONDS)
             self.connections[connection] = None
+            log.debug("kafka connection opened peer=%s listener=%s", stream.peer, listener)
             self._connections_by_host[host] += 1
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
@@ -210,6 +211,7 @@ class KafkaServer:
     def remove_connection(self, connection: ClientConnection) -> None:
         """Forgets a closed connection."""
         self.connections.pop(connection, None)
+        log.debug("kafka connection closed peer=%s", connection.peer)
         left = self._connections_by_host[connection.host] - 1
         if left > 0:
             self._connections_by_host[connection.host] = left
