@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
+from pathlib import Path
 
 from pyspark_tiered.offsets import Bound, BoundKind
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
 from tiered.cold.manifest import Manifest
 from tiered.cold.stream import ColdBatches
+from tiered.errors import Code, Refused
 from tiered.ids import PartitionId
+from tiered.object_store.url import open_store
 from tiered.offline.bucket import Bucket, open_bucket
 from tiered.records.model import WalkedBatch
+from tiered.system.clock import SystemClock, SystemRng
 
+DELTA_LOG = "_delta_log"
+"""Folder of a table with its commits."""
 TASK_READ_AHEAD_BYTES = 32 << 20
 """Bytes that one task reads ahead. A machine runs one task for each core."""
 
@@ -48,6 +54,34 @@ def check_topic(store: str, name: str) -> None:
             await bucket.find_topic(name)
 
     asyncio.run(look())
+
+
+def check_table(topic: str, url: str) -> None:
+    """Raises `Refused` if there is no table at a URL of Hadoop: before Spark starts, which takes a while.
+
+    Looks for Delta's log. Kinds of URL that this package cannot list are left to Spark.
+    """
+    if url.startswith("file:"):
+        found = any(Path(url.removeprefix("file:"), DELTA_LOG).glob("*"))
+    elif url.startswith("s3a:"):
+        found = asyncio.run(_has_objects(url, f"{DELTA_LOG}/"))
+    else:
+        return
+    if not found:
+        raise never_loaded(topic, url)
+
+
+def never_loaded(topic: str, url: str) -> Refused:
+    """Returns the error for a topic without a table."""
+    return Refused(Code.INVALID_REQUEST, f"{topic} was never loaded: there is no table at {url}")
+
+
+async def _has_objects(url: str, prefix: str) -> bool:
+    store = open_store(url, SystemClock(), SystemRng(), create=False)
+    try:
+        return bool(await store.list(prefix, limit=1))
+    finally:
+        await store.close()
 
 
 async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bound) -> int:

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered import compare
-from pyspark_tiered.bucket import check_topic
+from pyspark_tiered.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.delta_rewrite import TableRewrite
@@ -86,11 +86,11 @@ def repair(
     from pyspark.errors import PySparkException
 
     check_topic(store, topic)
+    url = f"{spark_url(warehouse)}/{topic}"
+    check_table(topic, url)
     running = spark or session()
     try:
-        return _Repair(
-            running, store, topic, f"{spark_url(warehouse)}/{topic}", progress, null_timestamps, split_bytes
-        ).run()
+        return _Repair(running, store, topic, url, progress, null_timestamps, split_bytes).run()
     except (Py4JError, PySparkException) as failure:
         raise translate_failure(f"could not repair {topic}", failure) from failure
 
@@ -127,7 +127,7 @@ class _Repair:
             table = DeltaTable(self._spark, self._url, cold.name, cold.topic_id)
             at = table.snapshot()
             if at.version < 0:
-                raise Refused(Code.INVALID_REQUEST, f"{self._topic} was never loaded: there is no table at {self._url}")
+                raise never_loaded(self._topic, self._url)
             ends = _expected_ends(cold, at)
             found = self._faults(cold, at, ends)
             self._report_step("compared", ())

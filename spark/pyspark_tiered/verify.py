@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered import compare, history
-from pyspark_tiered.bucket import check_topic
+from pyspark_tiered.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.session import session, spark_url
-from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,12 +77,13 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
     from pyspark.errors import PySparkException
 
     check_topic(store, topic)
-    running = spark or session()
     url = f"{spark_url(warehouse)}/{topic}"
+    check_table(topic, url)
+    running = spark or session()
     cold = compare.read_cold_topic(store, topic)
     at = DeltaTable(running, url, topic, cold.topic_id).snapshot()
     if at.version < 0:
-        raise Refused(Code.INVALID_REQUEST, f"{topic} was never loaded: there is no table at {url}")
+        raise never_loaded(topic, url)
     try:
         return _verify_snapshot(running, store, cold, at)
     except (Py4JError, PySparkException) as failure:

@@ -98,6 +98,26 @@ def test_unknown_topic_is_an_error_before_spark_starts(
         getattr(work, module)(store, "nope", str(tmp_path / "warehouse"))
 
 
+@pytest.mark.parametrize("module", ["repair", "verify"])
+@pytest.mark.parametrize("exists", [False, True], ids=["no warehouse", "an empty warehouse"])
+def test_topic_that_was_never_loaded_is_an_error_before_spark_starts(
+    tmp_path: Path, module: str, exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ServeProcess(tmp_path / "data", "--store", (store := f"file://{tmp_path}/bucket")) as broker:
+        broker.create_topic("letters")
+    warehouse = tmp_path / "a warehouse"
+    if exists:
+        (warehouse / "other" / "_delta_log").mkdir(parents=True)
+    work = importlib.import_module(f"pyspark_tiered.{module}")
+    monkeypatch.setattr(work, "session", lambda: pytest.fail("Spark starts"))
+    with pytest.raises(Refused, match=r"letters was never loaded: there is no table at file:.*/a warehouse/letters"):
+        getattr(work, module)(store, "letters", str(warehouse))
+    (warehouse / "letters" / "_delta_log").mkdir(parents=True)
+    (warehouse / "letters" / "_delta_log" / "00000000000000000000.json").touch()
+    with pytest.raises(pytest.fail.Exception, match="Spark starts"):
+        getattr(work, module)(store, "letters", str(warehouse))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_tiered.bucket import check_table
 from pyspark_tiered.load import load
 from pyspark_tiered.sql import QueryResult, render, sql
 from pyspark_tiered.verify import Gap, RowFault, explain_gap, verify
+from tests.fakes3 import BUCKET, s3_fake
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId
+from tiered.object_store.url import open_store
+from tiered.system.clock import SystemClock, SystemRng
 
 java = pytest.mark.java
 TOPIC = filling.topic_id(7)
@@ -70,6 +75,20 @@ def test_topic_that_was_never_loaded_cannot_be_verified(spark: SparkSession, tmp
     filling.create_topic(f"file://{tmp_path}/store", "t", TOPIC, 1)
     with pytest.raises(Refused, match="never loaded"):
         verify(f"file://{tmp_path}/store", "t", str(tmp_path), spark=spark)
+
+
+def test_missing_table_in_s3_is_found_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_fake() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        url = f"s3a://{BUCKET}/a/warehouse"
+        warehouse = open_store(url, SystemClock(), SystemRng())
+        asyncio.run(warehouse.put("t/_delta_log/00000000000000000000.json", b"{}"))
+        asyncio.run(warehouse.close())
+        check_table("t", f"{url}/t")
+        with pytest.raises(Refused, match="other was never loaded: there is no table at s3a://"):
+            check_table("other", f"{url}/other")
+    check_table("t", "abfss://kind/that/only/spark/can/list")
 
 
 def test_hole_is_reported_from_the_log_start_on() -> None:
