@@ -158,7 +158,10 @@ def test_trim_moves_the_start_by_offset_by_time_and_to_the_end(cluster: CliClust
         10,
     ]
     beyond = cluster.rows("topic", "trim", topic, "-o", "11", "-p", "0", code=1)
-    assert beyond[0]["error"] == "OFFSET_OUT_OF_RANGE" and beyond[0]["new_start_offset"] is None
+    assert beyond[0]["error"] == "OFFSET_OUT_OF_RANGE: offset 11 is above the high watermark 10"
+    assert beyond[0]["new_start_offset"] is None
+    said = cluster.run("topic", "trim", topic, "-o", "abc", "-p", "0", code=2)
+    assert "offset 'abc': try start, end, 47, +2, -3 or @<time>" in said, "a range is not possible here"
     assert "no partition" in cluster.run("topic", "trim", topic, "-o", "1", "-p", "7", code=2)
 
 

@@ -43,6 +43,7 @@ class Range(NamedTuple):
 UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "hr": 3.6e6, "d": 8.64e7}
 UNIX_MS = {10: lambda number: number * 1000, 13: lambda number: number, 19: lambda number: number // 1_000_000}
 """Unix seconds, milliseconds and nanoseconds differ in their number of digits."""
+POINT_FORMS = "start, end, 47, +2, -3"
 LONGEST_MS = 1e15
 """Longer than any log: thirty thousand years."""
 WORDS = {
@@ -60,19 +61,19 @@ _ONE_TIME = re.compile(
 )
 
 
-def parse_range(text: str, now_ms: int) -> Range:
-    """Parses a range. Raises `Refused` (INVALID_REQUEST) for another form."""
+def parse_range(text: str, now_ms: int, forms: str = f"{POINT_FORMS}, 10:20, :end") -> Range:
+    """Parses a range. Raises `Refused` (INVALID_REQUEST) for another form; the error names `forms` and times."""
     if text.startswith("@"):
         return _parse_times(text, now_ms)
     start, colon, end = text.partition(":")
     if not colon and (found := re.fullmatch(r"(\d+)-(\d+|end)", text)):
         start, colon, end = found[1], ":", found[2]
-    first = _parse_offset(text, start or "start")
+    first = _parse_offset(text, start or "start", forms)
     if not end:
         if not start:
             raise _invalid_range(text, "it has neither a start nor an end")
         return Range(first)
-    last = _parse_offset(text, end)
+    last = _parse_offset(text, end, forms)
     if first.at is last.at is PointKind.ZERO and last.value <= first.value:
         raise _invalid_range(text, f"it ends at {last.value}, not after {first.value}")
     return Range(first, last)
@@ -80,17 +81,17 @@ def parse_range(text: str, now_ms: int) -> Range:
 
 def parse_point(text: str, now_ms: int) -> Point:
     """Parses one point. Raises `Refused` (INVALID_REQUEST) for another form, or a range."""
-    where = parse_range(text, now_ms)
+    where = parse_range(text, now_ms, POINT_FORMS)
     if where.end is not None:
         raise _invalid_range(text, "one offset or time, not a range")
     return where.start
 
 
-def _parse_offset(text: str, part: str) -> Point:
+def _parse_offset(text: str, part: str, forms: str) -> Point:
     if part in WORDS:
         return WORDS[part]
     if not re.fullmatch(r"[+-]?\d{1,18}", part):
-        raise _invalid_range(text, "try start, end, 47, +2, -3, 10:20, :end or @<time>")
+        raise _invalid_range(text, f"try {forms} or @<time>")
     if part[0] == "+":
         return Point(PointKind.START, int(part))
     return Point(PointKind.END, int(part)) if part[0] == "-" else Point(PointKind.ZERO, int(part))

@@ -262,18 +262,17 @@ async def _trim(args: Namespace) -> list[Row]:
         else:
             offsets = await resolve_offsets(client, where, wanted)
         got = await _delete_records(client, offsets)
+        refused = {tp: outcome for tp, outcome in got.items() if isinstance(outcome, Refused)}
+        beyond = [tp for tp, refusal in refused.items() if refusal.code is Code.OFFSET_OUT_OF_RANGE]
+        ends = await list_offsets(client, dict.fromkeys(beyond, LATEST)) if beyond else {}
     rows: list[Row] = []
     for each, outcome in sorted(got.items()):
-        no = outcome if isinstance(outcome, Refused) else None
         start = None if isinstance(outcome, Refused) else outcome
-        rows.append(
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "new_start_offset": start,
-                "error": no.code.name if no else None,
-            }
-        )
+        error = refused[each].code.name if each in refused else None
+        end = ends.get(each)
+        if end is not None and not isinstance(end, Refused):
+            error = f"{error}: offset {offsets[each]} is above the high watermark {end[0]}"
+        rows.append({"topic": each.topic, "partition": each.partition, "new_start_offset": start, "error": error})
     return rows
 
 
