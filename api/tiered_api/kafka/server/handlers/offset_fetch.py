@@ -1,8 +1,8 @@
 """OffsetFetch (API key 9): the committed offsets of groups.
 
-In v2+ null means all partitions, and the whole reply can have an error. v5+ has leader epochs (KIP-320). v7+ can leave
-out offsets that a transaction is about to change (KIP-447; there is none here). v8+ has many groups (KIP-709), v9+ the
-member that fetches (KIP-848), v10+ topic ids. A partition without a committed offset gets offset -1 and no error.
+In v2+ null means all partitions, and the whole reply can have an error. v5+ has leader epochs (KIP-320). v7+ can
+refuse offsets that an open transaction may change (KIP-447). v8+ has many groups (KIP-709), v9+ the member that fetches
+(KIP-848), v10+ topic ids. A partition without a committed offset gets offset -1 and no error.
 Repeated groups and partitions get one result: a reply is thousands of times as long as its request.
 """
 
@@ -37,26 +37,27 @@ async def handle(context: KafkaContext, call: Call[OffsetFetchRequest]) -> Offse
     """Returns the committed offsets of each group."""
     request = call.request
     if call.version >= MANY_GROUPS_FROM:
-        return OffsetFetchResponse(groups=await _fetch_groups(context, request.groups, call.version))
+        return OffsetFetchResponse(groups=await _fetch_groups(context, request, call.version))
     topics = None
     if request.topics is not None:
         topics = [
             OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes) for each in request.topics
         ]
-    only = await _fetch_group(context, OffsetFetchRequestGroup(request.group_id, topics=topics), call.version)
+    asked = OffsetFetchRequestGroup(request.group_id, topics=topics)
+    only = await _fetch_group(context, asked, call.version, request.require_stable)
     return _make_single_response(only, topics or [], call.version)
 
 
 async def _fetch_groups(
-    context: KafkaContext, asked: Iterable[OffsetFetchRequestGroup], version: int
+    context: KafkaContext, request: OffsetFetchRequest, version: int
 ) -> list[OffsetFetchResponseGroup]:
     once: dict[tuple[str, bool], OffsetFetchRequestGroup] = {}
-    for group in asked:
+    for group in request.groups:
         once.setdefault((group.group_id, group.topics is None), group)
     found: list[OffsetFetchResponseGroup] = []
     looked_up = 0
     for group in once.values():
-        found.append(await _fetch_group(context, group, version))
+        found.append(await _fetch_group(context, group, version, request.require_stable))
         looked_up += 1 + sum(len(topic.partitions) for topic in found[-1].topics)
         if looked_up >= BETWEEN_YIELDS:
             looked_up = 0
@@ -64,18 +65,20 @@ async def _fetch_groups(
     return found
 
 
-async def _fetch_group(context: KafkaContext, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+async def _fetch_group(
+    context: KafkaContext, asked: OffsetFetchRequestGroup, version: int, require_stable: bool
+) -> OffsetFetchResponseGroup:
     image = context.broker.image
     if asked.topics is None:
-        fetch = FetchOffsets(asked.group_id, None, asked.member_id, asked.member_epoch)
+        fetch = FetchOffsets(asked.group_id, None, asked.member_id, asked.member_epoch, require_stable=require_stable)
         reply = await call_coordinator(context, asked.group_id, fetch, FetchOffsetsReply)
         if isinstance(reply, Code) or reply.code is not Code.NONE:
             return _make_refused_group(asked, reply if isinstance(reply, Code) else reply.code)
-        return OffsetFetchResponseGroup(asked.group_id, _group_by_topic(reply.offsets, image, version))
+        return OffsetFetchResponseGroup(asked.group_id, _group_by_topic(reply, image, version))
     named = [(each, _find_topic_name(image, each, version)) for each in _merge_duplicates(asked.topics)]
     wanted = tuple((name, p) for each, name in named if name is not None for p in each.partition_indexes)
     ids = tuple((name, each.topic_id) for each, name in named if name is not None) if version >= TOPIC_IDS_FROM else ()
-    fetch = FetchOffsets(asked.group_id, wanted, asked.member_id, asked.member_epoch, ids)
+    fetch = FetchOffsets(asked.group_id, wanted, asked.member_id, asked.member_epoch, ids, require_stable)
     reply = await call_coordinator(context, asked.group_id, fetch, FetchOffsetsReply)
     if isinstance(reply, Code) or reply.code is not Code.NONE:
         return _make_refused_group(asked, reply if isinstance(reply, Code) else reply.code)
@@ -84,7 +87,7 @@ async def _fetch_group(context: KafkaContext, asked: OffsetFetchRequestGroup, ve
         if name is None:
             partitions = [_make_error_partition(p, Code.UNKNOWN_TOPIC_ID) for p in each.partition_indexes]
         else:
-            partitions = [_make_partition(next(rows)) for _ in each.partition_indexes]
+            partitions = [_make_partition(next(rows), reply) for _ in each.partition_indexes]
         topics.append(OffsetFetchResponseTopics(each.name, each.topic_id, partitions))
     return OffsetFetchResponseGroup(asked.group_id, topics)
 
@@ -103,10 +106,10 @@ def _find_topic_name(image: Image, asked: OffsetFetchRequestTopics, version: int
     return topic.name if topic is not None else None
 
 
-def _group_by_topic(rows: Iterable[PartitionOffset], image: Image, version: int) -> list[OffsetFetchResponseTopics]:
+def _group_by_topic(reply: FetchOffsetsReply, image: Image, version: int) -> list[OffsetFetchResponseTopics]:
     """Groups rows by topic. If topics go by id, leaves out topics that have none."""
     topics: dict[str, OffsetFetchResponseTopics] = {}
-    for row in rows:
+    for row in reply.offsets:
         known = image.topics.get(row.topic)
         if version >= TOPIC_IDS_FROM and (known is None or row.topic_id not in ("", known.topic_id)):
             continue
@@ -114,12 +117,13 @@ def _group_by_topic(rows: Iterable[PartitionOffset], image: Image, version: int)
             topics[row.topic] = OffsetFetchResponseTopics(row.topic)
             if known is not None:
                 topics[row.topic].topic_id = known.topic_id
-        topics[row.topic].partitions.append(_make_partition(row))
+        topics[row.topic].partitions.append(_make_partition(row, reply))
     return list(topics.values())
 
 
-def _make_partition(row: PartitionOffset) -> OffsetFetchResponsePartitions:
-    return OffsetFetchResponsePartitions(row.partition, row.offset, row.leader_epoch, row.metadata, 0)
+def _make_partition(row: PartitionOffset, reply: FetchOffsetsReply) -> OffsetFetchResponsePartitions:
+    code = Code.UNSTABLE_OFFSET_COMMIT if (row.topic, row.partition) in reply.unstable else Code.NONE
+    return OffsetFetchResponsePartitions(row.partition, row.offset, row.leader_epoch, row.metadata, code.number)
 
 
 def _make_error_partition(partition: int, code: Code) -> OffsetFetchResponsePartitions:
