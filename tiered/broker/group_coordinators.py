@@ -17,13 +17,16 @@ from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.internal_topic import InternalTopic, InternalTopicSize
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
-from tiered.coordinator.host import CoordinatorHost, HostPorts
+from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
 from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections
 from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
     CommitOffsets,
+    CommitOffsetsReply,
+    CommitTransactionalOffsets,
     Event,
     GenerationStarted,
     JoinGroup,
@@ -43,6 +46,7 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
 from tiered.ports import Clock, Rng
+from tiered.records.marker import TransactionMarker
 from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
@@ -61,7 +65,7 @@ class GroupObserver:
 
     def on_request(self, request: Request) -> None:
         """Counts committed offsets."""
-        if type(request) is CommitOffsets:
+        if isinstance(request, CommitOffsets | CommitTransactionalOffsets):
             self.commits += len(request.offsets)
 
     def on_event(self, event: Event) -> None:
@@ -151,6 +155,35 @@ class GroupCoordinators:
     def ask(self, group: str, request: Request, timeout: float = ASK_SECONDS) -> Coroutine[Any, Any, Any]:
         """Returns the reply that the request names. Raises `Refused` like `CoordinatorHost.submit`."""
         return self.host.submit(group, request, timeout)
+
+    async def commit_transactional_offsets(
+        self, request: CommitTransactionalOffsets, verify: VerifyPartition, *, adds_partition: bool
+    ) -> CommitOffsetsReply:
+        """Writes offsets that the marker of a transaction commits or drops.
+
+        `verify` asks the coordinator of the transaction where it would begin in this partition. `adds_partition`: the
+        question also adds the partition to the transaction (KIP-890). Raises `Refused` like
+        `CoordinatorHost.submit_in_transaction`.
+        """
+        reply = await self.host.submit_in_transaction(
+            request.group, request, request.producer, verify, moves_epoch=adds_partition
+        )
+        return cast("CommitOffsetsReply", reply)
+
+    async def write_marker(self, partition: int, marker: TransactionMarker) -> None:
+        """Ends a transaction in a partition of `__consumer_offsets`, and returns once the marker is committed.
+
+        The offsets of the transaction become visible, or vanish, with the marker. A repeated call changes nothing.
+        Raises `Refused`: the codes of `LeaderReplica.append_marker`, and INVALID_PRODUCER_EPOCH for a marker that is
+        older than the pending offsets.
+        """
+        coordinator = self.host.find_coordinator_of(partition)
+        epoch = coordinator.shard.log_state.pending.epoch_of(marker.producer_id)
+        if epoch is not None and marker.producer_epoch < epoch + marker.moves_epoch:
+            # The log says so too, but not one that was restored from a snapshot: it knows no producers.
+            why = f"marker of producer {marker.producer_id} epoch {marker.producer_epoch}"
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{why}: the pending offsets have epoch {epoch}")
+        await coordinator.write_marker(marker)
 
     async def partition_for(self, group: str) -> int:
         """Returns the partition of `__consumer_offsets` whose leader coordinates a group."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Container, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, Protocol
@@ -28,12 +28,17 @@ from tiered.metadata.image import Image
 from tiered.metrics import Histogram
 from tiered.ports import Clock
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.shard import ProducerIdAndEpoch
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 60.0
 """Time between two snapshots of one partition: changes of that time are lost if every disk is lost."""
 RETRY_SECONDS = (0.5, 30.0)
+
+
+VerifyPartition = Callable[[TopicPartition], Awaitable[Code]]
+"""Asks the coordinator of a transaction about a partition of an internal topic. Returns NONE if it belongs to it."""
 
 
 class CoordinatorKind(Protocol[ShardT, RequestT]):
@@ -125,16 +130,41 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         time or ends the coordinator. Raises `Refused`: NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, REQUEST_TIMED_OUT.
         """
-        topic = self._image().topics.get(self.topic)
-        partition = self.led_partitions.get(partition_of(key, len(topic.partitions))) if topic is not None else None
-        coordinator = partition.coordinator if partition is not None else None
-        if partition is None or coordinator is None:
-            partition, coordinator = await self._find_coordinator(key)
-        if len(partition.replica.state.replicas) > 1 and not self._has_controller_contact():
-            # Sessions of members may be over at the next coordinator, which then gives their partitions to others.
-            why = f"no contact with the controller: another broker may coordinate the {self._kind.noun} by now"
-            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, why)
-        token, reply = coordinator.submit(request)
+        coordinator = await self.find_coordinator(key)
+        return await self._wait_reply(coordinator, coordinator.submit(request), request, timeout)
+
+    async def submit_in_transaction(
+        self, key: str, request: RequestT, producer: ProducerIdAndEpoch, verify: VerifyPartition, *, moves_epoch: bool
+    ) -> ReplyT:
+        """Returns the reply to a request about `key` whose records belong to the transaction of a producer.
+
+        `verify` asks the coordinator of the transaction if the partition belongs to it, where the transaction would
+        begin. Raises `Refused` like `submit`, with the code of `verify`, and with INVALID_TXN_STATE or
+        INVALID_PRODUCER_EPOCH.
+        """
+        coordinator, guard = await self.find_coordinator(key), None
+        replica, (producer_id, epoch) = coordinator.replica, producer
+        try:
+            if not replica.log.producers.has_ongoing_txn(producer_id, epoch):
+                guard = replica.begin_verification(producer_id, epoch, moves_epoch=moves_epoch)
+                code = await verify(replica.tp)
+                if code is not Code.NONE:
+                    raise Refused(code, f"{replica.tp} does not belong to the transaction of producer {producer_id}")
+                coordinator = await self.find_coordinator(key)  # another broker may lead by now
+            submitted = coordinator.submit_in_transaction(request, producer, guard)
+        finally:
+            if guard is not None:
+                replica.end_verification(guard)
+        return await self._wait_reply(coordinator, submitted, request, NEVER_MS)
+
+    async def _wait_reply(
+        self,
+        coordinator: CoordinatorRuntime[ShardT, RequestT, ReplyT],
+        submitted: tuple[int, ReplyT | asyncio.Future[ReplyT]],
+        request: RequestT,
+        timeout: float,
+    ) -> ReplyT:
+        token, reply = submitted
         if not isinstance(reply, asyncio.Future):
             return reply
         try:
@@ -152,10 +182,18 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         await self._ensure_topic()
         return partition_of(key, len(self._image().topics[self.topic].partitions))
 
-    async def _find_coordinator(
-        self, key: str
-    ) -> tuple[CoordinatorPartition[ShardT, RequestT, ReplyT], CoordinatorRuntime[ShardT, RequestT, ReplyT]]:
-        number = await self.partition_for(key)
+    async def find_coordinator(self, key: str) -> CoordinatorRuntime[ShardT, RequestT, ReplyT]:
+        """Returns the coordinator of `key`. Raises `Refused` if this broker does not serve it."""
+        topic = self._image().topics.get(self.topic)
+        partition = self.led_partitions.get(partition_of(key, len(topic.partitions))) if topic is not None else None
+        coordinator = partition.coordinator if partition is not None else None
+        if partition is None or coordinator is None:
+            return self.find_coordinator_of(await self.partition_for(key))
+        self._require_contact(partition)
+        return coordinator
+
+    def find_coordinator_of(self, number: int) -> CoordinatorRuntime[ShardT, RequestT, ReplyT]:
+        """Returns the coordinator of one partition. Raises `Refused` if this broker does not serve it."""
         if self._stop_refusal is not None:
             raise self._stop_refusal
         partition = self.led_partitions.get(number)
@@ -164,7 +202,15 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
             is_unopened = tp in self._replicas.unopened_leaders
             code = Code.COORDINATOR_NOT_AVAILABLE if is_unopened else Code.NOT_COORDINATOR
             raise Refused(code, f"this broker does not serve {tp}")
-        return partition, self._require_loaded(partition)
+        coordinator = self._require_loaded(partition)
+        self._require_contact(partition)
+        return coordinator
+
+    def _require_contact(self, partition: CoordinatorPartition[ShardT, RequestT, ReplyT]) -> None:
+        if len(partition.replica.state.replicas) > 1 and not self._has_controller_contact():
+            # Sessions of members may be over at the next coordinator, which then gives their partitions to others.
+            why = f"no contact with the controller: another broker may coordinate the {self._kind.noun} by now"
+            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, why)
 
     def _require_loaded(
         self, partition: CoordinatorPartition[ShardT, RequestT, ReplyT]

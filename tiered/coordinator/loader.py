@@ -13,10 +13,11 @@ from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, Previous
 from tiered.errors import Corrupt
 from tiered.ports import Clock, FileSlice
 from tiered.records.batch import decode_records
-from tiered.records.model import CONTROL
+from tiered.records.marker import decode_marker
+from tiered.records.model import CONTROL, TRANSACTIONAL
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.shard import CoordinatorRecord, CoordinatorShard
+from tiered.shard import CoordinatorRecord, CoordinatorShard, ProducerIdAndEpoch
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +86,13 @@ async def _replay(replica: LeaderReplica, shard: AnyShard, offset: int, end: int
         if walked.why or not walked.batches:
             raise Corrupt(f"no batch at offset {offset}: {walked.why or 'no data'}", where=str(replica.tp))
         for each in walked.batches:
-            if not each.attributes & CONTROL:
-                rows = (row for row in decode_records(data, each.position) if row.offset >= offset)
-                shard.apply([CoordinatorRecord(row.key, row.value) for row in rows if row.key is not None])
+            if each.attributes & CONTROL:
+                marker = decode_marker(memoryview(data)[each.position : each.position + each.size])
+                shard.end_transaction(marker.producer_id, marker.commit)
+                continue
+            is_transactional = each.attributes & TRANSACTIONAL
+            producer = ProducerIdAndEpoch(each.producer_id, each.producer_epoch) if is_transactional else None
+            rows = (row for row in decode_records(data, each.position) if row.offset >= offset)
+            shard.apply([CoordinatorRecord(row.key, row.value, producer) for row in rows if row.key is not None])
         offset = walked.batches[-1].last_offset + 1
         await clock.sleep(0)

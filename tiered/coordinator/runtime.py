@@ -15,9 +15,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tiered.coordinator.snapshot import encode_batches
 from tiered.errors import Code, InvariantViolation, Refused
+from tiered.hot.verification import VerificationGuard
 from tiered.ports import Clock
+from tiered.records.batch import decode_header
+from tiered.records.marker import TransactionMarker
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, CoordinatorShard, Now
+from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, CoordinatorShard, Now, ProducerIdAndEpoch
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +127,37 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         self._enqueue(result)
         return token, future
 
+    def submit_in_transaction(
+        self, request: RequestT, producer: ProducerIdAndEpoch, guard: VerificationGuard | None
+    ) -> tuple[int, ReplyT | asyncio.Future[ReplyT]]:
+        """Does the same for a request whose records belong to the transaction of a producer.
+
+        The records are in the log when this returns. Raises `Refused` also if the transaction is not open here and
+        cannot begin under `guard`: nothing is decided then.
+        """
+        self.flush()
+        self.replica.check_transaction(producer.producer_id, producer.epoch, guard)
+        submitted = self.submit(request)
+        if self._end_reason is None:
+            self.flush()  # a marker that came first would leave these records without an end
+        return submitted
+
+    async def write_marker(self, marker: TransactionMarker) -> None:
+        """Ends the transaction of a producer, in the log and in the shard. Returns once the marker is committed.
+
+        A marker that is in the log already changes nothing. Raises `Refused` if the log refuses the marker, or if it is
+        not committed in time.
+        """
+        self.flush()
+        end = self.replica.append_marker_now(marker)
+        self.shard.end_transaction(marker.producer_id, marker.commit)
+        self._note_change()
+        if not self._is_committed(end):
+            self._await_commit(end, [])
+            await self.replica.wait_committed(end, COMMIT_MS)
+        if self._end_reason is not None:
+            raise self._end_reason
+
     def submit_unawaited(self, request: RequestT) -> None:
         """Decides a request that no caller waits for, such as a change of the cluster."""
         if self._end_reason is None:
@@ -180,15 +214,36 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         end = 0
         try:
             for each in encode_batches(records, self._clock.wall_ms()):  # one append may not hold all
-                end = self.replica.append_now(bytearray(each), ACKS_ALL).last_offset + 1
+                end = self._append_batch(bytearray(each))
         except Refused as refused:
             self.fail(refused)
             return
+        self._note_change()
+        if self._is_committed(end):
+            self._deliver_replies(results)
+        else:
+            self._await_commit(end, results)
+
+    def _append_batch(self, data: bytearray) -> int:
+        """Appends a batch, and returns the end of the log. The shard knows that a transaction is open."""
+        head = decode_header(data)
+        producers = self.replica.log.producers
+        if not head.is_transactional or producers.has_ongoing_txn(head.producer_id, head.producer_epoch):
+            return self.replica.append_now(data, ACKS_ALL, from_coordinator=True).last_offset + 1
+        guard = self.replica.begin_verification(head.producer_id, head.producer_epoch)
+        try:
+            return self.replica.append_now(data, ACKS_ALL, guard=guard, from_coordinator=True).last_offset + 1
+        finally:
+            self.replica.end_verification(guard)
+
+    def _note_change(self) -> None:
         if self.unsaved_since_ms < 0:
             self.unsaved_since_ms = self._clock.mono_ns() // 1_000_000
-        if not self._uncommitted and self.replica.is_committed(end):
-            self._deliver_replies(results)
-            return
+
+    def _is_committed(self, end: int) -> bool:
+        return not self._uncommitted and self.replica.is_committed(end)
+
+    def _await_commit(self, end: int, results: list[CoordinatorResult[ReplyT, Any]]) -> None:
         self._uncommitted.append((end, results))
         if len(self._uncommitted) == 1:
             self._spawn(self._wait_committed())

@@ -16,10 +16,13 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId, decode_uuid
 from tiered.records import batch
+from tiered.records.model import ATTRIBUTES_END, TRANSACTIONAL, BatchHeader
 from tiered.records.native import crc32c, walk
-from tiered.shard import CoordinatorRecord
+from tiered.shard import CoordinatorRecord, ProducerIdAndEpoch
 
-VERSION = 1
+VERSION, TRANSACTIONAL_VERSION = 1, 2
+"""Format versions. A snapshot with records of open transactions has the second one: older programs would take these
+records for committed ones."""
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1 << 20
 """Bytes, or `BATCH_RECORDS` records, after which a batch is full."""
@@ -67,24 +70,38 @@ class SnapshotName(NamedTuple):
 
 
 def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterator[bytes]:
-    """Yields the records of a snapshot as batches, numbered from 0 on. Other tasks may run between two of them."""
+    """Yields records as batches, numbered from 0 on. Other tasks may run between two of them.
+
+    All records of a batch belong to the transaction of one producer, or to none. The base sequence of a transactional
+    batch is 0, as Kafka's coordinators write it: nothing checks it.
+    """
     first, size = 0, 0
     for end, each in enumerate(records, 1):
         size += len(each.key) + len(each.value or b"")
-        if end == len(records) or end - first == BATCH_RECORDS or size >= BATCH_BYTES:
-            yield batch.encode_batch(
-                [(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first
-            )
+        is_last = end == len(records) or records[end].producer != each.producer
+        if is_last or end - first == BATCH_RECORDS or size >= BATCH_BYTES:
+            rows = [(now_ms, one.key, one.value, ()) for one in records[first:end]]
+            if each.producer is None:
+                yield batch.encode_batch(rows, base_offset=first)
+            else:
+                producer_id, epoch = each.producer
+                yield batch.encode_batch(
+                    rows, base_offset=first, producer_id=producer_id, producer_epoch=epoch, base_sequence=0,
+                    transactional=True,
+                )  # fmt: skip
             first, size = end, 0
 
 
 def encode_snapshot(name: SnapshotName, batches: Iterable[bytes], count: int, now_ms: int) -> bytes:
     """Encodes the whole object: a header, then the batches. The CRC covers all that follows it."""
+    batches = list(batches)
+    has_open = any(each[ATTRIBUTES_END - 1] & TRANSACTIONAL for each in batches)
     header = _HEADER.pack(
         decode_uuid(name.partition_id.topic_id), name.partition_id.partition, name.epoch, name.offset, count, now_ms
     )
     body = b"".join((header, *batches))
-    return _PREAMBLE.pack(name.kind.magic, VERSION, 0, crc32c(body)) + body
+    version = TRANSACTIONAL_VERSION if has_open else VERSION
+    return _PREAMBLE.pack(name.kind.magic, version, 0, crc32c(body)) + body
 
 
 def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
@@ -97,10 +114,10 @@ def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
     magic, version, _, crc = _PREAMBLE.unpack_from(data)
     if magic != name.kind.magic:
         raise Corrupt("object is no snapshot of this kind", where=name.key)
-    if version > VERSION:
+    if version > TRANSACTIONAL_VERSION:
         raise Refused(
             Code.UNSUPPORTED_VERSION,
-            f"{name.key} has version {version}, this program reads {VERSION}: upgrade it",
+            f"{name.key} has version {version}, this program reads {TRANSACTIONAL_VERSION}: upgrade it",
         )
     view = memoryview(data)
     if crc32c(view[_PREAMBLE.size :]) != crc:
@@ -121,8 +138,15 @@ def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
 
 
 def decode_batch(data: bytes) -> list[CoordinatorRecord]:
-    """Returns the records of one batch, of a snapshot or of the log. Skips records without a key."""
-    return [CoordinatorRecord(each.key, each.value) for each in batch.decode_records(data) if each.key is not None]
+    """Returns the records of one batch of a snapshot. Skips records without a key."""
+    producer = producer_of(batch.decode_header(data))
+    rows = batch.decode_records(data)
+    return [CoordinatorRecord(each.key, each.value, producer) for each in rows if each.key is not None]
+
+
+def producer_of(head: BatchHeader) -> ProducerIdAndEpoch | None:
+    """Returns the producer to whose transaction the records of a batch belong; None if they belong to none."""
+    return ProducerIdAndEpoch(head.producer_id, head.producer_epoch) if head.is_transactional else None
 
 
 # -- where to start ---------------------------------------------------------------------------------------------------

@@ -328,6 +328,11 @@ class ProducerStates:
         """Gives back a guard."""
         self._guards.end(guard)
 
+    def check_transaction(self, producer_id: int, epoch: int, guard: VerificationGuard | None, now_ms: int) -> None:
+        """Raises `Refused` if a coordinator's batch of this producer cannot go on with its transaction, or begin it."""
+        probe = WalkedBatch(0, 0, 0, 0, 0, TRANSACTIONAL, 0, 0, producer_id, epoch, 0, 1)
+        self.find_duplicates([probe], now_ms, guard, from_coordinator=True)
+
     def _check_transaction(
         self,
         batch: WalkedBatch,

@@ -358,6 +358,12 @@ class LeaderReplica:
         producer = UnverifiedProducer(producer_id, producer_epoch, base_sequence)
         return self.log.producers.begin_verification(producer, moves_epoch)
 
+    def check_transaction(self, producer_id: int, epoch: int, guard: VerificationGuard | None) -> None:
+        """Raises `Refused` if `append_now` would refuse records of this transaction from a coordinator of this
+        broker."""
+        self._check_takes_appends(ACKS_ALL)
+        self.log.producers.check_transaction(producer_id, epoch, guard, self._clock.wall_ms())
+
     def end_verification(self, guard: VerificationGuard) -> None:
         """Gives back a guard, used or not."""
         self.log.producers.end_verification(guard)

@@ -20,17 +20,21 @@ from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now
+from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now, ProducerIdAndEpoch
 
 LEADER, FOLLOWER = 1, 2
 SNAPSHOTS = SnapshotKind("counters/", b"COUNTERS")
 
 
 class Add(NamedTuple):
-    """Adds to a counter; the reply is its new value. Nothing is logged for an amount of 0."""
+    """Adds to a counter; the reply is its new value. Nothing is logged for an amount of 0.
+
+    In a transaction, the counter has the new value once the marker commits it.
+    """
 
     counter: str
     amount: int
+    producer: ProducerIdAndEpoch | None = None
 
 
 class Read(NamedTuple):
@@ -64,21 +68,22 @@ class CounterShard:
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
         self.is_loaded = False
-        self.pending: dict[int, list[CoordinatorRecord]] = {}
+        self.pending: dict[ProducerIdAndEpoch, list[CoordinatorRecord]] = {}
         self.parked: dict[int, tuple[WaitFor, int]] = {}
         """Parked requests by token, each with its deadline."""
 
     def apply(self, changes: Sequence[CoordinatorRecord]) -> None:
         for key, value, producer in changes:
             if producer is not None:
-                self.pending.setdefault(producer.producer_id, []).append(CoordinatorRecord(key, value))
+                self.pending.setdefault(producer, []).append(CoordinatorRecord(key, value))
             else:
                 self.values[key.decode()] = int(value or b"0")
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
-        records = self.pending.pop(producer_id, [])
-        if is_commit:
-            self.apply(records)
+        for producer in [each for each in self.pending if each.producer_id == producer_id]:
+            records = self.pending.pop(producer)
+            if is_commit:
+                self.apply(records)
 
     def on_loaded(self, now: Now) -> None:
         self.is_loaded = True
@@ -86,6 +91,8 @@ class CounterShard:
     def snapshot(self) -> Iterator[Sequence[CoordinatorRecord]]:
         for name in list(self.values):
             yield [CoordinatorRecord(name.encode(), b"%d" % self.values[name])]
+        for producer, records in list(self.pending.items()):
+            yield [CoordinatorRecord(key, value, producer) for key, value, _ in records]
 
     @property
     def next_due_ms(self) -> int | None:
@@ -93,9 +100,9 @@ class CounterShard:
 
     def decide(self, request: Request, now: Now, token: int = UNAWAITED) -> Result:
         match request:
-            case Add(name, amount):
+            case Add(name, amount, producer):
                 value = self.values.get(name, 0) + amount
-                records = (CoordinatorRecord(name.encode(), b"%d" % value),) if amount else ()
+                records = (CoordinatorRecord(name.encode(), b"%d" % value, producer),) if amount else ()
                 self.apply(records)
                 woken = [
                     (each, value)
@@ -211,7 +218,8 @@ class CounterRig:
     def replicate(self) -> None:
         """Fetches as the follower at the leader's log end: the follower has all records."""
         end = self.replica.log.end_offset
-        fetch = PartitionFetch(TOPIC_ID, TP.partition, self.replica.leader_epoch, end, 0, 0, 0)
+        epoch, written = self.replica.leader_epoch, self.replica.log.epochs.latest
+        fetch = PartitionFetch(TOPIC_ID, TP.partition, epoch, end, written, 0, 0)
         self.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], fetch, 0)
 
     @property

@@ -18,7 +18,7 @@ from tiered.coordinator.snapshot import (
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId
-from tiered.shard import CoordinatorRecord
+from tiered.shard import CoordinatorRecord, ProducerIdAndEpoch
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAA"), 7)
 
@@ -82,6 +82,16 @@ def test_snapshot_is_read_as_it_was_written(count: int) -> None:
     assert found == RECORDS[:count]
 
 
+def test_records_of_transactions_keep_their_producers_and_their_order() -> None:
+    one, two = ProducerIdAndEpoch(7, 1), ProducerIdAndEpoch(8, 0)
+    records = [RECORDS[n]._replace(producer=producer) for n, producer in enumerate((one, None, None, two, one, one))]
+    body = sealed(records)
+    batches = decode_snapshot(NEW, body)
+    assert [len(decode_batch(each)) for each in batches] == [1, 2, 1, 2]
+    assert [record for each in batches for record in decode_batch(each)] == records
+    assert (body[9], sealed(RECORDS[:3])[9]) == (2, 1), "older programs refuse what they would misread"
+
+
 def test_changed_byte_anywhere_is_corrupt() -> None:
     body = sealed(RECORDS[:2])
     for at in range(len(body)):
@@ -100,7 +110,7 @@ def test_changed_byte_anywhere_is_corrupt() -> None:
 
 def test_snapshot_of_a_newer_version_is_refused() -> None:
     body = bytearray(sealed(RECORDS[:2]))
-    body[9] = 2
+    body[9] = 3
     with pytest.raises(Refused) as refused:
         decode_snapshot(NEW, bytes(body))
     assert refused.value.code is Code.UNSUPPORTED_VERSION
