@@ -19,6 +19,7 @@ May import: offline
 ~ delta_rewrite the commit of a repair
   history       changes that others made to a table between two loads
 ~ verify        the proof that a table holds every loaded record once
+~ gaps          the reasons for offsets without a row, from the log
 ~ compare       the rows of a table compared with those of the log
 ~ repair        restores and removes rows until the table equals the log
 ~ sql           SQL over the tables of a warehouse

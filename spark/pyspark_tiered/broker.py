@@ -19,10 +19,11 @@ from tiered.records.native import walk
 TIMEOUT_SECONDS = 60.0
 READ_BYTES = 8 << 20
 RAW = "application/octet-stream"
+NEXT_OFFSET = "Tiered-Next-Offset"
 
 
 class LivePartition(NamedTuple):
-    """Offsets `[start, end)` that can be read, committed records only. `log_bytes` is about their size."""
+    """Offsets `[start, end)` that can be read. `log_bytes` is about their size."""
 
     partition: int
     start: int
@@ -31,9 +32,14 @@ class LivePartition(NamedTuple):
 
 
 class BrokerClient:
-    """Client of one broker's HTTP, at `HOST:PORT` or `http://HOST:PORT`. Raises `Refused` and `Unavailable`."""
+    """Client of one broker's HTTP, at `HOST:PORT` or `http://HOST:PORT`. Raises `Refused` and `Unavailable`.
 
-    def __init__(self, bootstrap: str) -> None:
+    `read_committed`: without records of open and aborted transactions.
+    """
+
+    def __init__(self, bootstrap: str, *, read_committed: bool = True) -> None:
+        self._end = "last_stable_offset" if read_committed else "high_watermark"
+        self._isolation = "read_committed" if read_committed else "read_uncommitted"
         parts = urlsplit(bootstrap if "://" in bootstrap else f"http://{bootstrap}")
         try:
             self._host, self._port = parts.hostname or "", parts.port or 8082
@@ -47,7 +53,7 @@ class BrokerClient:
         found = []
         for each in self._json(f"/topics/{quote(topic, safe='')}/partitions"):
             state = self._json(f"/tiered/v1/topics/{quote(topic, safe='')}/partitions/{each['partition']}")
-            start, end = state["log_start_offset"], state["last_stable_offset"]
+            start, end = state["log_start_offset"], state[self._end]
             local = max(end - max(state["cold_end_offset"], state["local_start_offset"]), 0)
             share = local / max(end - state["local_start_offset"], 1)
             log_bytes = state["cold_bytes"] + round(state["local_bytes"] * share)
@@ -64,27 +70,38 @@ class BrokerClient:
             case BoundKind.OFFSET:
                 return bound.value
             case BoundKind.TIMESTAMP:
+                # An aborted record bounds a read as well as any other.
                 query: dict[str, int | str] = {"timestamp": bound.value, "max_bytes": 1, "format": "binary"}
+                query["isolation_level"] = "read_uncommitted"
                 records = self._json(_records_path(topic, partition.partition, query))["records"]
                 return min(records[0]["offset"], partition.end) if records else partition.end
 
     def batches(
         self, topic: str, partition: int, start: int, end: int
     ) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
-        """Yields whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time."""
+        """Yields whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time.
+
+        The broker leaves out batches of aborted transactions, and then says where the next read begins.
+        """
         where, offset = f"{topic}-{partition} at {self._host}:{self._port}", start
         while offset < end:
-            data = self._get(_records_path(topic, partition, {"offset": offset, "max_bytes": READ_BYTES}), RAW)
+            query: dict[str, int | str] = {"offset": offset, "max_bytes": READ_BYTES}
+            query["isolation_level"] = self._isolation
+            data, following = self._get(_records_path(topic, partition, query), RAW)
             found = walk(data)
-            if found.why or not found.batches or not offset <= found.batches[-1].last_offset:
+            if following is None and found.batches:
+                following = found.batches[-1].last_offset + 1
+            if found.why or following is None or following <= offset:
                 raise Corrupt(found.why or f"no batch holds offset {offset}", where=where, position=found.end)
-            yield memoryview(data), found.batches
-            offset = found.batches[-1].last_offset + 1
+            if found.batches:
+                yield memoryview(data), found.batches
+            offset = following
 
     def _json(self, path: str) -> Any:
-        return json.loads(self._get(path, "application/json"))
+        return json.loads(self._get(path, "application/json")[0])
 
-    def _get(self, path: str, accept: str) -> bytes:
+    def _get(self, path: str, accept: str) -> tuple[bytes, int | None]:
+        """Returns the body, and the offset in the header for the next read if there is one."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request("GET", path, headers={"Accept": accept})
@@ -96,7 +113,8 @@ class BrokerClient:
             connection.close()
         if response.status != 200:
             raise _to_error(response.status, body)
-        return body
+        following = response.headers.get(NEXT_OFFSET)
+        return body, None if following is None else int(following)
 
 
 def _records_path(topic: str, partition: int, query: Mapping[str, int | str]) -> str:

@@ -15,6 +15,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import PartitionId
 from tiered.object_store.url import open_store
 from tiered.offline.bucket import Bucket, open_bucket
+from tiered.offline.committed import find_undecided_offset, read_committed_batches
 from tiered.records.model import WalkedBatch
 from tiered.system.clock import SystemClock, SystemRng
 
@@ -24,8 +25,12 @@ TASK_READ_AHEAD_BYTES = 32 << 20
 """Bytes that one task reads ahead. A machine runs one task for each core."""
 
 
-async def cold_topic(bucket: Bucket, name: str, starts: Mapping[int, int] | None = None) -> ColdTopic:
+async def cold_topic(
+    bucket: Bucket, name: str, starts: Mapping[int, int] | None = None, *, read_committed: bool = True
+) -> ColdTopic:
     """Returns the cold part of a topic now; of each partition only segments that end above `starts`.
+
+    Without `read_committed` no offset counts as undecided.
 
     Raises `Refused` if there is no such topic.
     """
@@ -33,17 +38,22 @@ async def cold_topic(bucket: Bucket, name: str, starts: Mapping[int, int] | None
     pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
     manifests = await asyncio.gather(*(bucket.manifests.load(partition_id) for partition_id in pids))
     partitions = [
-        await _load_partition(bucket, partition_id.partition, manifest, (starts or {}).get(partition_id.partition, 0))
+        await _load_partition(
+            bucket, partition_id.partition, manifest, (starts or {}).get(partition_id.partition, 0), read_committed
+        )
         for partition_id, manifest in zip(pids, manifests, strict=True)
     ]
     return ColdTopic(name, found.topic_id, tuple(partitions))
 
 
-async def _load_partition(bucket: Bucket, number: int, manifest: Manifest | None, start: int) -> ColdPartition:
+async def _load_partition(
+    bucket: Bucket, number: int, manifest: Manifest | None, start: int, read_committed: bool
+) -> ColdPartition:
     if manifest is None:
         return ColdPartition(number, 0, 0, ())
     entries = tuple([entry async for entry in bucket.manifests.list_segments(manifest, start)])
-    return ColdPartition(number, manifest.log_start_offset, manifest.cold_end_offset, entries)
+    undecided = await find_undecided_offset(bucket, manifest) if read_committed else None
+    return ColdPartition(number, manifest.log_start_offset, manifest.cold_end_offset, entries, undecided)
 
 
 def check_topic(store: str, name: str) -> None:
@@ -85,28 +95,32 @@ async def _has_objects(url: str, prefix: str) -> bool:
 
 
 async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bound) -> int:
-    """Returns the offset that a bound means. A timestamp after the last cold record means the cold end."""
+    """Returns the offset that a bound means. A timestamp after the last readable record means the readable end."""
     partition = topic.partitions[number]
     match bound.kind:
         case BoundKind.EARLIEST:
             return partition.log_start_offset
         case BoundKind.LATEST:
-            return partition.cold_end_offset
+            return partition.readable_end_offset
         case BoundKind.OFFSET:
             return bound.value
         case BoundKind.TIMESTAMP:
             partition_id = PartitionId(topic.topic_id, number)
             found = await bucket.reader.offset_for_timestamp(partition_id, bound.value)
-            return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
+            end = partition.readable_end_offset
+            return end if found is None else min(found[0], end)
 
 
-def read_batches(url: str, split: Split) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
+def read_batches(
+    url: str, split: Split, *, read_committed: bool = True
+) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
     """Yields the batches of a split, some MiB at a time, with read-ahead, every CRC checked. Plain, blocking code.
 
-    Raises `Corrupt` with object and byte, also if an object is gone, and `Unavailable` after the store's own retries.
+    `read_committed`: without the batches of aborted transactions. Raises `Corrupt` with object and byte, also if an
+    object is gone, and `Unavailable` after the store's own retries.
     """
     loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
-    found = _read_pieces(url, split)
+    found = _read_pieces(url, split, read_committed)
     try:
         while (piece := loop.run_until_complete(anext(found, None))) is not None:
             yield piece.data, piece.batches
@@ -117,10 +131,13 @@ def read_batches(url: str, split: Split) -> Generator[tuple[memoryview, list[Wal
         loop.close()
 
 
-async def _read_pieces(url: str, split: Split) -> AsyncGenerator[ColdBatches]:
-    partition_id = PartitionId(split.topic_id, split.partition)
+async def _read_pieces(url: str, split: Split, read_committed: bool) -> AsyncGenerator[ColdBatches]:
+    partition_id, manifest = PartitionId(split.topic_id, split.partition), split.manifest()
     async with open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES) as bucket:
-        walk = bucket.reader.iterate(partition_id, split.start, split.end, manifest=split.manifest())
+        if read_committed:
+            walk = read_committed_batches(bucket, partition_id, split.start, split.end, manifest=manifest)
+        else:
+            walk = bucket.reader.iterate(partition_id, split.start, split.end, manifest=manifest)
         async with aclosing(walk):
             async for piece in walk:
                 yield piece

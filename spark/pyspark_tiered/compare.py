@@ -65,7 +65,7 @@ def _cast_column(name: str) -> str:
 
 def rows_in_bucket(rows: DataFrame, topic: ColdTopic) -> DataFrame:
     """Returns the table's rows that the bucket still has too."""
-    condition = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, _, _ in topic.partitions)
+    condition = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, *_ in topic.partitions)
     return rows.where(condition or "false")
 
 
@@ -118,7 +118,7 @@ def find_expired_duplicates(rows: DataFrame, topic: ColdTopic, only_equal: bool 
     """
     from pyspark.sql import functions as f
 
-    expired = " OR ".join(f"(partition = {number} AND offset < {low})" for number, low, _, _ in topic.partitions)
+    expired = " OR ".join(f"(partition = {number} AND offset < {low})" for number, low, *_ in topic.partitions)
     hashed = rows.where(expired or "false").select("partition", "offset", *hashes())
     same = [f.min(f"h{seed}") == f.max(f"h{seed}") for seed in SEEDS]
     spans = hashed.groupBy("partition", "offset").agg(f.count("*").alias("count"), reduce(and_, same).alias("same"))

@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import read_batches
 from pyspark_tiered.plan import Split
-from pyspark_tiered.rows import UnsupportedRecord, constant_int_column, decode_rows
+from pyspark_tiered.rows import constant_int_column, decode_rows
 from pyspark_tiered.table import ConversionResult, LoadedFile, Range, Stop
 from tiered.errors import Corrupt, Unavailable
 from tiered.object_store.url import open_store
+from tiered.offline.committed import FalseTransactionIndex
 from tiered.ports import FileSlice, Ok
 from tiered.records.batch import decode_records
 from tiered.records.model import WalkedBatch
@@ -63,8 +64,8 @@ def convert(
 ) -> ConversionResult:
     """Writes a split's rows below `table_url` (`file:` or `s3a:`), or only those in `ranges`.
 
-    Without rows there is no file (control batches only). A record whose timestamp microseconds cannot hold stops the
-    conversion. With `null_timestamps` it gets NULL and is listed instead.
+    Without rows there is no file (only control batches and aborted transactions). A record whose timestamp
+    microseconds cannot hold stops the conversion. With `null_timestamps` it gets NULL and is listed instead.
     """
     name = f"part-{split.partition:05d}-{split.start:020d}-{uuid.uuid4()}.zstd.parquet"
     parts = urlsplit(table_url)
@@ -75,7 +76,7 @@ def convert(
     else:
         stats, size = _write_to_bucket(rows, table_url, name)
     file = None
-    if stats is not None:
+    if stats is not None and reader.end_offset > split.start:
         file = LoadedFile(split.partition, name, size, *stats[:5], time.time_ns() // 1_000_000, stats[5])
     return ConversionResult(
         split.partition, split.start, reader.end_offset, file, reader.stop, tuple(reader.out_of_range_timestamps)
@@ -104,12 +105,13 @@ class _SplitReader:
                 if self.stop is not None:
                     return
                 self.end_offset = min(next_offset, split.end)
+        except FalseTransactionIndex as fault:
+            # Rows that were yielded may be those of the transaction.
+            self.end_offset = split.start
+            self.stop = Stop(split.partition, split.start, True, str(fault))
         except Corrupt as fault:
             where = "" if fault.where else f" where={self._object_key(self.end_offset)}"
             self.stop = Stop(split.partition, self.end_offset, True, f"{fault}{where}")
-        except UnsupportedRecord as refused:
-            self.end_offset = max(self.end_offset, min(refused.offset, split.end))
-            self.stop = Stop(split.partition, self.end_offset, False, refused.why)
         else:
             self.end_offset = split.end
         finally:

@@ -21,12 +21,24 @@ SPLIT_BYTES_MAX = 512 * MIB
 
 
 class ColdPartition(NamedTuple):
-    """The cold part `[log_start_offset, cold_end_offset)` of a partition. `entries` may lack segments not requested."""
+    """The cold part `[log_start_offset, cold_end_offset)` of a partition. `entries` may lack segments not requested.
+
+    `undecided_offset` is where a transaction begins whose end is not in the bucket. None: there is none, or the reader
+    takes the records of such transactions too.
+    """
 
     partition: int
     log_start_offset: int
     cold_end_offset: int
     entries: tuple[SegmentEntry, ...]
+    undecided_offset: int | None = None
+
+    @property
+    def readable_end_offset(self) -> int:
+        """Returns the end of the offsets that a reader gets: no transaction below it is undecided."""
+        if self.undecided_offset is None:
+            return self.cold_end_offset
+        return max(self.log_start_offset, min(self.cold_end_offset, self.undecided_offset))
 
 
 class ColdTopic(NamedTuple):
@@ -146,6 +158,12 @@ def _check_bounds(topic: str, partition: ColdPartition, start: int, end: int) ->
             Code.OFFSET_OUT_OF_RANGE,
             f"offsets [{start}, {end}) of {topic}-{partition.partition} are not all in the bucket, "
             f"which holds [{low}, {high})",
+        )
+    if end > partition.readable_end_offset:
+        raise Refused(
+            Code.OFFSET_OUT_OF_RANGE,
+            f"offsets [{start}, {end}) of {topic}-{partition.partition} are not all decided: a transaction is open "
+            f"from offset {partition.undecided_offset} on, and its end is not in the bucket",
         )
 
 

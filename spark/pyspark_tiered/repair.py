@@ -23,11 +23,12 @@ from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.delta_rewrite import TableRewrite
 from pyspark_tiered.failures import translate_failure
+from pyspark_tiered.gaps import Gap
 from pyspark_tiered.load import convert_splits
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, splits
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.table import Advance, LoadedFile, Range
-from pyspark_tiered.verify import Gap, find_gaps
+from pyspark_tiered.verify import find_gaps
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class _Repair:
 
     def _faults(self, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int]) -> list[FaultyRange]:
         """Returns ranges of offsets at fault, by partition and offset. A partition that was never loaded has no end."""
-        bounds = {number: (low, max(ends.get(number, low), low)) for number, low, _, _ in cold.partitions}
+        bounds = {number: (low, max(ends.get(number, low), low)) for number, low, *_ in cold.partitions}
         rows = at.rows()
         expected = compare.expected_rows(self._spark, self._store, cold, bounds)
         found = compare.compare_rows(expected, compare.rows_in_bucket(rows, cold))
@@ -222,7 +223,7 @@ def plan_missing_splits(
             continue
         run, first = segments[first : i + 1], i + 1
         low = max(run[0].base_offset, partition.log_start_offset)
-        high = min(run[-1].next_offset, partition.cold_end_offset)
+        high = min(run[-1].next_offset, partition.readable_end_offset)
         part = partition._replace(entries=tuple(run))
         for split in splits(cold._replace(partitions=(part,)), {part.partition: (low, high)}, tasks, split_bytes):
             inside = [(max(a, split.start), min(b, split.end)) for a, b in ranges if a < split.end and split.start < b]
@@ -243,7 +244,8 @@ def _expected_ends(cold: ColdTopic, at: TableSnapshot) -> dict[int, int]:
     spans = at.rows().where("partition IS NOT NULL").groupBy("partition").agg(f.max("offset").alias("last")).collect()
     last = {row["partition"]: row["last"] for row in spans if row["last"] is not None}
     ends = {}
-    for number, _, cold_end, _ in cold.partitions:
+    for partition in cold.partitions:
+        number, cold_end = partition.partition, partition.cold_end_offset
         end = known.get(number, last.get(number, -1) + 1)
         if end > cold_end:
             raise Refused(
@@ -252,7 +254,7 @@ def _expected_ends(cold: ColdTopic, at: TableSnapshot) -> dict[int, int]:
                 "not the bucket that was loaded, or it lost objects",
             )
         if number in known or number in last:
-            ends[number] = min(max(end, last.get(number, -1) + 1), cold_end)
+            ends[number] = min(max(end, last.get(number, -1) + 1), partition.readable_end_offset)
     return ends
 
 

@@ -52,8 +52,8 @@ def next_round(
 ) -> Round:
     """Returns the oldest splits that are not loaded, evenly over all partitions except the `stopped` ones.
 
-    Without splits, everything cold is loaded. Raises `Refused` if the table is ahead of the bucket: it was loaded from
-    another bucket, or this bucket lost objects.
+    Without splits, everything cold and decided is loaded. Raises `Refused` if the table is ahead of the bucket: it was
+    loaded from another bucket, or this bucket lost objects.
     """
     bounds = {}
     for partition in topic.partitions:
@@ -65,7 +65,7 @@ def next_round(
                 f"{partition.cold_end_offset}: it is not the bucket that was loaded, or it lost objects",
             )
         if partition.partition not in stopped:
-            bounds[partition.partition] = (start, partition.cold_end_offset)
+            bounds[partition.partition] = (start, partition.readable_end_offset)
     found = splits(topic, bounds, tasks, split_bytes)
     taken = _take_oldest(found, ROUND_SPLITS_PER_TASK * tasks)
     ends = {split.partition: split.end for split in taken}
@@ -105,7 +105,7 @@ def find_expired_ranges(topic: ColdTopic, loaded: Mapping[int, int]) -> list[Exp
     """Returns the offsets that loaded partitions have lost since the last load."""
     return [
         ExpiredRange(number, loaded[number], start)
-        for number, start, _, _ in topic.partitions
+        for number, start, *_ in topic.partitions
         if number in loaded and loaded[number] < start
     ]
 

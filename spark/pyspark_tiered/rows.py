@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tiered.errors import Code, Corrupt, Refused
+from tiered.errors import Corrupt
 from tiered.records.arrow import record_batch
 from tiered.records.batch import open_sections
-from tiered.records.model import CONTROL, TRANSACTIONAL, RecordSection, WalkedBatch
+from tiered.records.model import RecordSection, WalkedBatch
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,14 +23,6 @@ DECOMPRESSED_BYTES_MAX = 16 << 20
 
 OUT_OF_RANGE_US = (-(1 << 63), (1 << 63) - 1)
 """The decoder's values for milliseconds whose microseconds exceed 64 bits. No millisecond is one of the two."""
-
-
-class UnsupportedRecord(Refused):
-    """A record that Spark cannot hold. Everything below its offset was yielded."""
-
-    def __init__(self, offset: int, why: str) -> None:
-        super().__init__(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, why)
-        self.offset = offset
 
 
 class DecodedRows(NamedTuple):
@@ -60,11 +52,10 @@ def decode_rows(
 ) -> Iterator[DecodedRows]:
     """Decodes the rows of whole batches with offsets in `[start, end)`; `tiered.records.arrow.types` names the columns.
 
-    The data begins with its first batch. Control batches are left out. A timestamp that microseconds cannot hold is
-    NULL.
+    The data begins with its first batch; batches may be left out of the list. Control batches are left out. A
+    timestamp that microseconds cannot hold is NULL.
 
-    Raises `UnsupportedRecord` for transactional batches: it is not known yet whether they were committed, and a guess
-    would be wrong. Raises `Corrupt` for records that do not parse. All batches before these were yielded.
+    Raises `Corrupt` for records that do not parse. All batches before these were yielded.
     """
     for data, batches in found:
         first = batches[0].position
@@ -162,10 +153,6 @@ def _group_batches(batches: Iterable[WalkedBatch], group_bytes: int) -> Iterator
     group: list[WalkedBatch] = []
     size = 0
     for batch in batches:
-        if batch.attributes & TRANSACTIONAL and not batch.attributes & CONTROL:
-            if group:
-                yield group
-            raise UnsupportedRecord(batch.base_offset, f"offset {batch.base_offset} is of a transaction")
         if group and size + batch.size > group_bytes:
             yield group
             group, size = [], 0

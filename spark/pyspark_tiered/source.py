@@ -1,8 +1,9 @@
 """`spark.read.format("tiered")`: a topic as rows, with the columns of Spark's Kafka source.
 
 Options: `store` (the cold segments, no broker needed) or `bootstrap` (HOST:PORT of a broker's HTTP: cold and hot, up to
-the last committed record), `topic`, the bounds of `offsets.py`, `splitBytes`. Committed records only. A schema given by
-the user selects columns: columns that it leaves out are not decoded.
+the last committed record), `topic`, the bounds of `offsets.py`, `splitBytes`, `kafka.isolation.level`. By default
+records of open and aborted transactions are left out. A schema given by the user selects columns: columns that it
+leaves out are not decoded.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ OPTIONS = (
     "startingTimestamp",
     "endingTimestamp",
     "splitBytes",
+    "kafka.isolation.level",
 )
+ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -92,6 +95,7 @@ class TieredReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
         self._options = dict(options)
+        self._read_committed = options.get("kafka.isolation.level", ISOLATION_LEVELS[0]) == ISOLATION_LEVELS[0]
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
@@ -106,14 +110,15 @@ class TieredReader(DataSourceReader):
             return
         split = partition.split
         if isinstance(split, LiveSplit):
-            found = BrokerClient(self._options["bootstrap"]).batches(
-                split.topic, split.partition, split.start, split.end
-            )
+            found = self._broker().batches(split.topic, split.partition, split.start, split.end)
         else:
-            found = read_batches(self._options["store"], split)
+            found = read_batches(self._options["store"], split, read_committed=self._read_committed)
         decoded = [name for name in self._columns if name not in ("topic", "partition")]
         for rows in arrow_batches(found, (split.start, split.end), decoded or ["offset"]):
             yield _with_constants(rows, self._columns, split.topic, split.partition)
+
+    def _broker(self) -> BrokerClient:
+        return BrokerClient(self._options["bootstrap"], read_committed=self._read_committed)
 
     def _bounds(self, numbers: Sequence[int]) -> tuple[dict[int, Bound], dict[int, Bound]]:
         """Returns start and end of each partition by the options."""
@@ -123,7 +128,7 @@ class TieredReader(DataSourceReader):
 
     async def _plan_cold(self, tasks: int, bytes_each: int | None) -> list[Split]:
         async with open_bucket(self._options["store"]) as bucket:
-            topic = await cold_topic(bucket, self._options["topic"])
+            topic = await cold_topic(bucket, self._options["topic"], read_committed=self._read_committed)
             starts, ends = self._bounds([partition.partition for partition in topic.partitions])
             bounds = {
                 number: (
@@ -135,7 +140,7 @@ class TieredReader(DataSourceReader):
         return splits(topic, bounds, tasks, bytes_each)
 
     def _plan_live(self, tasks: int, bytes_each: int | None) -> list[LiveSplit]:
-        broker, topic = BrokerClient(self._options["bootstrap"]), self._options["topic"]
+        broker, topic = self._broker(), self._options["topic"]
         found = {each.partition: each for each in broker.partitions(topic)}
         starts, ends = self._bounds(list(found))
         bounds = {
@@ -158,6 +163,11 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
         raise Refused(Code.INVALID_REQUEST, "one of the options 'store' and 'bootstrap' is needed, and only one")
     if not given.get("splitbytes", "1").isdecimal():
         raise Refused(Code.INVALID_REQUEST, f"splitBytes must be a number of bytes, not {given['splitbytes']!r}")
+    isolation = given.get("kafka.isolation.level", ISOLATION_LEVELS[0])
+    if isolation not in ISOLATION_LEVELS:
+        raise Refused(
+            Code.INVALID_REQUEST, f"kafka.isolation.level must be {' or '.join(ISOLATION_LEVELS)}, not {isolation!r}"
+        )
     return given
 
 

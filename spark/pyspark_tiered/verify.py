@@ -1,9 +1,9 @@
 """Proof that a table holds every loaded record exactly once with equal bytes, and the reason for each missing offset.
 
 The bucket is read again and compared row by row with one version of the table, up to the loaded bound of each
-partition. Offsets without a row must be explained by the log itself. Rows that retention removed from the bucket can no
-longer be compared, and are reported as such. If other writers removed rows from the table, a missing row names their
-commit.
+partition. Offsets without a row must be explained by the log itself (`gaps.py`). Rows that retention removed from the
+bucket can no longer be compared, and are reported as such. If other writers removed rows from the table, a missing row
+names their commit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyspark_tiered.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.failures import translate_failure
+from pyspark_tiered.gaps import PRESENT, Gap, explain_from_log, explain_gap, undecided_gaps
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.session import session, spark_url
 
@@ -38,15 +39,6 @@ class RowFault(NamedTuple):
     partition: int
     offset: int
     why: str = ""
-
-
-class Gap(NamedTuple):
-    """Offsets `[start, end)` without a row, and why that is correct."""
-
-    partition: int
-    start: int
-    end: int
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +84,7 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
 
 def _verify_snapshot(spark: SparkSession, store: str, cold: ColdTopic, at: TableSnapshot) -> VerifyResult:
     loaded = at.loaded_offsets()
-    bounds = {number: (low, max(loaded.get(number, low), low)) for number, low, _, _ in cold.partitions}
+    bounds = {number: (low, max(loaded.get(number, low), low)) for number, low, *_ in cold.partitions}
     rows = at.rows()
     rows_in_bucket = compare.rows_in_bucket(rows, cold)
     differences = _collect_faults(
@@ -110,6 +102,14 @@ def _verify_snapshot(spark: SparkSession, store: str, cold: ColdTopic, at: Table
     last_listed = differences[-1][1:3] if len(differences) == FAULTS_MAX else None  # no list of faults beyond it
     gaps = [gap for gap in find_gaps(rows, cold, loaded) if not _contains_missing(gap, missing)]
     gaps = [gap for gap in gaps if last_listed is None or gap[:2] <= last_listed]
+    gaps = [*explain_from_log(store, cold, gaps, GAPS_MAX), *undecided_gaps(cold)]
+    faults += [
+        RowFault("missing", gap.partition, offset, gap.why)
+        for gap in gaps
+        if gap.why == PRESENT
+        for offset in range(gap.start, min(gap.end, gap.start + FAULTS_MAX))
+    ]
+    gaps = sorted(gap for gap in gaps if gap.why != PRESENT)
     return VerifyResult(at.url, rows_in_bucket.count(), loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps))
 
 
@@ -151,12 +151,5 @@ def find_gaps(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> li
     }
     holes = [(row["partition"], row["start"], row["offset"]) for row in jumps]
     holes += [(number, last.get(number, 0), end) for number, end in loaded.items() if last.get(number, 0) < end]
-    lows = {number: low for number, low, _, _ in cold.partitions}
+    lows = {number: low for number, low, *_ in cold.partitions}
     return [gap for hole in sorted(holes) for gap in explain_gap(*hole, lows.get(hole[0], 0))]
-
-
-def explain_gap(partition: int, start: int, end: int, log_start: int) -> Sequence[Gap]:
-    """Splits a hole in the table at the log start. Below it records expired first; above it the log has no record."""
-    expired, empty = (start, min(end, log_start)), (max(start, log_start), end)
-    reasons = ((expired, "expired before it was loaded"), (empty, "no record in the log has this offset"))
-    return [Gap(partition, low, high, why) for (low, high), why in reasons if low < high]

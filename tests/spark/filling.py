@@ -11,6 +11,7 @@ from tiered.cold.layout import SectionKind, SegmentFacts, build_trailer, segment
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.hot.checkpoints import encode_lineage
+from tiered.hot.producer_state import AbortedTxn, ProducerStates
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicCreated, TopicDeleted
 from tiered.metadata.log_writer import MetadataLog
@@ -18,7 +19,7 @@ from tiered.metrics import Metrics
 from tiered.object_store.url import open_store
 from tiered.ports import ObjectStore
 from tiered.records.batch import encode_batch
-from tiered.records.model import Codec, ProducerRecord
+from tiered.records.model import Codec, ProducerRecord, WalkedBatch
 from tiered.records.native import crc32c, walk
 from tiered.system.clock import SystemClock, SystemRng
 
@@ -33,6 +34,73 @@ class Segment(NamedTuple):
     base_offset: int
     next_offset: int
     log: bytes
+    txn_index: bytes = b""
+    producers: bytes = b""
+
+
+class TransactionalLog:
+    """Batches of transactions, as a leader appends them, with the indexes and snapshots of their segments."""
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self.producers = ProducerStates()
+        self._sequences: dict[int, int] = {}
+        self._base_offset = 0
+        self._batches: list[bytes] = []
+        self._aborted: list[AbortedTxn] = []
+
+    def write(self, producer_id: int, count: int, *, transactional: bool = True) -> list[int]:
+        """Appends one batch of `count` records, `value OFFSET` each. Returns their offsets."""
+        base, sequence = self.end_offset, self._sequences.get(producer_id, 0)
+        records = [(BASE_MS + at, b"k", f"value {at}".encode(), ()) for at in range(base, base + count)]
+        self._sequences[producer_id] = sequence + count
+        made = encode_batch(
+            records,
+            base_offset=base,
+            leader_epoch=EPOCH,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        self._append(made)
+        self.producers.apply(self._walk(made), 0)
+        return list(range(base, base + count))
+
+    def end(self, producer_id: int, *, commit: bool) -> int:
+        """Appends the marker that ends the producer's transaction. Returns its offset."""
+        marker = self.end_offset
+        made = encode_batch(
+            [(BASE_MS + marker, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0), ())],
+            base_offset=marker,
+            leader_epoch=EPOCH,
+            producer_id=producer_id,
+            producer_epoch=0,
+            transactional=True,
+            control=True,
+        )
+        self._append(made)
+        aborted = self.producers.end_transaction(self._walk(made), made)
+        if aborted is not None:
+            self._aborted.append(aborted)
+        return marker
+
+    def roll(self) -> Segment:
+        """Returns what was appended since the last call as a closed segment."""
+        index = b"".join(each.encode() for each in self._aborted)
+        closed = Segment(
+            self._base_offset, self.end_offset, b"".join(self._batches), index, self.producers.encode_snapshot()
+        )
+        self._base_offset, self._batches, self._aborted = self.end_offset, [], []
+        return closed
+
+    def _append(self, batch: bytes) -> None:
+        self._batches.append(batch)
+        self.end_offset = self._walk(batch).last_offset + 1
+
+    @staticmethod
+    def _walk(batch: bytes) -> WalkedBatch:
+        return walk(batch).batches[0]
 
 
 def topic_id(number: int) -> TopicId:
@@ -121,6 +189,8 @@ async def _upload(store: ObjectStore, partition_id: PartitionId, segment: Segmen
     sections = {
         SectionKind.OFFSET_INDEX: offset_index,
         SectionKind.TIME_INDEX: time_index,
+        SectionKind.TXN_INDEX: segment.txn_index,
+        SectionKind.PRODUCERS: segment.producers,
         SectionKind.LINEAGE: encode_lineage(LINEAGE),
     }
     tail, refs = build_trailer(partition_id, EPOCH, facts, sections)

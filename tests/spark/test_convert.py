@@ -17,10 +17,10 @@ from pyspark_tiered.convert import convert
 from pyspark_tiered.plan import Split, splits
 from pyspark_tiered.repair import plan_missing_splits
 from pyspark_tiered.rounds import next_round, select_committable
-from pyspark_tiered.table import ConversionResult
+from pyspark_tiered.table import Advance, ConversionResult
 from tests.spark import filling
+from tiered.errors import Refused
 from tiered.ids import PartitionId
-from tiered.records.batch import encode_batch
 
 TOPIC = filling.topic_id(5)
 BATCH = 100
@@ -140,19 +140,27 @@ def test_timestamp_beyond_sparks_range_becomes_null_on_request(log_with_bad_time
     assert (file.min_timestamp_us, file.max_timestamp_us, file.null_timestamps) == (0, 199_000, 2)
 
 
-def test_rows_before_a_transaction_are_loaded(tmp_path: Path) -> None:
+def test_load_leaves_out_aborted_records_and_stops_before_an_open_transaction(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     filling.create_topic(store, "t", TOPIC, 1)
-    record, epoch = (filling.BASE_MS, b"k", b"v", ()), filling.EPOCH
-    open_ended = encode_batch([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True)
-    batches = [encode_batch([record], leader_epoch=epoch), open_ended]
-    filling.upload(store, "t", PartitionId(TOPIC, 0), [filling.Segment(0, 2, b"".join(batches))])
+    written = filling.TransactionalLog()
+    written.write(1, 2)
+    committed = written.write(2, 3)
+    written.end(1, commit=False)
+    written.end(2, commit=True)
+    open_from = written.write(1, 1)[0]
+    written.write(-1, 1, transactional=False)
+    filling.upload(store, "t", PartitionId(TOPIC, 0), [written.roll()])
     cold = compare.read_cold_topic(store, "t")
-    (split,) = splits(cold, {0: (0, 2)}, 1)
+    plan = next_round(cold, {}, 1)
+    (split,) = plan.splits
+    assert plan.advances == (Advance(0, -1, open_from),)
     log = Log(store, tmp_path / "table")
     outcome = log.convert(split)
-    assert outcome.stop is not None
-    assert (outcome.end, outcome.stop.damaged, log.offsets(outcome)) == (1, False, [0])
+    assert (outcome.stop, outcome.end, log.offsets(outcome)) == (None, open_from, committed)
+    assert next_round(cold, {0: open_from}, 1).splits == ()
+    with pytest.raises(Refused, match=f"open from offset {open_from} on"):
+        splits(cold, {0: (0, open_from + 1)}, 1)
 
 
 @pytest.mark.parametrize("size", [None, 1700])

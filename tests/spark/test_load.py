@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.gaps import Gap
 from pyspark_tiered.load import LoadOptions, LoadProgress, load
 from pyspark_tiered.sql import sql
 from pyspark_tiered.table import Advance
-from pyspark_tiered.verify import Gap, verify
+from pyspark_tiered.verify import verify
 from tests.spark import filling, loader
 from tests.spark.driver import OtherDriver
 from tiered.errors import Corrupt, Refused

@@ -48,7 +48,7 @@ def topic(*sizes: list[tuple[int, int]], log_start: int = 0) -> ColdTopic:
 
 
 def whole(cold: ColdTopic) -> dict[int, tuple[int, int]]:
-    return {number: (low, high) for number, low, high, _ in cold.partitions}
+    return {number: (low, high) for number, low, high, *_ in cold.partitions}
 
 
 def test_small_segments_are_joined_and_large_ones_split() -> None:

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark import filling
 from tiered.ids import PartitionId
-from tiered.records.batch import encode_batch
 
 pytestmark = pytest.mark.java
 TOPIC = filling.topic_id(3)
@@ -125,23 +124,23 @@ def test_unreadable_source_is_refused_with_a_reason(
         read(spark, str(options.pop("store", store)), **options).collect()
 
 
-def test_control_batches_are_no_rows_and_transactions_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_committed_records_are_rows_unless_asked_otherwise(spark: SparkSession, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/store"
     filling.create_topic(url, "t", TOPIC, 1)
-    record = (filling.BASE_MS, b"k", b"v", ())
-    epoch = filling.EPOCH
-    control = encode_batch([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True, control=True)
-    batches = [
-        encode_batch([record], leader_epoch=epoch),
-        control,
-        encode_batch([record], base_offset=2, leader_epoch=epoch),
-    ]
-    filling.upload(url, "t", PartitionId(TOPIC, 0), [filling.Segment(0, 3, b"".join(batches))])
-    assert [row["offset"] for row in read(spark, url, "offset long").collect()] == [0, 2]
-    open_ended = encode_batch([record], base_offset=3, leader_epoch=epoch, producer_id=1, transactional=True)
-    filling.upload(url, "t", PartitionId(TOPIC, 0), [filling.Segment(3, 4, open_ended)])
-    with pytest.raises(PySparkException, match="offset 3 is of a transaction"):
-        read(spark, url, "offset long").collect()
+    log = filling.TransactionalLog()
+    aborted = log.write(1, 2)
+    committed = log.write(2, 2)
+    log.end(1, commit=False)
+    log.end(2, commit=True)
+    undecided = log.write(1, 1)
+    filling.upload(url, "t", PartitionId(TOPIC, 0), [log.roll()])
+    assert [row["offset"] for row in read(spark, url, "offset long").collect()] == committed
+    every = read(spark, url, "offset long", **{"kafka.isolation.level": "read_uncommitted"}).collect()
+    assert [row["offset"] for row in every] == [*aborted, *committed, *undecided]
+    with pytest.raises(PySparkException, match="a transaction is open from offset 6 on"):
+        read(spark, url, "offset long", endingOffsets='{"t": {"0": 7}}').collect()
+    with pytest.raises(PySparkException, match=r"isolation\.level must be read_committed or"):
+        read(spark, url, "offset long", **{"kafka.isolation.level": "committed"}).collect()
 
 
 def test_users_own_session_finds_the_format() -> None:

@@ -9,9 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.bucket import check_table
+from pyspark_tiered.compare import read_cold_topic
+from pyspark_tiered.gaps import ABORTED, CONTROL_RECORD, EMPTY, PRESENT, UNDECIDED, Gap, explain_from_log, explain_gap
 from pyspark_tiered.load import load
+from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.sql import QueryResult, render, sql
-from pyspark_tiered.verify import Gap, RowFault, explain_gap, verify
+from pyspark_tiered.verify import RowFault, verify
 from tests.fakes3 import BUCKET, s3_fake
 from tests.spark import filling
 from tiered.errors import Refused
@@ -68,6 +71,68 @@ def test_offsets_that_the_log_never_had_are_no_faults(spark: SparkSession, tmp_p
     found = verify(store, "t", warehouse, spark=spark)
     assert (found.ok, found.rows) == (True, 200)
     assert found.gaps == (Gap(0, 100, 150, "no record in the log has this offset"),)
+
+
+def transactional_log(store: str) -> tuple[ColdTopic, list[int]]:
+    """Fills a topic whose offsets 0 to 8 lack no batch. Returns it, and the offsets of committed records.
+
+    0, 1: aborted; 2: committed; 3: the abort; 4: aborted; 5: the commit; 6: the abort; 7: plain; 8: undecided.
+    """
+    filling.create_topic(store, "t", TOPIC, 1)
+    log = filling.TransactionalLog()
+    log.write(1, 2)
+    committed = log.write(2, 1)
+    log.end(1, commit=False)
+    log.write(1, 1)
+    log.end(2, commit=True)
+    log.end(1, commit=False)
+    committed += log.write(-1, 1, transactional=False)
+    log.write(1, 1)
+    filling.upload(store, "t", PartitionId(TOPIC, 0), [log.roll()])
+    return read_cold_topic(store, "t"), committed
+
+
+def test_each_gap_has_the_reason_that_the_log_gives(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    cold, _ = transactional_log(store)
+    gaps = [Gap(0, 0, 2, EMPTY), Gap(0, 3, 7, EMPTY)]
+    assert explain_from_log(store, cold, gaps, 100) == [
+        Gap(0, 0, 2, ABORTED),
+        Gap(0, 3, 4, CONTROL_RECORD),
+        Gap(0, 4, 5, ABORTED),
+        Gap(0, 5, 7, CONTROL_RECORD),
+    ]
+    assert explain_from_log(store, cold, gaps, 2) == [Gap(0, 0, 2, ABORTED), Gap(0, 3, 4, CONTROL_RECORD)]
+
+
+def test_committed_record_in_a_gap_is_not_explained_away(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    cold, _ = transactional_log(store)
+    assert explain_from_log(store, cold, [Gap(0, 1, 4, EMPTY), Gap(0, 7, 8, EMPTY)], 100) == [
+        Gap(0, 1, 2, ABORTED),
+        Gap(0, 2, 3, PRESENT),
+        Gap(0, 3, 4, CONTROL_RECORD),
+        Gap(0, 7, 8, PRESENT),
+    ]
+
+
+@java
+def test_transactions_are_loaded_and_verified_with_the_reason_for_each_gap(spark: SparkSession, tmp_path: Path) -> None:
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
+    _, committed = transactional_log(store)
+    load(store, "t", warehouse, spark=spark)
+    found = verify(store, "t", warehouse, spark=spark)
+    assert (found.ok, found.rows, found.loaded) == (True, len(committed), {0: 8})
+    assert [(gap.start, gap.end, gap.why) for gap in found.gaps] == [
+        (0, 2, ABORTED),
+        (3, 4, CONTROL_RECORD),
+        (4, 5, ABORTED),
+        (5, 7, CONTROL_RECORD),
+        (8, 9, UNDECIDED),
+    ]
+    spark.sql(f"DELETE FROM delta.`{warehouse}/t` WHERE offset = 2")
+    found = verify(store, "t", warehouse, spark=spark)
+    assert [fault[:3] for fault in found.faults] == [("missing", 0, 2)]
 
 
 @java

@@ -2,5 +2,6 @@
 
 May import: cold, metadata
 
-~ bucket  an open bucket: its metadata, manifests, and a cold reader
+~ bucket     an open bucket: its metadata, manifests, and a cold reader
+~ committed  committed batches of a partition, by the transaction indexes and producer snapshots of its segments
 """

@@ -4,6 +4,7 @@ May import: words
 
   batch        batch headers, stamps, encoding and decoding of whole batches
   marker       end-transaction markers: the control batch that ends a transaction in one partition
+  aborted      batches of aborted transactions in a run of batches
   model        layout, header and record types of record batch v2
 ~ native       one set of functions, in C if built, in Python otherwise
   pure         the functions of the C extension in plain Python, which tests compare it with

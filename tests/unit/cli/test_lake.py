@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pyspark_tiered.failures import first_line, translate_failure
+from pyspark_tiered.gaps import Gap
 from pyspark_tiered.load import LoadProgress
 from pyspark_tiered.repair import RepairProgress
-from pyspark_tiered.verify import Gap, RowFault, VerifyResult
+from pyspark_tiered.verify import RowFault, VerifyResult
 from tiered.errors import Corrupt, Unavailable
 from tiered_api.cli.lake.commands import progress_line, repaired_lines, verified_lines
 
