@@ -14,6 +14,7 @@ from tiered_api.cli.parsing import (
     Parser,
     add_command,
     add_format_option,
+    add_isolation_option,
     count,
     number_of,
     number_within,
@@ -112,6 +113,7 @@ def _cold(commands: Commands) -> None:
     cat.add_argument("--topic", metavar="T", required=True)
     cat.add_argument("--offset", metavar="N", type=count, help="begin here (default: the log start)")
     cat.add_argument("--max", metavar="N", type=count, help="so many records of each partition at most")
+    add_isolation_option(cat)
     for verb in (ls, cat):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--partition", metavar="P", type=number_of, help="only this partition")

@@ -12,6 +12,7 @@ from tiered_api.cli.parsing import (
     Commands,
     add_command,
     add_format_option,
+    add_isolation_option,
     count,
     number_of,
     number_within,
@@ -218,7 +219,7 @@ def _consume(verbs: Commands) -> None:
         help="JSON over several lines (default), or one line for each record",
     )
     consume.add_argument("--meta-only", action="store_true", help="all fields except the value (json)")
-    consume.add_argument("--read-committed", action="store_true", help="no records of open or aborted transactions")
+    add_isolation_option(consume)
     consume.add_argument("--print-control-records", action="store_true", help="print transaction markers too")
     consume.add_argument(
         "--fetch-max-bytes", type=number_of, default=16 << 20, metavar="N", help="bytes of a response (default 16 MiB)"

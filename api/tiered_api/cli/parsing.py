@@ -52,6 +52,24 @@ def add_format_option(command: argparse.ArgumentParser, *more: str) -> None:
     )
 
 
+def add_isolation_option(command: argparse.ArgumentParser) -> None:
+    """Adds the option for records of open and aborted transactions. It becomes `read_committed`."""
+    command.add_argument(
+        "--isolation-level",
+        dest="read_committed",
+        type=_is_read_committed,
+        default=True,
+        metavar="read_committed|read_uncommitted",
+        help="without or with records of open and aborted transactions (default read_committed)",
+    )
+
+
+def _is_read_committed(text: str) -> bool:
+    if text not in ("read_committed", "read_uncommitted"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not read_committed or read_uncommitted")
+    return text == "read_committed"
+
+
 def number_within(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
     """Returns the type of an option that takes a number in a range."""
 

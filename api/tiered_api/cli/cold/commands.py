@@ -10,6 +10,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import PartitionId
 from tiered.metadata.image import TopicImage
 from tiered.offline.bucket import Bucket, open_bucket
+from tiered.offline.committed import find_undecided_offset, read_committed_batches
 from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL, Record
 from tiered_api.cli.exits import Exit
@@ -92,7 +93,7 @@ async def _cat(args: Namespace) -> None:
     async with open_bucket(args.store) as bucket:
         for partition_id in _chosen_partitions(await bucket.find_topic(args.topic), args.partition):
             left = args.max
-            async for record in _records(bucket, args.topic, partition_id, args.offset):
+            async for record in _records(bucket, args.topic, partition_id, args.offset, args.read_committed):
                 if left is not None:
                     if left == 0:
                         break
@@ -100,8 +101,13 @@ async def _cat(args: Namespace) -> None:
                 _print(partition_id.partition, record, args.format)
 
 
-async def _records(bucket: Bucket, topic: str, partition_id: PartitionId, offset: int | None) -> AsyncIterator[Record]:
-    """Yields the cold records of a partition from an offset on, without transaction markers."""
+async def _records(
+    bucket: Bucket, topic: str, partition_id: PartitionId, offset: int | None, read_committed: bool
+) -> AsyncIterator[Record]:
+    """Yields the cold records of a partition from an offset on, without transaction markers.
+
+    Records of open and aborted transactions are left out, unless the user asks for them.
+    """
     manifest = await bucket.manifests.load(partition_id)
     if manifest is None or manifest.cold_end_offset == manifest.log_start_offset:
         return
@@ -112,7 +118,15 @@ async def _records(bucket: Bucket, topic: str, partition_id: PartitionId, offset
             Code.OFFSET_OUT_OF_RANGE,
             f"offset {start} of {topic}-{partition_id.partition} is not in the bucket, which holds {held}",
         )
-    async for piece in bucket.reader.iterate(partition_id, start, manifest=manifest):
+    if read_committed:
+        undecided = await find_undecided_offset(bucket, manifest)
+        end = manifest.cold_end_offset if undecided is None else max(undecided, manifest.log_start_offset)
+        if start >= end:
+            return
+        pieces = read_committed_batches(bucket, partition_id, start, end, manifest=manifest)
+    else:
+        pieces = bucket.reader.iterate(partition_id, start, manifest=manifest)
+    async for piece in pieces:
         origin = piece.batches[0].position
         for batch in piece.batches:
             if not batch.attributes & CONTROL:
