@@ -18,7 +18,8 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.url import open_store
 from tiered.ports import ObjectStore
-from tiered.records.batch import encode_batch
+from tiered.records.batch import encode_batch, stamp
+from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import Codec, ProducerRecord, WalkedBatch
 from tiered.records.native import crc32c, walk
 from tiered.system.clock import SystemClock, SystemRng
@@ -70,15 +71,9 @@ class TransactionalLog:
     def end(self, producer_id: int, *, commit: bool) -> int:
         """Appends the marker that ends the producer's transaction. Returns its offset."""
         marker = self.end_offset
-        made = encode_batch(
-            [(BASE_MS + marker, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0), ())],
-            base_offset=marker,
-            leader_epoch=EPOCH,
-            producer_id=producer_id,
-            producer_epoch=0,
-            transactional=True,
-            control=True,
-        )
+        stamped = encode_marker(TransactionMarker(producer_id, 0, commit, 0), BASE_MS + marker)
+        stamp(stamped, 0, marker, EPOCH)
+        made = bytes(stamped)
         self._append(made)
         aborted = self.producers.end_transaction(self._walk(made), made)
         if aborted is not None:

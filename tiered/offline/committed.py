@@ -21,12 +21,10 @@ from tiered.hot.producer_state import ProducerStates, decode_aborted_txns
 from tiered.ids import PartitionId
 from tiered.offline.bucket import Bucket
 from tiered.records.aborted import AbortedTransactions
-from tiered.records.batch import decode_records
+from tiered.records.marker import decode_marker
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
 
 _KIND = TRANSACTIONAL | CONTROL
-_ABORT, _COMMIT = b"\0\0", b"\0\1"
-"""Types in the keys of markers."""
 
 
 class FalseTransactionIndex(Corrupt):
@@ -139,8 +137,7 @@ class _TransactionOutcomes:
 
 def _check_marker(piece: ColdBatches, marker: WalkedBatch, is_aborted: bool) -> None:
     at = marker.position - piece.batches[0].position
-    key = decode_records(piece.data, at)[0].key or b""
-    if key[2:4] != (_ABORT if is_aborted else _COMMIT):
+    if decode_marker(piece.data[at : at + marker.size]).commit == is_aborted:
         said, found = ("aborted", "committed") if is_aborted else ("committed", "aborted")
         raise FalseTransactionIndex(
             f"transaction of producer id {marker.producer_id} is {said} by the transaction index, and {found} by its "

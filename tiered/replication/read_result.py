@@ -30,6 +30,10 @@ class ReadResult(NamedTuple):
         """Bytes of `data`."""
         return self.data.length if isinstance(self.data, FileSlice) else len(self.data)
 
+    def end_offset(self, read_committed: bool) -> int:
+        """Returns the end of the records that such a reader gets: last stable offset or high watermark."""
+        return self.last_stable_offset if read_committed else self.high_watermark
+
 
 class FollowerReadResult(NamedTuple):
     """The leader's reply to a follower for one partition: `peers.FetchedPartition` before it is encoded. It has no

@@ -1,8 +1,11 @@
 import orjson
 import pytest
 
+from tests.spark.filling import TransactionalLog
 from tiered.records.batch import Codec, encode_batch
+from tiered.records.native import walk
 from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.partitions.reads import drop_aborted
 from tiered_api.http.partitions.record_json import encode_events, encode_json, encode_v2
 
 FIRST = encode_batch([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)
@@ -56,12 +59,52 @@ def test_reply_of_control_batches_alone_moves_the_offset() -> None:
 
 
 def test_v2_lists_records_and_refuses_those_that_it_cannot_show() -> None:
-    body, count = encode_v2(LOG, 10, 1 << 20, "binary", "t", 3)
-    assert count == 3
+    body, count, following = encode_v2(LOG, 10, 1 << 20, "binary", "t", 3)
+    assert (count, following) == (3, 14)
     assert orjson.loads(body)[0] == {"topic": "t", "key": "aw==", "value": "eyJuIjoxfQ==", "partition": 3, "offset": 10}
     with pytest.raises(HttpError, match="offset 10 is not json") as refused:
         encode_v2(LOG, 10, 1 << 20, "json", "t", 3)
     assert refused.value.error_code == 42203
+
+
+def transactions() -> bytes:
+    """Returns a log: 0 and 1 aborted, 2 committed, 3 the abort, 4 the commit, 5 aborted, 6 its abort."""
+    log = TransactionalLog()
+    log.write(1, 2)
+    log.write(2, 1)
+    log.end(1, commit=False)
+    log.end(2, commit=True)
+    log.write(1, 1)
+    log.end(1, commit=False)
+    return log.roll().log
+
+
+ABORTED = ((1, 0), (1, 5))
+"""Producer ids and first offsets of the aborted transactions."""
+
+
+def test_records_of_aborted_transactions_are_in_no_form_of_reply() -> None:
+    log = transactions()
+    body, count = encode_json(log, 0, 1 << 20, "string", {}, ABORTED)
+    assert (count, [row["offset"] for row in orjson.loads(body)["records"]]) == (1, [2])
+    assert orjson.loads(body)["next_offset"] == 7
+    body, count, following = encode_v2(log, 0, 1 << 20, "binary", "t", 0, ABORTED)
+    assert (count, following, [row["offset"] for row in orjson.loads(body)]) == (1, 7, [2])
+    text, count, following = encode_events(log, 0, 1 << 20, "string", ABORTED)
+    assert (count, following, text.count(b"id: 2\n"), text.count(b"id: ")) == (1, 7, 1, 1)
+
+
+def test_reply_of_aborted_records_alone_moves_the_offset() -> None:
+    body, count = encode_json(transactions(), 0, 1 << 20, "string", {}, [(1, 0), (2, 2), (1, 5)])
+    assert (count, orjson.loads(body)) == (0, {"next_offset": 7, "records": []})
+
+
+def test_whole_batches_are_left_out_of_a_raw_reply() -> None:
+    log = transactions()
+    kept, following = drop_aborted(log, ABORTED)
+    assert following == 7
+    assert [batch.base_offset for batch in walk(kept).batches] == [2, 3, 4, 6]
+    assert drop_aborted(log, ()) == (log, 7)
 
 
 def test_event_has_its_offset_as_id() -> None:

@@ -50,6 +50,7 @@ class ConsumerConfig:
     auto_commit: bool = True
     min_bytes: int = 1
     timeout_ms: int = 1_000
+    read_committed: bool = True
 
     def to_user_data(self, subscription: Subscription) -> bytes:
         """Returns the settings and the subscription as user data for the member's metadata."""
@@ -240,7 +241,7 @@ class ConsumerInstance:
     async def _reset_offset(self, source: AnyPartition) -> int | None:
         if self.config.reset == "none":
             return None
-        start, end = await fetch_bounds(source)
+        start, end = await fetch_bounds(source, self.config.read_committed)
         return start if self.config.reset == "earliest" else end
 
     async def reset_position(self, tp: TopicPartition, source: AnyPartition) -> None:

@@ -134,19 +134,30 @@ class ConsumerPoll:
         form = instance.config.format
         objects = OBJECTS_MAX - len(self.rows)
         rows, following = await request.context.run_job(
-            max_decoded_size(data), rows_v2, data, position, self._bytes_left, form, *tp, objects
+            max_decoded_size(data),
+            rows_v2,
+            data,
+            position,
+            self._bytes_left,
+            form,
+            *tp,
+            objects,
+            fetched.aborted_txns,
         )
         self.rows += rows
         self._positions[tp] = ConsumerPosition(source.topic_id, following)
         self._last, self._progressed = tp, True
-        self._size += len(data)
+        self._size += len(data) if rows else 0
         self._bytes_left = self._bytes_left - len(data) if len(self.rows) < OBJECTS_MAX else 0
 
     async def _fetch(self, source: AnyPartition, position: int) -> ReadResult:
+        read_committed = self._instance.config.read_committed
         if isinstance(source, LeaderReplica):
-            return await source.reads.read(position, self._bytes_left)
-        fetched = await read_remote(self._request, source, position, self._bytes_left, DECODED_PER_BYTE)
-        self._remote_ends.append((source, fetched.high_watermark))
+            return await source.reads.read(position, self._bytes_left, read_committed=read_committed)
+        fetched = await read_remote(
+            self._request, source, position, self._bytes_left, DECODED_PER_BYTE, read_committed=read_committed
+        )
+        self._remote_ends.append((source, fetched.end_offset(read_committed)))
         return fetched
 
     # -- between turns ------------------------------------------------------------------------------------------------
@@ -191,7 +202,8 @@ class ConsumerPoll:
         leader, ends = share
         wait_ms = int(seconds * 900)
         with contextlib.suppress(Refused, Unavailable):
-            if await self._request.context.remote_brokers.wait_for_more(leader, ends, wait_ms):
+            read_committed = self._instance.config.read_committed
+            if await self._request.context.remote_brokers.wait_for_more(leader, ends, wait_ms, read_committed):
                 more.set()
 
 

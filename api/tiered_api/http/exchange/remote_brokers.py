@@ -50,6 +50,7 @@ LONG_POLLS_MAX = 512
 """Most long polls at one broker."""
 PRODUCE, FETCH, LIST_OFFSETS = 13, 16, 10
 ACKS_ALL = -1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 A = TypeVar("A", bound=Message)
 
@@ -150,22 +151,38 @@ class RemoteBrokers:
         raise kind(code, part.error_message or f"broker {leader.node_id} refuses records for {tp}: {code.name}")
 
     async def fetch(
-        self, leader: Leader, tp: TopicPartition, topic_id: TopicId, offset: int, max_bytes: int, wait_ms: int
+        self,
+        leader: Leader,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        offset: int,
+        max_bytes: int,
+        wait_ms: int,
+        read_committed: bool = False,
     ) -> ReadResult:
         """Fetches whole batches from the one that has `offset`; with `wait_ms`, waits for the first batch."""
         pool = self._long_polls if wait_ms else self._short_requests
         partition = FetchPartition(tp.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
-        part = (await self._fetch(pool, leader, [FetchTopic("", topic_id, [partition])], max_bytes, wait_ms))[0]
+        topics = [FetchTopic("", topic_id, [partition])]
+        part = (await self._fetch(pool, leader, topics, max_bytes, wait_ms, read_committed))[0]
         code = code_from_number(part.error_code)
         if code is not Code.NONE:
             raise _leader_refusal(leader, tp, code)
         # The frame belongs to this caller alone; a copy frees it.
         return ReadResult(
-            bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset
+            bytes(part.records or b""),
+            part.high_watermark,
+            part.log_start_offset,
+            part.last_stable_offset,
+            tuple((aborted.producer_id, aborted.first_offset) for aborted in part.aborted_transactions or ()),
         )
 
     async def wait_for_more(
-        self, leader: Leader, ends: Sequence[tuple[TopicPartition, TopicId, int]], wait_ms: int
+        self,
+        leader: Leader,
+        ends: Sequence[tuple[TopicPartition, TopicId, int]],
+        wait_ms: int,
+        read_committed: bool = False,
     ) -> bool:
         """Returns True if one of these partitions of one leader has new records at its offset in time, or an error to
         report."""
@@ -173,20 +190,32 @@ class RemoteBrokers:
         for tp, topic_id, offset in ends:
             topic = topics.setdefault(topic_id, FetchTopic("", topic_id))
             topic.partitions.append(FetchPartition(tp.partition, -1, offset, partition_max_bytes=1))
-        parts = await self._fetch(self._long_polls, leader, list(topics.values()), 1, wait_ms)
+        parts = await self._fetch(self._long_polls, leader, list(topics.values()), 1, wait_ms, read_committed)
         return any(part.error_code or part.records for part in parts)
 
     async def _fetch(
-        self, pool: KafkaPeers, leader: Leader, topics: list[FetchTopic], max_bytes: int, wait_ms: int
+        self,
+        pool: KafkaPeers,
+        leader: Leader,
+        topics: list[FetchTopic],
+        max_bytes: int,
+        wait_ms: int,
+        read_committed: bool,
     ) -> list[PartitionData]:
-        request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, topics=topics)
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=READ_COMMITTED if read_committed else READ_UNCOMMITTED,
+            topics=topics,
+        )
         got = await self._send(pool, leader, request, FetchResponse, wait_ms / 1000 + REQUEST_SECONDS, FETCH)
         if got.error_code:
             raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to serve reads")
         return [part for topic in got.responses for part in topic.partitions]
 
     async def list_offsets(
-        self, leader: Leader, wanted: Mapping[TopicPartition, OffsetQuery]
+        self, leader: Leader, wanted: Mapping[TopicPartition, OffsetQuery], read_committed: bool = False
     ) -> dict[TopicPartition, int | Refused]:
         """Returns the offsets of partitions of one leader; -1 if no record is as late.
 
@@ -196,7 +225,8 @@ class RemoteBrokers:
         for tp, (topic_id, epoch, timestamp) in wanted.items():
             topic = topics.setdefault(topic_id, ListOffsetsTopic(tp.topic, topic_id=topic_id))
             topic.partitions.append(ListOffsetsPartition(tp.partition, epoch, timestamp))
-        request = ListOffsetsRequest(-1, 0, list(topics.values()), int(REQUEST_SECONDS * 900))
+        isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+        request = ListOffsetsRequest(-1, isolation, list(topics.values()), int(REQUEST_SECONDS * 900))
         got = await self._send(
             self._short_requests, leader, request, ListOffsetsResponse, REQUEST_SECONDS, LIST_OFFSETS
         )

@@ -71,11 +71,12 @@ async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple
     """Returns the events of one read, and the next read. The events hold memory until they are sent."""
     context = request.context
     spec = replace(spec, source=resolve_leader(context, spec.source))
-    data = load_bytes(await fetch(request, spec))
+    fetched = await fetch(request, spec)
+    data = load_bytes(fetched)
     if data:
         await reserve_memory(request, spec.source, decode_memory(data))
     text, count, following = await context.run_job(
-        max_decoded_size(data), encode_events, data, spec.offset, context.limits.json_bytes, form
+        max_decoded_size(data), encode_events, data, spec.offset, context.limits.json_bytes, form, fetched.aborted_txns
     )
     request.set_held_memory(len(text))
     context.records_read.inc(count)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ports import FileSlice
+from tiered.records.aborted import AbortedTransaction, AbortedTransactions
 from tiered.records.batch import MAX_DECOMPRESSED, decode_header, decompressed_max, open_section
 from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
 from tiered.records.native import crc32c, some_rows, walk
@@ -26,6 +27,7 @@ from tiered_api.http.partitions.remote_partition import (
 
 MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 MAX_OFFSET = (1 << 63) - 1
+ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 DEFAULT_BYTES = 1 << 20
 DECODED_PER_BYTE = 4
 """Memory that a JSON read takes, in bytes for each byte of batches."""
@@ -47,17 +49,24 @@ class ReadSpec:
     wait_ms: int
     memory_per_byte: int = DECODED_PER_BYTE
     """Bytes of memory for each byte of batches."""
+    read_committed: bool = True
+    """Without records of open and aborted transactions."""
 
 
 async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
     """Returns the read that path and query specify. Raises `HttpError` 404 for the partition, 400 for the query."""
     source = partition_of_path(request)
     limits = request.context.limits
+    isolation = request.query_parameters().get("isolation_level", ISOLATION_LEVELS[0])
+    if isolation not in ISOLATION_LEVELS:
+        raise HttpError(400, f"isolation_level={isolation[:40]!r} is none of {', '.join(ISOLATION_LEVELS)}")
+    read_committed = isolation == ISOLATION_LEVELS[0]
     return ReadSpec(
         source,
-        await _start_offset(request, source),
+        await _start_offset(request, source, read_committed),
         request.query_integer("max_bytes", min(DEFAULT_BYTES, max_bytes), 1, max_bytes),
         request.query_integer("timeout", 0, 0, limits.poll_ms),
+        read_committed=read_committed,
     )
 
 
@@ -76,9 +85,9 @@ def require_local_leader(request: HttpRequest) -> LeaderReplica:
     raise request.context.remote_brokers.redirect_error(request.target, source.leader().node_id, f"leads {source.tp}")
 
 
-async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
+async def _start_offset(request: HttpRequest, source: AnyPartition, read_committed: bool) -> int:
     """Returns `offset` (a number, "earliest" or "latest"), or the first offset at or after `timestamp`; the log start
-    without either."""
+    without either. "latest" is the last stable offset for `read_committed`."""
     parameters = request.query_parameters()
     if "offset" in parameters and "timestamp" in parameters:
         raise HttpError(400, "offset and timestamp exclude each other")
@@ -87,12 +96,12 @@ async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
             "timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970"
         )
         found = await offset_for_timestamp(source, moment, TimeLookups(request.peer))
-        return (await fetch_bounds(source))[1] if found is None else found[0]
+        return (await fetch_bounds(source, read_committed))[1] if found is None else found[0]
     match parameters.get("offset", "earliest"):
         case "earliest":
             return (await fetch_bounds(source))[0]
         case "latest":
-            return (await fetch_bounds(source))[1]
+            return (await fetch_bounds(source, read_committed))[1]
     return request.query_integer("offset", 0, 0, MAX_OFFSET, "earliest, latest or an integer of at least 0")
 
 
@@ -103,12 +112,14 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     try:
         if isinstance(source, RemotePartition):
             return await _fetch_remote(request, spec, source)
-        fetched = await source.reads.read(spec.offset, spec.max_bytes)
+        fetched = await source.reads.read(spec.offset, spec.max_bytes, read_committed=spec.read_committed)
         if spec.wait_ms == 0 or fetched.size:
             return fetched
         try:
             async with request.context.timeout(spec.wait_ms / 1000 + 1):
-                return await source.reads.read(spec.offset, spec.max_bytes, max_wait_ms=spec.wait_ms)
+                return await source.reads.read(
+                    spec.offset, spec.max_bytes, max_wait_ms=spec.wait_ms, read_committed=spec.read_committed
+                )
         except TimeoutError:
             return fetched
     except Refused as refused:
@@ -125,25 +136,37 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
 
 async def _fetch_remote(request: HttpRequest, spec: ReadSpec, source: RemotePartition) -> ReadResult:
     """Fetches from another broker. Memory is reserved before the bytes arrive, but not during a wait for records."""
-    fetched = await read_remote(request, source, spec.offset, spec.max_bytes, spec.memory_per_byte)
+    fetched = await _read_remote_spec(request, spec, source)
     if spec.wait_ms == 0 or fetched.size:
         return fetched
     try:
         async with request.context.timeout(spec.wait_ms / 1000 + 1):
-            await source.wait_for_more(spec.offset, spec.wait_ms)
+            await source.wait_for_more(spec.offset, spec.wait_ms, spec.read_committed)
     except TimeoutError:
         return fetched
-    return await read_remote(request, source, spec.offset, spec.max_bytes, spec.memory_per_byte)
+    return await _read_remote_spec(request, spec, source)
+
+
+async def _read_remote_spec(request: HttpRequest, spec: ReadSpec, source: RemotePartition) -> ReadResult:
+    return await read_remote(
+        request, source, spec.offset, spec.max_bytes, spec.memory_per_byte, read_committed=spec.read_committed
+    )
 
 
 async def read_remote(
-    request: HttpRequest, source: RemotePartition, offset: int, max_bytes: int, memory_per_byte: int
+    request: HttpRequest,
+    source: RemotePartition,
+    offset: int,
+    max_bytes: int,
+    memory_per_byte: int,
+    *,
+    read_committed: bool,
 ) -> ReadResult:
     """Reads from another broker. The request holds `held` bytes of memory for each byte."""
     wanted = max_bytes * memory_per_byte
     await request.reserve_memory(wanted)
     try:
-        fetched = await source.read(offset, max_bytes)
+        fetched = await source.read(offset, max_bytes, read_committed)
     except BaseException:
         request.set_held_memory(max(request.held_bytes - wanted, 0))
         raise
@@ -170,6 +193,18 @@ def load_bytes(fetched: ReadResult) -> bytes:
     return read
 
 
+def drop_aborted(data: bytes, aborted: Sequence[AbortedTransaction]) -> tuple[bytes, int]:
+    """Returns whole batches without those of the `aborted` transactions, and the offset after the last batch."""
+    transactions, kept = AbortedTransactions(aborted), bytearray()
+    at, following, whole = 0, 0, memoryview(data)
+    while batches := walk(data, at, check_crc=False, max_batches=WALK_BATCHES).batches:
+        for batch in batches:
+            if not transactions.has_batch(batch):
+                kept += whole[batch.position : batch.position + batch.size]
+        at, following = batches[-1].position + batches[-1].size, batches[-1].last_offset + 1
+    return bytes(kept), following
+
+
 class DecodedBatch(NamedTuple):
     """The data records of one batch from the requested offset on, with the fields of the batch."""
 
@@ -178,16 +213,27 @@ class DecodedBatch(NamedTuple):
     records: list[Record]
 
 
-def decode_batches(data: bytes, offset: int, room: int, objects: int = OBJECTS_MAX) -> Iterator[DecodedBatch]:
-    """Decodes the batches of `data`, without records below `offset`; control batches are empty. Ends before the record
-    that would exceed `room` decompressed bytes or `objects` records and headers, perhaps within a batch, but returns at
-    least one record. Readers of JSON cannot check a CRC, so it is checked here. Raises `Corrupt` if it does not match,
-    or for a record that alone has more than `objects` headers: only a raw read returns that record."""
-    at, whole = 0, memoryview(data)
+def decode_batches(
+    data: bytes,
+    offset: int,
+    room: int,
+    objects: int = OBJECTS_MAX,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> Iterator[DecodedBatch]:
+    """Decodes the batches of `data`, without records below `offset`; control batches, and those of the `aborted`
+    transactions, are empty. Ends before the record that would exceed `room` decompressed bytes or `objects` records and
+    headers, perhaps within a batch, but returns at least one record. Readers of JSON cannot check a CRC, so it is
+    checked here. Raises `Corrupt` if it does not match, or for a record that alone has more than `objects` headers:
+    only a raw read returns that record."""
+    at, whole, transactions = 0, memoryview(data), AbortedTransactions(aborted)
     while at < len(data):
         head = decode_header(data, at)
         if crc32c(whole[at + CRC_FROM : at + head.size]) != head.crc:
             raise Corrupt("CRC of a stored batch does not match", position=at)
+        if aborted and transactions.has_batch(head):
+            yield DecodedBatch(head.leader_epoch, head.next_offset, [])
+            at += head.size
+            continue
         rows, ended = _rows(data, at, head, offset, room, objects)
         size = head.size if not head.codec else sum(len(row.key or b"") + len(row.value or b"") + 32 for row in rows)
         if at and size > room:

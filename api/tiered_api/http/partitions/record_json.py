@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
+from tiered.records.aborted import AbortedTransaction
 from tiered.records.model import Header, Record
 from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
 from tiered_api.http.partitions.reads import OBJECTS_MAX, DecodedBatch, decode_batches
@@ -72,31 +73,53 @@ def _row(row: Record, epoch: int, show: Callable[[bytes], Any]) -> dict[str, Any
     return out
 
 
-def encode_json(data: bytes, offset: int, room: int, form: str, outer: dict[str, Any]) -> tuple[bytes, int]:
+def encode_json(
+    data: bytes,
+    offset: int,
+    room: int,
+    form: str,
+    outer: dict[str, Any],
+    aborted: Sequence[AbortedTransaction] = (),
+) -> tuple[bytes, int]:
     """Returns (body, records) of a JSON read: `outer` with the next offset and the records."""
     rows: list[dict[str, Any]] = []
     following = offset
-    for batch in decode_batches(data, offset, room):
+    for batch in decode_batches(data, offset, room, aborted=aborted):
         rows += rows_json(batch, form)
         following = batch.next_offset
     return orjson.dumps({**outer, "next_offset": following, "records": rows}), len(rows)
 
 
-def encode_v2(data: bytes, offset: int, room: int, form: str, topic: str, partition: int) -> tuple[bytes, int]:
-    """Returns (body, records) of a REST v2 read."""
-    rows, _ = rows_v2(data, offset, room, form, topic, partition)
-    return orjson.dumps(rows), len(rows)
+def encode_v2(
+    data: bytes,
+    offset: int,
+    room: int,
+    form: str,
+    topic: str,
+    partition: int,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> tuple[bytes, int, int]:
+    """Returns (body, records, next offset) of a REST v2 read."""
+    rows, following = rows_v2(data, offset, room, form, topic, partition, aborted=aborted)
+    return orjson.dumps(rows), len(rows), following
 
 
 def rows_v2(
-    data: bytes, offset: int, room: int, form: str, topic: str, partition: int, objects: int = OBJECTS_MAX
+    data: bytes,
+    offset: int,
+    room: int,
+    form: str,
+    topic: str,
+    partition: int,
+    objects: int = OBJECTS_MAX,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns (records, next offset) of a REST v2 read. Raises `HttpError` 422 for a record that is not of the form,
     because v2 has no other field for it."""
     show = FORMS[form]
     rows: list[dict[str, Any]] = []
     following = offset
-    for batch in decode_batches(data, offset, room, objects):
+    for batch in decode_batches(data, offset, room, objects, aborted):
         following = batch.next_offset
         for at, _, key, value, _ in batch.records:
             try:
@@ -109,11 +132,13 @@ def rows_v2(
     return rows, following
 
 
-def encode_events(data: bytes, offset: int, room: int, form: str) -> tuple[bytes, int, int]:
+def encode_events(
+    data: bytes, offset: int, room: int, form: str, aborted: Sequence[AbortedTransaction] = ()
+) -> tuple[bytes, int, int]:
     """Returns (text of the events, records, next offset). The id of an event is the record's offset."""
     out: list[bytes] = []
     following = offset
-    for batch in decode_batches(data, offset, room):
+    for batch in decode_batches(data, offset, room, aborted=aborted):
         out += [b"id: %d\ndata: %b\n\n" % (row["offset"], orjson.dumps(row)) for row in rows_json(batch, form)]
         following = batch.next_offset
     return b"".join(out), len(out), following

@@ -21,6 +21,7 @@ from tiered_api.http.partitions.event_stream import stream_events
 from tiered_api.http.partitions.reads import (
     ReadSpec,
     decode_memory,
+    drop_aborted,
     fetch,
     load_bytes,
     max_decoded_size,
@@ -30,6 +31,8 @@ from tiered_api.http.partitions.reads import (
 )
 from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
 
+NEXT_OFFSET = "Tiered-Next-Offset"
+"""Header with the offset of the next read. The batches or records of a reply alone do not always tell it."""
 BATCHES_MAX = 10_000
 """Limit on the record batches of one body."""
 BATCH_MEMORY = 1_000
@@ -73,9 +76,14 @@ async def _read_raw(request: HttpRequest, spec: ReadSpec) -> HttpResponse:
     request.context.raw_bytes_read.inc(size)
     headers = (
         ("Tiered-High-Watermark", str(fetched.high_watermark)),
+        ("Tiered-Last-Stable-Offset", str(fetched.last_stable_offset)),
         ("Tiered-Log-Start-Offset", str(fetched.log_start_offset)),
     )
     data = fetched.data
+    if fetched.aborted_txns and size:
+        await reserve_memory(request, spec.source, 2 * size)
+        kept, following = await request.context.run_job(size, drop_aborted, load_bytes(fetched), fetched.aborted_txns)
+        return HttpResponse(kept, media_type=media_types.BINARY, headers=(*headers, (NEXT_OFFSET, str(following))))
     if isinstance(data, FileSlice) and data.file.fileno() >= 0:
         return FileSliceResponse(data, media_type=media_types.BINARY, headers=headers)
     await reserve_memory(request, spec.source, size)
@@ -91,20 +99,33 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
     data = load_bytes(fetched)
     context, source, room = request.context, spec.source, request.context.limits.json_bytes
     if v2:
-        body, count = await context.run_job(
-            max_decoded_size(data), encode_v2, data, spec.offset, room, v2, source.topic, source.partition
+        body, count, following = await context.run_job(
+            max_decoded_size(data),
+            encode_v2,
+            data,
+            spec.offset,
+            room,
+            v2,
+            source.topic,
+            source.partition,
+            fetched.aborted_txns,
         )
+        headers: tuple[tuple[str, str], ...] = ((NEXT_OFFSET, str(following)),)
     else:
         outer = {
             "topic": source.topic,
             "partition": source.partition,
             "log_start_offset": fetched.log_start_offset,
             "high_watermark": fetched.high_watermark,
+            "last_stable_offset": fetched.last_stable_offset,
         }
-        body, count = await context.run_job(max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer)
+        body, count = await context.run_job(
+            max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer, fetched.aborted_txns
+        )
+        headers = ()
     request.set_held_memory(len(body))
     context.records_read.inc(count)
-    return HttpResponse(body, media_type=kind)
+    return HttpResponse(body, media_type=kind, headers=headers)
 
 
 async def write_batches(request: HttpRequest) -> web.StreamResponse:

@@ -67,26 +67,27 @@ class RemotePartition:
             except LeaderNotFound as no:
                 await self._pause(no, deadline)
 
-    async def read(self, offset: int, max_bytes: int) -> ReadResult:
+    async def read(self, offset: int, max_bytes: int, read_committed: bool = False) -> ReadResult:
         """Reads as `LeaderReads.read` does, without a wait."""
-        fetched = await self._fetch(offset, max_bytes, 0)
-        if fetched.size or offset >= fetched.high_watermark:
+        fetched = await self._fetch(offset, max_bytes, 0, read_committed)
+        if fetched.size or offset >= fetched.end_offset(read_committed):
             return fetched
-        return await self._fetch(offset, max_bytes, COLD_READ_MS)  # a read from the bucket takes longer
+        # A read from the bucket takes longer.
+        return await self._fetch(offset, max_bytes, COLD_READ_MS, read_committed)
 
-    async def wait_for_more(self, end: int, wait_ms: int) -> None:
+    async def wait_for_more(self, end: int, wait_ms: int, read_committed: bool = False) -> None:
         """Returns once there are records at or behind `end`, or the time is over. Returns no records."""
         deadline = self._deadline(wait_ms / 1000)
         while (left := (deadline - self._context.clock.mono_ns()) // 1_000_000) > 0:
-            fetched = await self._fetch(end, 1, min(left, POLL_SLICE_MS))
-            if fetched.size or fetched.high_watermark > end:
+            fetched = await self._fetch(end, 1, min(left, POLL_SLICE_MS), read_committed)
+            if fetched.size or fetched.end_offset(read_committed) > end:
                 return
 
-    async def _fetch(self, offset: int, max_bytes: int, wait_ms: int) -> ReadResult:
+    async def _fetch(self, offset: int, max_bytes: int, wait_ms: int, read_committed: bool) -> ReadResult:
         return await self._call_leader(
-            lambda here: here.reads.read(offset, max_bytes, max_wait_ms=wait_ms),
+            lambda here: here.reads.read(offset, max_bytes, max_wait_ms=wait_ms, read_committed=read_committed),
             lambda leader: self._context.remote_brokers.fetch(
-                leader, self.tp, self.topic_id, offset, max_bytes, wait_ms
+                leader, self.tp, self.topic_id, offset, max_bytes, wait_ms, read_committed
             ),
         )
 
@@ -101,21 +102,24 @@ class RemotePartition:
 
         return await self._call_leader(lambda here: here.reads.offset_for_timestamp(timestamp, lookups), there)
 
-    async def fetch_bounds(self) -> tuple[int, int]:
-        """Returns log start offset and high watermark."""
+    async def fetch_bounds(self, read_committed: bool = False) -> tuple[int, int]:
+        """Returns log start offset, and high watermark or last stable offset."""
 
         async def here(replica: LeaderReplica) -> tuple[int, int]:
-            return replica.log_start_offset, replica.high_watermark
+            return _local_bounds(replica, read_committed)
 
         async def there(leader: Leader) -> tuple[int, int]:
-            start, end = await asyncio.gather(self._list_offset(leader, EARLIEST), self._list_offset(leader, LATEST))
+            start, end = await asyncio.gather(
+                self._list_offset(leader, EARLIEST), self._list_offset(leader, LATEST, read_committed)
+            )
             return start, end
 
         return await self._call_leader(here, there)
 
-    async def _list_offset(self, leader: Leader, timestamp: int) -> int:
+    async def _list_offset(self, leader: Leader, timestamp: int, read_committed: bool = False) -> int:
         query = OffsetQuery(self.topic_id, leader.epoch, timestamp)
-        found = (await self._context.remote_brokers.list_offsets(leader, {self.tp: query})).get(self.tp)
+        remote_brokers = self._context.remote_brokers
+        found = (await remote_brokers.list_offsets(leader, {self.tp: query}, read_committed)).get(self.tp)
         if not isinstance(found, int):
             raise found or LeaderNotFound(
                 Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.tp}"
@@ -184,11 +188,15 @@ def resolve_leader(context: HttpContext, source: AnyPartition) -> AnyPartition:
     return RemotePartition(context, source.tp, source.topic_id) if source.is_stopped else source
 
 
-async def fetch_bounds(source: AnyPartition) -> tuple[int, int]:
+async def fetch_bounds(source: AnyPartition, read_committed: bool = False) -> tuple[int, int]:
     """Returns the first offset that can be read, and the one after the last."""
     if isinstance(source, RemotePartition):
-        return await source.fetch_bounds()
-    return source.log_start_offset, source.high_watermark
+        return await source.fetch_bounds(read_committed)
+    return _local_bounds(source, read_committed)
+
+
+def _local_bounds(replica: LeaderReplica, read_committed: bool) -> tuple[int, int]:
+    return replica.log_start_offset, replica.last_stable_offset if read_committed else replica.high_watermark
 
 
 async def offset_for_timestamp(

@@ -85,6 +85,7 @@ SCHEMAS: dict[str, Schema] = {
         partition=INTEGER,
         log_start_offset=INTEGER,
         high_watermark=INTEGER,
+        last_stable_offset=INTEGER,
         next_offset=INTEGER,
         records=_array(_ref("Record")),
     ),

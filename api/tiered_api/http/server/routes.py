@@ -32,6 +32,11 @@ READ = (
     Query("max_bytes", "integer", "Bytes of record batches at most; at least one batch is given"),
     Query("timeout", "integer", "Milliseconds to wait for the first record"),
     Query(
+        "isolation_level",
+        "string",
+        "read_committed (without it) or read_uncommitted: without or with records of open and aborted transactions",
+    ),
+    Query(
         "format", "string", "string (without it), json or binary: how application/json and events show key and value"
     ),
 )

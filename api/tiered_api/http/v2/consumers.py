@@ -36,13 +36,19 @@ from tiered_api.http.exchange.errors import (
 from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.partitions.reads import ISOLATION_LEVELS
 from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.v2.topics import v2_response
 
 RECORD_TYPES = {"binary": media_types.V2_BINARY, "json": media_types.V2_JSON}
 RESETS = ("earliest", "latest", "none")
 NAME_CHARACTERS = 249
-NAME_ALIASES = {"id": "name", "responseMinBytes": "fetch.min.bytes", "requestWaitMs": "consumer.request.timeout.ms"}
+NAME_ALIASES = {
+    "id": "name",
+    "responseMinBytes": "fetch.min.bytes",
+    "requestWaitMs": "consumer.request.timeout.ms",
+    "isolation_level": "isolation.level",
+}
 TIMEOUT_MS_MAX = 30_000
 OFFSET_MAX = (1 << 63) - 2
 
@@ -124,6 +130,11 @@ CONFIG_FIELDS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "auto_commit",
         lambda text: {"true": True, "false": False}.get(str(text).lower()),
         "true or false",
+    ),
+    "isolation.level": (
+        "read_committed",
+        lambda text: text == ISOLATION_LEVELS[0] if text in ISOLATION_LEVELS else None,
+        " or ".join(ISOLATION_LEVELS),
     ),
     "fetch.min.bytes": ("min_bytes", lambda text: _integer(text, -1, 1 << 26), "an integer from -1 on"),
     "consumer.request.timeout.ms": (
@@ -282,7 +293,8 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
             instance.check_assigned(tp)
             source = instance.open_partition(tp)
             found = await offset_for_timestamp(source, _parse_timestamp(row), lookups)
-            targets.append((tp, found[0] if found is not None else (await fetch_bounds(source))[1]))
+            end = (await fetch_bounds(source, instance.config.read_committed))[1]
+            targets.append((tp, found[0] if found is not None else end))
         for tp, _ in targets:
             instance.check_assigned(tp)
         for tp, offset in targets:
@@ -308,7 +320,8 @@ async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
         for tp in partitions:
             instance.check_assigned(tp)
         for tp in partitions:
-            instance.seek(tp, (await fetch_bounds(instance.open_partition(tp)))[which])
+            bounds = await fetch_bounds(instance.open_partition(tp), instance.config.read_committed)
+            instance.seek(tp, bounds[which])
     return _no_content()
 
 
