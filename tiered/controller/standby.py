@@ -53,6 +53,11 @@ class StandbyController:
         """True if this broker was controller and has had no contact with the next one yet."""
         self._is_behind = False
         """True if the last controller reply named entries that this broker could not read yet."""
+        self._is_log_read = True
+        """True if this broker read the log from the bucket since its last contact. It begins with what its start
+        read."""
+        self._log_went_on = False
+        """True if a later read found more: a controller writes that this broker does not reach."""
 
     @property
     def has_controller_contact(self) -> bool:
@@ -90,6 +95,7 @@ class StandbyController:
     def _on_contact(self, store_stalled_ms: int) -> None:
         self._contact_ns = self._activity_ns = self._clock.mono_ns()
         self._controller_lost, self._awaits_successor, self._store_stalled_ms = False, False, store_stalled_ms
+        self._is_log_read = self._log_went_on = False
 
     # -- following the controller -------------------------------------------------------------------------------------
 
@@ -226,6 +232,8 @@ class StandbyController:
         boundary, _ = await read_boundary(self._store)
         if entries or boundary.collected > loader.image.slot:
             self._activity_ns = self._clock.mono_ns()
+            self._log_went_on = self._log_went_on or self._is_log_read
+        self._is_log_read = True
         if boundary.collected > loader.image.slot:
             await verify_cluster(self._store, loader.cluster_id)
             loader.load_image((await load_metadata(self._store, loader.cluster_id)).image)
@@ -248,9 +256,10 @@ class StandbyController:
         live = sorted(each.node_id for each in image.brokers.values() if each.live and each.node_id != image.controller)
         rank = live.index(own) if own in live else len(live)
         known = image.brokers.get(own)
-        fenced = known is not None and known.fenced and known.incarnation == self._view.incarnation
+        is_registered = known is not None and known.incarnation == self._view.incarnation
+        excluded = known.fenced if known is not None and is_registered else self._log_went_on
         inactive_ms = (self._clock.mono_ns() - self._activity_ns) // 1_000_000
         return ContactLoss(
             self.silent_ms, process_gone, others_contact_ms, rank, self._store_stalled_ms,
-            fenced=fenced, inactive_ms=inactive_ms, unfollowed_epochs=self._unfollowed_epochs,
+            excluded=excluded, inactive_ms=inactive_ms, unfollowed_epochs=self._unfollowed_epochs,
         )  # fmt: skip

@@ -17,14 +17,14 @@ ISOLATED_SESSIONS = 1.5
 
 It is more likely to be cut off itself, and the controller has fenced it by then.
 """
-FENCED_SESSIONS = 30
-"""Session timeouts without any sign of a controller after which a fenced broker becomes a candidate if no broker
+EXCLUDED_SESSIONS = 30
+"""Session timeouts without any sign of a controller after which an excluded broker becomes a candidate if no broker
 replies.
 
 Signs are replies and new slots of the log: other brokers may go on without this one. The number doubles each time that
 no broker followed it as controller.
 """
-FENCED_MAX_MS = 3_600_000
+EXCLUDED_MAX_MS = 3_600_000
 
 
 class ContactLoss(NamedTuple):
@@ -33,9 +33,10 @@ class ContactLoss(NamedTuple):
     `silent_ms`: time since the last contact. `process_gone`: no process listens at the controller's address any more.
     `others_contact_ms`: time since the last contact of each other broker that replied. `rank`: position of this broker
     among the live ones. `store_stalled_ms`: time for which the controller reports that its writes to the bucket fail.
-    `brokers_queried`, `brokers_replied`: number of other brokers, whatever their replies. `fenced`: a controller has
-    fenced this broker. `inactive_ms`: time since any sign of a controller, a new slot of the log included.
-    `unfollowed_epochs`: times in a row that this broker was controller and no broker followed it.
+    `brokers_queried`, `brokers_replied`: number of other brokers, whatever their replies. `excluded`: a controller goes
+    on without this broker. It has fenced this broker, or it writes and has not registered this process. `inactive_ms`:
+    time since any sign of a controller, a new slot of the log included. `unfollowed_epochs`: times in a row that this
+    broker was controller and no broker followed it.
     """
 
     silent_ms: int
@@ -45,7 +46,7 @@ class ContactLoss(NamedTuple):
     store_stalled_ms: int = 0
     brokers_queried: int = 0
     brokers_replied: int = 0
-    fenced: bool = False
+    excluded: bool = False
     inactive_ms: int = 0
     unfollowed_epochs: int = 0
 
@@ -81,8 +82,10 @@ def decide_candidacy(loss: ContactLoss, session_ms: int) -> Wait | BecomeCandida
 
 
 def _may_be_isolated(loss: ContactLoss, session_ms: int) -> bool:
-    if loss.fenced:
-        return loss.inactive_ms < min(FENCED_SESSIONS * session_ms << min(loss.unfollowed_epochs, 20), FENCED_MAX_MS)
+    if loss.excluded:
+        return loss.inactive_ms < min(
+            EXCLUDED_SESSIONS * session_ms << min(loss.unfollowed_epochs, 20), EXCLUDED_MAX_MS
+        )
     return loss.brokers_queried > 0 and loss.silent_ms < ISOLATED_SESSIONS * session_ms
 
 

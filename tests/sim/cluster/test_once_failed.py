@@ -45,6 +45,10 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    12002037: (
+        "a broker that started behind a cut took the place of a controller whose new slots it had read",
+        test_start_behind_a_cut.test_broker_that_starts_cut_off_from_all_does_not_replace_a_controller_that_writes,
+    ),
     12000184: (
         "a power cut emptied the first segment of a log, and the harness counted what stood in the next one",
         test_cluster_checkers.test_disk_log_ends_where_a_power_cut_emptied_a_segment,

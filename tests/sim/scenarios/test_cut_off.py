@@ -12,7 +12,7 @@ from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scen
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered.metadata.candidacy import FENCED_SESSIONS
+from tiered.metadata.candidacy import EXCLUDED_SESSIONS
 from tiered.metadata.changes import ControllerElected
 from tiered.metadata.layout import Entry, encode_entry, slot_key
 from tiered.replication.leader_replica import ACKS_ALL
@@ -135,7 +135,9 @@ def test_broker_that_was_cut_off_takes_over_if_the_others_stay_silent(seed: int)
             three.loop.freeze(each.process)
         await asyncio.sleep(2 * SESSION)
         assert lost.node.cluster.active_controller is None, "others may just not be reachable from here"
-        await three.wait_until(lambda: lost.node.cluster.active_controller is not None, (FENCED_SESSIONS + 5) * SESSION)
+        await three.wait_until(
+            lambda: lost.node.cluster.active_controller is not None, (EXCLUDED_SESSIONS + 5) * SESSION
+        )
         for each in others:
             three.loop.resume(each.process)
 

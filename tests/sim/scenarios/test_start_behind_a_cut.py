@@ -1,10 +1,14 @@
-"""Tests of a broker that is cut off from the controller: its pending requests are sent soon after the cut heals."""
+"""Tests of a broker that is cut off from the controller: its pending requests are sent soon after the cut heals. A broker
+that starts meanwhile does not take the place of a controller that goes on."""
 
 from __future__ import annotations
 
 import asyncio
 
-from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+import pytest
+
+from tests.sim.scenarios.test_cut_off import isolate
+from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 
 
@@ -34,6 +38,45 @@ def test_broker_that_starts_behind_a_cut_serves_soon_after_it_heals() -> None:
         three.network.heal()
         await wait_known(controller, late, three, live=True, seconds=5)
         await starting
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_broker_that_starts_cut_off_from_all_does_not_replace_a_controller_that_writes(seed: int) -> None:
+    """No controller has registered its process, so that none has to fence it. The log shows that others go on."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        late = three.others()[0]
+        await late.kill()
+        await wait_known(three.controller, late, three, live=False, seconds=10)
+        controller, epoch = three.controller, three.controller.node.image.controller_epoch
+        isolate(three, late)
+        starting = asyncio.create_task(late.start())
+        await asyncio.sleep(SESSION)
+        await controller.node.submit(CreateTopic("t"))
+        for _ in range(30):
+            await asyncio.sleep(SESSION / 4)
+            assert controller.node.image.controller_epoch == epoch and controller.node.cluster.is_controller
+        three.network.heal()
+        await wait_known(controller, late, three, live=True, seconds=5)
+        await starting
+
+    run_scenario(scenario, seed)
+
+
+def test_broker_that_starts_takes_over_from_controller_that_neither_replies_nor_writes() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        late = three.others()[0]
+        await late.kill()
+        await wait_known(three.controller, late, three, live=False, seconds=10)
+        others = isolate(three, late)
+        for each in others:
+            three.loop.freeze(each.process)
+        starting = asyncio.create_task(late.start())
+        await three.wait_until(lambda: starting.done() and late.node.cluster.is_controller, 3 * SESSION)
+        for each in others:
+            three.loop.resume(each.process)
 
     run_scenario(scenario)
 

@@ -119,20 +119,22 @@ def test_applied_slot_of_all_is_that_of_the_slowest() -> None:
         (ContactLoss(SESSION_MS * 3 // 2, False, (), 0, brokers_queried=1), BecomeCandidate(0)),
         (ContactLoss(SESSION_MS, False, (), 0, brokers_queried=2, brokers_replied=1), BecomeCandidate(0)),
         (
-            ContactLoss(100 * SESSION_MS, False, (), 0, brokers_queried=2, brokers_replied=1, fenced=True),
+            ContactLoss(100 * SESSION_MS, False, (), 0, brokers_queried=2, brokers_replied=1, excluded=True),
             BecomeCandidate(0),
         ),
-        (ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=30 * SESSION_MS - 1), Wait(RETRY_MS)),
-        (ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=30 * SESSION_MS), BecomeCandidate(0)),
+        (ContactLoss(100 * SESSION_MS, False, (), 0, excluded=True, inactive_ms=30 * SESSION_MS - 1), Wait(RETRY_MS)),
+        (ContactLoss(100 * SESSION_MS, False, (), 0, excluded=True, inactive_ms=30 * SESSION_MS), BecomeCandidate(0)),
         (
-            ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=59 * SESSION_MS, unfollowed_epochs=1),
+            ContactLoss(
+                100 * SESSION_MS, False, (), 0, excluded=True, inactive_ms=59 * SESSION_MS, unfollowed_epochs=1
+            ),
             Wait(RETRY_MS),
         ),
         (
-            ContactLoss(3_600_000, False, (), 0, fenced=True, inactive_ms=3_600_000, unfollowed_epochs=99),
+            ContactLoss(3_600_000, False, (), 0, excluded=True, inactive_ms=3_600_000, unfollowed_epochs=99),
             BecomeCandidate(0),
         ),
-        (ContactLoss(100, True, (), 0, brokers_queried=1, fenced=True), BecomeCandidate(0)),
+        (ContactLoss(100, True, (), 0, brokers_queried=1, excluded=True), BecomeCandidate(0)),
     ],
 )
 def test_time_of_a_candidacy_depends_on_contact_and_rank(silence: ContactLoss, step: Wait | BecomeCandidate) -> None:
