@@ -109,7 +109,8 @@ class ControllerChannel:
                 await self.submit(request, max(left_seconds, 0.001))
                 return
             except Refused as refused:
-                if refused.code is not Code.REQUEST_TIMED_OUT or left_seconds <= RETRY_SECONDS:
+                is_last = left_seconds <= RETRY_SECONDS or self._view.loader.has_ended
+                if refused.code is not Code.REQUEST_TIMED_OUT or is_last:
                     raise
                 log.info("request to the controller is repeated request=%s why=%s", type(request).__name__, refused.why)
             await self._clock.sleep(RETRY_SECONDS)

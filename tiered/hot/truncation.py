@@ -54,11 +54,13 @@ def truncate_fully(writer: LogWriter, offset: int, epochs: Lineage, producers: P
         _remove_segment(writer, segment)
     for snapshot_offset in writer.snapshot_offsets():
         writer.files.remove(writer.files.path(snapshot_offset, ".snapshot"))
-    writer.segments.clear()
+    # If a step fails, the log is an empty one until it is opened again.
+    writer.segments[:] = [Segment(offset, offset, 0, writer.active.created_ms)]
     writer.end_offset = offset
     writer.unsynced.truncate_to(offset)
     writer.replace_producers(producers)
     writer.begin_empty_segment(offset, interval)
+    del writer.segments[0]
     writer.take_snapshot()
     writer.epochs = LeaderEpochs(entry for entry in epochs if entry[1] < offset)
     writer.save_epochs()

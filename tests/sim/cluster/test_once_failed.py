@@ -32,7 +32,7 @@ from tests.sim.scenarios import (
     test_start_behind_a_cut,
 )
 from tests.unit.broker import test_registration
-from tests.unit.controller import test_controller
+from tests.unit.controller import test_channel, test_controller
 from tests.unit.groups import test_member_requests
 from tests.unit.hot import (
     test_log_bad_days,
@@ -45,6 +45,14 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    12000971: (
+        "a log whose restart failed had no segment, and its maintenance ended the broker as a bug does",
+        test_log_bad_days.test_log_whose_restart_failed_can_be_maintained_and_closed,
+    ),
+    12002280: (
+        "a broker that had failed repeated its announcement for half a minute before its start ended",
+        test_channel.test_request_is_not_repeated_by_a_broker_that_ended,
+    ),
     12002037: (
         "a broker that started behind a cut took the place of a controller whose new slots it had read",
         test_start_behind_a_cut.test_broker_that_starts_cut_off_from_all_does_not_replace_a_controller_that_writes,
@@ -260,7 +268,8 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
 }
 """By seed. Of 21583, 160809, 3003123, 6000070, 7013274 and 7014723 nothing but the end of a run was wrong (what it
 waits for, and that what is read then comes byte by byte), of 6020474 the model alone, of 7010897 and 7024706 what rots
-(where no start looks); 7003055 is as 7023257, and 7004537 as 7022703. Why 5241, 6746 and 6972 were not live in time was
+(where no start looks); 7003055 is as 7023257,
+7004537 as 7022703, and 12003344 as 12002037. Why 5241, 6746 and 6972 were not live in time was
 never found, and they are in time since."""
 ENDS = (21583, 160809, 5241, 6746, 6972)
 

@@ -1,5 +1,7 @@
-"""Tests of a broker that is cut off from the controller: its pending requests are sent soon after the cut heals. A broker
-that starts meanwhile does not take the place of a controller that goes on."""
+"""Tests of a broker that is cut off from the controller: its pending requests are sent soon after the cut heals.
+
+One that starts meanwhile does not take the place of a controller that goes on.
+"""
 
 from __future__ import annotations
 

@@ -176,3 +176,18 @@ def test_request_that_may_be_repeated_is_sent_again_without_a_reply() -> None:
         assert len(way.peers.addresses) > 1
 
     way.rig.run(scenario)
+
+
+def test_request_is_not_repeated_by_a_broker_that_ended() -> None:
+    """It can apply no change any more. Once, a start repeated its request for half a minute before it gave up."""
+    way = Way()
+
+    async def scenario() -> None:
+        way.channel.open()
+        way.view.loader.applied_slot = -1
+        way.view.loader.end()
+        with pytest.raises(Refused, match="this broker stopped"):
+            await way.channel.submit_with_retry(REQUEST)
+        assert len(way.peers.addresses) == 1
+
+    way.rig.run(scenario)

@@ -243,6 +243,25 @@ def test_log_refuses_records_after_a_failed_fsync() -> None:
     asyncio.run(scenario())
 
 
+def test_log_whose_restart_failed_can_be_maintained_and_closed() -> None:
+    """Once, local retention of such a log was an IndexError, which ended the broker as a bug does."""
+
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on)
+        append(log, batch(0))
+        on.faults.append(DiskFault("open", path=".timeindex", error="EMFILE", times=-1))
+        with pytest.raises(Unavailable):
+            log.truncate_fully_and_start_at(20, (), None)
+        assert log.write_failure
+        assert await log.drop_local_below(30) == 0
+        assert (log.local_start_offset, log.end_offset) == (20, 20)
+        assert log.read(20, 100, end_offset=20) is None
+        log.close()
+
+    asyncio.run(scenario())
+
+
 def test_next_flush_makes_epochs_below_the_log_start_durable() -> None:
     """No batch of this log carries these epochs: they are in the epoch file only."""
 
