@@ -10,6 +10,7 @@ May import: metadata
   topics                 decisions about topics: create, delete, configure, add partitions
   brokers                decisions about brokers: register, unregister, configure (R1)
   leaders                decisions about leaders and ISRs over all partitions concerned
+  features               decisions about levels of features (KIP-584)
   partition_transitions  leader, ISR and ELR transitions of one partition (R1 to R4)
   partition_health       leaderless, under-replicated and under-min-ISR partitions
   partition_limits       limits on partitions of a cluster and replicas of a broker

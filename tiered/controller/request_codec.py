@@ -31,6 +31,7 @@ _NESTED = (
     requests.IsrWish,
     requests.Move,
     requests.StoredEnd,
+    requests.FeatureUpdate,
 )
 _REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}

@@ -312,6 +312,23 @@ class AllocateProducerIds:
     node_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """A level for a feature. `downgrade` allows a lower level than the present one, and no higher one."""
+
+    name: str
+    level: int
+    downgrade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFeatures:
+    """-> None. All updates are made, or none."""
+
+    updates: tuple[FeatureUpdate, ...]
+    validate_only: bool = False
+
+
 Request = (
     CreateTopic
     | CreateTopics
@@ -337,4 +354,5 @@ Request = (
     | AcknowledgeLosses
     | NoteStoredEnds
     | AllocateProducerIds
+    | UpdateFeatures
 )

@@ -13,6 +13,7 @@ May import: config, object_store
   recent_entries    the newest log entries in memory, for standby controllers
 ~ loader            the newest image, and the slot applied by this broker (M5)
   topic_names       the rules for topic names
+  features          features of the cluster, and their levels (KIP-584)
   internal_topics   the rules for internal topics
   effective_config  settings in force, after all cluster-wide and broker overrides
   dynamic_config    the settings of one broker, at its start and in force (KIP-226)

@@ -210,6 +210,14 @@ class ProducerIdsAllocated:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureLevelSet:
+    """An operator set the level of a feature; 0 means that clients do not use it."""
+
+    name: str
+    level: int
+
+
 Change = (
     ControllerElected
     | BrokerRegistered
@@ -229,6 +237,7 @@ Change = (
     | StoredEndsNoted
     | LossesAcknowledged
     | ProducerIdsAllocated
+    | FeatureLevelSet
 )
 
 KINDS: dict[str, type[Change]] = {
@@ -250,6 +259,7 @@ KINDS: dict[str, type[Change]] = {
     "stored_ends_noted": StoredEndsNoted,
     "losses_acknowledged": LossesAcknowledged,
     "producer_ids_allocated": ProducerIdsAllocated,
+    "feature_level_set": FeatureLevelSet,
 }
 
 _NAMES = {kind: name for name, kind in KINDS.items()}

@@ -154,6 +154,10 @@ class Image:
     next_producer_id: int = 0
     losses: Mapping[PartitionId, tuple[Loss, ...]] = field(default_factory=dict)
     """Unacknowledged losses, the oldest first."""
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Levels of features that operators have set; the others are as in a new cluster."""
+    features_epoch: int = 0
+    """Number of changes of `features`."""
     partition_count: int = field(default=0, compare=False)
     """Number of partitions of all topics."""
     replica_counts: Mapping[int, int] = field(default_factory=dict, compare=False)
@@ -218,6 +222,7 @@ class _ImageBuilder:
         self.deleted_topics = dict(image.deleted_topics)
         self.next_producer_id = image.next_producer_id
         self.losses = dict(image.losses)
+        self.features, self.features_epoch = image.features, image.features_epoch
         self.partition_count, self.replica_counts = image.partition_count, Counter(image.replica_counts)
         self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
         self.made: dict[tuple[object, ...], tuple[PartitionImage, PartitionImage]] = {}
@@ -229,7 +234,7 @@ class _ImageBuilder:
         return Image(
             slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics,
             self.topics_by_id, self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses,
-            self.partition_count, self.replica_counts,
+            self.features, self.features_epoch, self.partition_count, self.replica_counts,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -281,6 +286,9 @@ class _ImageBuilder:
                 if change.first < self.next_producer_id:
                     raise Corrupt(f"producer ids from {change.first} on are given out already")
                 self.next_producer_id = change.first + change.count
+            case kinds.FeatureLevelSet():
+                self.features = {**self.features, change.name: change.level}
+                self.features_epoch += 1
 
     def _apply_broker(
         self,
@@ -445,6 +453,8 @@ def to_json(image: Image) -> dict[str, Any]:
         "deleted": [_fields_of(topic) for topic in image.deleted_topics.values()],
         "next_producer_id": image.next_producer_id,
         "losses": [[*partition_id, [list(each) for each in losses]] for partition_id, losses in image.losses.items()],
+        "features": image.features,
+        "features_epoch": image.features_epoch,
     }
 
 
@@ -470,6 +480,8 @@ def from_json(body: dict[str, Any]) -> Image:
             PartitionId(topic_id, partition): tuple(Loss(*each) for each in losses)
             for topic_id, partition, losses in body.get("losses", ())
         },
+        body.get("features", {}),
+        body.get("features_epoch", 0),
         sum(len(topic.partitions) for topic in topics),
         counts,
     )

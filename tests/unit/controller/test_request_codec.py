@@ -50,6 +50,9 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.AnnounceBroker: st.builds(
         requests.AnnounceBroker, NUMBER, TEXT, TEXT, st.dictionaries(TEXT, TEXT), TEXT
     ),
+    requests.UpdateFeatures: st.builds(
+        requests.UpdateFeatures, tuples(st.builds(requests.FeatureUpdate, TEXT, NUMBER, st.booleans())), st.booleans()
+    ),
     requests.AlterPartitions: st.builds(requests.AlterPartitions, NUMBER, TEXT, WISHES),
     requests.ElectLeaders: st.builds(
         requests.ElectLeaders, st.booleans(), st.none() | tuples(st.tuples(IDS, NUMBER))

@@ -35,6 +35,7 @@ ONE_OF_EACH: list[Change] = [
     kinds.BrokerStopping(7, "other"),
     kinds.BrokerStopped(7, "i1"),
     kinds.BrokerUnregistered(7, "other"),
+    kinds.FeatureLevelSet("transaction.version", 1),
 ]
 
 
@@ -62,6 +63,8 @@ def test_every_change_has_its_effect_on_the_image() -> None:
         broker_configs={ALL_BROKERS: {"log.segment.bytes": "4096"}},
         next_producer_id=1000,
         losses={PartitionId(FLIGHTS, 1): (Loss(1, 42, 1002),)},
+        features={"transaction.version": 1},
+        features_epoch=1,
     )
 
 

@@ -1,0 +1,37 @@
+"""Decisions about levels of features (KIP-584)."""
+
+from __future__ import annotations
+
+from tiered.controller.decision import ControllerResult
+from tiered.controller.requests import FeatureUpdate, UpdateFeatures
+from tiered.errors import Code, Refused
+from tiered.metadata.changes import FeatureLevelSet
+from tiered.metadata.features import FEATURES, find_level
+from tiered.metadata.image import Image
+
+
+def update_features(image: Image, request: UpdateFeatures) -> ControllerResult[None]:
+    """Sets levels of features. Raises `Refused` if one of them cannot be set: then none is."""
+    changes = []
+    for update in request.updates:
+        _check_update(image, update)
+        if update.level != find_level(image.features, update.name):
+            changes.append(FeatureLevelSet(update.name, update.level))
+    return ControllerResult(() if request.validate_only else tuple(changes), None)
+
+
+def _check_update(image: Image, update: FeatureUpdate) -> None:
+    levels = FEATURES.get(update.name)
+    if levels is None:
+        raise _refuse(update, "there is no such feature")
+    if not levels.lowest <= update.level <= levels.highest:
+        raise _refuse(update, f"its levels are {levels.lowest} to {levels.highest}")
+    present = find_level(image.features, update.name)
+    if update.level < present and not update.downgrade:
+        raise _refuse(update, f"it has level {present}, and a lower one needs the upgrade type of a downgrade")
+    if update.level > present and update.downgrade:
+        raise _refuse(update, f"it has level {present}, and a downgrade does not raise it")
+
+
+def _refuse(update: FeatureUpdate, why: str) -> Refused:
+    return Refused(Code.INVALID_UPDATE_VERSION, f"feature {update.name[:60]!r} cannot get level {update.level}: {why}")
