@@ -7,10 +7,11 @@ implementation to the broker. Every call has a deadline. A broker that cannot be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from tiered.ids import TopicId
+from tiered.errors import Code
+from tiered.ids import TopicId, TopicPartition
 from tiered.ports import Buffer
 
 
@@ -106,6 +107,33 @@ class FetchedPartition(NamedTuple):
     records: Buffer
 
 
+class MarkerRequest(NamedTuple):
+    """The marker of one transaction, for partitions that another broker leads. `version` is the transaction version:
+    from 2 on, the epoch of the marker is above that of the transaction's records."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    version: int
+    partitions: Sequence[TopicPartition]
+
+
+class TransactionPartitions(NamedTuple):
+    """Partitions that join the transaction of a producer. With `verify_only` none joins, and the reply says which of
+    them are in the transaction (KIP-890)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    verify_only: bool
+    partitions: Sequence[TopicPartition]
+
+
+PartitionCodes = Mapping[TopicPartition, Code]
+"""Kafka's code for each partition of a request."""
+
+
 class Peers(Protocol):
     """Calls to the other brokers, each at its HOST:PORT. Timeouts are in seconds.
 
@@ -137,6 +165,20 @@ class Peers(Protocol):
     async def fetch(self, address: str, replica_fetch: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         """Fetches records from a leader: one reply for each requested partition, in any order. A partition without news
         may be missing: its previous reply still holds."""
+        ...
+
+    async def write_txn_markers(
+        self, address: str, markers: Sequence[MarkerRequest], timeout: float
+    ) -> Sequence[PartitionCodes]:
+        """Writes markers to partitions that another broker leads. Returns the codes of each marker, once the markers
+        are committed or refused."""
+        ...
+
+    async def add_partitions_to_txn(
+        self, address: str, transactions: Sequence[TransactionPartitions], timeout: float
+    ) -> Sequence[PartitionCodes]:
+        """Adds partitions to transactions, or verifies them, at the broker that coordinates these. Returns the codes of
+        each transaction."""
         ...
 
     async def check_listening(self, address: str, timeout: float) -> None:

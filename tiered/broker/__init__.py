@@ -1,6 +1,6 @@
 """One broker process: wiring and order of its parts, no rules of its own.
 
-May import: controller, coordinator, groups
+May import: controller, coordinator, groups, transactions
 
 ~ broker              start, run and stop of one broker (R1, R5, R6, M5)
 ~ real_world          the five real ports, from the broker's settings
@@ -23,6 +23,11 @@ May import: controller, coordinator, groups
 ~ store_watch         timed requests to the bucket: end of an outage, newer controller
 ~ group_coordinators  the group coordinators of the led `__consumer_offsets` partitions
 ~ group_snapshots     the snapshots of groups in the bucket: keys and metrics
+~ transaction_coordinators  the transaction coordinators of the led `__transaction_state` partitions
+~ transaction_snapshots  the snapshots of transactional ids in the bucket: keys and metrics
+~ transaction_markers  markers of decided transactions, sent to the leaders of their partitions (I14)
+~ transaction_verification  questions to the coordinator of a transaction about its partitions
+~ marker_writer       markers of transactions, written to the partitions of this broker
 ~ internal_topic      an internal topic, created on first need
 ~ producer_ids        producer ids from blocks that the controller allocates
 ~ suspects            brokers that may be gone, for Metadata replies during failover

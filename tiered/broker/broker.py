@@ -26,6 +26,7 @@ from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.broker.housekeeping import Housekeeping
 from tiered.broker.isr_updater import IsrUpdater
 from tiered.broker.loss_reporter import LossReporter
+from tiered.broker.marker_writer import MarkerWriter
 from tiered.broker.object_deletion import ObjectDeletion
 from tiered.broker.possible_losses import PossibleLosses
 from tiered.broker.producer_ids import ProducerIds
@@ -38,6 +39,9 @@ from tiered.broker.stored_ends import StoredEnds
 from tiered.broker.suspects import SuspectedBrokers
 from tiered.broker.tiering import Tiering
 from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
+from tiered.broker.transaction_coordinators import TransactionCoordinators, TransactionPorts
+from tiered.broker.transaction_snapshots import make_transaction_snapshot_store
+from tiered.broker.transaction_verification import TransactionVerification
 from tiered.cold.cache import ChunkCache
 from tiered.cold.collector import Collector
 from tiered.cold.manifest import FAN
@@ -127,10 +131,12 @@ class Broker:
         self.suspected_brokers = SuspectedBrokers(world.clock, self.view, self.cluster.on_broker_unreachable)
         self.cold_tier = self._make_cold_tier(manifest_fan)
         group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
+        transaction_snapshots = make_transaction_snapshot_store(self.store, world.clock, metrics)
+        snapshot_stores = {each.topic: each for each in (group_snapshots, transaction_snapshots)}
         self.losses = PossibleLosses(self.view)
         self.hosted_replicas = HostedReplicas(
             self.view, self.world, metrics,
-            storage=ReplicaStorage(self.disk, self.data_directory, self.cold_tier, group_snapshots),
+            storage=ReplicaStorage(self.disk, self.data_directory, self.cold_tier, snapshot_stores),
             losses=self.losses, peers=peers, suspected_brokers=self.suspected_brokers,
             has_controller_contact=lambda: self.cluster.has_controller_contact,
         )  # fmt: skip
@@ -142,12 +148,25 @@ class Broker:
             ),
             metrics,
         )  # fmt: skip
+        self.producer_ids = ProducerIds(channel, settings.node_id)
+        self.marker_writer = MarkerWriter(self.leader_replica, self.group_coordinators)
+        self.transaction_coordinators = TransactionCoordinators(
+            TransactionPorts(
+                self.view, channel, self.hosted_replicas, self.store, transaction_snapshots, world.clock, peers,
+                self.producer_ids, self.marker_writer.write_marker,
+                has_controller_contact=lambda: self.cluster.has_controller_contact,
+            ),
+            metrics,
+        )  # fmt: skip
+        self.transaction_verification = TransactionVerification(self.view, self.transaction_coordinators, peers)
         self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
         self._is_registered = self._has_handed_over = self._is_serving = False
         self.isr_updater = IsrUpdater(self.view, channel, self.hosted_replicas, self.losses, world.clock, metrics)
         self.stored_ends = StoredEnds(self.view, channel, self.hosted_replicas, self.losses, world.clock)
         self.hosted_replicas.subscribe(
-            ReplicaEventHandlers(self.tiering, self.isr_updater, self.stored_ends, self.group_coordinators)
+            ReplicaEventHandlers(
+                self.tiering, self.isr_updater, self.stored_ends, self.group_coordinators, self.transaction_coordinators
+            )
         )
         self.awaited_ends = AwaitedEnds(self.view, channel, log_store, world.clock)
         labels = TopicLabels(settings.tiered_metrics_max_topics, self.view)
@@ -165,7 +184,6 @@ class Broker:
         )  # fmt: skip
         self._object_deletion = ObjectDeletion(self.view, channel, self.cluster, self.cold_tier.collector, world.clock)
         self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
-        self.producer_ids = ProducerIds(channel, settings.node_id)
         self._failure = ""
         metrics.gauge("tiered_metadata_waiting_changes", "Changes of metadata that wait for the bucket.").set_function(
             lambda: float(self.cluster.pending)
@@ -281,7 +299,9 @@ class Broker:
             metadata_trouble=self._metadata.stall_reason,
             group_bytes=self.group_coordinators.memory_bytes,
             group_bytes_max=self.settings.tiered_groups_max_bytes,
-            unserved=self.hosted_replicas.list_unserved() | self.group_coordinators.list_unserved(),
+            unserved=self.hosted_replicas.list_unserved()
+            | self.group_coordinators.list_unserved()
+            | self.transaction_coordinators.list_unserved(),
             replicas=self.hosted_replicas.list_leaders(),
             image=self.image,
             partition_health=self.cluster_metrics.partition_health,
@@ -351,6 +371,7 @@ class Broker:
                     group.create_task(self._object_deletion.run(), name="object-deletion"),
                     group.create_task(self._store_watch.run(), name="store-watch"),
                     group.create_task(self.group_coordinators.run(), name="coordinators"),
+                    group.create_task(self.transaction_coordinators.run(), name="transactions"),
                     group.create_task(self.hosted_replicas.run_fetchers(), name="copying"),
                     group.create_task(self.isr_updater.run(), name="in-sync-sets"),
                     group.create_task(self.awaited_ends.run(), name="awaited-ends"),
@@ -377,9 +398,13 @@ class Broker:
     def _fail(self, why: str) -> None:
         self._failure = self._failure or why
         self._is_serving = False
-        self.group_coordinators.refuse(f"the broker failed: {self._failure}")
+        self._refuse_coordination(f"the broker failed: {self._failure}")
         self.hosted_replicas.refuse(Refused(Code.KAFKA_STORAGE_ERROR, f"the broker failed: {self._failure}"))
         self.ended.set()
+
+    def _refuse_coordination(self, why: str) -> None:
+        self.group_coordinators.refuse(why)
+        self.transaction_coordinators.refuse(why)
 
     def _on_committed(self, changes: Sequence[Change], old: Image, new: Image) -> None:
         """Ends at once the replicas of deleted topics, and the leaderships that another broker has now.
@@ -417,6 +442,7 @@ class Broker:
         self._apply_settings(new)
         await self.hosted_replicas.apply_image(old, new)
         self.group_coordinators.on_image(old, new)
+        self.transaction_coordinators.on_image()
         self.awaited_ends.on_image(new)
         self.suspected_brokers.on_image()
 
@@ -448,7 +474,7 @@ class Broker:
             await self._report_losses()
             await self.hand_over()
         served, self._is_serving = self._is_serving, False
-        self.group_coordinators.refuse("the broker is stopping")
+        self._refuse_coordination("the broker is stopping")
         self.hosted_replicas.refuse(Refused(Code.BROKER_NOT_AVAILABLE, "the broker is stopping"))
         clean = (
             clean and served and not self._failure and self.disk.dead is None and self.loss_reporter.directory_trusted
@@ -457,7 +483,9 @@ class Broker:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         if clean:
-            await self.group_coordinators.save_final_snapshots()
+            await asyncio.gather(
+                self.group_coordinators.save_final_snapshots(), self.transaction_coordinators.save_final_snapshots()
+            )
         if self.losses.unreported:
             with contextlib.suppress(Unavailable):
                 self.data_directory.remove_boot_mark()
@@ -472,6 +500,7 @@ class Broker:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._main
         self.cold_tier.reader.close()
+        await self.transaction_verification.close()
         if self.peers is not None:
             await self.peers.close()
         await self.store.close()

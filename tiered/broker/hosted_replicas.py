@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from tiered.broker.data_directory import DataDirectory, DirectoryState
@@ -24,7 +24,6 @@ from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition, incarn
 from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged
 from tiered.metadata.delta import Follow, Lead, compute_delta, hosted_partitions
 from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
-from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.peers import Peers
 from tiered.ports import World
@@ -44,12 +43,15 @@ DROPPED_AT_ONCE = 100
 
 
 class ReplicaStorage(NamedTuple):
-    """The storage that the replicas of a broker share: disk, data directory, bucket, snapshots of coordinators."""
+    """The storage that the replicas of a broker share: disk, data directory, bucket, snapshots of coordinators.
+
+    `snapshot_stores` has one for each internal topic, by its name.
+    """
 
     disk: DiskState
     directory: DataDirectory
     cold_tier: ColdTier
-    snapshot_store: CoordinatorSnapshotStore
+    snapshot_stores: Mapping[str, CoordinatorSnapshotStore]
 
 
 CONFIGURED_AT_ONCE = 2_000
@@ -85,7 +87,7 @@ class HostedReplicas:
         self._world = world
         self._disk = storage.disk
         self._cold_tier = storage.cold_tier
-        self._snapshot_store = storage.snapshot_store
+        self._snapshot_stores = storage.snapshot_stores
         self._events: ReplicaEvents
         self._leader_ports: LeaderPorts
         self._has_controller_contact = has_controller_contact
@@ -319,7 +321,8 @@ class HostedReplicas:
             return
 
     async def _open_leaders(self, image: Image, leads: Sequence[Lead]) -> None:
-        self._snapshot_store.invalidate_listing()
+        for store in self._snapshot_stores.values():
+            store.invalidate_listing()
         slots = asyncio.Semaphore(OPENING_AT_ONCE)
         for first in range(0, len(leads), TASKS_AT_ONCE):
             some = leads[first : first + TASKS_AT_ONCE]
@@ -393,8 +396,9 @@ class HostedReplicas:
         elif lead.was_in_sync:
             previous_leader = PreviousLeader.WAS_IN_SYNC_WITH
         self._never_tiered.discard(partition_id)
-        if topic.name == OFFSETS_TOPIC and not lead.is_new:
-            start = await self._snapshot_store.reconcile(hot, partition_id)
+        snapshot_store = self._snapshot_stores.get(topic.name)
+        if snapshot_store is not None and not lead.is_new:
+            start = await snapshot_store.reconcile(hot, partition_id)
         else:
             start = await prepare_leader_log(
                 hot, self._cold_tier, partition_id, topic.name, lead.leader_epoch, previous_leader

@@ -8,6 +8,7 @@ from tiered.broker.group_coordinators import GroupCoordinators
 from tiered.broker.isr_updater import IsrUpdater
 from tiered.broker.stored_ends import StoredEnds
 from tiered.broker.tiering import Tiering
+from tiered.broker.transaction_coordinators import TransactionCoordinators
 from tiered.replication.leader_replica import LeaderReplica
 
 
@@ -19,14 +20,17 @@ class ReplicaEventHandlers:
     isr_updater: IsrUpdater
     stored_ends: StoredEnds
     group_coordinators: GroupCoordinators
+    transaction_coordinators: TransactionCoordinators
 
     def on_lead(self, replica: LeaderReplica) -> None:
         self.stored_ends.on_lead(replica)
         self.group_coordinators.on_lead(replica)
+        self.transaction_coordinators.on_lead(replica)
 
     def on_resign(self, replica: LeaderReplica) -> None:
         self.tiering.forget(replica)
         self.group_coordinators.on_resign(replica)
+        self.transaction_coordinators.on_resign(replica)
 
     def on_config_changed(self, replica: LeaderReplica) -> None:
         self.tiering.wake(replica)

@@ -293,6 +293,29 @@ class Settings:
         500, "Time that an empty group waits for more members, again after each that joins. (Kafka: 3000.)", 0, INT_MAX
     )
     group_max_size: int = setting(1_000, "Most members of a group. (Kafka: no limit.)", 1, INT_MAX)
+    # Transactions.
+    transaction_state_log_num_partitions: int = setting(50, "Partitions of `__transaction_state`.", 1, 10_000)
+    transaction_state_log_replication_factor: int = setting(
+        3, "Replicas of `__transaction_state`; fewer while there are fewer brokers.", 1, 32767
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        100 * MIB, "Size at which a segment of `__transaction_state` is closed.", 1024, INT_MAX
+    )
+    transaction_max_timeout_ms: int = setting(
+        15 * MINUTE_MS, "Longest timeout of transactions that a producer may request.", 1, INT_MAX
+    )
+    transactional_id_expiration_ms: int = setting(
+        7 * 24 * 60 * MINUTE_MS, "Time after which a transactional id without a transaction is removed.", 1, INT_MAX
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        60 * MINUTE_MS, "Time between two checks for expired transactional ids.", 1, INT_MAX
+    )
+    transaction_partition_verification_enable: bool = setting(
+        True,
+        "Ask the coordinator, before the first record of a transaction in a partition, if the partition belongs to the"
+        " transaction.",
+        dynamic=True,
+    )
     # Connections of the Kafka protocol.
     socket_request_max_bytes: int = setting(100 * MIB, "Largest size of a request.", 1024, INT_MAX)
     queued_max_requests: int = setting(500, "Most requests in progress, over all connections.", 1, INT_MAX)

@@ -13,7 +13,7 @@ from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.requests import Move, Reassign
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Image, PartitionImage, TopicImage
-from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 
 def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
@@ -48,6 +48,8 @@ def _target_replication(topic: TopicImage, settings: Settings) -> int:
     """Returns the replication factor that a topic is to have; 0 means that its replicas stay."""
     if topic.name == OFFSETS_TOPIC:
         return settings.offsets_topic_replication_factor
+    if topic.name == TRANSACTIONS_TOPIC:
+        return settings.transaction_state_log_replication_factor
     return topic.wanted
 
 

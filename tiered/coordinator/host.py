@@ -243,6 +243,12 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
 
     # -- state --------------------------------------------------------------------------------------------------------
 
+    def find_shard(self, key: str) -> ShardT | None:
+        """Returns the loaded shard that coordinates a key; None if this broker has none."""
+        topic = self._image().topics.get(self.topic)
+        partition = self.led_partitions.get(partition_of(key, len(topic.partitions))) if topic is not None else None
+        return partition.coordinator.shard if partition is not None and partition.coordinator is not None else None
+
     def shards(self) -> Iterator[ShardT]:
         """Yields the loaded shards."""
         for partition in self.led_partitions.values():

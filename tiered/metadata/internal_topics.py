@@ -1,7 +1,8 @@
 """Rules for internal topics: fixed settings, and operations that are refused.
 
-`__consumer_offsets` is kept until a snapshot in the bucket holds it, so it is not tiered and does not expire. Its
-number of partitions decides which partition coordinates a group, so the number cannot change.
+`__consumer_offsets` and `__transaction_state` are kept until a snapshot in the bucket holds them, so they are not
+tiered and do not expire. The number of partitions decides which partition coordinates a group or a transactional id, so
+the number cannot change.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ _FIXED = {
 
 def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
     """Returns the settings with which an internal topic is created. A large group needs a large batch."""
-    if name != OFFSETS_TOPIC:
+    if name not in INTERNAL:
         return {}
-    segment_bytes = str(settings.offsets_topic_segment_bytes)
+    is_of_groups = name == OFFSETS_TOPIC
+    segment_bytes = str(
+        settings.offsets_topic_segment_bytes if is_of_groups else settings.transaction_state_log_segment_bytes
+    )
     return {**_FIXED, "segment.bytes": segment_bytes, "max.message.bytes": segment_bytes}
 
 
@@ -36,7 +40,7 @@ def check_configs(name: str, configs: Mapping[str, str]) -> None:
     if name in INTERNAL:
         for key, value in _FIXED.items():
             if configs.get(key) != value:
-                raise Refused(Code.INVALID_CONFIG, f"{key}: topic {name} must keep {value}, groups depend on it")
+                raise Refused(Code.INVALID_CONFIG, f"{key}: topic {name} must keep {value}, coordinators depend on it")
 
 
 def check_changeable(name: str) -> None:

@@ -9,7 +9,8 @@ from itertools import product
 from tiered.errors import Code, Refused
 
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL = frozenset({OFFSETS_TOPIC})
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Internal topics: clients neither write nor delete them."""
 
 PARTS_MAX = 5

@@ -97,6 +97,7 @@ class TransactionDecision:
                 value.producer_epoch,
                 value.commits,
                 self.state.unmarked[transactional_id],
+                value.client_version,
             )
         )
 

@@ -166,13 +166,17 @@ Reply = ProducerIdReply | CodeReply | VerifyReply | DescribeReply | ListReply
 
 
 class MarkersDue(NamedTuple):
-    """The outcome of a transaction is committed: markers are to be written to these partitions (I14)."""
+    """The outcome of a transaction is committed: markers are to be written to these partitions (I14).
+
+    With `version` 2 or more, the epoch of the marker is above that of the transaction's records.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     commit: bool
     partitions: frozenset[TopicPartition]
+    version: int
 
 
 class TransactionTimedOut(NamedTuple):

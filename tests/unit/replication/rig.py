@@ -30,10 +30,13 @@ from tiered.peers import (
     ControllerView,
     FetchedPartition,
     ForwardReply,
+    MarkerRequest,
     MetadataFetch,
     MetadataFetchReply,
+    PartitionCodes,
     PartitionFetch,
     ReplicaFetch,
+    TransactionPartitions,
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
@@ -270,6 +273,16 @@ class DirectPeers:
         raise AssertionError("not asked here")
 
     async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
+        raise AssertionError("not asked here")
+
+    async def write_txn_markers(
+        self, address: str, markers: Sequence[MarkerRequest], timeout: float
+    ) -> Sequence[PartitionCodes]:
+        raise AssertionError("not asked here")
+
+    async def add_partitions_to_txn(
+        self, address: str, transactions: Sequence[TransactionPartitions], timeout: float
+    ) -> Sequence[PartitionCodes]:
         raise AssertionError("not asked here")
 
     async def check_listening(self, address: str, timeout: float) -> None:

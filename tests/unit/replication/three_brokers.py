@@ -27,6 +27,7 @@ from tiered.controller.controller import Controller
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.image import Image, PartitionImage
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.peers import PartitionFetch, ReplicaFetch
 from tiered.ports import World
@@ -75,7 +76,7 @@ class BrokerProcess:
             self.view, world, self.metrics,
             storage=ReplicaStorage(
                 broker.state, directory, broker.cold,
-                make_group_snapshot_store(broker.store, broker.clock, self.metrics),
+                {OFFSETS_TOPIC: make_group_snapshot_store(broker.store, broker.clock, self.metrics)},
             ),
             losses=losses, peers=cluster.peers,
             suspected_brokers=SuspectedBrokers(broker.clock, self.view, lambda node_id: None),

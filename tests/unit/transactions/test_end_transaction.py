@@ -34,7 +34,7 @@ def test_markers_are_due_once_the_outcome_is_decided(commit: bool, version: int)
     epoch = 1 if version == 2 else 0
     assert reply == (ProducerIdReply(Code.NONE, 100, 1) if version == 2 else ProducerIdReply(Code.NONE))
     (due,) = rig.take_events()
-    assert due == MarkersDue("t", 100, epoch, commit, frozenset((P0, P1)))
+    assert due == MarkersDue("t", 100, epoch, commit, frozenset((P0, P1)), version)
     rig.write_markers(due, P0)
     assert rig.found().state is (PREPARE_COMMIT if commit else PREPARE_ABORT), "one partition has no marker"
     rig.write_markers(due, P1)
@@ -172,7 +172,7 @@ def test_open_transaction_is_aborted_at_its_timeout_and_its_producer_fenced() ->
     rig.pass_time(1)
     timed_out, due = rig.take_events()
     assert timed_out == TransactionTimedOut("t", 100, 1_000)
-    assert due == MarkersDue("t", 100, 1, False, frozenset((P0, P1)))
+    assert due == MarkersDue("t", 100, 1, False, frozenset((P0, P1)), 2)
     assert rig.end(producer, True).code is Code.INVALID_TXN_STATE
     rig.write_markers(due)
     assert rig.add(producer, P0) is Code.PRODUCER_FENCED

@@ -45,7 +45,7 @@ def test_init_during_a_transaction_aborts_it_and_asks_to_try_again() -> None:
     rig, producer = make_shard_in(TransactionState.ONGOING)
     assert rig.init().code is Code.CONCURRENT_TRANSACTIONS
     (due,) = rig.take_events()
-    assert due == MarkersDue("t", producer.producer_id, 1, False, frozenset((P0,)))
+    assert due == MarkersDue("t", producer.producer_id, 1, False, frozenset((P0,)), 2)
     assert rig.init().code is Code.CONCURRENT_TRANSACTIONS, "the markers are not written"
     rig.write_markers(due)
     assert rig.init() == ProducerIdReply(Code.NONE, producer.producer_id, 2)

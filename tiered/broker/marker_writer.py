@@ -1,0 +1,33 @@
+"""Writes markers of transactions to the partitions of this broker: to logs of records, and to those of offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.records.marker import TransactionMarker
+from tiered.replication.leader_replica import LeaderReplica
+
+
+class OffsetMarkers(Protocol):
+    """The group coordinators of the broker: a marker decides the offsets of a transaction together with its record."""
+
+    async def write_marker(self, partition: int, marker: TransactionMarker) -> None: ...
+
+
+class MarkerWriter:
+    """The partitions of one broker, as the coordinators of transactions see them."""
+
+    def __init__(self, find_leader: Callable[[str, int], LeaderReplica], offsets: OffsetMarkers) -> None:
+        self._find_leader = find_leader
+        self._offsets = offsets
+
+    async def write_marker(self, tp: TopicPartition, marker: TransactionMarker) -> None:
+        """Writes a marker if it is not there yet, and returns once it is committed. Raises `Refused`."""
+        if tp.topic == OFFSETS_TOPIC:
+            self._find_leader(*tp)
+            await self._offsets.write_marker(tp.partition, marker)
+        else:
+            await self._find_leader(*tp).append_marker(marker)

@@ -1,0 +1,292 @@
+"""The transaction coordinators of one broker: transaction shards, run by a coordinator host over `__transaction_state`.
+
+The host loads, runs and ends the coordinators. This file adds what is of transactions: producer ids that the shards
+need, the sending of markers, waits for a transaction that is about to complete, log lines and metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tiered.broker.hosted_replicas import HostedReplicas
+from tiered.broker.internal_topic import InternalTopic, InternalTopicSize
+from tiered.broker.producer_ids import ProducerIds
+from tiered.broker.transaction_markers import MarkerPorts, TransactionMarkers, WriteMarker
+from tiered.controller.channel import RequestChannel
+from tiered.controller.member_view import MemberView
+from tiered.coordinator.host import CoordinatorHost, HostPorts
+from tiered.coordinator.routing import partition_of
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.errors import Code
+from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.metrics import Metrics
+from tiered.object_store.metered import MeteredStore
+from tiered.peers import Peers
+from tiered.ports import Clock
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.transactions.limits import TransactionSettings
+from tiered.transactions.requests import (
+    AddPartitions,
+    EndTransaction,
+    Event,
+    InitProducerId,
+    ListedTransaction,
+    ListReply,
+    ListTransactions,
+    MarkersDue,
+    MarkersWritten,
+    Reply,
+    Request,
+    TransactionTimedOut,
+)
+from tiered.transactions.shard import TransactionShard
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 30.0
+COMPLETION_SECONDS = 0.1
+"""Longest time that a request waits for the markers of the transaction before its own, instead of a retry by the client
+(Kafka's add.partitions.to.txn.retry.backoff.max.ms)."""
+COMPLETION_WAITS_MAX = 10_000
+"""Most requests that wait for a completion at the same time. Further ones get CONCURRENT_TRANSACTIONS at once."""
+
+
+@dataclass(frozen=True)
+class TransactionPorts:
+    """The parts of a broker that its transaction coordinators use."""
+
+    view: MemberView
+    channel: RequestChannel
+    replicas: HostedReplicas
+    store: MeteredStore
+    snapshot_store: CoordinatorSnapshotStore
+    clock: Clock
+    peers: Peers | None
+    producer_ids: ProducerIds
+    write_marker: WriteMarker
+    has_controller_contact: Callable[[], bool]
+
+
+class TransactionCoordinators:
+    """Serves all requests about transactions that this broker coordinates."""
+
+    noun = "transactional ids"
+    parked_requests = frozenset[type]()
+
+    def __init__(self, ports: TransactionPorts, metrics: Metrics) -> None:
+        self.timed_out = 0
+        self._view = ports.view
+        self._producer_ids = ports.producer_ids
+        self._topic = InternalTopic(TRANSACTIONS_TOPIC, self._topic_size, ports.view, ports.channel)
+        loader, store = ports.view.loader, ports.store
+        self.host: CoordinatorHost[TransactionShard, Request, Reply] = CoordinatorHost(
+            self,
+            ports.snapshot_store,
+            HostPorts(
+                ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
+                lambda: store.outage is None,
+            ),
+            self._topic.ensure,
+            metrics.histogram(
+                "tiered_transaction_load_seconds", "From leading a partition of transactional ids to serving them.",
+                (0.01, 0.1, 1, 10, 60),
+            ),
+        )  # fmt: skip
+        self.markers = TransactionMarkers(
+            MarkerPorts(ports.view, ports.clock, ports.peers, ports.write_marker), self._on_markers_written, metrics
+        )
+        self._completion_waits: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiting = 0
+        self._add_metrics(metrics)
+
+    def _topic_size(self) -> InternalTopicSize:
+        settings = self._view.settings
+        return InternalTopicSize(
+            settings.transaction_state_log_num_partitions, settings.transaction_state_log_replication_factor
+        )
+
+    def _add_metrics(self, metrics: Metrics) -> None:
+        metrics.gauge(
+            "tiered_transactional_ids", "Transactional ids that this broker coordinates, by state.", ("state",)
+        ).set_function(self._count_by_state)
+        metrics.counter(
+            "tiered_transactions_timed_out_total", "Transactions that were aborted at their timeout."
+        ).set_function(lambda: self.timed_out)
+        metrics.gauge(
+            "tiered_transaction_image_lag_seconds", "Age of the oldest change of transactional ids not in the bucket."
+        ).set_function(self.host.snapshot_lag_seconds)
+        metrics.gauge(
+            "tiered_transaction_partitions_loading", "Partitions of transactional ids that are not served yet."
+        ).set_function(lambda: float(self.host.count_loading()))
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def ask(self, transactional_id: str, request: Request, timeout: float = ASK_SECONDS) -> Any:
+        """Returns the reply that the request names. Raises `Refused` like `CoordinatorHost.submit`.
+
+        A request that would begin a transaction, or fence its producer, waits a short time for the markers of the
+        transaction before.
+        """
+        until = asyncio.get_running_loop().time() + COMPLETION_SECONDS
+        while True:
+            reply: Any = await self.host.submit(transactional_id, await self._add_producer_id(request), timeout)
+            if not isinstance(request, AddPartitions | InitProducerId):
+                return reply
+            if reply.code is not Code.CONCURRENT_TRANSACTIONS or not await self._wait_completed(
+                transactional_id, until
+            ):
+                return reply
+
+    async def _add_producer_id(self, request: Request) -> Request:
+        """Returns the request with a new producer id, if its decision needs one."""
+        if not isinstance(request, InitProducerId | EndTransaction):
+            return request
+        await self.host.partition_for(request.transactional_id)
+        shard = self.host.find_shard(request.transactional_id)
+        if shard is None or not shard.needs_producer_id(request):
+            return request
+        return replace(request, new_producer_id=await self._producer_ids.next_id())
+
+    async def partition_for(self, transactional_id: str) -> int:
+        """Returns the partition of `__transaction_state` whose leader coordinates an id. Creates the topic."""
+        return await self.host.partition_for(transactional_id)
+
+    async def ensure_topic(self) -> None:
+        """Creates `__transaction_state` if it does not exist. Raises `Refused` with COORDINATOR_NOT_AVAILABLE."""
+        await self._topic.ensure()
+
+    async def list_transactions(
+        self, states: Iterable[str] = (), producer_ids: Iterable[int] = (), duration_ms: int = -1
+    ) -> list[ListedTransaction]:
+        """Returns the transactional ids that this broker coordinates, and that pass all filters.
+
+        Raises `Refused` with COORDINATOR_LOAD_IN_PROGRESS while not all are known.
+        """
+        request = ListTransactions(frozenset(states), frozenset(producer_ids), duration_ms)
+        replies = await self.host.submit_to_each(request)
+        return [each for reply in replies if isinstance(reply, ListReply) for each in reply.transactions]
+
+    def list_unserved(self) -> dict[str, str]:
+        """Returns the partitions whose transactional ids cannot be served, with the reason."""
+        return self.host.list_unserved()
+
+    # -- completion ---------------------------------------------------------------------------------------------------
+
+    async def _wait_completed(self, transactional_id: str, until: float) -> bool:
+        """Returns True once the markers of a decided transaction are written; False if that takes too long."""
+        if self._waiting >= COMPLETION_WAITS_MAX:
+            return False
+        shard = self.host.find_shard(transactional_id)
+        if shard is None or transactional_id not in shard.state.unmarked:
+            return shard is not None and asyncio.get_running_loop().time() < until
+        completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waits = self._completion_waits.setdefault(transactional_id, [])
+        waits.append(completed)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout_at(until):
+                await completed
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting -= 1
+            waits.remove(completed)
+            if not waits and self._completion_waits.get(transactional_id) is waits:
+                del self._completion_waits[transactional_id]
+        return True
+
+    def _on_markers_written(self, partition: int, coordinator_epoch: int, written: MarkersWritten) -> None:
+        """Tells a coordinator about its markers. One that has ended since does not need it."""
+        found = self.host.led_partitions.get(partition)
+        if found is None or found.coordinator is None or found.replica.leader_epoch != coordinator_epoch:
+            return
+        found.coordinator.submit_unawaited(written)
+        name = written.transactional_id
+        if name in self._completion_waits and name not in found.coordinator.shard.state.unmarked:
+            for completed in self._completion_waits[name]:
+                if not completed.done():
+                    completed.set_result(None)
+
+    # -- the cluster --------------------------------------------------------------------------------------------------
+
+    def on_lead(self, replica: LeaderReplica) -> None:
+        """Begins a coordinator if the partition is one of `__transaction_state`."""
+        self.host.on_lead(replica)
+
+    def on_resign(self, replica: LeaderReplica) -> None:
+        """Ends the coordinator of a partition, and its markers."""
+        if replica.topic == TRANSACTIONS_TOPIC:
+            self.markers.cancel(replica.partition)
+        self.host.on_resign(replica)
+
+    def on_image(self) -> None:
+        """Sends markers again whose partitions may have other leaders."""
+        self.markers.on_image()
+
+    # -- shards -------------------------------------------------------------------------------------------------------
+
+    @property
+    def observer(self) -> TransactionCoordinators:
+        """Takes the events of the shards."""
+        return self
+
+    def make_shard(self) -> TransactionShard:
+        """Returns a shard without transactional ids."""
+        settings = self._view.settings
+        return TransactionShard(
+            TransactionSettings(
+                timeout_max_ms=settings.transaction_max_timeout_ms,
+                id_expiration_ms=settings.transactional_id_expiration_ms,
+                expiration_check_ms=settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+            )
+        )
+
+    async def find_corrections(self, shard: TransactionShard) -> Sequence[Request]:
+        """Returns nothing: a loaded shard asks for the markers of decided transactions by itself."""
+        return ()
+
+    def on_request(self, request: Request) -> None:
+        """Notes nothing."""
+
+    def on_event(self, event: Event) -> None:
+        """Sends the markers of decided transactions, and logs timeouts."""
+        match event:
+            case MarkersDue():
+                topic = self._view.image.topics.get(TRANSACTIONS_TOPIC)
+                number = partition_of(event.transactional_id, len(topic.partitions)) if topic is not None else -1
+                led = self.host.led_partitions.get(number)
+                if led is not None:
+                    self.markers.send(event, number, led.replica.leader_epoch)
+            case TransactionTimedOut():
+                self.timed_out += 1
+                log.warning(
+                    "transaction is aborted at its timeout transactional_id=%r producer_id=%d timeout_ms=%d",
+                    event.transactional_id, event.producer_id, event.timeout_ms,
+                )  # fmt: skip
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs the coordinators and sends their markers until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.host.run())
+            group.create_task(self.markers.run())
+
+    def refuse(self, why: str) -> None:
+        """Refuses all requests from now on."""
+        self.host.refuse(why)
+
+    async def save_final_snapshots(self) -> None:
+        """Writes the snapshots of a clean stop, if the bucket can be reached."""
+        await self.host.save_final_snapshots()
+
+    def _count_by_state(self) -> Mapping[tuple[str, ...], float]:
+        states = Counter(
+            value.state.label for shard in self.host.shards() for value in shard.state.transactions.values()
+        )
+        return {(state,): count for state, count in states.items()}

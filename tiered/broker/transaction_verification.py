@@ -1,0 +1,131 @@
+"""Asks the coordinator of a transaction about partitions: if they belong to it (KIP-890), or to add them.
+
+The coordinator may be another broker. Requests to it that come together go in one frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tiered.broker.transaction_coordinators import TransactionCoordinators
+from tiered.controller.member_view import MemberView
+from tiered.coordinator.routing import partition_of
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.peers import PartitionCodes, Peers, TransactionPartitions
+from tiered.transactions.requests import AddPartitions, CodeReply, VerifyPartitions, VerifyReply
+
+REQUEST_SECONDS = 10.0
+"""Time limit of a request to another coordinator."""
+ANSWER_SECONDS = 2 * REQUEST_SECONDS
+"""Time limit of a question, with the requests before it."""
+BATCH_TRANSACTIONS = 500
+"""Most transactions of one request."""
+REQUESTS_MAX = 4
+"""Most requests to one broker at the same time."""
+WAITING_MAX = 20_000
+"""Most transactions that wait for one broker. Further ones are refused."""
+ADDED_VERSION = 2
+"""Transaction version of partitions that join with their first record."""
+
+
+class _Waiting(NamedTuple):
+    asked: TransactionPartitions
+    reply: asyncio.Future[PartitionCodes]
+
+
+class TransactionVerification:
+    """The questions of one broker to all coordinators. Without `peers` it has no other brokers."""
+
+    def __init__(self, view: MemberView, coordinators: TransactionCoordinators, peers: Peers | None) -> None:
+        self._view = view
+        self._coordinators = coordinators
+        self._peers = peers
+        self._waiting: defaultdict[int, list[_Waiting]] = defaultdict(list)
+        self._requests: defaultdict[int, set[asyncio.Task[None]]] = defaultdict(set)
+
+    async def ask(self, asked: TransactionPartitions) -> Mapping[TopicPartition, Code]:
+        """Returns a code for each partition: NONE if it is in the transaction.
+
+        The code is that of the coordinator, or NETWORK_EXCEPTION or a code about the coordinator if none answered.
+        """
+        topic = self._view.image.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return dict.fromkeys(asked.partitions, Code.COORDINATOR_NOT_AVAILABLE)
+        leader = topic.partitions[partition_of(asked.transactional_id, len(topic.partitions))].leader
+        if leader == self._view.node_id:
+            return await self.ask_here(asked)
+        if leader < 0 or self._peers is None or len(self._waiting[leader]) >= WAITING_MAX:
+            return dict.fromkeys(asked.partitions, Code.COORDINATOR_NOT_AVAILABLE)
+        reply: asyncio.Future[PartitionCodes] = asyncio.get_running_loop().create_future()
+        self._waiting[leader].append(_Waiting(asked, reply))
+        self._start_request(leader)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await reply
+        except TimeoutError:
+            return dict.fromkeys(asked.partitions, Code.NETWORK_EXCEPTION)
+
+    async def ask_here(self, asked: TransactionPartitions) -> PartitionCodes:
+        """Does the same if this broker is the coordinator."""
+        wanted = frozenset(asked.partitions)
+        try:
+            if asked.verify_only:
+                verified: VerifyReply = await self._coordinators.ask(
+                    asked.transactional_id,
+                    VerifyPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, wanted),
+                )
+                return dict(verified.codes)
+            added: CodeReply = await self._coordinators.ask(
+                asked.transactional_id,
+                AddPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, wanted, ADDED_VERSION),
+            )
+        except Refused as refused:
+            return dict.fromkeys(wanted, refused.code)
+        return dict.fromkeys(wanted, added.code)
+
+    async def close(self) -> None:
+        """Ends all requests. The callers that wait are cancelled by their owner."""
+        tasks = [task for tasks in self._requests.values() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start_request(self, node_id: int) -> None:
+        tasks = self._requests[node_id]
+        if len(tasks) < REQUESTS_MAX:
+            task = asyncio.get_running_loop().create_task(self._send_waiting(node_id))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _send_waiting(self, node_id: int) -> None:
+        """Sends all that waits for a broker, in frames."""
+        while waiting := [each for each in self._waiting.pop(node_id, ()) if not each.reply.done()]:
+            batch, rest = waiting[:BATCH_TRANSACTIONS], waiting[BATCH_TRANSACTIONS:]
+            if rest:
+                self._waiting[node_id] = rest
+            codes = await self._send(node_id, [each.asked for each in batch])
+            for each, found in zip(batch, codes, strict=True):
+                if not each.reply.done():
+                    each.reply.set_result(found)
+
+    async def _send(self, node_id: int, asked: list[TransactionPartitions]) -> list[PartitionCodes]:
+        assert self._peers is not None
+        address = self._view.address_of(node_id)
+        code = Code.NETWORK_EXCEPTION
+        try:
+            if address:
+                replies = await self._peers.add_partitions_to_txn(address, asked, REQUEST_SECONDS)
+                return [
+                    {tp: found.get(tp, Code.NETWORK_EXCEPTION) for tp in each.partitions}
+                    for each, found in zip(asked, replies, strict=True)
+                ]
+        except Refused as refused:
+            code = refused.code
+        except (Unavailable, ValueError):  # ValueError: a reply of another length
+            pass
+        return [dict.fromkeys(each.partitions, code) for each in asked]
