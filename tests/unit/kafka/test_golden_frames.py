@@ -66,13 +66,19 @@ def test_recordings_have_nearly_every_api() -> None:
     """No recorded client sends the other APIs. Hand-written requests and other brokers use them."""
     unseen = {api.name for api in apis.APIS.values()} - {each.api.name for each in EXCHANGES.values()}
     assert unseen == {
+        "AddPartitionsToTxn",
         "AlterConfigs",
         "AlterPartitionReassignments",
         "DescribeProducers",
+        "DescribeTransactions",
         "ElectLeaders",
+        "EndTxn",
         "ListConfigResources",
+        "ListTransactions",
         "OffsetForLeaderEpoch",
         "UnregisterBroker",
+        "UpdateFeatures",
+        "WriteTxnMarkers",
     }
 
 

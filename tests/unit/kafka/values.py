@@ -7,23 +7,11 @@ from typing import Any
 
 from tiered_api.kafka.protocol import apis
 from tiered_api.kafka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-)
 from tiered_api.kafka.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from tiered_api.kafka.protocol.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
-from tiered_api.kafka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from tiered_api.kafka.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tiered_api.kafka.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from tiered_api.kafka.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
-from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, FieldSpec, FieldType, Message, field_specs
 
@@ -33,22 +21,10 @@ TABLES: dict[str, type[Message]] = {
         *(table for api in apis.APIS.values() for table in (api.request_type, api.response_type)),
         ConsumerProtocolSubscription,
         ConsumerProtocolAssignment,
-        AddPartitionsToTxnRequest,
-        AddPartitionsToTxnResponse,
         AddOffsetsToTxnRequest,
         AddOffsetsToTxnResponse,
-        EndTxnRequest,
-        EndTxnResponse,
-        WriteTxnMarkersRequest,
-        WriteTxnMarkersResponse,
         TxnOffsetCommitRequest,
         TxnOffsetCommitResponse,
-        DescribeTransactionsRequest,
-        DescribeTransactionsResponse,
-        ListTransactionsRequest,
-        ListTransactionsResponse,
-        UpdateFeaturesRequest,
-        UpdateFeaturesResponse,
     )
 }
 """Every message that Kafka has too."""

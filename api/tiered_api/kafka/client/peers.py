@@ -19,14 +19,26 @@ from tiered.peers import (
     DivergingEpoch,
     FetchedPartition,
     ForwardReply,
+    MarkerRequest,
     MetadataFetch,
     MetadataFetchReply,
+    PartitionCodes,
     ReplicaFetch,
+    TransactionPartitions,
 )
 from tiered.ports import Net
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.connection import BrokerConnection
 from tiered_api.kafka.client.response_buffers import POOL_BYTES, ResponseBuffers
+from tiered_api.kafka.client.transaction_calls import (
+    ADD_PARTITIONS_VERSION,
+    MARKERS_VERSION,
+    make_add_partitions_request,
+    make_markers_request,
+    read_add_partitions_response,
+    read_markers_response,
+)
+from tiered_api.kafka.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -37,6 +49,7 @@ from tiered_api.kafka.protocol.messages.fetch import (
 from tiered_api.kafka.protocol.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
+from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkersResponse
 from tiered_api.kafka.protocol.schema import Message
 
 IN_FLIGHT_MAX = 64
@@ -138,6 +151,23 @@ class KafkaPeers:
         elif now - self._last_records_at > BUFFERS_IDLE_SECONDS:
             self._buffers.clear()
         return parts
+
+    async def write_txn_markers(
+        self, address: str, markers: Sequence[MarkerRequest], timeout: float
+    ) -> Sequence[PartitionCodes]:
+        """See `Peers.write_txn_markers`."""
+        request = make_markers_request(markers, self.credential)
+        answer = await self.send(address, request, WriteTxnMarkersResponse, timeout, MARKERS_VERSION)
+        return read_markers_response(answer, len(markers))
+
+    async def add_partitions_to_txn(
+        self, address: str, transactions: Sequence[TransactionPartitions], timeout: float
+    ) -> Sequence[PartitionCodes]:
+        """See `Peers.add_partitions_to_txn`."""
+        request = make_add_partitions_request(transactions, self.credential)
+        answer = await self.send(address, request, AddPartitionsToTxnResponse, timeout, ADD_PARTITIONS_VERSION)
+        _check_error(answer.error_code, None)
+        return read_add_partitions_response(answer, len(transactions))
 
     async def check_listening(self, address: str, timeout: float) -> None:
         """See `Peers.check_listening`."""

@@ -86,7 +86,7 @@ class Dispatch:
                 reply = self.fetch_handler.handle_request(connection, frame, version, correlation_id, body)
             elif api_key == API_VERSIONS:
                 self._context.requests[api_key] += 1
-                reply = [api_versions.encode_response(frame, version, correlation_id)]
+                reply = [api_versions.encode_response(frame, version, correlation_id, self._context.broker.image)]
             else:
                 self._start_handler(connection, frame)
         except Malformed as error:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    boolean,
+    data,
+    integer,
+    message,
+    string,
+)
 
 
 @dataclass(slots=True)
@@ -30,6 +40,8 @@ class AddPartitionsToTxnRequest(Message):
     v3_and_below_producer_id: int = integer(FieldType.INT64, "0-3")
     v3_and_below_producer_epoch: int = integer(FieldType.INT16, "0-3")
     v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "0-3")
+    credential: bytes = data("4+", tag=FIRST_PRIVATE_TAG, tagged="4+")
+    """Ours: the credential of brokers."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    boolean,
+    data,
+    integer,
+    message,
+    string,
+)
 
 
 @dataclass(slots=True)
@@ -27,6 +37,8 @@ class WritableTxnMarker:
 @dataclass(slots=True)
 class WriteTxnMarkersRequest(Message):
     markers: list[WritableTxnMarker] = array(WritableTxnMarker)
+    credential: bytes = data(tag=FIRST_PRIVATE_TAG, tagged="1+")
+    """Ours: the credential of brokers, empty in requests of operators."""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,8 @@
 
 May import: as kafka.server
 
+~ add_offsets_to_txn             AddOffsetsToTxn (25): the offsets of a group join a transaction
+~ add_partitions_to_txn          AddPartitionsToTxn (24): partitions join a transaction, or are verified (KIP-890)
 ~ alter_configs                  AlterConfigs (33): replaces the settings of a resource
 ~ alter_partition_reassignments  AlterPartitionReassignments (45): starts or cancels reassignments (KIP-455)
   api_versions                   ApiVersions (18): supported APIs and versions (KIP-511)
@@ -16,7 +18,9 @@ May import: as kafka.server
 ~ describe_log_dirs              DescribeLogDirs (35): size of each partition on disk
 ~ describe_producers             DescribeProducers (61): producer state of partitions (KIP-664)
 ~ describe_topic_partitions      DescribeTopicPartitions (75): topics in pages, with ELR (KIP-966)
+~ describe_transactions          DescribeTransactions (65): the state of transactional ids (KIP-664)
 ~ elect_leaders                  ElectLeaders (43): preferred and unclean elections (KIP-460)
+~ end_txn                        EndTxn (26): commits or aborts a transaction
 ~ fetch                          Fetch (1): record batches for consumers
 ~ find_coordinator               FindCoordinator (10): the broker that coordinates a group
 ~ heartbeat                      Heartbeat (12): the heartbeat of a group member
@@ -28,6 +32,7 @@ May import: as kafka.server
 ~ list_groups                    ListGroups (16): groups that this broker coordinates
 ~ list_offsets                   ListOffsets (2): offsets by name or timestamp
 ~ list_partition_reassignments   ListPartitionReassignments (46): reassignments under way (KIP-455)
+~ list_transactions              ListTransactions (66): the transactional ids that this broker coordinates (KIP-664)
 ~ metadata                       Metadata (3): brokers, topics and partition leaders
 ~ offset_commit                  OffsetCommit (8): commits offsets of a group
 ~ offset_delete                  OffsetDelete (47): deletes committed offsets (KIP-496)
@@ -40,4 +45,6 @@ May import: as kafka.server
 ~ tiered_heard                   TieredHeard (20003): this broker's view of the controller
 ~ tiered_submit                  TieredSubmit (20002): a request forwarded to the controller
 ~ unregister_broker              UnregisterBroker (64): removes a broker for good (KIP-631)
+~ update_features                UpdateFeatures (57): levels of features (KIP-584)
+~ write_txn_markers              WriteTxnMarkers (27): markers of decided transactions, and aborts by operators
 """

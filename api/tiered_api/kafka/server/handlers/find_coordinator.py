@@ -1,8 +1,8 @@
-"""FindCoordinator (API key 10): the broker that coordinates a group.
+"""FindCoordinator (API key 10): the broker that coordinates a group or a transactional id.
 
-v1+ has the type of the key and an error message, v4+ many keys (KIP-699). v5 and v6 change nothing for groups. The
-broker creates `__consumer_offsets` when the first client needs it, and replies once its partitions have leaders. So the
-first client need not repeat its request, as it must with Kafka. Transactions and share groups are not served. Their
+v1+ has the type of the key and an error message, v4+ many keys (KIP-699). v5 and v6 change nothing here. The broker
+creates `__consumer_offsets` or `__transaction_state` when the first client needs it, and replies once its partitions
+have leaders. So the first client need not repeat its request, as it must with Kafka. Share groups are not served. Their
 keys get an error that ends the client's attempt, instead of one that the client retries.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
-from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tiered_api.kafka.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -26,6 +26,8 @@ from tiered_api.kafka.server.exchange.group_requests import coordinator_code
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_FROM = 4
 KEYS_MAX = 10_000
+TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
+"""The internal topic whose partitions coordinate the keys of each type."""
 
 _NO_COORDINATOR = (-1, "", -1)
 
@@ -37,8 +39,9 @@ async def handle(context: KafkaContext, call: Call[FindCoordinatorRequest]) -> F
     failed = await _check_key_type(context, request.key_type)
     if failed is None:
         await context.broker.suspected_brokers.wait_resolved()
-        places = _find_partition_leaders(context.broker.image, call.listener)
-        found = [_find_coordinator(key, places) for key in keys]
+        topic = TOPICS[request.key_type]
+        places = _find_partition_leaders(context.broker.image, topic, call.listener)
+        found = [_find_coordinator(key, topic, places) for key in keys]
     else:
         found = [_make_error(key, *failed) for key in keys]
     if call.version >= MANY_KEYS_FROM:
@@ -53,32 +56,31 @@ async def handle(context: KafkaContext, call: Call[FindCoordinatorRequest]) -> F
 async def _check_key_type(context: KafkaContext, key_type: int) -> tuple[Code, str] | None:
     """Returns why no key of this type has a coordinator, None if keys of the type have one. Called once for all keys,
     because it may wait."""
-    if key_type == TRANSACTION:
-        return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served by this broker"
     if key_type == SHARE:
         return Code.INVALID_REQUEST, "share groups are not served by this broker"
-    if key_type != GROUP:
+    if key_type not in TOPICS:
         return Code.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
     try:
-        await context.broker.group_coordinators.ensure_topic()
+        broker = context.broker
+        await (broker.group_coordinators if key_type == GROUP else broker.transaction_coordinators).ensure_topic()
     except Refused as refused:
         return coordinator_code(refused), refused.why
     return None
 
 
-def _find_partition_leaders(image: Image, listener: str) -> list[tuple[int, str, int]]:
-    """Returns the leader of each partition of the offsets topic, and its address on the listener of the client."""
+def _find_partition_leaders(image: Image, topic: str, listener: str) -> list[tuple[int, str, int]]:
+    """Returns the leader of each partition of an internal topic, and its address on the listener of the client."""
     brokers = {
         broker.node_id: (broker.node_id, host, port) for broker, host, port in advertised_brokers(image, listener)
     }
-    return [brokers.get(partition.leader, _NO_COORDINATOR) for partition in image.topics[OFFSETS_TOPIC].partitions]
+    return [brokers.get(partition.leader, _NO_COORDINATOR) for partition in image.topics[topic].partitions]
 
 
-def _find_coordinator(key: str, leaders: Sequence[tuple[int, str, int]]) -> Coordinator:
+def _find_coordinator(key: str, topic: str, leaders: Sequence[tuple[int, str, int]]) -> Coordinator:
     partition = partition_of(key, len(leaders))
     node_id, host, port = leaders[partition]
     if node_id < 0:
-        return _make_error(key, Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} has no leader")
+        return _make_error(key, Code.COORDINATOR_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
     return Coordinator(key=key, node_id=node_id, host=host, port=port)
 
 

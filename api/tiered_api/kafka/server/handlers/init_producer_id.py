@@ -1,25 +1,27 @@
-"""InitProducerId (API key 22): an id for an idempotent producer.
+"""InitProducerId (API key 22): an id and an epoch for an idempotent or transactional producer.
 
-A producer that lost track of its sequence may send its id (v3+, KIP-360). Without a transaction it then gets a new id,
-as in Kafka. A transactional id is refused with a final error: there are no transactions yet, and a retriable error
-would keep the client waiting for ever.
+A producer without a transactional id gets a new id, also if it sends the id that it has (v3+, KIP-360). For a
+transactional id, the coordinator moves the epoch, which fences the producer before. An open transaction is aborted
+first: the client retries on CONCURRENT_TRANSACTIONS. v4+ knows PRODUCER_FENCED.
 """
 
 from __future__ import annotations
 
 from tiered.errors import Code, Refused
+from tiered.transactions.requests import InitProducerId, ProducerIdReply
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.transaction_requests import call_coordinator, fenced_code
 
 NO_ID = -1
+FENCED_FROM = 4
 
 
 async def handle(context: KafkaContext, call: Call[InitProducerIdRequest]) -> InitProducerIdResponse:
-    """Returns a new id with epoch 0."""
+    """Returns an id and an epoch."""
     request = call.request
     if request.transactional_id is not None:
-        fault = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if request.transactional_id else Code.INVALID_REQUEST
-        return _make_refused_response(fault)
+        return await _init_transactional(context, request, call.version)
     if (request.producer_id == NO_ID) != (request.producer_epoch == NO_ID):
         return _make_refused_response(Code.INVALID_REQUEST)
     try:
@@ -27,6 +29,20 @@ async def handle(context: KafkaContext, call: Call[InitProducerIdRequest]) -> In
     except Refused as refused:
         return _make_refused_response(Code.COORDINATOR_LOAD_IN_PROGRESS if refused.code.retriable else refused.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _init_transactional(
+    context: KafkaContext, request: InitProducerIdRequest, version: int
+) -> InitProducerIdResponse:
+    name = request.transactional_id or ""
+    if not name:
+        return _make_refused_response(Code.INVALID_REQUEST)
+    asked = InitProducerId(name, request.transaction_timeout_ms, request.producer_id, request.producer_epoch)
+    reply = await call_coordinator(context, name, asked, ProducerIdReply)
+    code = reply.code if isinstance(reply, ProducerIdReply) else reply
+    if not isinstance(reply, ProducerIdReply) or code is not Code.NONE:
+        return _make_refused_response(fenced_code(code, version, FENCED_FROM))
+    return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.producer_epoch)
 
 
 def _make_refused_response(code: Code) -> InitProducerIdResponse:

@@ -2,10 +2,11 @@
 
 Versions 0 to 2 are advertised but end the connection, as in Kafka 4: some clients compress only when they see version 0
 (KAFKA-18659). Version 7 added zstd, 8 errors of single records (KIP-467), 9 flexible frames, 10 the current leader
-(KIP-951), 13 topic ids (KIP-516). Transactional batches are refused: no client could end their transaction.
+(KIP-951), 12 transactions whose partitions join with their first record (KIP-890), 13 topic ids (KIP-516).
 
 A request is handled in the turn that brings it, unless it is long. Records for very many partitions are appended in
-pieces, and the next request of the connection is handled after the last piece. Only acks=all waits, on a partition with
+pieces, and the next request of the connection is handled after the last piece. So is a request that begins a
+transaction in a partition: the coordinator is asked first. Only acks=all waits, on a partition with
 other replicas or with `flush=ack`. It holds up only the replies behind it on the same connection. With acks=0 there is
 no reply, so an error ends the connection. Record batches are checked and stamped in place and written from there.
 Uncompressed records are checked one by one in C, compressed ones are not opened.
@@ -20,6 +21,7 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 
 from tiered.errors import Code, Refused
+from tiered.hot.verification import VerificationGuard
 from tiered.ids import TopicId
 from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
@@ -41,6 +43,14 @@ from tiered_api.kafka.server.produce.frames import (
 )
 from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
+from tiered_api.kafka.server.produce.verification import (
+    ADDS_FROM,
+    Place,
+    Unverified,
+    end_guards,
+    find_unverified,
+    verify_partitions,
+)
 
 API_KEY = 0
 ZSTD_FROM = 7
@@ -104,6 +114,8 @@ class PendingProduce:
         self.results: TopicResults = []
         self.uncommitted: list[tuple[LeaderReplica, int, list[ProduceResult], int]] = []
         """Partitions that are not committed yet: the offset up to which they must be, and the place of the result."""
+        self.guards: dict[Place, VerificationGuard | Refused] = {}
+        """Of partitions in which a transaction begins: the guard for the append, or the refusal."""
         self.has_failed = False
 
 
@@ -135,12 +147,14 @@ class ProduceHandler:
                 return done
         ask = frames.parse_request(frame, version, at)
         weight = sum(len(topic.partitions) for topic in ask.topics) + len(frame) // PART_BYTES
-        if weight > PIECE_PARTITIONS and (weight > LARGE_REQUEST_PARTITIONS or not site.turns.has_time()):
+        is_large = weight > LARGE_REQUEST_PARTITIONS or (weight > PIECE_PARTITIONS and not site.turns.has_time())
+        begins_transaction = ask.transactional_id is not None and bool(self._find_unverified(ask, version))
+        if is_large or begins_transaction:
             held = connection.retain_request(frame)
             if held is not frame:
                 ask = frames.parse_request(held, version, at)
             appending = PendingProduce(connection, version, correlation_id, ask)
-            self._spawn(connection, partial(self._append_in_pieces, appending), "Produce")
+            self._spawn(connection, partial(self._append_later, appending, ask), "Produce")
             return None
         appending = PendingProduce(connection, version, correlation_id, ask)
         for _ in self._append(appending):
@@ -157,15 +171,28 @@ class ProduceHandler:
             return None
         return self._encode_response(appending)
 
-    async def _append_in_pieces(self, pending: PendingProduce) -> Sequence[Part] | None:
-        """Appends in pieces with turns of other clients in between. The next request of the connection comes after the
-        last piece."""
+    def _find_unverified(self, request: ParsedProduce, version: int) -> list[Unverified]:
+        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
+        return find_unverified(request, partial(self._find_replica, known))
+
+    async def _append_later(self, pending: PendingProduce, request: ParsedProduce) -> Sequence[Part] | None:
+        """Appends once the coordinator knows the partitions, in pieces with turns of other clients in between. The next
+        request of the connection comes after the last piece."""
         connection, turns = pending.connection, self._context.turns
+        unverified = self._find_unverified(request, pending.version) if request.transactional_id is not None else []
         try:
             await turns.wait_turn()
+            if unverified:
+                broker = self._context.broker
+                is_asked = pending.version >= ADDS_FROM or broker.settings.transaction_partition_verification_enable
+                ask = broker.transaction_verification.ask if is_asked else None
+                pending.guards = await verify_partitions(
+                    ask, request.transactional_id or "", unverified, pending.version
+                )
             for _ in self._append(pending):
                 await turns.wait_turn()
         finally:
+            end_guards(unverified, pending.guards)
             if not connection.closed:
                 connection.release_request()
         if pending.acks == 0:
@@ -203,7 +230,13 @@ class ProduceHandler:
                         replica = self._find_replica(known, topic, index)
                     _check_shape(records, version)
                     assert records is not None
-                    appended = replica.append_now(records, acks)
+                    if pending.guards:
+                        guard = pending.guards.get((topic.echo, index))
+                        if isinstance(guard, Refused):
+                            raise guard
+                        appended = replica.append_now(records, acks, guard=guard)
+                    else:
+                        appended = replica.append_now(records, acks)
                 except Refused as fault:
                     pending.has_failed = True
                     refused = _repeat_refusal(connection, (topic.echo, index), records, replica, fault)

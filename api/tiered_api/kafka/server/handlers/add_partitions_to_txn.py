@@ -1,0 +1,105 @@
+"""AddPartitionsToTxn (API key 24): partitions join a transaction before its first record there.
+
+Clients send v0-3, with one transaction. v2+ knows PRODUCER_FENCED. Brokers send v4+ to each other, with many
+transactions (KIP-890): to add partitions for a producer of transaction version 2, or to verify that they were added.
+One partition that does not exist refuses all of its transaction, the others with OPERATION_NOT_ATTEMPTED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+from tiered.peers import TransactionPartitions
+from tiered.transactions.requests import AddPartitions, CodeReply
+from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
+from tiered_api.kafka.server.exchange.transaction_requests import (
+    call_coordinator,
+    fenced_code,
+    find_refused_partitions,
+)
+
+FENCED_FROM, BATCHED_FROM = 2, 4
+
+Codes = Mapping[TopicPartition, Code]
+
+
+async def handle(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse:
+    """Returns one code for each partition."""
+    request, version = call.request, call.version
+    if version >= BATCHED_FROM:
+        return await _handle_batched(context, call)
+    topics = request.v3_and_below_topics
+    partitions = _partitions_of(topics)
+    codes = _refuse_all(context, partitions)
+    if codes is None:
+        name = request.v3_and_below_transactional_id
+        added = AddPartitions(
+            name, request.v3_and_below_producer_id, request.v3_and_below_producer_epoch, frozenset(partitions)
+        )
+        reply = await call_coordinator(context, name, added, CodeReply)
+        code = fenced_code(reply.code if isinstance(reply, CodeReply) else reply, version, FENCED_FROM)
+        codes = dict.fromkeys(partitions, code)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results_of(topics, codes))
+
+
+async def _handle_batched(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse:
+    request = call.request
+    refused = check_credential(context, call.listener, request.credential)
+    if refused is not None:
+        context.refusals.record("stranger", call.client_host, refused.why)
+        return AddPartitionsToTxnResponse(error_code=refused.code.number)
+    codes = await asyncio.gather(*(_add_or_verify(context, each) for each in request.transactions))
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(each.transactional_id, _results_of(each.topics, found))
+            for each, found in zip(request.transactions, codes, strict=True)
+        ]
+    )
+
+
+async def _add_or_verify(context: KafkaContext, asked: AddPartitionsToTxnTransaction) -> Codes:
+    partitions = _partitions_of(asked.topics)
+    codes = _refuse_all(context, partitions)
+    if codes is not None:
+        return codes
+    return await context.broker.transaction_verification.ask_here(
+        TransactionPartitions(
+            asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.verify_only, partitions
+        )
+    )
+
+
+def _refuse_all(context: KafkaContext, partitions: Sequence[TopicPartition]) -> Codes | None:
+    """Returns the codes if one of the partitions cannot be in a transaction, else None."""
+    refused = find_refused_partitions(context.broker.image, partitions)
+    return {tp: refused.get(tp, Code.OPERATION_NOT_ATTEMPTED) for tp in partitions} if refused else None
+
+
+def _partitions_of(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+
+
+def _results_of(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            topic.name,
+            [
+                AddPartitionsToTxnPartitionResult(number, codes[TopicPartition(topic.name, number)].number)
+                for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -1,0 +1,46 @@
+"""DescribeTransactions (API key 65): the state of transactional ids that this broker coordinates (KIP-664)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tiered.errors import Code
+from tiered.transactions.requests import DescribeReply, DescribeTransaction
+from tiered_api.kafka.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.transaction_requests import call_coordinator
+
+BETWEEN_TURNS = 500
+"""Ids and partitions between two pauses in which other requests run."""
+
+
+async def handle(context: KafkaContext, call: Call[DescribeTransactionsRequest]) -> DescribeTransactionsResponse:
+    """Returns one result for each distinct id."""
+    states: list[TransactionState] = []
+    described = 0
+    for name in dict.fromkeys(call.request.transactional_ids):
+        if described >= BETWEEN_TURNS:
+            described = 0
+            await context.turns.wait_turn()
+        reply = await call_coordinator(context, name, DescribeTransaction(name), DescribeReply)
+        states.append(_state(name, reply))
+        described += 1 + sum(len(topic.partitions) for topic in states[-1].topics)
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def _state(name: str, reply: DescribeReply | Code) -> TransactionState:
+    if isinstance(reply, Code) or reply.code is not Code.NONE:
+        code = reply if isinstance(reply, Code) else reply.code
+        return TransactionState(error_code=code.number, transactional_id=name)
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, number in reply.partitions:
+        topics[topic].append(number)
+    return TransactionState(
+        Code.NONE.number, name, reply.state, reply.timeout_ms, reply.started_ms, reply.producer_id,
+        reply.producer_epoch, [TopicData(topic, numbers) for topic, numbers in topics.items()],
+    )  # fmt: skip

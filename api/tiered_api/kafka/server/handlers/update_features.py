@@ -1,0 +1,46 @@
+"""UpdateFeatures (API key 57): sets levels of features, such as `transaction.version` (KIP-584).
+
+v0 has a flag for downgrades, v1+ the type of the update, and a check without effect. v2+ has no results of single
+features. All updates of a request are made, or none, as in Kafka 4.
+"""
+
+from __future__ import annotations
+
+from tiered.controller.requests import FeatureUpdate, UpdateFeatures
+from tiered.errors import Code, Refused
+from tiered_api.kafka.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+UPGRADE_TYPES_FROM = 1
+
+
+async def handle(context: KafkaContext, call: Call[UpdateFeaturesRequest]) -> UpdateFeaturesResponse:
+    """Returns once the levels are in force."""
+    request = call.request
+    try:
+        updates = tuple(_read_update(each, call.version) for each in request.feature_updates)
+        seconds = clamp_timeout_ms(request.timeout_ms) / 1000
+        await context.broker.submit(UpdateFeatures(updates, request.validate_only), seconds)
+    except Refused as refused:
+        return _make_response(request, refused.code, refused.why)
+    return _make_response(request, Code.NONE, None)
+
+
+def _read_update(asked: FeatureUpdateKey, version: int) -> FeatureUpdate:
+    if version < UPGRADE_TYPES_FROM:
+        return FeatureUpdate(asked.feature, asked.max_version_level, asked.allow_downgrade)
+    if asked.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise Refused(Code.INVALID_UPDATE_VERSION, f"there is no upgrade type {asked.upgrade_type}")
+    return FeatureUpdate(asked.feature, asked.max_version_level, asked.upgrade_type != UPGRADE)
+
+
+def _make_response(request: UpdateFeaturesRequest, code: Code, why: str | None) -> UpdateFeaturesResponse:
+    results = [UpdatableFeatureResult(each.feature, code.number, why) for each in request.feature_updates]
+    return UpdateFeaturesResponse(error_code=code.number, error_message=why, results=results)

@@ -1,0 +1,120 @@
+"""The check of transactional records: no record may come into a partition whose transaction does not have it (KIP-890).
+
+Otherwise a late record could begin a transaction that nobody ends. So before the first record of a transaction in a
+partition, the coordinator is asked: from Produce v12 on to add the partition, before v12 if it was added. A guard binds
+the answer to the state of the partition: a marker that is written meanwhile makes the guard invalid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused
+from tiered.hot.verification import UnverifiedProducer, VerificationGuard
+from tiered.ids import TopicPartition
+from tiered.peers import TransactionPartitions
+from tiered.records.model import ATTRIBUTES_END, HEADER_BYTES, TRANSACTIONAL
+from tiered.replication.leader_replica import LeaderReplica
+from tiered_api.kafka.server.produce.frames import ParsedProduce, ProduceTopic
+
+ABORTABLE_FROM, ADDS_FROM = 11, 12
+_WITHOUT_COORDINATOR = frozenset(
+    (
+        Code.NETWORK_EXCEPTION,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+        Code.REQUEST_TIMED_OUT,
+    )
+)
+
+AskCoordinator = Callable[[TransactionPartitions], Awaitable[Mapping[TopicPartition, Code]]]
+"""Asks the coordinator of a transaction about partitions. Returns a code for each."""
+Place = tuple[bytes, int]
+"""A partition of a request: the bytes that name the topic, and the partition."""
+
+
+class Unverified(NamedTuple):
+    """A partition whose records would begin a transaction there."""
+
+    place: Place
+    replica: LeaderReplica
+    producer: UnverifiedProducer
+
+
+def find_unverified(
+    request: ParsedProduce, find_replica: Callable[[ProduceTopic, int], LeaderReplica]
+) -> list[Unverified]:
+    """Returns the partitions of a transactional request that have to be verified before the append."""
+    found = []
+    for topic in request.topics:
+        for index, records in topic.partitions:
+            if records is None or len(records) < HEADER_BYTES or not records[ATTRIBUTES_END - 1] & TRANSACTIONAL:
+                continue
+            try:
+                replica = find_replica(topic, index)
+                producer = replica.needs_verification(records)
+            except Refused:  # the append refuses the records, and says why
+                continue
+            if producer is not None:
+                found.append(Unverified((topic.echo, index), replica, producer))
+    return found
+
+
+async def verify_partitions(
+    ask: AskCoordinator | None, transactional_id: str, unverified: Iterable[Unverified], version: int
+) -> dict[Place, VerificationGuard | Refused]:
+    """Returns a guard for each partition that is in the transaction, and the refusal for each other one.
+
+    Without `ask` all partitions count as verified. The caller ends the guards with `end_guards`.
+    """
+    wanted = list(unverified)
+    producer_id, producer_epoch = wanted[0].producer[:2]
+    if any(each.producer[:2] != (producer_id, producer_epoch) for each in wanted):
+        why = "a request has transactional records of one producer"
+        return {each.place: Refused(Code.INVALID_PRODUCER_ID_MAPPING, why) for each in wanted}
+    adds = version >= ADDS_FROM
+    guards: dict[Place, VerificationGuard | Refused] = {
+        each.place: each.replica.begin_verification(*each.producer, moves_epoch=adds) for each in wanted
+    }
+    if ask is None:
+        return guards
+    asked = TransactionPartitions(
+        transactional_id, producer_id, producer_epoch, not adds, [each.replica.tp for each in wanted]
+    )
+    try:
+        codes = await ask(asked)
+    except BaseException:
+        end_guards(wanted, guards)
+        raise
+    for each in wanted:
+        code = codes.get(each.replica.tp, Code.NETWORK_EXCEPTION)
+        if code is not Code.NONE:
+            end_guards((each,), guards)
+            why = f"{each.replica.tp} is not in the transaction of {transactional_id[:249]!r}: {code}"
+            guards[each.place] = Refused(_code_for_producer(code, version), why)
+    return guards
+
+
+def end_guards(unverified: Iterable[Unverified], guards: Mapping[Place, VerificationGuard | Refused]) -> None:
+    """Gives back the guards of these partitions."""
+    for each in unverified:
+        guard = guards.get(each.place)
+        if guard is not None and not isinstance(guard, Refused):
+            each.replica.end_verification(guard)
+
+
+def _code_for_producer(code: Code, version: int) -> Code:
+    """Returns the code for a producer. Older clients do not retry the codes of coordinators in Produce, so they get one
+    that they retry without new metadata."""
+    match code:
+        case Code.PRODUCER_FENCED:
+            return Code.INVALID_PRODUCER_EPOCH
+        case Code.TRANSACTION_ABORTABLE if version < ABORTABLE_FROM:
+            return Code.INVALID_TXN_STATE
+        case Code.CONCURRENT_TRANSACTIONS if version < ADDS_FROM:
+            return Code.NOT_ENOUGH_REPLICAS
+        case _ if code in _WITHOUT_COORDINATOR:
+            return Code.NOT_ENOUGH_REPLICAS
+    return code
