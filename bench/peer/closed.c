@@ -69,7 +69,7 @@ static void ask(struct connection *c) {
 }
 
 /* True when the answer is whole. */
-static int hear(struct connection *c, size_t error_at) {
+static int receive_reply(struct connection *c, size_t error_at) {
     ssize_t got = recv(c->fd, c->answer + c->have, sizeof c->answer - c->have, 0);
     if (got <= 0) fail("the broker closed a connection");
     c->have += (size_t)got;
@@ -85,7 +85,7 @@ static int hear(struct connection *c, size_t error_at) {
     return 1;
 }
 
-/* Asks and hears until the time; answers counted, their times kept when `seen`. */
+/* Sends requests and receives replies until the time; counts the replies, and keeps their times if `seen`. */
 static long turn(int poller, size_t error_at, int64_t until, struct latencies *seen) {
     struct epoll_event events[EVENTS];
     long answers = 0;
@@ -95,7 +95,7 @@ static long turn(int poller, size_t error_at, int64_t until, struct latencies *s
         if (!ready) fail("no answer within %d ms", STALL_MS);
         for (int i = 0; i < ready; i++) {
             struct connection *c = events[i].data.ptr;
-            if (!hear(c, error_at)) continue;
+            if (!receive_reply(c, error_at)) continue;
             now = now_ns();
             answers++;
             if (seen) latencies_add(seen, now - c->sent);

@@ -50,7 +50,8 @@ def decode_rows(
     columns: Sequence[str],
     group_bytes: int = GROUP_BYTES,
 ) -> Iterator[DecodedRows]:
-    """Decodes the rows of whole batches with offsets in `[start, end)`; `tiered.records.arrow.types` names the columns.
+    """Decodes the rows of whole batches with offsets in `[start, end)`; `tiered.records.arrow.arrow_types` names the
+    columns.
 
     The data begins with its first batch; batches may be left out of the list. Control batches are left out. A
     timestamp that microseconds cannot hold is NULL.

@@ -201,8 +201,8 @@ def test_requests_about_under_replicated_topics_are_answered(cluster: CliCluster
         async with reached(parser().parse_args(["cluster", "health", "--brokers", cluster.address])) as client:
             return await fetch_min_isr(client, [topic]), await fetch_eligible(client, [topic])
 
-    least, heirs = asyncio.run(ask())
-    assert least == {topic: 1} and heirs == {(topic, number): EligibleReplicas() for number in range(3)}
+    least, eligible = asyncio.run(ask())
+    assert least == {topic: 1} and eligible == {(topic, number): EligibleReplicas() for number in range(3)}
 
 
 def test_settings_of_brokers_are_shown_and_altered(cluster: CliCluster) -> None:

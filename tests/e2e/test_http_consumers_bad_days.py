@@ -274,8 +274,8 @@ def test_topic_that_grows_after_a_restart_is_assigned_again(tmp_path: Path) -> N
 
 
 def test_stored_assignment_of_a_consumer_is_restored() -> None:
-    wish, choices = Subscription(("a", "b")), ConsumerConfig(format="json", min_bytes=7, auto_commit=False)
-    assert ConsumerConfig.from_user_data(choices.to_user_data(wish)) == (choices, wish)
+    requested, choices = Subscription(("a", "b")), ConsumerConfig(format="json", min_bytes=7, auto_commit=False)
+    assert ConsumerConfig.from_user_data(choices.to_user_data(requested)) == (choices, requested)
 
 
 async def start_slow_read(where: HttpBroker, one: HttpConsumer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

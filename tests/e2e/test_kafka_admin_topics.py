@@ -89,7 +89,7 @@ def test_each_topic_has_its_own_error_and_the_others_are_created(tmp_path: Path)
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("old")
-        wishes = {
+        creations = {
             Code.TOPIC_ALREADY_EXISTS: new_topic("old"),
             Code.INVALID_TOPIC_EXCEPTION: new_topic("b/d"),
             Code.INVALID_PARTITIONS: new_topic("none", 0),
@@ -103,10 +103,10 @@ def test_each_topic_has_its_own_error_and_the_others_are_created(tmp_path: Path)
             assigned_topic("hand", {1: [1], 0: [1]}),
             new_topic("compacted", min_cleanable_dirty_ratio="0.1"),
         ]
-        answer = await create(client, 7, *wishes.values(), *good)
-        expected = [code.number for code in wishes] + [0, 0, 0]
+        answer = await create(client, 7, *creations.values(), *good)
+        expected = [code.number for code in creations] + [0, 0, 0]
         assert [topic.error_code for topic in answer.topics] == expected
-        assert all(topic.error_message and topic.configs == [] for topic in answer.topics[: len(wishes)])
+        assert all(topic.error_message and topic.configs == [] for topic in answer.topics[: len(creations)])
         assert set(site.node.image.topics) == {"old", "good", "hand", "compacted"}
         assert len(site.node.image.topics["hand"].partitions) == 2
 
@@ -252,8 +252,8 @@ def test_partitions_of_a_create_request_are_bounded(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
-        for wishes in ([new_topic("a", 6_000), new_topic("b", 4_001)], [new_topic("a", 2), new_topic("b", 10_001)]):
-            answer = await create(client, 7, *wishes, only=True)
+        for creations in ([new_topic("a", 6_000), new_topic("b", 4_001)], [new_topic("a", 2), new_topic("b", 10_001)]):
+            answer = await create(client, 7, *creations, only=True)
             assert [topic.error_code for topic in answer.topics] == [0, Code.POLICY_VIOLATION.number]
         many = [CreatePartitionsTopic("t", 10_002, None), CreatePartitionsTopic("no", 5, None)]
         refused = await client.ask(CreatePartitionsRequest(many, 5_000, True), 3, CreatePartitionsResponse)

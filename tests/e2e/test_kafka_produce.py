@@ -148,8 +148,8 @@ def test_invalid_records_are_named_from_version_8_on(tmp_path: Path) -> None:
 
 
 def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) -> None:
-    """One batch of some hundred bytes that expands to 8 MiB, or twenty of 100 KB: at most `OPENED_BYTES` are
-    decompressed."""
+    """One batch of some hundred bytes that expands to 8 MiB, or twenty of 100 KB: at most `DECODED_BYTES_MAX`
+    are decompressed."""
 
     async def scenario(site: KafkaBroker) -> None:
         for partitions, size, named in ((1, 8 << 20, 0), (20, 100_000, 2)):

@@ -215,11 +215,11 @@ def test_second_process_of_a_node_id_is_refused_while_the_first_answers() -> Non
         first = await site.start()
         await first.announce(await serve_identity(site, site.machine, lambda: first.incarnation), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        twin = Broker(Settings(node_id=first.settings.node_id), other.process(), Metrics())
+        duplicate = Broker(Settings(node_id=first.settings.node_id), other.process(), Metrics())
         with pytest.raises(Refused) as refused:
-            await twin.start()
+            await duplicate.start()
         assert refused.value.code is Code.DUPLICATE_BROKER_REGISTRATION
-        await twin.stop()
+        await duplicate.stop()
         await first.submit(CreateTopic("t"))
         await site.stop()
 
@@ -231,16 +231,16 @@ def test_another_process_at_the_old_address_does_not_block_a_start() -> None:
         first = await site.start()
         await first.announce(await serve_identity(site, site.machine, lambda: "somebody"), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        twin = Broker(QUICK, other.process(), Metrics())
-        await twin.start()
+        duplicate = Broker(QUICK, other.process(), Metrics())
+        await duplicate.start()
         with pytest.raises(Refused) as refused:
             await first.submit(CreateTopic("t"))
         assert refused.value.code is Code.NOT_CONTROLLER
         await asyncio.wait_for(first.ended.wait(), 10)
         assert not first.health().ok
-        await twin.submit(CreateTopic("t"))
+        await duplicate.submit(CreateTopic("t"))
         await first.stop()
-        await twin.stop()
+        await duplicate.stop()
 
     run(scenario)
 

@@ -126,7 +126,7 @@ def test_kafka_address_in_use_is_a_one_line_error(tmp_path: Path, listeners: str
         second = run_tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", "127.0.0.1:0", "-c", chosen)
         assert second.returncode == 4
         assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {broker.kafka}: Address already in use"
-        assert "broker serves" not in second.stderr and "controller" not in second.stderr, "nobody has heard of it"
+        assert "broker serves" not in second.stderr and "controller" not in second.stderr, "no other broker knows it"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])

@@ -72,7 +72,7 @@ class SingleRun:
         """Steps taken and a digest of them: equal for equal runs."""
         return self._loop.steps, self._loop.digest
 
-    # -- the story ----------------------------------------------------------------------------------------------------
+    # -- the run ------------------------------------------------------------------------------------------------------
 
     async def main(self) -> None:
         await self._start()

@@ -200,9 +200,9 @@ class KafkaPythonDriver:
         if not self.consumer.subscription() and not self.consumer.assignment():
             return False
         # 3.0.12 forgets an assignment that comes between two polls: in a group it is given time for a whole join.
-        patience = 500 if self.consumer.subscription() else 50
+        poll_ms = 500 if self.consumer.subscription() else 50
         try:
-            batches = self.consumer.poll(timeout_ms=patience)
+            batches = self.consumer.poll(timeout_ms=poll_ms)
         except KafkaError as error:
             # 3.0.12 raises what its own refresh of metadata met: while a broker is away, an application polls again.
             if not error.retriable:

@@ -1,13 +1,17 @@
-"""The end of a run: everything is read, and every predicate is asked.
+"""The end of a run: reads everything, and checks every predicate.
 
-Who holds which predicate of docs/INVARIANTS.md: over what clients did and saw `checkers`, at the end (I1, I2, I4, I11
-to I13, I17, I18 and their part of I6: no end that ListOffsets names goes back; a fetch's may, for a moment after an
-election, as in Kafka); over each copy of a partition `copies`, at every step (I3, I5 to I10, I16, I22
-with `expiry`, rules R1 to R5); over the bucket, at every write and delete, `bucket_rules` and `truth` (I16 of
-manifests, I20, I21, I23 to I25); over every disk and object at the end `stored` (I3, I5, I20, I21, I23 of what has
-expired). I19 is `reaching`, and the deadlines of `run`; I30 `resources`; I31 and the rest of I23 (what nobody names is
-swept) `rebuilding`, in some runs. Here are the true ends of epochs (I4). Producer epochs (the rest of I16), I14 and I15
-come with transactions.
+The checkers of the predicates of docs/INVARIANTS.md:
+
+- `checkers`, over all that clients did and saw, at the end: I1, I2, I4, I11 to I13, I17, I18, and of I6 that no end
+  that ListOffsets names goes back. (The end in a Fetch may, for a moment after an election, as in Kafka.)
+- `model_of_copies` with `expiry`, over each copy of a partition, at every step: I3, I5 to I10, I16, I22, R1 to R5.
+- `bucket_rules` and `model`, over the bucket, at every write and delete: I16 of manifests, I20, I21, I23 to I25.
+- `stored`, over every disk and object, at the end: I3, I5, I20, I21, and I23 of expired objects.
+- `read_progress`, and the deadlines of `run`: I19. `resources`: I30.
+- `rebuilding`, in some runs: I31, and I23 of objects that nothing names.
+- this file: I4 for the true ends of epochs.
+
+I14, I15 and the producer epochs of I16 come with transactions.
 """
 
 from __future__ import annotations

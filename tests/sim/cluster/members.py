@@ -175,7 +175,7 @@ class GroupMember:
         finally:
             self._current = None
             await consumer.close()
-            # Whether its session lasted longer is not known here: it was heard last when it committed or joined.
+            # It is not known here if its session lasted longer: its last contact was its commit or its join.
             until_ns = min(self._loop.now_ns, self._last_reply_ns + SESSION_MS * 1_000_000)
             if assigned:
                 own = Ownership(self._group, owner, generation, tuple(assigned), since_ns, until_ns, began_ns)

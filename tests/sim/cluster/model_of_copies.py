@@ -415,10 +415,10 @@ class ModelOfCopies:
         for node in members:
             self._check_member(node, new, lives)
         if old is not None:
-            doubted = {node for node, copy in self.copies.items() if 0 <= copy.suspect_after < lives.get(node, 0)}
+            suspected = {node for node, copy in self.copies.items() if 0 <= copy.suspect_after < lives.get(node, 0)}
             joined_in = {node: life - (node in isr_within_slot) for node, life in lives.items()}
             came_back = {node for node in isr_within_slot if 0 <= self.copy(node).damaged_life < lives.get(node, 0)}
-            self._check_step(old, new, members, joined_in, doubted, came_back)
+            self._check_step(old, new, members, joined_in, suspected, came_back)
         for node, copy in self.copies.items():
             copy.is_removed = (copy.is_removed or node not in new.replicas) and node not in new.isr
         for node in new.isr:

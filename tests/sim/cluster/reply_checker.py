@@ -66,7 +66,7 @@ class ReplyChecker:
         """Records an acknowledged deletion with this log start."""
         partition_id = self._pid(tp)
         if partition_id is not None:
-            # By a leader that may not have heard of that election, it was not after it.
+            # A leader that may not know that election did it before the election.
             parted = self._copies(partition_id).parted if self._sole_epoch(tp) >= 0 else -1
             self._deletions.setdefault(partition_id, DeletionReplies()).on_reply(at_ns, offset, parted)
 

@@ -139,7 +139,7 @@ class ClusterRun:
             | {f"bucket_{name}": count for name, count in self.model.counts.items()}
         )
 
-    # -- the story ----------------------------------------------------------------------------------------------------
+    # -- the run ------------------------------------------------------------------------------------------------------
 
     async def main(self) -> None:
         groups = self.offsets_checker.watch() if self.options.members else nullcontext()

@@ -123,46 +123,46 @@ def batch_head(base: int, count: int) -> bytes:
 
 
 def test_i22_records_below_an_acknowledged_deletion_are_reported() -> None:
-    heard = ReplyRig()
-    heard.checker.on_records_deleted(T, 50, 5)
-    heard.checker.on_records_deleted(T, 80, 7)
+    rig = ReplyRig()
+    rig.checker.on_records_deleted(T, 50, 5)
+    rig.checker.on_records_deleted(T, 80, 7)
     assert (
-        heard.check_start(5, 60)
-        == heard.check_start(4, 40)
-        == heard.check_start(7, 90)
-        == heard.check_start(0, 90, LATEST)
+        rig.check_start(5, 60)
+        == rig.check_start(4, 40)
+        == rig.check_start(7, 90)
+        == rig.check_start(0, 90, LATEST)
         == []
     )
-    assert heard.check_start(4, 60) == heard.check_start(6, 90) == ["I22"]
+    assert rig.check_start(4, 60) == rig.check_start(6, 90) == ["I22"]
     good = PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(6, 2))
-    assert heard.check_fetch(good, 90) == []
-    assert heard.check_fetch(PartitionData(0, 0, 10, log_start_offset=6, records=b""), 90) == ["I22"]
-    assert heard.check_fetch(PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(5, 2)), 90) == ["I22"]
-    assert heard.check_fetch(PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(5, 2)), 70) == []
+    assert rig.check_fetch(good, 90) == []
+    assert rig.check_fetch(PartitionData(0, 0, 10, log_start_offset=6, records=b""), 90) == ["I22"]
+    assert rig.check_fetch(PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(5, 2)), 90) == ["I22"]
+    assert rig.check_fetch(PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(5, 2)), 70) == []
 
 
 @pytest.mark.parametrize(("sole", "is_cold", "after", "wrong"), [(0, False, 0, 1), (-1, False, 0, 0), (0, True, 1, 1)])
 def test_i22_unclean_leader_may_lack_a_deletion(sole: int, is_cold: bool, after: int, wrong: int) -> None:
     """A deletion that the new leader acknowledges itself holds, and so does a log start in a manifest."""
-    heard = ReplyRig(sole)
-    heard.checker.on_records_deleted(T, 50, 5)
-    assert heard.check_start(4, 60) == ["I22"]
-    heard.copies.parted, heard.copies.parted_uncold = 1, -1 if is_cold else 1
-    assert heard.check_start(4, 60) == ["I22"] * after
-    heard.checker.on_records_deleted(T, 80, 2)
-    assert heard.check_start(1, 90) == ["I22"] * wrong and heard.check_start(2, 90) == ["I22"] * after
+    rig = ReplyRig(sole)
+    rig.checker.on_records_deleted(T, 50, 5)
+    assert rig.check_start(4, 60) == ["I22"]
+    rig.copies.parted, rig.copies.parted_uncold = 1, -1 if is_cold else 1
+    assert rig.check_start(4, 60) == ["I22"] * after
+    rig.checker.on_records_deleted(T, 80, 2)
+    assert rig.check_start(1, 90) == ["I22"] * wrong and rig.check_start(2, 90) == ["I22"] * after
 
 
 def test_i21_out_of_range_for_a_readable_offset_is_reported() -> None:
     away = PartitionData(0, Code.OFFSET_OUT_OF_RANGE.number, -1)
-    heard = ReplyRig()
-    assert heard.check_fetch(away, 0, offset=3) == heard.check_fetch(away, 0, offset=10) == ["I21"]
-    assert heard.check_fetch(away, 0, offset=11) == heard.check_fetch(away, 0, offset=3, node=2) == []
-    heard.copies.log_start = 4
-    assert heard.check_fetch(away, 0, offset=3) == []
-    heard = ReplyRig()
-    heard.copies.on_partition_change(PartitionImage((1, 2), 1, leader_epoch=9, isr=(1,)), (1,), {1: 1, 2: 1})
-    assert heard.check_fetch(away, 0, offset=3) == [], "it follows yet, and sends to the leader before it"
+    rig = ReplyRig()
+    assert rig.check_fetch(away, 0, offset=3) == rig.check_fetch(away, 0, offset=10) == ["I21"]
+    assert rig.check_fetch(away, 0, offset=11) == rig.check_fetch(away, 0, offset=3, node=2) == []
+    rig.copies.log_start = 4
+    assert rig.check_fetch(away, 0, offset=3) == []
+    rig = ReplyRig()
+    rig.copies.on_partition_change(PartitionImage((1, 2), 1, leader_epoch=9, isr=(1,)), (1,), {1: 1, 2: 1})
+    assert rig.check_fetch(away, 0, offset=3) == [], "it follows yet, and sends to the leader before it"
     assert ReplyRig(sole=-1).check_fetch(away, 0, offset=3) == []
 
 

@@ -166,7 +166,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
         test_loader.test_changes_during_a_start_are_applied,
     ),
     5021583: (
-        "the model held a follower that had been put out, and heard a leader of before, to what was committed since",
+        "the model held a follower that had left the ISR, and followed an earlier leader, to what was committed since",
         test_cluster_cuts.test_i7_copy_that_does_not_count_may_follow_an_earlier_leader,
     ),
     6000217: (
@@ -214,7 +214,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
         test_producers_behind_the_bucket.test_retries_are_known_by_segments_that_only_sub_manifests_name,
     ),
     11000209: (
-        "a leader that had heard of the next one, or was behind the controller, acknowledged after an unclean election",
+        "a leader that knew the next one, or was behind the controller, acknowledged after an unclean election",
         test_cut_off.test_leader_resigns_in_the_turn_in_which_it_learns_of_another,
     ),
     11000285: (
@@ -276,8 +276,8 @@ ENDS = (21583, 160809, 5241, 6746, 6972)
 
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
 def test_seed_that_once_failed_passes(seed: int) -> None:
-    story = run_seed(seed, "cluster")[1]
-    assert not story, story
+    report = run_seed(seed, "cluster")[1]
+    assert not report, report
 
 
 def test_every_fault_that_a_seed_found_has_a_test() -> None:

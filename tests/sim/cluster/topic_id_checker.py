@@ -56,6 +56,4 @@ class TopicIdChecker:
         node = acting_node()
         image = self._image_of(node)
         if image is not None and topic_id not in image.topics_by_id:
-            self._report(
-                "ID", f"b{node} answers ({what}) from topic {topic_id}, of which it has heard that it is deleted"
-            )
+            self._report("ID", f"b{node} answers ({what}) from topic {topic_id}, which it knows to be deleted")

@@ -161,7 +161,7 @@ class SimHost:
         except TimeoutError:
             yield
             return
-        self._events.add(f"{self.process} acts late on what it hears")
+        self._events.add(f"{self.process} applies images late")
         self.late_count += 1
         try:
             yield

@@ -25,13 +25,13 @@ TRIES = 30
 def test_seed_fails_with_its_mutant_and_passes_without(name: str) -> None:
     first = FIRST_SEEDS[name]
     for seed in range(first, first + TRIES):
-        story = run_seed(seed, "cluster", name)[1]
-        if story:
-            assert MUTANTS[name].explains(failure_reason(story)), failure_reason(story)
-            told = [line for line in story.splitlines() if EVENT.match(line)]
+        report = run_seed(seed, "cluster", name)[1]
+        if report:
+            assert MUTANTS[name].explains(failure_reason(report)), failure_reason(report)
+            told = [line for line in report.splitlines() if EVENT.match(line)]
             assert 0 < len(told) <= EVENTS, "the last events"
-            assert f"\n  seed={seed}\n" in story, "the options"
-            assert f"again with: make sim OF=cluster SEED={seed}" in story
+            assert f"\n  seed={seed}\n" in report, "the options"
+            assert f"again with: make sim OF=cluster SEED={seed}" in report
             with without_logs_and_gc():
                 run(seed, MUTANTS[name].adjust)
             return
@@ -51,12 +51,12 @@ def test_every_mutant_has_a_seed_or_a_scenario() -> None:
 
 
 def test_only_its_own_rules_show_a_mutant() -> None:
-    story = "Traceback (most recent call last):\n  1.0 b1: I4: no\na.Broken: I10: b1 lacks some; I4: t\n  seed=1\n"
-    assert failure_reason(story) == "I10: b1 lacks some; I4: t" and failure_reason("") == ""
+    report = "Traceback (most recent call last):\n  1.0 b1: I4: no\na.Broken: I10: b1 lacks some; I4: t\n  seed=1\n"
+    assert failure_reason(report) == "I10: b1 lacks some; I4: t" and failure_reason("") == ""
     mutant = MUTANTS["above_high_watermark"]
     assert mutant.rules == ("I4",) and mutant.explains("I4: t0-0")
     assert not replace(mutant, rules=("I3",)).explains("I31: t0-0"), "another rule, whose number begins alike"
-    assert not mutant.explains(failure_reason(story)) and not mutant.explains("")
+    assert not mutant.explains(failure_reason(report)) and not mutant.explains("")
     late = failure_reason(
         "AssertionError: liveness: not within 15.0 s: I30: brokers come to rest once nobody asks them\nslot=1"
     )

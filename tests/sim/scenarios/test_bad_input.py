@@ -96,10 +96,10 @@ def test_second_broker_of_a_node_id_is_refused_while_the_first_answers(is_contro
         epoch = first.node.image.controller_epoch
         machine = SimMachine(three.loop, "twin", three.bucket, three.network)
         world = machine.process()
-        twin = Broker(replace(SETTINGS, node_id=first.node_id), world, Metrics(), peers=KafkaPeers(world.net))
+        duplicate = Broker(replace(SETTINGS, node_id=first.node_id), world, Metrics(), peers=KafkaPeers(world.net))
         with pytest.raises(Refused, match=rf"replies at {first.name}:9092; stop it first, or give .* another node.id"):
-            await twin.start()
-        await twin.stop()
+            await duplicate.start()
+        await duplicate.stop()
         assert (first.node.image.controller_epoch, len(three.controller_ids())) == (epoch, 1)
         assert three.is_everyone_known() and not first.node.ended.is_set()
         await first.kill()

@@ -145,7 +145,7 @@ def test_one_controller_is_left_soon_after_a_cut_heals(seed: int) -> None:
         await asyncio.sleep(2 * SESSION)
         assert len(three.controller_ids()) == 2
         three.network.heal()
-        # A question of before the cut may arrive now, and counts as heard.
+        # A request from before the cut may arrive now, and counts as contact.
         await three.wait_until(lambda: len(three.controller_ids()) == 1, 2 * SESSION + 2)
         old.machine.faults.outage = False
         await three.wait_until(three.is_everyone_known, SESSION)
@@ -198,13 +198,13 @@ def test_controller_that_cannot_write_finds_its_successor() -> None:
 
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
-        dead, heir = three.others()
+        dead, successor = three.others()
         old.machine.faults.outage = True
         await dead.kill()
-        await three.wait_until(lambda: heir.node.cluster.active_controller is not None, 5 * SESSION)
+        await three.wait_until(lambda: successor.node.cluster.active_controller is not None, 5 * SESSION)
         await three.wait_until(lambda: old.node.cluster.active_controller is None, 3 * SESSION)
         old.machine.faults.outage = False
-        await three.wait_until(lambda: heir.node.image.brokers[old.node_id].live, SESSION)
+        await three.wait_until(lambda: successor.node.image.brokers[old.node_id].live, SESSION)
 
     run_scenario(scenario)
 
@@ -242,10 +242,10 @@ def test_broker_that_was_frozen_takes_no_entry_below_the_boundary() -> None:
             await controller_run._metadata.write_snapshot(node.image)
         boundary, _ = await read_boundary(node.store)
         assert away.node.image.slot < slot < boundary.collected
-        told, heard = away.node.cluster.loader._on_changes, set[str]()
+        told, seen = away.node.cluster.loader._on_changes, set[str]()
 
         def note(changes: Sequence[Change], before: Image, image: Image) -> None:
-            heard.update(image.topics)
+            seen.update(image.topics)
             told(changes, before, image)
 
         away.node.cluster.loader._on_changes = note
@@ -253,8 +253,8 @@ def test_broker_that_was_frozen_takes_no_entry_below_the_boundary() -> None:
         entry = Entry(slot, node.image.controller_epoch, "late", (late,), node.cluster_id)
         assert isinstance(await node.store.put(slot_key(slot), encode_entry(entry), if_absent=True), Ok)
         away.machine.faults.outage = False
-        await three.wait_until(lambda: "c" in heard, 10)
-        assert "late" not in heard
+        await three.wait_until(lambda: "c" in seen, 10)
+        assert "late" not in seen
 
     run_scenario(scenario)
 

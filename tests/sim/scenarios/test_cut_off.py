@@ -223,7 +223,7 @@ def test_controller_asked_for_its_view_checks_for_another_controller() -> None:
 def test_broker_starts_although_the_controller_changes_meanwhile(ends: str) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
-        starting, heir = three.others()
+        starting, successor = three.others()
         await starting.kill()
         await three.wait_until(lambda: not old.node.image.brokers[starting.node_id].live, 2 * SESSION)
         old.machine.faults.outage = True
@@ -235,7 +235,7 @@ def test_broker_starts_although_the_controller_changes_meanwhile(ends: str) -> N
         else:
             three.loop.freeze(old.process)
         await asyncio.wait_for(started, 3 * SESSION)
-        await three.wait_until(lambda: heir.node.image.brokers[starting.node_id].live, SESSION)
+        await three.wait_until(lambda: successor.node.image.brokers[starting.node_id].live, SESSION)
         if ends == "frozen":
             three.loop.resume(old.process)
 

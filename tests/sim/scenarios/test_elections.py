@@ -48,8 +48,8 @@ async def alter_isr(site: SimBrokerRig, topic: str, number: int, *members: int) 
     of, incarnations = image.topics[topic], {1: image.brokers[1].incarnation, 2: TWO}
     old = of.partitions[number]
     isr = tuple(InSync(node, incarnation_number(incarnations[node])) for node in members)
-    wish = IsrWish(of.topic_id, number, old.leader_epoch, old.partition_epoch, isr)
-    codes = await site.node.submit(AlterPartitions(old.leader, incarnations[old.leader], (wish,)))
+    requested = IsrWish(of.topic_id, number, old.leader_epoch, old.partition_epoch, isr)
+    codes = await site.node.submit(AlterPartitions(old.leader, incarnations[old.leader], (requested,)))
     assert codes == (Code.NONE,)
 
 

@@ -132,15 +132,15 @@ def test_frozen_leader_delays_reads_for_a_bounded_time() -> None:
 
 def test_write_of_unknown_outcome_is_not_repeated() -> None:
     async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
-        leader, heir = held
+        leader, successor = held
         await reader.write(b"a")
-        three.network.cut(leader.name, heir.name)
-        three.network.cut(heir.name, leader.name)
+        three.network.cut(leader.name, successor.name)
+        three.network.cut(successor.name, leader.name)
         with pytest.raises(Refused) as caught:
             await reader.write(b"parked", timeout_ms=int(5 * SESSION * 1000))
         assert not isinstance(caught.value, LeaderNotFound), "its leader has appended it"
         three.network.heal()
-        await three.wait_until(lambda: heir.node.hosted_replicas.find_leader(AT) is not None, 5 * SESSION)
+        await three.wait_until(lambda: successor.node.hosted_replicas.find_leader(AT) is not None, 5 * SESSION)
         assert await reader.values() == [b"a"], "nor is it sent to the next one"
 
     run_with_reader(lambda controller, one, other: [one, controller], scenario)

@@ -133,7 +133,7 @@ async def assert_refused(peers: KafkaPeers, client: UntrustedClient) -> None:
     works = [
         peers.get_controller_view(client.address, 5),
         peers.fetch_metadata(client.address, newer, 5),
-        *(peers.forward(client.address, encode_request(wish), 5) for wish in client.forged_requests()),
+        *(peers.forward(client.address, encode_request(requested), 5) for requested in client.forged_requests()),
         *(peers.fetch(client.address, client.fetch(each.node_id, end), 5) for each in client.followers()),
     ]
     for work in works:
@@ -144,28 +144,28 @@ async def assert_refused(peers: KafkaPeers, client: UntrustedClient) -> None:
 
 def test_forged_fetch_acknowledges_nothing_for_cut_off_followers() -> None:
     async def scenario(three: ThreeBrokers) -> None:
-        stranger = await create_untrusted_client(three)
+        untrusted = await create_untrusted_client(three)
         acked = await write(three, 5)
-        await three.wait_until(lambda: stranger.replica.high_watermark == 5, 5)
-        for each in stranger.followers():
-            three.network.cut(each.name, stranger.leader.name)
-            three.network.cut(stranger.leader.name, each.name)
-        waiting = asyncio.create_task(stranger.replica.append(batch([b"late"]), acks=ACKS_ALL, timeout_ms=1_000))
-        await three.wait_until(lambda: stranger.replica.log.end_offset == 6, 1)
-        image, began = to_json(stranger.image), three.now
-        for peers in stranger.forged_peers():
-            await assert_refused(peers, stranger)
+        await three.wait_until(lambda: untrusted.replica.high_watermark == 5, 5)
+        for each in untrusted.followers():
+            three.network.cut(each.name, untrusted.leader.name)
+            three.network.cut(untrusted.leader.name, each.name)
+        waiting = asyncio.create_task(untrusted.replica.append(batch([b"late"]), acks=ACKS_ALL, timeout_ms=1_000))
+        await three.wait_until(lambda: untrusted.replica.log.end_offset == 6, 1)
+        image, began = to_json(untrusted.image), three.now
+        for peers in untrusted.forged_peers():
+            await assert_refused(peers, untrusted)
             await peers.close()
         assert three.now - began < 1, "before anybody's time was over"
-        assert stranger.replica.high_watermark == len(acked) and not waiting.done()
-        assert to_json(stranger.image) == image and three.controller_ids() == [stranger.leader.node_id]
+        assert untrusted.replica.high_watermark == len(acked) and not waiting.done()
+        assert to_json(untrusted.image) == image and three.controller_ids() == [untrusted.leader.node_id]
         with pytest.raises(Refused):
             await waiting
         three.network.heal()
         await three.wait_until(
-            lambda: len(partition_image(three).isr) == 3 and stranger.replica.high_watermark == 6, 20
+            lambda: len(partition_image(three).isr) == 3 and untrusted.replica.high_watermark == 6, 20
         )
-        stranger.link.close()
+        untrusted.link.close()
 
     run_scenario(scenario)
 
@@ -174,33 +174,33 @@ def test_request_without_a_credential_keeps_no_dead_broker_alive() -> None:
     """A metadata fetch of a broker is also its heartbeat."""
 
     async def scenario(three: ThreeBrokers) -> None:
-        stranger = await create_untrusted_client(three)
-        dead = stranger.followers()[0]
-        for name in (stranger.leader.name, stranger.followers()[1].name):
+        untrusted = await create_untrusted_client(three)
+        dead = untrusted.followers()[0]
+        for name in (untrusted.leader.name, untrusted.followers()[1].name):
             three.network.cut(dead.name, name)
             three.network.cut(name, dead.name)
-        ask = MetadataFetch(dead.node_id, dead.node.incarnation, 0, stranger.image.slot, 0, 0)
-        peers = KafkaPeers(three.network.host("far"), cluster_id=stranger.cluster_id)
-        while stranger.image.brokers[dead.node_id].live:
+        ask = MetadataFetch(dead.node_id, dead.node.incarnation, 0, untrusted.image.slot, 0, 0)
+        peers = KafkaPeers(three.network.host("far"), cluster_id=untrusted.cluster_id)
+        while untrusted.image.brokers[dead.node_id].live:
             assert three.now < 60
             with pytest.raises(Refused):
-                await peers.fetch_metadata(stranger.address, ask, 5)
+                await peers.fetch_metadata(untrusted.address, ask, 5)
             await asyncio.sleep(0.05)
         await peers.close()
-        stranger.link.close()
+        untrusted.link.close()
 
     run_scenario(scenario)
 
 
 def test_request_with_a_replica_id_is_refused_in_every_api() -> None:
     async def scenario(three: ThreeBrokers) -> None:
-        stranger = await create_untrusted_client(three)
+        untrusted = await create_untrusted_client(three)
         acked = await write(three, 3)
-        for each in stranger.followers():
-            three.network.cut(each.name, stranger.leader.name)
-        stranger.replica.append_now(batch([b"late"]), 1)
-        replica, link, node = stranger.replica, stranger.link, stranger.followers()[0].node_id
-        number = incarnation_number(stranger.image.brokers[node].incarnation)
+        for each in untrusted.followers():
+            three.network.cut(each.name, untrusted.leader.name)
+        untrusted.replica.append_now(batch([b"late"]), 1)
+        replica, link, node = untrusted.replica, untrusted.link, untrusted.followers()[0].node_id
+        number = incarnation_number(untrusted.image.brokers[node].incarnation)
         answer: Any
         for version in range(4, 19):
             where = FetchPartition(0, fetch_offset=replica.log.end_offset, partition_max_bytes=1 << 10)
@@ -222,7 +222,7 @@ def test_request_with_a_replica_id_is_refused_in_every_api() -> None:
             answer = await link.send(epochs, OffsetForLeaderEpochResponse, 5, version)
             assert answer.topics[0].partitions[0].error_code == REFUSED.number
         assert replica.high_watermark == len(acked)
-        assert stranger.leader.server.context.refusals.count("stranger") == 15 + 11 + 2
+        assert untrusted.leader.server.context.refusals.count("stranger") == 15 + 11 + 2
         link.close()
 
     run_scenario(scenario)

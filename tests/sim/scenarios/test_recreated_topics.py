@@ -82,9 +82,9 @@ def test_follower_of_the_second_topic_gets_none_of_the_first_ones_records() -> N
         await asyncio.sleep(1)
         await crash([again.slow], SimMachine.kill)
         await again.three.wait_until(lambda: quick.hosted_replicas.find_leader(AT) is not None, SECONDS)
-        heir = quick.leader_replica(*AT)
-        await again.three.wait_until(lambda: heir.log.end_offset >= len(values), SECONDS)
-        data = heir.log.read(0, 1 << 20, end_offset=heir.log.end_offset)
+        successor = quick.leader_replica(*AT)
+        await again.three.wait_until(lambda: successor.log.end_offset >= len(values), SECONDS)
+        data = successor.log.read(0, 1 << 20, end_offset=successor.log.end_offset)
         assert data is not None and values_of(data.file.pread(data.start, data.length)) == values
 
     run_recreated(scenario, 2)

@@ -79,8 +79,8 @@ def test_same_seed_takes_the_same_steps(seed: int) -> None:
 def test_failed_seed_prints_its_options_events_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run fails because nothing becomes cold within no time at all."""
     monkeypatch.setattr(single, "SETTLE_SECONDS", 0.0)
-    _, story, _ = run_seed(3)
-    _, _, told = story.partition("AssertionError: liveness: not within 0.0 s: everything is cold")
+    _, report, _ = run_seed(3)
+    _, _, told = report.partition("AssertionError: liveness: not within 0.0 s: everything is cold")
     said = told.splitlines()[1:]
     assert said[0] == str(SingleOptions.for_seed(3)) and said[-1] == "again with: make sim OF=single SEED=3"
     assert said[1] == "    0.000 started epoch=1" and any(line.endswith(" heal") for line in said[2:-1])

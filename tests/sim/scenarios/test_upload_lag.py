@@ -95,15 +95,15 @@ def test_closed_segments_wait_for_others_at_most_the_maximum_lag() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_next_leader_continues_the_age(seed: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
-        leader, heir, third = three.others()[0], three.controller, three.others()[1]
-        nodes = [leader.node_id, heir.node_id, third.node_id]
-        await heir.node.submit(CreateTopic("t", assignments=[nodes], configs={"min.insync.replicas": "2"}))
+        leader, successor, third = three.others()[0], three.controller, three.others()[1]
+        nodes = [leader.node_id, successor.node_id, third.node_id]
+        await successor.node.submit(CreateTopic("t", assignments=[nodes], configs={"min.insync.replicas": "2"}))
         await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
         await leader.node.leader_replica("t", 0).append(batch([b"v"]))
         await asyncio.sleep(LAG - 8)
         await leader.kill()
-        await three.wait_until(lambda: heir.node.hosted_replicas.list_leaders() != [], 10)
-        await wait_cold(heir.node.leader_replica("t", 0), 1, 8 + UPLOAD)
+        await three.wait_until(lambda: successor.node.hosted_replicas.list_leaders() != [], 10)
+        await wait_cold(successor.node.leader_replica("t", 0), 1, 8 + UPLOAD)
 
     run_scenario(scenario, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 

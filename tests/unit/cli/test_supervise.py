@@ -20,7 +20,7 @@ while True: signal.pause()
 """
 DEAF = STAYS.replace('lambda *_: (os.write(1, b"bye\\n"), sys.exit(0))', "signal.SIG_IGN")
 DIES = "import os, sys; print('ready at', sys.argv[1], flush=True); os.kill(os.getpid(), 9)"
-Heard = list[tuple[str, str]]
+Output = list[tuple[str, str]]
 
 
 def program(name: str, *scripts: str) -> Program:
@@ -35,26 +35,28 @@ def program(name: str, *scripts: str) -> Program:
     return Program(name, command, "ready ")
 
 
-def run(*programs: Program, act: Callable[[Supervisor, Heard], None], stop_seconds: float = 30.0) -> tuple[int, Heard]:
+def run(
+    *programs: Program, act: Callable[[Supervisor, Output], None], stop_seconds: float = 30.0
+) -> tuple[int, Output]:
     """Returns the exit code and the output; `act` gets each new line."""
-    heard: Heard = []
+    output: Output = []
 
     async def main() -> int:
         def say(name: str, line: str) -> None:
-            heard.append((name, line))
-            act(fleet, heard)
+            output.append((name, line))
+            act(fleet, output)
 
         fleet = Supervisor(programs, say, "up", stop_seconds=stop_seconds, pauses=(0.01, 0.04))
         return int(await fleet.run(lambda said: say("all", " | ".join(said))))
 
-    return asyncio.run(main()), heard
+    return asyncio.run(main()), output
 
 
-def stop_when(*line: str) -> Callable[[Supervisor, Heard], None]:
+def stop_when(*line: str) -> Callable[[Supervisor, Output], None]:
     """Stops the supervisor after this output, once for each time that it appears."""
 
-    def act(fleet: Supervisor, heard: Heard) -> None:
-        if heard[-1] == line:
+    def act(fleet: Supervisor, output: Output) -> None:
+        if output[-1] == line:
             fleet.request_stop()
 
     return act
@@ -62,19 +64,19 @@ def stop_when(*line: str) -> Callable[[Supervisor, Heard], None]:
 
 def test_processes_stop_one_after_the_other_in_reverse_order() -> None:
     everybody = ("all", "ready at first | ready at first | ready at first")
-    code, heard = run(*(program(name, STAYS) for name in "abc"), act=stop_when(*everybody))
+    code, output = run(*(program(name, STAYS) for name in "abc"), act=stop_when(*everybody))
     stops = [("c", "bye"), ("b", "bye"), ("a", "bye")]
     expected = [step for name, bye in stops for step in (("up", f"stopping {name}"), (name, bye))]
-    assert (code, heard) == (0, [everybody, *expected])
+    assert (code, output) == (0, [everybody, *expected])
 
 
 def test_failed_first_start_ends_all_with_its_exit_code() -> None:
-    code, heard = run(
+    code, output = run(
         program("a", STAYS), program("b", "import sys; print('no such key', file=sys.stderr); sys.exit(2)"),
         act=lambda *_: None,
     )  # fmt: skip
     assert code == 2
-    assert heard[:3] == [
+    assert output[:3] == [
         ("b", "no such key"),
         ("up", "b did not start: it ended with exit code 2"),
         ("up", "stopping a"),
@@ -87,12 +89,12 @@ def test_first_start_that_exits_without_an_error_code_is_a_failure(script: str) 
 
 
 def test_ended_process_is_restarted_after_growing_pauses() -> None:
-    code, heard = run(
+    code, output = run(
         program("b", DIES, "import sys; sys.exit(3)", "import sys; sys.exit(4)", STAYS),
         act=stop_when("up", "b is ready again"),
     )  # fmt: skip
-    assert (code, heard[0]) == (0, ("all", "ready at first"))
-    assert heard[1:5] == [
+    assert (code, output[0]) == (0, ("all", "ready at first"))
+    assert output[1:5] == [
         ("up", "b was killed by SIGKILL, and is started again in 0.01 s"),
         ("up", "b ended with exit code 3, and is started again in 0.02 s"),
         ("up", "b ended with exit code 4, and is started again in 0.04 s"),
@@ -104,46 +106,46 @@ def test_ready_process_is_restarted_while_others_still_start(tmp_path: Path) -> 
     sign = tmp_path / "sign"
     waits = f"import os, time\nwhile not os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
 
-    def act(fleet: Supervisor, heard: Heard) -> None:
-        if heard[-1] == ("up", "b was killed by SIGKILL, and is started again in 0.01 s"):
+    def act(fleet: Supervisor, output: Output) -> None:
+        if output[-1] == ("up", "b was killed by SIGKILL, and is started again in 0.01 s"):
             sign.touch()
-        if heard[-1][0] == "all":
+        if output[-1][0] == "all":
             fleet.request_stop()
 
-    code, heard = run(program("a", waits + STAYS), program("b", DIES, STAYS), act=act)
-    assert code == 0 and ("all", "ready at first | ready at at first") in heard
+    code, output = run(program("a", waits + STAYS), program("b", DIES, STAYS), act=act)
+    assert code == 0 and ("all", "ready at first | ready at at first") in output
 
 
 def test_process_that_does_not_stop_is_killed_with_its_exit_code() -> None:
-    code, heard = run(program("a", DEAF), act=stop_when("all", "ready at first"), stop_seconds=0.05)
+    code, output = run(program("a", DEAF), act=stop_when("all", "ready at first"), stop_seconds=0.05)
     assert code == 1
-    assert heard[1:] == [("up", "stopping a"), ("up", "killing a: it took more than 0.05 s to stop")]
+    assert output[1:] == [("up", "stopping a"), ("up", "killing a: it took more than 0.05 s to stop")]
 
 
 def test_second_stop_kills_the_remaining_processes() -> None:
-    def act(fleet: Supervisor, heard: Heard) -> None:
-        if heard[-1][0] == "all" or heard[-1] == ("up", "stopping b"):
+    def act(fleet: Supervisor, output: Output) -> None:
+        if output[-1][0] == "all" or output[-1] == ("up", "stopping b"):
             fleet.request_stop()
 
-    code, heard = run(program("a", DEAF), program("b", DEAF), act=act)
+    code, output = run(program("a", DEAF), program("b", DEAF), act=act)
     assert code == 1
-    assert [line for _, line in heard[1:]] == [
+    assert [line for _, line in output[1:]] == [
         "stopping b", "killing b: second signal", "stopping a", "killing a: second signal",
     ]  # fmt: skip
 
 
 def test_stop_during_a_pause_starts_nothing() -> None:
     dies = "import sys; print('ready at', sys.argv[1], flush=True); sys.exit(5)"
-    code, heard = run(
+    code, output = run(
         program("a", dies), act=stop_when("up", "a ended with exit code 5, and is started again in 0.01 s")
     )
-    assert (code, len(heard)) == (0, 2)
+    assert (code, len(output)) == (0, 2)
 
 
 def test_error_of_one_stop_is_the_error_of_all() -> None:
     fails = STAYS.replace("sys.exit(0)", "sys.exit(1)")
-    code, heard = run(program("a", fails), act=stop_when("all", "ready at first"))
-    assert code == 1 and heard[-1] == ("up", "a ended with exit code 1")
+    code, output = run(program("a", fails), act=stop_when("all", "ready at first"))
+    assert code == 1 and output[-1] == ("up", "a ended with exit code 1")
 
 
 def test_pauses_double_up_to_a_limit_and_reset_after_a_good_run() -> None:

@@ -27,62 +27,62 @@ def sessions() -> BrokerHeartbeats:
 
 
 def test_broker_silent_for_the_whole_timeout_has_expired() -> None:
-    heard = sessions()
-    assert heard.begin_fetch(1, "i1", 7, TIMEOUT - 1)
-    assert heard.expired_sessions(TIMEOUT - 1) == []
-    assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
+    heartbeats = sessions()
+    assert heartbeats.begin_fetch(1, "i1", 7, TIMEOUT - 1)
+    assert heartbeats.expired_sessions(TIMEOUT - 1) == []
+    assert heartbeats.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
 def test_parked_request_is_no_sign_of_life() -> None:
-    heard = sessions()
-    heard.begin_fetch(1, "i1", 7, 0)
-    assert heard.expired_sessions(TIMEOUT) == [(1, "i1"), (2, "i2")]
+    heartbeats = sessions()
+    heartbeats.begin_fetch(1, "i1", 7, 0)
+    assert heartbeats.expired_sessions(TIMEOUT) == [(1, "i1"), (2, "i2")]
 
 
 def test_delivered_reply_is_contact_and_a_broken_connection_is_none() -> None:
-    heard = sessions()
-    heard.begin_fetch(1, "i1", 7, 0)
-    heard.end_fetch(1, "i1", TIMEOUT - 1)
-    heard.begin_fetch(2, "i2", 7, 0)
-    heard.end_fetch(2, "i2", TIMEOUT - 1, connection_lost=True)
-    assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
+    heartbeats = sessions()
+    heartbeats.begin_fetch(1, "i1", 7, 0)
+    heartbeats.end_fetch(1, "i1", TIMEOUT - 1)
+    heartbeats.begin_fetch(2, "i2", 7, 0)
+    heartbeats.end_fetch(2, "i2", TIMEOUT - 1, connection_lost=True)
+    assert heartbeats.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
 def test_fetch_of_another_incarnation_is_no_contact() -> None:
-    heard = sessions()
-    assert not heard.begin_fetch(1, "later", 7, TIMEOUT - 1)
-    assert heard.expired_sessions(TIMEOUT) == [(1, "i1"), (2, "i2")]
-    heard.set_live_brokers([(1, "later"), (2, "i2")], TIMEOUT)
-    assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
+    heartbeats = sessions()
+    assert not heartbeats.begin_fetch(1, "later", 7, TIMEOUT - 1)
+    assert heartbeats.expired_sessions(TIMEOUT) == [(1, "i1"), (2, "i2")]
+    heartbeats.set_live_brokers([(1, "later"), (2, "i2")], TIMEOUT)
+    assert heartbeats.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
 def test_broker_that_stops_fetching_is_probed_from_time_to_time() -> None:
-    heard = sessions()
-    heard.begin_fetch(1, "i1", 7, 0)
-    assert heard.take_probes_due(PROBE_AFTER_NS) == [2]
-    assert heard.take_probes_due(PROBE_AFTER_NS + 1) == []
-    heard.end_fetch(1, "i1", PROBE_AFTER_NS)
-    assert heard.take_probes_due(2 * PROBE_AFTER_NS) == [1, 2]
+    heartbeats = sessions()
+    heartbeats.begin_fetch(1, "i1", 7, 0)
+    assert heartbeats.take_probes_due(PROBE_AFTER_NS) == [2]
+    assert heartbeats.take_probes_due(PROBE_AFTER_NS + 1) == []
+    heartbeats.end_fetch(1, "i1", PROBE_AFTER_NS)
+    assert heartbeats.take_probes_due(2 * PROBE_AFTER_NS) == [1, 2]
 
 
 def test_earlier_silence_counts_for_a_broker_without_contact_since() -> None:
-    heard = sessions()
-    heard.begin_fetch(1, "i1", 7, 0)
-    heard.backdate_contact(1, TIMEOUT, 0)
-    heard.backdate_contact(2, TIMEOUT, 0)
-    heard.backdate_contact(3, TIMEOUT, 0)
-    assert heard.expired_sessions(0) == [(2, "i2")]
+    heartbeats = sessions()
+    heartbeats.begin_fetch(1, "i1", 7, 0)
+    heartbeats.backdate_contact(1, TIMEOUT, 0)
+    heartbeats.backdate_contact(2, TIMEOUT, 0)
+    heartbeats.backdate_contact(3, TIMEOUT, 0)
+    assert heartbeats.expired_sessions(0) == [(2, "i2")]
 
 
 def test_broker_silent_for_half_the_timeout_may_follow_another() -> None:
-    heard = sessions()
-    heard.begin_fetch(1, "i1", 7, 0)
-    heard.begin_fetch(2, "i2", 7, TIMEOUT // 2)
-    heard.end_fetch(2, "i2", TIMEOUT // 2)
-    assert heard.silent_brokers(TIMEOUT - 1) == []
-    assert heard.silent_brokers(TIMEOUT) == [2], "1 has a question under way"
-    heard.end_fetch(1, "i1", TIMEOUT // 2)
-    assert heard.silent_brokers(TIMEOUT) == [1, 2]
+    heartbeats = sessions()
+    heartbeats.begin_fetch(1, "i1", 7, 0)
+    heartbeats.begin_fetch(2, "i2", 7, TIMEOUT // 2)
+    heartbeats.end_fetch(2, "i2", TIMEOUT // 2)
+    assert heartbeats.silent_brokers(TIMEOUT - 1) == []
+    assert heartbeats.silent_brokers(TIMEOUT) == [2], "1 has a question under way"
+    heartbeats.end_fetch(1, "i1", TIMEOUT // 2)
+    assert heartbeats.silent_brokers(TIMEOUT) == [1, 2]
 
 
 def test_log_is_checked_less_often_while_the_same_brokers_are_missing() -> None:
@@ -97,13 +97,13 @@ def test_log_is_checked_less_often_while_the_same_brokers_are_missing() -> None:
 
 
 def test_applied_slot_of_all_is_that_of_the_slowest() -> None:
-    heard = sessions()
-    heard.begin_fetch(1, "i1", 9, 0)
-    heard.begin_fetch(2, "i2", 7, 0)
-    assert heard.is_applied_by_all(7)
-    assert not heard.is_applied_by_all(8)
-    heard.set_live_brokers([(1, "i1")], 1)
-    assert heard.is_applied_by_all(9)
+    heartbeats = sessions()
+    heartbeats.begin_fetch(1, "i1", 9, 0)
+    heartbeats.begin_fetch(2, "i2", 7, 0)
+    assert heartbeats.is_applied_by_all(7)
+    assert not heartbeats.is_applied_by_all(8)
+    heartbeats.set_live_brokers([(1, "i1")], 1)
+    assert heartbeats.is_applied_by_all(9)
 
 
 @pytest.mark.parametrize(

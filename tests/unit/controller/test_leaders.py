@@ -166,7 +166,7 @@ def test_stopping_broker_joins_no_isr_and_its_next_incarnation_may() -> None:
     decide(shard, requests.CreateTopic("t", 1, 2))
     decide(shard, requests.HandOver(1, incarnation(1)))
     decide(shard, requests.AnnounceBroker(1, incarnation(1), "", {}))
-    back = wish(shard, 2, 1)
+    back = isr_change(shard, 2, 1)
     assert decide(shard, requests.AlterPartitions(2, incarnation(2), (back,))) == (Code.INELIGIBLE_REPLICA,)
     assert partition(shard).isr == (2,)
     decide(shard, requests.RegisterBroker(1, "1" * 22, "d", "", whole=True))
@@ -189,7 +189,7 @@ def test_stopping_broker_is_elected_only_if_no_other_can_be() -> None:
     assert partition(shard).leader == 3 and set(partition(shard).isr) == {1, 2, 3}
 
 
-def wish(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrWish:
+def isr_change(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrWish:
     now = partition(shard, p)
     isr = tuple(InSync(node, incarnation_number(shard.image.brokers[node].incarnation)) for node in nodes)
     return IsrWish(topic_id(shard), p, now.leader_epoch, now.partition_epoch if epoch is None else epoch, isr)
@@ -198,15 +198,15 @@ def wish(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -
 def test_isr_changes_of_a_leader_are_decided_one_by_one() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3], [2, 1, 3], [1, 2, 3]]))
-    wishes = (
-        wish(shard, 1, 2),
-        wish(shard, 1, 3),
-        wish(shard, 1, 2, p=1),
-        wish(shard, 1, 3, p=2),
+    changes = (
+        isr_change(shard, 1, 2),
+        isr_change(shard, 1, 3),
+        isr_change(shard, 1, 2, p=1),
+        isr_change(shard, 1, 3, p=2),
         IsrWish(TopicId("no"), 0, 0, 0, ()),
         IsrWish(topic_id(shard), 3, 0, 0, ()),
     )
-    assert decide(shard, requests.AlterPartitions(1, incarnation(1), wishes)) == (
+    assert decide(shard, requests.AlterPartitions(1, incarnation(1), changes)) == (
         Code.NONE,
         Code.INVALID_UPDATE_VERSION,
         Code.NOT_LEADER_OR_FOLLOWER,
@@ -215,7 +215,7 @@ def test_isr_changes_of_a_leader_are_decided_one_by_one() -> None:
         Code.UNKNOWN_TOPIC_OR_PARTITION,
     )
     assert [partition(shard, p).isr for p in range(3)] == [(1, 2), (2, 1, 3), (1, 3)]
-    late = requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, epoch=1),))
+    late = requests.AlterPartitions(1, incarnation(1), (isr_change(shard, 1, epoch=1),))
     assert decide(shard, late) == (Code.INVALID_UPDATE_VERSION,)
     assert refusal(shard, requests.AlterPartitions(1, "other", ())) is Code.STALE_BROKER_EPOCH
 
@@ -225,13 +225,13 @@ def test_fenced_or_unknown_broker_does_not_join_the_isr() -> None:
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "3"}))
     fence(shard, 2)
     fence(shard, 3)
-    said = wish(shard, 1, 2)
+    said = isr_change(shard, 1, 2)
     asked = requests.AlterPartitions(1, incarnation(1), (said,))
     assert decide(shard, asked) == (Code.INELIGIBLE_REPLICA,)
     register(shard, 2, 7)
     assert states(shard) == (1, (1,), (2, 3))
     assert decide(shard, asked) == (Code.INELIGIBLE_REPLICA,)
-    assert decide(shard, requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, 2),))) == (Code.NONE,)
+    assert decide(shard, requests.AlterPartitions(1, incarnation(1), (isr_change(shard, 1, 2),))) == (Code.NONE,)
     assert states(shard) == (1, (1, 2), (3,))
 
 
@@ -266,10 +266,10 @@ def test_reported_synced_logs_are_whole_whatever_the_setting(flush: str) -> None
     proved = ((topic_id(shard), 0),)
     decide(shard, RegisterBroker(2, incarnation(2, 1), "d", "", proved=proved))
     assert states(shard) == (1, (1,), (2,))
-    doubted = (ReplicaEnd(topic_id(shard), 0, 0, 5),)
-    for number, (directory, said, ends) in enumerate((("d", (), ()), ("", proved, ()), ("d", proved, doubted)), 2):
-        decide(shard, wish_back := requests.AlterPartitions(1, incarnation(1), (wish(shard, 1, 2),)))
-        assert states(shard) == (1, (1, 2), ()), wish_back
+    suspected = (ReplicaEnd(topic_id(shard), 0, 0, 5),)
+    for number, (directory, said, ends) in enumerate((("d", (), ()), ("", proved, ()), ("d", proved, suspected)), 2):
+        decide(shard, change_back := requests.AlterPartitions(1, incarnation(1), (isr_change(shard, 1, 2),)))
+        assert states(shard) == (1, (1, 2), ()), change_back
         decide(shard, RegisterBroker(2, incarnation(2, number), directory, "", proved=said, ends=ends))
         assert states(shard) == (1, (1,), ())
 
@@ -432,8 +432,8 @@ def test_misplaced_partition_could_be_led_by_its_first_replica() -> None:
     for p, leader in ((0, 2), (3, 3)):
         old = partition(shard, p)
         isr = tuple(InSync(each, incarnation_number(incarnation(each))) for each in old.replicas)
-        wish = IsrWish(at, p, old.leader_epoch, old.partition_epoch, isr)
-        assert decide(shard, requests.AlterPartitions(leader, incarnation(leader), (wish,))) == (Code.NONE,)
+        wanted = IsrWish(at, p, old.leader_epoch, old.partition_epoch, isr)
+        assert decide(shard, requests.AlterPartitions(leader, incarnation(leader), (wanted,))) == (Code.NONE,)
     assert plan_preferred_leaders(shard.image) == ((at, 0), (at, 3))
     about_to_stop = shard.image.apply([kinds.BrokerStopping(1, incarnation(1))], shard.image.slot + 1)
     assert plan_preferred_leaders(about_to_stop) == ()

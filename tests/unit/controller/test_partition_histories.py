@@ -106,7 +106,7 @@ class History:
         self._move(mine.image.leader)
         me.log += leader.log[same : same + count]
 
-    def wish(self, node: int, choice: int) -> None:
+    def request_isr(self, node: int, choice: int) -> None:
         """An ISR change: a replica that is close enough may join (R2), any may be removed."""
         leader = self.brokers[node]
         if not self.leads(node) or leader.proposed is not None:
@@ -145,12 +145,12 @@ class History:
     def grant(self, choice: int, _: int) -> None:
         """An ISR change arrives, perhaps late; its sender learns of a refusal at once."""
         if self.asked:
-            node, wish = self.asked.pop(choice % len(self.asked))
+            node, isr_change = self.asked.pop(choice % len(self.asked))
             numbers = {each: self.now.incarnations[each] for each in self.now.terms.live}
-            found = partition_transitions.alter_isr(self.now.image, node, wish, numbers, self.now.terms)
+            found = partition_transitions.alter_isr(self.now.image, node, isr_change, numbers, self.now.terms)
             if isinstance(found, PartitionImage):
                 self._decided(found)
-            elif self.brokers[node].proposed is wish:
+            elif self.brokers[node].proposed is isr_change:
                 self.brokers[node].proposed = None
 
     def fence(self, node: int, _: int) -> None:
@@ -312,9 +312,8 @@ def common(a: list[Record], b: list[Record]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-USUAL = (
-    "write write fetch fetch fetch fetch wish wish grant grant learn learn learn learn unfence come_back come_back tell"
-)
+USUAL = "write write fetch fetch fetch fetch request_isr request_isr grant grant learn learn learn learn unfence"
+USUAL += " come_back come_back tell"
 RARE = "die fence fence stop hand_over prefer want force reassign call_off"
 VERBS: dict[str, Callable[[History, int, int], None]] = {
     name: getattr(History, name) for name in f"{USUAL} {RARE}".split()
@@ -330,7 +329,7 @@ def play(copies: int, min_isr: int, steps: Iterable[Step]) -> History:
             history.reassign(number, node)
         else:
             among = history.now.image.replicas if number % 8 else history.nodes
-            VERBS[verb](history, among[(node - 1) % len(among)], number if verb == "wish" else number % 5)
+            VERBS[verb](history, among[(node - 1) % len(among)], number if verb == "request_isr" else number % 5)
         history.check()
     return history
 

@@ -203,7 +203,7 @@ def test_stopping_leader_hands_over_to_an_isr_member() -> None:
 NUMBERS = {1: 11, 2: 22, 3: 33}
 
 
-def wish(*isr: int, epoch: int = 5, partition_epoch: int = 7) -> IsrWish:
+def isr_change(*isr: int, epoch: int = 5, partition_epoch: int = 7) -> IsrWish:
     return IsrWish(T, 0, epoch, partition_epoch, tuple(InSync(node, NUMBERS.get(node, 44)) for node in isr))
 
 
@@ -211,7 +211,7 @@ def test_isr_changes_are_granted() -> None:
     old = replace(image(1, 5, (1,), (3,)), partition_epoch=7)
 
     def granted(old: PartitionImage, *isr: int) -> PartitionImage | Code:
-        return partition_transitions.alter_isr(old, 1, wish(*isr), NUMBERS, terms(*ALL))
+        return partition_transitions.alter_isr(old, 1, isr_change(*isr), NUMBERS, terms(*ALL))
 
     assert granted(old, 2, 1) == replace(old, isr=(1, 2), elr=())
     three = replace(old, isr=ALL, elr=())
@@ -219,7 +219,7 @@ def test_isr_changes_are_granted() -> None:
     assert granted(three, 1) == replace(old, isr=(1,), elr=(2, 3))
     same = granted(three, 3, 1, 2)
     assert same == three and same is not three, "a change: with it no earlier wish can be granted any more"
-    assert partition_transitions.alter_isr(old, 1, wish(1, 2), NUMBERS, terms(*ALL, min_isr=3)) == replace(
+    assert partition_transitions.alter_isr(old, 1, isr_change(1, 2), NUMBERS, terms(*ALL, min_isr=3)) == replace(
         old, isr=(1, 2)
     )
 
@@ -227,17 +227,17 @@ def test_isr_changes_are_granted() -> None:
 @pytest.mark.parametrize(
     ("node", "asked", "code"),
     [
-        (1, wish(1, epoch=4), Code.FENCED_LEADER_EPOCH),
-        (1, wish(1, epoch=6), Code.UNKNOWN_LEADER_EPOCH),
-        (2, wish(2), Code.NOT_LEADER_OR_FOLLOWER),
-        (1, wish(1, partition_epoch=6), Code.INVALID_UPDATE_VERSION),
-        (1, wish(1, partition_epoch=8), Code.INVALID_UPDATE_VERSION),
-        (1, wish(2), Code.INVALID_REQUEST),
-        (1, wish(), Code.INVALID_REQUEST),
-        (1, wish(1, 2, 2), Code.INVALID_REQUEST),
-        (1, wish(1, 9), Code.INELIGIBLE_REPLICA),
-        (1, wish(1, 3), Code.INELIGIBLE_REPLICA),
-        (1, replace(wish(1), isr=(InSync(1, 11), InSync(2, 21))), Code.INELIGIBLE_REPLICA),
+        (1, isr_change(1, epoch=4), Code.FENCED_LEADER_EPOCH),
+        (1, isr_change(1, epoch=6), Code.UNKNOWN_LEADER_EPOCH),
+        (2, isr_change(2), Code.NOT_LEADER_OR_FOLLOWER),
+        (1, isr_change(1, partition_epoch=6), Code.INVALID_UPDATE_VERSION),
+        (1, isr_change(1, partition_epoch=8), Code.INVALID_UPDATE_VERSION),
+        (1, isr_change(2), Code.INVALID_REQUEST),
+        (1, isr_change(), Code.INVALID_REQUEST),
+        (1, isr_change(1, 2, 2), Code.INVALID_REQUEST),
+        (1, isr_change(1, 9), Code.INELIGIBLE_REPLICA),
+        (1, isr_change(1, 3), Code.INELIGIBLE_REPLICA),
+        (1, replace(isr_change(1), isr=(InSync(1, 11), InSync(2, 21))), Code.INELIGIBLE_REPLICA),
     ],
 )
 def test_isr_changes_are_refused(node: int, asked: IsrWish, code: Code) -> None:

@@ -351,8 +351,8 @@ def test_read_ends_at_its_retry_deadline() -> None:
 
 
 def test_range_assignor_divides_each_topic_among_its_subscribers() -> None:
-    wishes = {"c": ["x", "y"], "a": ["x", "y"], "b": ["x"]}
-    assert assign_range(wishes, {"x": 4, "y": 3, "z": 9}) == {
+    subscriptions = {"c": ["x", "y"], "a": ["x", "y"], "b": ["x"]}
+    assert assign_range(subscriptions, {"x": 4, "y": 3, "z": 9}) == {
         "a": [*_assign_ranges("x", 0, 1), *_assign_ranges("y", 0, 1)],
         "b": _assign_ranges("x", 2),
         "c": [*_assign_ranges("x", 3), *_assign_ranges("y", 2)],

@@ -65,10 +65,10 @@ def test_changed_topic_is_encoded_again_and_a_lost_broker_changes_all() -> None:
 
 
 def test_silent_broker_is_reported_offline() -> None:
-    fragments, one, heard = TopicFragments(), topic("t"), image(1, 2)
-    fragments.use_image(heard)
+    fragments, one, cluster = TopicFragments(), topic("t"), image(1, 2)
+    fragments.use_image(cluster)
     before = fragments.get_fragment(one, 12, False)
-    fragments.use_image(replace(heard, brokers=dict(heard.brokers) | {2: replace(heard.brokers[2], fenced=True)}))
+    fragments.use_image(replace(cluster, brokers=dict(cluster.brokers) | {2: replace(cluster.brokers[2], fenced=True)}))
     answer = decode(
         MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [fragments.get_fragment(one, 12, False)])
     )

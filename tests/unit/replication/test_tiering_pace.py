@@ -87,12 +87,12 @@ def test_objects_of_an_earlier_leader_are_deleted_without_a_manifest() -> None:
     async def scenario() -> None:
         broker = rig.brokers[1]
         await broker.cold.manifests.take_over(PartitionId(TOPIC_ID, TP.partition), TP.topic, 0)
-        heir = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        left = segment_key(heir.partition_id, 0, 0, "ab" * 16)
+        successor = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+        left = segment_key(successor.partition_id, 0, 0, "ab" * 16)
         await broker.store.put(left, b"never named", if_absent=True)
         runs = Tiering(
             Settings(),
-            LeaderList(heir),
+            LeaderList(successor),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,
@@ -114,13 +114,13 @@ def test_pending_takeover_runs_although_uploads_are_always_due(
 
     async def scenario() -> None:
         broker = rig.brokers[1]
-        heir = await broker.lead(
+        successor = await broker.lead(
             1, [1, 2], tp=TopicPartition("idle", 0), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH
         )
         busy = [await broker.lead(1, [1], tp=TopicPartition("busy", number)) for number in range(3)]
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
-            settings, LeaderList(heir, *busy), RetentionClock(broker.clock), broker.clock, broker.rng,
+            settings, LeaderList(successor, *busy), RetentionClock(broker.clock), broker.clock, broker.rng,
             broker.metrics,
         )  # fmt: skip
         broker.faults.rules.append(FaultRule(FaultKind.DELAY, ("put", "upload"), seconds=0.05))
@@ -135,7 +135,7 @@ def test_pending_takeover_runs_although_uploads_are_always_due(
         fill()
         task = asyncio.create_task(runs.run())
         async with asyncio.timeout(20):
-            while heir.takeover_pending:
+            while successor.takeover_pending:
                 await asyncio.sleep(0.2)
                 fill()
         task.cancel()

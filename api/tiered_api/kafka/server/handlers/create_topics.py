@@ -57,13 +57,13 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
             check_name(topic.name)
             if topic.name in context.broker.image.topics:
                 raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
-            wish = _parse_topic(topic, request.validate_only)
-            room -= _count_partitions(wish, context.broker.settings.num_partitions)
+            requested = _parse_topic(topic, request.validate_only)
+            room -= _count_partitions(requested, context.broker.settings.num_partitions)
             if room < 0:
                 raise Refused(
                     Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most"
                 )
-            wanted.append(wish)
+            wanted.append(requested)
         except Refused as refused:
             results[topic.name] = _make_refused_result(topic.name, refused)
     timeout = clamp_timeout_ms(request.timeout_ms) / 1000
@@ -73,11 +73,11 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
     shown: ConfigRowsByOverrides = {}
     for share, outcomes in zip(shares, made, strict=True):
         await context.turns.wait_turn()
-        for wish, outcome in zip(share, outcomes, strict=True):
+        for requested, outcome in zip(share, outcomes, strict=True):
             if isinstance(outcome, Refused):
-                results[wish.name] = _make_refused_result(wish.name, outcome)
+                results[requested.name] = _make_refused_result(requested.name, outcome)
             else:
-                results[wish.name] = _make_created_result(settings, outcome, call.version, shown)
+                results[requested.name] = _make_created_result(settings, outcome, call.version, shown)
     return CreateTopicsResponse(topics=list(results.values()))
 
 
@@ -124,12 +124,12 @@ def _split_by_changes(topics: Iterable[CreateTopic]) -> Iterable[tuple[CreateTop
     """Splits the topics into runs that each fill about one entry of the metadata log."""
     share: list[CreateTopic] = []
     changes = 0
-    for wish in topics:
-        partitions = _count_partitions(wish, 1)
+    for requested in topics:
+        partitions = _count_partitions(requested, 1)
         if share and changes + 1 + partitions > CHANGES_AT_ONCE:
             yield tuple(share)
             share, changes = [], 0
-        share.append(wish)
+        share.append(requested)
         changes += 1 + partitions
     if share:
         yield tuple(share)
