@@ -12,6 +12,7 @@ from tiered.records.model import CONTROL
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -31,6 +32,12 @@ from tiered_api.kafka.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tiered_api.kafka.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 
 WALL_MS = 1_700_000_000_000
 
@@ -43,13 +50,15 @@ class Versions(NamedTuple):
     """-1: partitions join with their first record."""
     produce: int
     end: int
+    offsets: int
+    """TxnOffsetCommit."""
 
 
-OLDEST = Versions(0, 0, 3, 0)
-LIBRDKAFKA = Versions(4, 0, 7, 1)
-JAVA_2_8 = Versions(4, 2, 9, 2)
-JAVA_3_9 = Versions(5, 3, 11, 4)
-JAVA_4_2 = Versions(5, -1, 13, 5)
+OLDEST = Versions(0, 0, 3, 0, 0)
+LIBRDKAFKA = Versions(4, 0, 7, 1, 3)
+JAVA_2_8 = Versions(4, 2, 9, 2, 3)
+JAVA_3_9 = Versions(5, 3, 11, 4, 4)
+JAVA_4_2 = Versions(5, -1, 13, 5, 5)
 CLIENTS = {
     "oldest": OLDEST,
     "librdkafka": LIBRDKAFKA,
@@ -141,6 +150,40 @@ class TransactionalClient:
             if code is not Code.NONE:
                 return code
         return await self.send(replica, *values)
+
+    async def commit_offsets(
+        self, group: str, offset: int, *, topic: str = "a", generation: int = -1, member_id: str = "",
+        instance_id: str | None = None,
+    ) -> Code:  # fmt: skip
+        """Commits one offset of a group, as clients of this version do."""
+        if self.versions.add >= 0:
+            code = Code.CONCURRENT_TRANSACTIONS
+            while code is Code.CONCURRENT_TRANSACTIONS:
+                added = await self.client.ask(
+                    AddOffsetsToTxnRequest(self.name, self.producer_id, self.epoch, group), self.versions.add,
+                    AddOffsetsToTxnResponse,
+                )  # fmt: skip
+                code = code_from_number(added.error_code)
+            if code is not Code.NONE:
+                return code
+        return await self.commit_offsets_only(
+            group, offset, topic=topic, generation=generation, member_id=member_id, instance_id=instance_id
+        )
+
+    async def commit_offsets_only(
+        self, group: str, offset: int, *, topic: str = "a", generation: int = -1, member_id: str = "",
+        instance_id: str | None = None,
+    ) -> Code:  # fmt: skip
+        """Sends TxnOffsetCommit."""
+        topics = [TxnOffsetCommitRequestTopic(topic, [TxnOffsetCommitRequestPartition(0, offset, -1, "note")])]
+        request = TxnOffsetCommitRequest(
+            self.name, group, self.producer_id, self.epoch, generation, member_id, instance_id, topics
+        )
+        code = Code.CONCURRENT_TRANSACTIONS
+        while code in (Code.CONCURRENT_TRANSACTIONS, Code.COORDINATOR_LOAD_IN_PROGRESS):
+            got = await self.client.ask(request, self.versions.offsets, TxnOffsetCommitResponse)
+            code = code_from_number(got.topics[0].partitions[0].error_code)
+        return code
 
     async def end(self, commit: bool) -> Code:
         code = Code.CONCURRENT_TRANSACTIONS

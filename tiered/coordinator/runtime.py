@@ -2,7 +2,7 @@
 
 All decisions of one turn of the event loop go to the log as one group of batches, and no caller gets its reply before
 they are committed. Decisions run ahead of the log. Therefore a failed append ends the coordinator, and its shard is
-loaded again from the log.
+loaded again from the log. A marker of a transaction changes shard and log in the same turn (I15).
 """
 
 from __future__ import annotations

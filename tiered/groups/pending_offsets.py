@@ -1,4 +1,4 @@
-"""Offsets that open transactions have written. The marker of a transaction commits or drops them.
+"""Offsets that open transactions have written. The marker of a transaction commits or drops them (I15).
 
 The order of the log decides between commits for one partition. An offset that is committed after a pending one
 supersedes it: the end of the transaction does not bring the older offset back. A deletion removes pending offsets too.

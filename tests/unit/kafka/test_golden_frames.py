@@ -66,6 +66,7 @@ def test_recordings_have_nearly_every_api() -> None:
     """No recorded client sends the other APIs. Hand-written requests and other brokers use them."""
     unseen = {api.name for api in apis.APIS.values()} - {each.api.name for each in EXCHANGES.values()}
     assert unseen == {
+        "AddOffsetsToTxn",
         "AddPartitionsToTxn",
         "AlterConfigs",
         "AlterPartitionReassignments",
@@ -76,6 +77,7 @@ def test_recordings_have_nearly_every_api() -> None:
         "ListConfigResources",
         "ListTransactions",
         "OffsetForLeaderEpoch",
+        "TxnOffsetCommit",
         "UnregisterBroker",
         "UpdateFeatures",
         "WriteTxnMarkers",

@@ -44,6 +44,7 @@ May import: as kafka.server
 ~ tiered_follow                  TieredFollow (20001): entries of the metadata log for another broker
 ~ tiered_heard                   TieredHeard (20003): this broker's view of the controller
 ~ tiered_submit                  TieredSubmit (20002): a request forwarded to the controller
+~ txn_offset_commit              TxnOffsetCommit (28): offsets of a group, as a part of a transaction
 ~ unregister_broker              UnregisterBroker (64): removes a broker for good (KIP-631)
 ~ update_features                UpdateFeatures (57): levels of features (KIP-584)
 ~ write_txn_markers              WriteTxnMarkers (27): markers of decided transactions, and aborts by operators

@@ -1,0 +1,167 @@
+"""Tests of offsets in transactions over real sockets: visible with the commit only, fenced, and kept by restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.group_calls import QUICK, join, sync, versions
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run
+from tests.e2e.transaction_calls import CLIENTS, JAVA_3_9, JAVA_4_2, LIBRDKAFKA, TransactionalClient, Versions
+from tiered.errors import Code
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered_api.kafka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+SETTINGS = {**QUICK, "transaction_state_log_num_partitions": 2}
+UNSTABLE = Code.UNSTABLE_OFFSET_COMMIT.number
+
+
+async def offset_of(client: RawClient, *, stable: bool, version: int = 9) -> tuple[int, int]:
+    """Returns (offset, error code) of the first partition of topic a."""
+    named = [OffsetFetchRequestTopics("a", partition_indexes=[0])]
+    groups = [OffsetFetchRequestGroup("g", topics=named)]
+    old = [OffsetFetchRequestTopic("a", [0])]
+    got = await client.ask(OffsetFetchRequest("g", old, groups, stable), version, OffsetFetchResponse)
+    topic = got.topics[0] if version < 8 else got.groups[0].topics[0]
+    part = topic.partitions[0]
+    return part.committed_offset, part.error_code
+
+
+@pytest.mark.parametrize("client_versions", CLIENTS.values(), ids=CLIENTS.keys())
+def test_offsets_of_a_transaction_are_visible_with_its_commit(tmp_path: Path, client_versions: Versions) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        client = await site.client()
+        producer = TransactionalClient(client, versions=client_versions)
+        assert await producer.init() is Code.NONE
+        assert await producer.write(replica, b"copy") is Code.NONE
+        assert await producer.commit_offsets("g", 7) is Code.NONE
+        assert await offset_of(client, stable=False) == (-1, 0)
+        assert await offset_of(client, stable=True) == (-1, UNSTABLE)
+        assert await producer.end(True) is Code.NONE
+        for commit, offset in ((False, 8), (True, 9)):
+            assert await producer.commit_offsets("g", offset) is Code.NONE
+            assert await producer.end(commit) is Code.NONE
+        while await offset_of(client, stable=True) != (9, 0):
+            assert (await offset_of(client, stable=True))[1] in (0, UNSTABLE)
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("version", versions(28))
+def test_every_version_is_answered_per_partition(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        client = await site.client()
+        base = JAVA_4_2 if version >= 5 else JAVA_3_9
+        producer = TransactionalClient(client, versions=base._replace(offsets=version))
+        assert await producer.init() is Code.NONE
+        assert await producer.commit_offsets("g", 7) is Code.NONE
+        assert await producer.commit_offsets("g", 7, topic="nowhere") is Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert await producer.end(True) is Code.NONE
+        while await offset_of(client, stable=True) != (7, 0):
+            pass
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("version", range(7, 10))
+def test_unstable_offset_is_refused_in_every_version_that_can_ask(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        client = await site.client()
+        producer = TransactionalClient(client)
+        await producer.init()
+        await producer.commit_offsets("g", 7)
+        assert await offset_of(client, stable=True, version=version) == (-1, UNSTABLE)
+        assert await offset_of(client, stable=False, version=version) == (-1, 0)
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+def test_offsets_outside_of_a_transaction_are_refused(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        client = await site.client()
+        for each, code in (
+            (JAVA_3_9, Code.TRANSACTION_ABORTABLE), (LIBRDKAFKA, Code.INVALID_TXN_STATE)
+        ):  # fmt: skip
+            producer = TransactionalClient(client, versions=each)
+            await producer.init()
+            assert await producer.commit_offsets_only("g", 7) is code, "the partition was not added"
+        stranger = TransactionalClient(client, "stranger")
+        stranger.producer_id, stranger.epoch = 4711, 0
+        assert await stranger.commit_offsets_only("g", 7) is Code.INVALID_PRODUCER_ID_MAPPING
+        assert await offset_of(client, stable=True) == (-1, 0)
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("client_versions", [JAVA_3_9, JAVA_4_2])
+def test_fenced_producer_commits_no_offsets(tmp_path: Path, client_versions: Versions) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        client = await site.client()
+        old = TransactionalClient(client, versions=client_versions)
+        await old.init()
+        assert await old.commit_offsets("g", 7) is Code.NONE
+        new = TransactionalClient(client, versions=client_versions)
+        assert await new.init() is Code.NONE
+        assert await offset_of(client, stable=True) == (-1, 0), "InitProducerId aborted it"
+        assert await old.commit_offsets_only("g", 8) is Code.INVALID_PRODUCER_EPOCH
+        assert await offset_of(client, stable=True) == (-1, 0)
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+def test_member_of_an_earlier_generation_is_fenced(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        client = await site.client()
+        joined = await join(client, "g")
+        await sync(client, "g", joined)
+        producer = TransactionalClient(client)
+        await producer.init()
+        member, generation = joined.member_id, joined.generation_id
+        commit = producer.commit_offsets
+        assert await commit("g", 7, member_id=member, generation=generation - 1) is Code.ILLEGAL_GENERATION
+        assert await commit("g", 7, member_id="else", generation=generation) is Code.UNKNOWN_MEMBER_ID
+        assert await commit("g", 7, member_id=member, generation=generation) is Code.NONE
+        assert await producer.end(True) is Code.NONE
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+def test_open_transaction_survives_a_restart_and_ends_with_its_commit(tmp_path: Path) -> None:
+    producers: list[TransactionalClient] = []
+
+    async def begin(site: KafkaBroker) -> None:
+        await site.create("a")
+        producer = TransactionalClient(await site.client())
+        await producer.init()
+        assert await producer.commit_offsets("g", 7) is Code.NONE
+        producers.append(producer)
+
+    async def end(site: KafkaBroker) -> None:
+        client = await site.client()
+        before, producer = producers[0], TransactionalClient(client)
+        producer.producer_id, producer.epoch = before.producer_id, before.epoch
+        while (found := await offset_of(client, stable=True))[1] == Code.COORDINATOR_LOAD_IN_PROGRESS.number:
+            pass
+        assert found == (-1, UNSTABLE)
+        assert await producer.end(True) is Code.NONE
+        while await offset_of(client, stable=True) != (7, 0):
+            pass
+        replica = site.node.hosted_replicas.list_leaders()
+        offsets = [each for each in replica if each.topic == OFFSETS_TOPIC]
+        assert all(each.last_stable_offset == each.log.end_offset for each in offsets)
+
+    run(tmp_path, begin, **SETTINGS)
+    run(tmp_path, end, **SETTINGS)
