@@ -1,0 +1,277 @@
+"""Tests of transactions whose coordinator, leaders or disks go away in each state: markers are written, nothing hangs
+(I14)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.scenarios.test_cut_off import isolate
+from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.transactions import (
+    SimProducer,
+    create_topic,
+    find_coordinator,
+    find_leader,
+    find_transaction,
+    read_markers,
+)
+from tiered.controller.requests import DeleteTopic
+from tiered.coordinator.host import SNAPSHOT_SECONDS
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered.records.marker import TransactionMarker
+from tiered.transactions.metadata import TransactionState
+from tiered.transactions.requests import EndTransaction, MarkersDue
+
+SETTINGS = {"transaction_state_log_num_partitions": 2}
+COMMITTED, ABORTED = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
+DONE_SECONDS = 40.0
+
+
+async def begin(three: ThreeBrokers, *, timeout_ms: int = 60_000, version: int = 2) -> SimProducer:
+    """Returns a producer with a record in each of three partitions, which three brokers lead."""
+    await create_topic(three, (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    producer = SimProducer(three, version=version)
+    await producer.init(timeout_ms)
+    for partition in range(3):
+        await producer.write(partition, b"%d" % partition)
+    return producer
+
+
+async def wait_complete(three: ThreeBrokers, producer: SimProducer, state: TransactionState) -> None:
+    def is_complete() -> bool:
+        found = find_transaction(three, producer.name)
+        return found is not None and found.state is state
+
+    await three.wait_until(is_complete, DONE_SECONDS)
+
+
+def outcomes(three: ThreeBrokers, partition: int) -> list[bool]:
+    """Returns for each marker of a partition if it commits."""
+    return [each.commit for each in read_markers(three, partition)]
+
+
+async def wait_outcomes(three: ThreeBrokers, partition: int, expected: list[bool]) -> None:
+    await three.wait_until(lambda: outcomes(three, partition) == expected, DONE_SECONDS)
+
+
+def stop_markers(broker: SimBroker) -> list[tuple[MarkersDue, int, int]]:
+    """Makes the markers of a broker wait, as if no leader took them. Returns the list that gets them."""
+    waiting: list[tuple[MarkersDue, int, int]] = []
+    broker.node.transaction_coordinators.markers.send = lambda *each: waiting.append(each)  # type: ignore[method-assign]
+    return waiting
+
+
+def assert_nothing_is_open(three: ThreeBrokers, *partitions: int) -> None:
+    for partition in partitions:
+        replica = find_leader(three, TopicPartition("t", partition))
+        assert replica is not None and replica.log.first_unstable_offset >= replica.log.end_offset
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_markers_reach_the_leaders_on_all_brokers(commit: bool) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        before = producer.epoch
+        assert await producer.end(commit) is Code.NONE
+        await wait_complete(three, producer, COMMITTED if commit else ABORTED)
+        for partition in range(3):
+            (marker,) = read_markers(three, partition)
+            assert marker == TransactionMarker(producer.producer_id, before + 1, commit, marker.coordinator_epoch)
+        assert_nothing_is_open(three, 0, 1, 2)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_coordinator_that_is_gone_during_a_transaction_loses_nothing_of_it() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        await keeper.kill()
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
+        for partition in range(3):
+            await wait_outcomes(three, partition, [True])
+        assert_nothing_is_open(three, 0, 1, 2)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator(commit: bool) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        stop_markers(keeper)
+        assert await producer.end(commit) is Code.NONE
+        assert all(outcomes(three, partition) == [] for partition in range(3))
+        await keeper.kill()
+        await wait_complete(three, producer, COMMITTED if commit else ABORTED)
+        for partition in range(3):
+            await wait_outcomes(three, partition, [commit])
+        assert_nothing_is_open(three, 0, 1, 2)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_no_marker_is_written_before_the_outcome_is_committed() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        isolate(three, keeper)
+        request = EndTransaction(producer.name, producer.producer_id, producer.epoch, True, 2)
+        with pytest.raises(Refused):
+            await keeper.node.transaction_coordinators.ask(producer.name, request)
+        (own,) = [each for each in keeper.node.leader_replicas() if each.topic == "t"]
+        assert own.log.end_offset == 1, "its own partition has the record, and no marker"
+        three.network.heal()
+
+    run_scenario(scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_marker_of_an_earlier_coordinator_does_not_end_the_next_transaction(version: int) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three, version=version)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        late = stop_markers(keeper)
+        assert await producer.end(False) is Code.NONE
+        due, _, coordinator_epoch = late[0]
+        await keeper.kill()
+        await wait_complete(three, producer, ABORTED)
+        await producer.write(0, b"next")
+        replica = find_leader(three, TopicPartition("t", 0))
+        assert replica is not None
+        marker = TransactionMarker(due.producer_id, due.producer_epoch, due.commit, coordinator_epoch, due.version)
+        with pytest.raises(Refused) as refused:
+            await replica.append_marker(marker)
+        expected = Code.INVALID_PRODUCER_EPOCH if version else Code.TRANSACTION_COORDINATOR_FENCED
+        assert refused.value.code is expected
+        assert replica.log.first_unstable_offset < replica.log.end_offset, "the next transaction is open"
+        assert await producer.end(True) is Code.NONE
+        await wait_outcomes(three, 0, [False, True])
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_marker_follows_a_partition_to_its_next_leader() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        keeper = find_coordinator(three, producer.name)
+        leader = next(each for each in three.brokers.values() if each is not keeper)
+        await leader.kill()
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
+        for partition in range(3):
+            assert outcomes(three, partition) == [True]
+        assert_nothing_is_open(three, 0, 1, 2)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_transaction_completes_although_a_topic_is_gone() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        await three.controller.node.submit(DeleteTopic("t"))
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_transaction_is_aborted_at_its_timeout_and_its_producer_fenced() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three, timeout_ms=2_000)
+        await wait_complete(three, producer, ABORTED)
+        for partition in range(3):
+            assert outcomes(three, partition) == [False]
+        assert_nothing_is_open(three, 0, 1, 2)
+        assert await producer.end(True) is Code.INVALID_TXN_STATE, "it was aborted"
+        with pytest.raises(Refused) as refused:
+            await producer.try_write(0, b"late")
+        assert refused.value.code is Code.PRODUCER_FENCED
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_timeout_goes_on_at_the_next_coordinator() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three, timeout_ms=5_000)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        await keeper.kill()
+        await wait_complete(three, producer, ABORTED)
+        for partition in range(3):
+            await wait_outcomes(three, partition, [False])
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_coordinator_that_is_cut_off_decides_nothing() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        isolate(three, keeper)
+        await asyncio.sleep(SESSION + 1)
+        assert await producer.end(True) is Code.NONE, "at the next coordinator"
+        await asyncio.sleep(SESSION)
+        three.network.heal()
+        await wait_complete(three, producer, COMMITTED)
+        for partition in range(3):
+            await wait_outcomes(three, partition, [True])
+
+    run_scenario(scenario, **SETTINGS)
+
+
+async def lose_all_disks(three: ThreeBrokers) -> None:
+    """Takes every disk, and starts the brokers again on empty ones."""
+    for each in three.brokers.values():
+        each.machine.lose_disk()
+    for each in three.brokers.values():
+        await each.clear()
+    await asyncio.gather(*(each.start() for each in three.brokers.values()))
+
+
+def test_open_transaction_does_not_hang_in_a_cluster_rebuilt_from_the_bucket() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three, timeout_ms=300_000)
+        await asyncio.sleep(SNAPSHOT_SECONDS + 5)
+        found = find_transaction(three, producer.name)
+        assert found is not None and found.state is TransactionState.ONGOING
+        await lose_all_disks(three)
+        await three.wait_until(lambda: find_transaction(three, producer.name) is not None, DONE_SECONDS)
+        found = find_transaction(three, producer.name)
+        assert found is not None and found.state is TransactionState.ONGOING, "the image in the bucket has it"
+        await asyncio.sleep(300)
+        await wait_complete(three, producer, ABORTED)
+        assert_nothing_is_open(three, 0, 1, 2)
+        await producer.init()
+        await producer.write(0, b"again")
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_decided_transaction_in_an_image_completes_after_all_disks_are_lost() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        stop_markers(keeper)
+        assert await producer.end(True) is Code.NONE
+        await asyncio.sleep(SNAPSHOT_SECONDS + 5)
+        found = find_transaction(three, producer.name)
+        assert found is not None and found.state is TransactionState.PREPARE_COMMIT
+        await lose_all_disks(three)
+        await wait_complete(three, producer, COMMITTED)
+        assert_nothing_is_open(three, 0, 1, 2)
+
+    run_scenario(scenario, **SETTINGS)
