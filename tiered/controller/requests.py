@@ -203,7 +203,10 @@ class InSync:
 
 @dataclass(frozen=True, slots=True)
 class IsrWish:
-    """An ISR change: the ISR that the leader of `leader_epoch` requests, itself included (KIP-497, KIP-903)."""
+    """An ISR change: the ISR that the leader of `leader_epoch` requests, itself included (KIP-497, KIP-903).
+
+    The names of the class and of its fields stand in messages between brokers of all versions, so they stay.
+    """
 
     topic_id: TopicId
     partition: int

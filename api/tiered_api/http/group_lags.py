@@ -130,11 +130,11 @@ class GroupLags:
 
     async def _end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the high watermarks: those known here, else those of the leaders, else the last known ones."""
-        node, found = self._context.broker, dict[TopicPartition, int]()
+        broker, found = self._context.broker, dict[TopicPartition, int]()
         remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
         for tp in partitions:
-            topic_id = node.image.topics[tp.topic].topic_id
-            replica, copy = node.hosted_replicas.find_leader(tp), node.hosted_replicas.find_follower(tp)
+            topic_id = broker.image.topics[tp.topic].topic_id
+            replica, copy = broker.hosted_replicas.find_leader(tp), broker.hosted_replicas.find_follower(tp)
             if replica is not None and replica.topic_id == topic_id:
                 found[tp] = replica.high_watermark
             elif copy is not None and not copy.is_stopped and copy.topic_id == topic_id:

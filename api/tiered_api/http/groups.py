@@ -90,11 +90,11 @@ async def list_all_groups(context: HttpContext) -> list[GroupDescription]:
 
 
 async def _groups_of_broker(context: HttpContext, broker: int) -> list[GroupDescription]:
-    node = context.broker
-    if broker == node.settings.node_id:
+    this_broker = context.broker
+    if broker == this_broker.settings.node_id:
         groups: list[GroupDescription] = []
-        for number, name in enumerate([each.group for each in await node.group_coordinators.list_groups()], 1):
-            described = await node.group_coordinators.ask(name, DescribeGroup(name))
+        for number, name in enumerate([each.group for each in await this_broker.group_coordinators.list_groups()], 1):
+            described = await this_broker.group_coordinators.ask(name, DescribeGroup(name))
             groups.append(GroupDescription(broker, replace(described, members=())))
             if number % DESCRIBE_BATCH == 0:
                 await asyncio.sleep(0)

@@ -33,10 +33,10 @@ async def metrics(request: HttpRequest) -> web.StreamResponse:
 async def get_node(request: HttpRequest) -> web.StreamResponse:
     """Returns the identity of this broker. Another process with the same node id requests it before it starts. Brokers
     identify each other by incarnation, so clients get only a digest of it."""
-    node = request.context.broker
-    digest = incarnation_digest(node.incarnation)
+    broker = request.context.broker
+    digest = incarnation_digest(broker.incarnation)
     return json_response(
-        {"cluster_id": node.cluster_id, "node_id": node.settings.node_id, "incarnation_sha256": digest}
+        {"cluster_id": broker.cluster_id, "node_id": broker.settings.node_id, "incarnation_sha256": digest}
     )
 
 

@@ -86,23 +86,23 @@ async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
         peers = KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}")
         metrics = Metrics()
         add_process_metrics(metrics)
-        node = Broker(chosen, world, metrics, peers=peers, log_level=set_log_level)
+        broker = Broker(chosen, world, metrics, peers=peers, log_level=set_log_level)
         try:
-            async with _serve_http(node, chosen) as http:
-                await _check_addresses_free(node, chosen)
-                await node.start()
-                async with _serve_kafka(node, chosen, http) as running:
+            async with _serve_http(broker, chosen) as http:
+                await _check_addresses_free(broker, chosen)
+                await broker.start()
+                async with _serve_kafka(broker, chosen, http) as running:
                     yield running
         finally:
-            await node.stop()
+            await broker.stop()
 
 
-async def _check_addresses_free(node: Broker, chosen: Settings) -> None:
+async def _check_addresses_free(broker: Broker, chosen: Settings) -> None:
     """Checks the addresses of the Kafka protocol before the broker registers. Raises `Refused` for one that this
     machine cannot bind, and `Unavailable` for one that another process uses."""
     for each in chosen.effective_listeners():
         try:
-            (await node.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
+            (await broker.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
         except Unavailable as error:
             raise _address_error(error) from None
 
@@ -114,11 +114,11 @@ def _address_error(error: Unavailable) -> Refused | Unavailable:
 
 
 @contextlib.asynccontextmanager
-async def _serve_http(node: Broker, chosen: Settings) -> AsyncIterator[HttpServer]:
+async def _serve_http(broker: Broker, chosen: Settings) -> AsyncIterator[HttpServer]:
     """Serves HTTP already during the start, so that clients can see that the broker waits for its bucket."""
     host, port = parse_address(chosen.http, "http")
     try:
-        http = await serve_http(node, host, port)
+        http = await serve_http(broker, host, port)
     except OSError as error:
         # asyncio puts a sentence of its own into strerror; errors of a resolver have numbers of their own.
         if error.errno and not isinstance(error, socket.gaierror):
@@ -134,10 +134,10 @@ async def _serve_http(node: Broker, chosen: Settings) -> AsyncIterator[HttpServe
 
 
 @contextlib.asynccontextmanager
-async def _serve_kafka(node: Broker, chosen: Settings, http: HttpServer) -> AsyncIterator[RunningBroker]:
+async def _serve_kafka(broker: Broker, chosen: Settings, http: HttpServer) -> AsyncIterator[RunningBroker]:
     """Serves the Kafka protocol of a broker that serves, and registers both addresses with the cluster."""
     try:
-        kafka = await serve_kafka(node, paused=True)
+        kafka = await serve_kafka(broker, paused=True)
     except Unavailable as error:
         raise _address_error(error) from None
     try:
@@ -149,10 +149,10 @@ async def _serve_kafka(node: Broker, chosen: Settings, http: HttpServer) -> Asyn
             each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())
         }
         where = chosen.http if parse_address(chosen.http, "http")[1] else http.url.removeprefix("http://")
-        await node.announce(where, advertised, chosen.resolve_advertised_http(parse_address(where, "http")[1]))
+        await broker.announce(where, advertised, chosen.resolve_advertised_http(parse_address(where, "http")[1]))
         kafka.start_serving()
-        yield RunningBroker(node, http.url, tuple(each.address for each in bound))
-        await node.hand_over()
+        yield RunningBroker(broker, http.url, tuple(each.address for each in bound))
+        await broker.hand_over()
     finally:
         await kafka.close()
 
@@ -219,6 +219,6 @@ def warn_about_store(url: str) -> None:
 
 def ready_line(running: RunningBroker) -> str:
     """Returns the line for users with the addresses of the broker."""
-    url, node = running.url, running.broker
+    url, broker = running.url, running.broker
     kafka = f" kafka={','.join(running.kafka)}" if running.kafka else ""
-    return f"tiered is ready: {url} (health {url}/healthz, metrics {url}/metrics){kafka} store={node.world.store.url}"
+    return f"tiered is ready: {url} (health {url}/healthz, metrics {url}/metrics){kafka} store={broker.world.store.url}"

@@ -80,9 +80,9 @@ class RemoteBrokers:
     """The connections of one broker's HTTP server to other brokers. Long polls have connections of their own, so that
     they do not delay short requests."""
 
-    def __init__(self, node: Broker) -> None:
-        self._node = node
-        net = node.world.net
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        net = broker.world.net
         self._short_requests = KafkaPeers(net, client_id="http", pool_bytes=0)
         self._long_polls = KafkaPeers(net, client_id="http", in_flight_max=LONG_POLLS_MAX, pool_bytes=0)
 
@@ -95,7 +95,7 @@ class RemoteBrokers:
 
     def topic(self, tp: TopicPartition, topic_id: TopicId) -> TopicImage:
         """Returns a topic by its id. Raises `Refused` (UNKNOWN_TOPIC_OR_PARTITION) if it was deleted."""
-        topic = self._node.image.topics_by_id.get(topic_id)
+        topic = self._broker.image.topics_by_id.get(topic_id)
         if topic is None or tp.partition >= len(topic.partitions):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist any more")
         return topic
@@ -106,16 +106,16 @@ class RemoteBrokers:
         partition = self.topic(tp, topic_id).partitions[tp.partition]
         if partition.leader < 0:
             raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"no broker leads {tp} now")
-        if partition.leader == self._node.settings.node_id:
-            unopened = self._node.hosted_replicas.unopened_leaders.get(tp)
+        if partition.leader == self._broker.settings.node_id:
+            unopened = self._broker.hosted_replicas.unopened_leaders.get(tp)
             if unopened is not None:
                 raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {unopened[1]}")
             raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is about to lead {tp}: retry")
-        return Leader(partition.leader, partition.leader_epoch, self._node.view.address_of(partition.leader))
+        return Leader(partition.leader, partition.leader_epoch, self._broker.view.address_of(partition.leader))
 
     def redirect_error(self, target: str, node_id: int, reason: str) -> HttpError:
         """Returns a 307 to the same `target` on another broker, with the reason."""
-        broker = self._node.image.brokers.get(node_id)
+        broker = self._broker.image.brokers.get(node_id)
         place = parse_host_port(broker.http) if broker is not None and broker.live else None
         if broker is None or place is None:
             raise Refused(Code.LEADER_NOT_AVAILABLE, f"broker {node_id} {reason}, and cannot be reached")
@@ -241,7 +241,7 @@ class RemoteBrokers:
 
     async def send_request(self, node_id: int, request: Message, response_type: type[A], version: int) -> A:
         """Sends a request to a broker and returns the reply. Raises `Unavailable` and `LeaderNotFound`."""
-        leader = Leader(node_id, -1, self._node.view.address_of(node_id))
+        leader = Leader(node_id, -1, self._broker.view.address_of(node_id))
         return await self._send(self._short_requests, leader, request, response_type, REQUEST_SECONDS, version)
 
     @staticmethod

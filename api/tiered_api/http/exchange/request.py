@@ -86,8 +86,8 @@ class HttpRequest(web.BaseRequest):
 
     def advertised_origin(self) -> str:
         """Returns the origin of exactly this broker: `advertised.http`, else `origin`."""
-        node = self.context.broker
-        known = node.image.brokers.get(node.settings.node_id)
+        broker = self.context.broker
+        known = broker.image.brokers.get(broker.settings.node_id)
         return (known.advertised_http if known is not None else "") or self.origin()
 
     # -- body -----------------------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ class RemotePartition:
     @property
     def config(self) -> TopicConfig:
         """The settings in force, by this broker's metadata."""
-        remote_brokers, node = self._context.remote_brokers, self._context.broker
-        return topic_config(remote_brokers.topic(self.tp, self.topic_id), node.settings.topic_defaults())
+        remote_brokers, broker = self._context.remote_brokers, self._context.broker
+        return topic_config(remote_brokers.topic(self.tp, self.topic_id), broker.settings.topic_defaults())
 
     def leader(self) -> Leader:
         """Returns the leader. Raises `LeaderNotFound` if there is none, or if it is this broker."""

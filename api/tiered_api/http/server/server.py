@@ -301,12 +301,12 @@ class HttpServer:
         await self._listener.context.close()
 
 
-async def serve_http(node: Broker, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
-    """Serves `node` on host and port (0: any free one); the result's `url` has the address."""
-    context = HttpContext(node, limits or HttpLimits.from_settings(node.settings))
+async def serve_http(broker: Broker, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
+    """Serves `broker` on host and port (0: any free one); the result's `url` has the address."""
+    context = HttpContext(broker, limits or HttpLimits.from_settings(broker.settings))
     context.add_service(ConsumerInstances(context))
     context.add_service(GroupLags(context))
-    listener = HttpListener(context, table(), AllowedHosts(node.settings, socket.gethostname()))
+    listener = HttpListener(context, table(), AllowedHosts(broker.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]

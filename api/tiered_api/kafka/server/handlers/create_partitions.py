@@ -68,8 +68,8 @@ async def _create_partitions(
             raise Refused(Code.INVALID_REQUEST, "the request names the topic twice")
         given = topic.assignments
         assignments = None if given is None else [each.broker_ids for each in given]
-        grown = CreatePartitions(topic.name, topic.count, validate_only, assignments)
-        await context.broker.submit(grown, timeout / 1000)
+        create = CreatePartitions(topic.name, topic.count, validate_only, assignments)
+        await context.broker.submit(create, timeout / 1000)
     except Refused as refused:
         return _make_refused_result(topic.name, refused)
     return CreatePartitionsTopicResult(topic.name)

@@ -103,7 +103,7 @@ class _Describer:
     def _encode_config(self, name: str, shown: ConfigEntry) -> DescribeConfigsResourceResult:
         made = self._encoded.get((name, id(shown)))
         if made is None:
-            told = [
+            synonyms = [
                 DescribeConfigsSynonym(other, value, source)
                 for other, value, source in shown.synonyms
                 if self._synonyms and (source != ConfigSource.DEFAULT_CONFIG or other in broker_rows())
@@ -113,7 +113,7 @@ class _Describer:
                 shown.value,
                 shown.is_read_only,
                 shown.source,
-                synonyms=told,
+                synonyms=synonyms,
                 config_type=config_type_of(shown.row),
                 documentation=shown.row.sentence if self._documentation else None,
             )

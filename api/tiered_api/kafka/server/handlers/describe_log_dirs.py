@@ -27,8 +27,8 @@ BETWEEN_YIELDS = 1_000
 
 async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """Returns one directory."""
-    node, requested = context.broker, call.request.topics
-    wanted: Iterable[LeaderReplica | FollowerReplica] = node.hosted_replicas.list_replicas()
+    broker, requested = context.broker, call.request.topics
+    wanted: Iterable[LeaderReplica | FollowerReplica] = broker.hosted_replicas.list_replicas()
     if requested is not None:
         named = {(topic.topic, number) for topic in requested for number in topic.partitions}
         wanted = (each for each in wanted if each.tp in named)
@@ -42,9 +42,9 @@ async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> D
         topics.setdefault(held.tp.topic, DescribeLogDirsTopic(held.tp.topic)).partitions.append(place)
         if count % BETWEEN_YIELDS == 0:
             await context.turns.wait_turn()
-    space = node.world.disk.space()
-    failed = Code.KAFKA_STORAGE_ERROR if node.disk.dead is not None else Code.NONE
+    space = broker.world.disk.space()
+    failed = Code.KAFKA_STORAGE_ERROR if broker.disk.dead is not None else Code.NONE
     directory = DescribeLogDirsResult(
-        failed.number, os.path.abspath(node.settings.data_dir), list(topics.values()), space.total, space.free
+        failed.number, os.path.abspath(broker.settings.data_dir), list(topics.values()), space.total, space.free
     )
     return DescribeLogDirsResponse(results=[directory])
