@@ -10,15 +10,18 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from tests.compat.brokers import CompatBroker, run_broker
 from tests.compat.client import DriverClient
 from tests.compat.clients import KINDS, ClientKind
 from tests.peer.wire import Wire
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 WANTED = {"": ("ours",), "all": ("ours", "peer")}
 CHOICE = os.environ.get("COMPAT", "")
@@ -28,7 +31,8 @@ BROKERS = [
 ]
 NUMBERS = itertools.count(1)
 LED_SECONDS = 60.0
-TRANSACTION_APIS = {22, 24, 25, 26, 28}
+LATEST = -1
+TRANSACTION_APIS = {22, 24, 25, 26, 28, 65, 66}
 Clients = Callable[[ClientKind], DriverClient]
 """Starter of the clients that many tests share."""
 
@@ -83,24 +87,21 @@ def admin(broker: CompatBroker, clients: Callable[[ClientKind], DriverClient]) -
     never arrive."""
     client = clients(KINDS[0])
     if broker.name != "ours":
-        client.created = partial(wait_led, AdminClient({"bootstrap.servers": broker.address}))
+        client.created = partial(wait_led, broker.address)
     return client
 
 
-def wait_led(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Waits until the leader of every partition returns its log end."""
+def wait_led(address: str, topic: str, partitions: int) -> None:
+    """Waits until the only broker returns the log end of every partition: it leads them. A client would remember for
+    long that it found no leader."""
     until = time.monotonic() + LED_SECONDS
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
-    while True:
-        try:
-            for each in admin.list_offsets(wanted, request_timeout=5).values():
-                each.result()
-        except KafkaException:
-            if time.monotonic() > until:
-                raise
-        else:
-            return
+    wanted = [ListOffsetsPartition(partition, timestamp=LATEST) for partition in range(partitions)]
+    with Wire(address) as wire:
+        while True:
+            reply = wire.ask(ListOffsetsRequest(-1, 0, [ListOffsetsTopic(topic, wanted)]), ListOffsetsResponse, 6)
+            if not any(each.error_code for found in reply.topics for each in found.partitions):
+                return
+            assert time.monotonic() < until, f"{topic} is not led"
 
 
 @pytest.fixture(scope="session")
