@@ -253,7 +253,6 @@ def test_every_producer_gets_its_own_id(tmp_path: Path) -> None:
                 for wrong, code in (
                     (InitProducerIdRequest("", 60_000), Code.INVALID_REQUEST),
                     (InitProducerIdRequest(None, 60_000, 5, -1), Code.INVALID_REQUEST),
-                    (InitProducerIdRequest("tx", 60_000), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
                 ):
                     refused = await client.ask(wrong, 5, InitProducerIdResponse)
                     assert (refused.error_code, refused.producer_id) == (code.number, -1)

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.group_calls import QUICK, fetch_committed, join, make_commit, sync, versions
 from tests.e2e.kafka_site import KafkaBroker, run, wait_until
 from tiered.errors import Code
-from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tiered_api.kafka.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -44,16 +44,19 @@ def test_first_request_finds_a_ready_coordinator(tmp_path: Path, version: int) -
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_transactions_and_share_groups_get_a_final_error(tmp_path: Path, version: int) -> None:
+def test_transactional_id_has_a_coordinator_and_a_share_group_gets_a_final_error(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
-        for key_type, code in ((1, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, Code.INVALID_REQUEST)):
-            request = FindCoordinatorRequest(key="x", key_type=key_type, coordinator_keys=["x"])
-            answer = await client.ask(request, version, FindCoordinatorResponse)
-            found = answer.coordinators[0] if version >= 4 else answer
-            assert (found.error_code, found.node_id, found.port) == (code.number, -1, -1) and not code.retriable
-            assert "not served" in (found.error_message or "")
-        assert OFFSETS_TOPIC not in site.node.image.topics
+        request = FindCoordinatorRequest(key="x", key_type=1, coordinator_keys=["x"])
+        answer = await client.ask(request, version, FindCoordinatorResponse)
+        found = answer.coordinators[0] if version >= 4 else answer
+        assert (found.error_code, found.node_id, f"{found.host}:{found.port}") == (0, 1, site.address)
+        request = FindCoordinatorRequest(key="x", key_type=2, coordinator_keys=["x"])
+        answer = await client.ask(request, version, FindCoordinatorResponse)
+        found = answer.coordinators[0] if version >= 4 else answer
+        assert (found.error_code, found.node_id, found.port) == (Code.INVALID_REQUEST.number, -1, -1)
+        assert "not served" in (found.error_message or "")
+        assert set(site.node.image.topics) == {TRANSACTIONS_TOPIC}
 
     run(tmp_path, scenario, **QUICK)
 
