@@ -107,7 +107,7 @@ def test_commit_of_what_was_read_leaves_out_deleted_topics(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_named_offsets_of_a_deleted_topic_are_not_those_of_the_topic_with_its_name(tmp_path: Path) -> None:
+def test_topic_made_again_has_no_named_offsets_of_the_deleted_one(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", '"a"', '"b"', '"c"')

@@ -394,7 +394,7 @@ def test_clean_stop_syncs_only_written_partitions(monkeypatch: pytest.MonkeyPatc
     run(scenario)
 
 
-def test_topic_without_settings_goes_by_those_that_the_broker_was_started_with() -> None:
+def test_topic_without_settings_has_the_startup_settings_of_its_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         own = replace(QUICK, log_segment_bytes=2_000, log_retention_ms=12_345, message_max_bytes=777, log_flush="ack")
         node = await site.start(own)

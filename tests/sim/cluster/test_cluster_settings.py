@@ -133,7 +133,7 @@ def test_unclean_election_may_lose_log_start_only_while_nothing_is_cold(tiered: 
     assert (rig.copies.parted, rig.copies.parted_uncold) == (1, -1 if tiered == "before the election" else 1)
 
 
-def test_disk_that_is_lost_takes_log_start_along_only_while_nothing_is_cold() -> None:
+def test_lost_disk_takes_the_log_start_along_only_if_nothing_is_cold() -> None:
     for cold_at, may_be_lost in ((None, True), (5, False), (9, True)):
         rig = make_three_copies(1)
         for now in (5, 7, 9):

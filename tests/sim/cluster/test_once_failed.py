@@ -55,7 +55,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     12002037: (
         "a broker that started behind a cut took the place of a controller whose new slots it had read",
-        test_start_behind_a_cut.test_broker_that_starts_cut_off_from_all_does_not_replace_a_controller_that_writes,
+        test_start_behind_a_cut.test_starting_broker_that_is_cut_off_replaces_no_writing_controller,
     ),
     12000184: (
         "a power cut emptied the first segment of a log, and the harness counted what stood in the next one",
@@ -71,7 +71,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11603076: (
         "a lost disk took a deletion along, and the topic was tiered later: the model relied on its manifest",
-        test_cluster_settings.test_disk_that_is_lost_takes_log_start_along_only_while_nothing_is_cold,
+        test_cluster_settings.test_lost_disk_takes_the_log_start_along_only_if_nothing_is_cold,
     ),
     11601583: (
         "an I/O error that a roll by age met was known to that log alone, and a kill then hid it from the next start",

@@ -174,7 +174,7 @@ def test_clock_an_hour_fast_keeps_records_for_their_whole_retention(flush: str) 
     run_scenario(scenario)
 
 
-def test_broker_with_an_unreachable_address_delays_no_other_and_is_reported() -> None:
+def test_unreachable_address_of_a_broker_is_reported_and_delays_no_other() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         leader, *_ = three.others()
         cut = next(each for each in three.others() if each is not leader)

@@ -11,9 +11,7 @@ from tiered.controller.requests import CreateTopic, DeleteTopic
 
 
 @pytest.mark.parametrize(("first", "is_deleted"), [("t", True), ("another", True), ("another", False)])
-def test_leader_after_a_move_takes_the_manifest_over_whatever_topic_it_stopped_cleanly(
-    first: str, is_deleted: bool
-) -> None:
+def test_moved_leader_takes_the_manifest_over_after_any_clean_stop(first: str, is_deleted: bool) -> None:
     """The clean stop was under leader epoch 0 of the first topic, and the move makes epoch 1 of the second."""
 
     async def scenario(three: ThreeBrokers) -> None:

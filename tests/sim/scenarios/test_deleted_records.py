@@ -178,7 +178,7 @@ def test_deletion_waits_until_a_cut_off_follower_left_the_isr(tiered: str) -> No
     run_scenario(scenario)
 
 
-def test_follower_that_joins_the_isr_later_cannot_bring_deleted_records_back() -> None:
+def test_follower_that_joins_later_cannot_bring_deleted_records_back() -> None:
     """The follower was down during the deletion. Later it is the only replica left."""
 
     async def scenario(three: ThreeBrokers) -> None:

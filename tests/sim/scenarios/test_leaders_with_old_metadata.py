@@ -27,7 +27,7 @@ def http_context(again: RecreatedTopic) -> HttpContext:
     return HttpContext(again.quick.node, HttpLimits(leader_lookup_seconds=1.0))
 
 
-def test_offsets_of_the_second_topic_are_refused_by_a_leader_that_knows_the_first() -> None:
+def test_leader_that_knows_the_first_topic_refuses_offsets_of_the_second() -> None:
     async def scenario(again: RecreatedTopic) -> None:
         await again.recreate_without_slow()
         context = http_context(again)
@@ -56,7 +56,7 @@ def test_offsets_of_the_first_topic_are_still_found() -> None:
     run_recreated(scenario)
 
 
-def test_rest_consumer_that_begins_at_the_end_reads_all_later_records_of_the_second_topic() -> None:
+def test_rest_consumer_from_the_end_reads_all_records_of_a_second_topic() -> None:
     async def scenario(again: RecreatedTopic) -> None:
         await again.recreate_without_slow()
         context = http_context(again)

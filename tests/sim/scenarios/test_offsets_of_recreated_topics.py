@@ -109,7 +109,7 @@ def test_commit_for_the_deleted_topic_is_refused() -> None:
     run(scenario)
 
 
-def test_group_has_no_offset_if_its_coordinator_was_down_during_the_deletion() -> None:
+def test_group_has_no_offset_if_its_coordinator_missed_the_deletion() -> None:
     async def scenario(again: RecreatedTopic) -> None:
         three, quick = again.three, again.quick
         await three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[quick.node_id]]))

@@ -47,7 +47,7 @@ class PipelinedProducer(NamedTuple):
 OK, MOVED, GAP = Code.NONE, Code.NOT_LEADER_OR_FOLLOWER, Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_batches_behind_a_refused_one_get_its_error_also_at_the_next_leader() -> None:
+def test_batches_behind_a_refused_one_get_its_error_at_the_next_leader() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         old, successor = three.others()
         assignment = [[old.node_id, successor.node_id, three.controller.node_id]]

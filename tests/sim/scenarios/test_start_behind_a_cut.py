@@ -45,7 +45,7 @@ def test_broker_that_starts_behind_a_cut_serves_soon_after_it_heals() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_broker_that_starts_cut_off_from_all_does_not_replace_a_controller_that_writes(seed: int) -> None:
+def test_starting_broker_that_is_cut_off_replaces_no_writing_controller(seed: int) -> None:
     """No controller has registered its process, so that none has to fence it. The log shows that others go on."""
 
     async def scenario(three: ThreeBrokers) -> None:
@@ -67,7 +67,7 @@ def test_broker_that_starts_cut_off_from_all_does_not_replace_a_controller_that_
     run_scenario(scenario, seed)
 
 
-def test_broker_that_starts_takes_over_from_controller_that_neither_replies_nor_writes() -> None:
+def test_starting_broker_replaces_a_controller_that_no_longer_writes() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
         await late.kill()

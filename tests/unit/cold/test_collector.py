@@ -85,7 +85,7 @@ def test_failed_deletes_are_retried() -> None:
     rig.run(scenario)
 
 
-def test_log_start_moves_and_a_sweep_is_due_if_sub_manifests_are_unreadable() -> None:
+def test_unreadable_sub_manifests_stop_no_log_start_and_cause_a_sweep() -> None:
     rig = Rig()
     fill(rig)
 

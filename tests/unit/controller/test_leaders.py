@@ -411,7 +411,7 @@ def test_loss_of_a_missing_partition_is_ignored() -> None:
         assert shard.decide(requests.ReportLoss(topic_id(shard), p, 0, 7), 0).changes == ()
 
 
-def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_by_one_decision() -> None:
+def test_one_decision_elects_leaders_of_ten_thousand_partitions() -> None:
     """`test_large_topics.py` bounds what the decision costs for each partition."""
     shard = cluster(1, 2, 3, settings=Settings(tiered_partitions_max_per_broker=10_000))
     for name in "abcd":

@@ -108,7 +108,7 @@ def test_replaced_leader_does_not_acknowledge_a_waiting_deletion() -> None:
     rig.run(scenario)
 
 
-def test_leader_that_loses_controller_contact_does_not_answer_a_waiting_deletion(
+def test_leader_without_controller_contact_confirms_no_waiting_deletion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The last in-sync follower says that it knows the log start. Without contact, others may be in sync by then."""
