@@ -7,6 +7,7 @@ May import: broker, kafka.client, kafka.server
 ~ group_lags   consumer lag metrics under the names of kafka_exporter
   server/      the listener and the table of routes
   exchange/    one request and its response: context, limits, errors
+  transactions/ transactions of one request
   partitions/  reads and writes of any partition from any broker
   consumers/   consumer instances of REST v2
   v2/          REST v2

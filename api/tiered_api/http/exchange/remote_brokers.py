@@ -239,10 +239,14 @@ class RemoteBrokers:
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
-    async def send_request(self, node_id: int, request: Message, response_type: type[A], version: int) -> A:
-        """Sends a request to a broker and returns the reply. Raises `Unavailable` and `LeaderNotFound`."""
+    async def send_request(
+        self, node_id: int, request: Message, response_type: type[A], version: int, wait_seconds: float = 0
+    ) -> A:
+        """Sends a request to a broker, this one included, and returns the reply. `wait_seconds` is how long the broker
+        may wait before it replies. Raises `Unavailable` and `LeaderNotFound`."""
         leader = Leader(node_id, -1, self._broker.view.address_of(node_id))
-        return await self._send(self._short_requests, leader, request, response_type, REQUEST_SECONDS, version)
+        seconds = wait_seconds + REQUEST_SECONDS
+        return await self._send(self._short_requests, leader, request, response_type, seconds, version)
 
     @staticmethod
     async def _send(

@@ -59,6 +59,8 @@ AT_V2 = {"topic": STRING, "partition": INTEGER}
 PARTITION_V2 = _object("topic partition", **AT_V2)
 OFFSET_V2 = _object("topic partition offset", **AT_V2, offset=INTEGER, metadata=STRING)
 
+OFFSET_V3 = {"topic_name": STRING, "partition_id": INTEGER, "offset": INTEGER}
+
 SCHEMAS: dict[str, Schema] = {
     "Error": _object("error_code message", error_code=INTEGER, message=STRING),
     "Object": {"type": "object"},
@@ -97,6 +99,23 @@ SCHEMAS: dict[str, Schema] = {
         last_offset=INTEGER,
         timestamp={**INTEGER, "nullable": True},
         duplicate=BOOLEAN,
+    ),
+    "Transaction": _object(
+        "",
+        records=_array(_object("topic_name", topic_name=STRING, **RECORD_V3)),
+        consumer_group=_object(
+            "consumer_group_id offsets",
+            consumer_group_id=STRING,
+            generation_id=INTEGER,
+            member_id=STRING,
+            instance_id=STRING,
+            offsets=_array(_object("topic_name partition_id offset", **OFFSET_V3, metadata=STRING)),
+        ),
+    ),
+    "CommittedTransaction": _object(
+        "records offsets",
+        records=_array(_object("topic_name partition_id offset timestamp", **OFFSET_V3, timestamp=STRING)),
+        offsets=_array(_object("topic_name partition_id offset", **OFFSET_V3)),
     ),
     "ProduceV2": _object("records", records=_array(_object("", key=ANY, value=ANY, partition=INTEGER))),
     "OffsetsV2": _object(

@@ -11,6 +11,7 @@ from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
 from tiered_api.http.server.openapi import openapi_document
 from tiered_api.http.server.router import Handler, Query, Route, RouteTable
+from tiered_api.http.transactions.commit import commit_transaction
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2 import produce as v2_produce
 from tiered_api.http.v2 import topics as v2
@@ -90,6 +91,8 @@ RECORDS = (
         response_schema="Appended",
     ),
 )
+
+TRANSACTIONS = (_send("POST", "/tiered/v1/transactions", commit_transaction, "Transaction", "CommittedTransaction"),)
 
 V2 = (
     _v2("GET", "/", v2.root, "Object"),
@@ -218,7 +221,7 @@ V3_GROUPS = (
     _get(f"{GROUP}/lag-summary", groups.get_lag_summary, "Object"),
 )
 
-ROUTES = (*OPERATIONS, *RECORDS, *V2, *V2_CONSUMERS, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS, *V3_GROUPS)
+ROUTES = (*OPERATIONS, *RECORDS, *TRANSACTIONS, *V2, *V2_CONSUMERS, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS, *V3_GROUPS)
 
 
 async def openapi(request: HttpRequest) -> web.StreamResponse:

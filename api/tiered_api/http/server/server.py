@@ -26,6 +26,7 @@ from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.server.allowed_hosts import AllowedHosts
 from tiered_api.http.server.router import RouteTable
 from tiered_api.http.server.routes import table
+from tiered_api.http.transactions.transactional_ids import TransactionalIds
 from tiered_api.http.v3 import fast_produce
 from tiered_api.http.v3.fast_produce import HeadCache
 
@@ -306,6 +307,7 @@ async def serve_http(broker: Broker, host: str, port: int, *, limits: HttpLimits
     context = HttpContext(broker, limits or HttpLimits.from_settings(broker.settings))
     context.add_service(ConsumerInstances(context))
     context.add_service(GroupLags(context))
+    context.add_service(TransactionalIds(context))
     listener = HttpListener(context, table(), AllowedHosts(broker.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)

@@ -1,0 +1,123 @@
+"""The body of `POST /tiered/v1/transactions`: records in the shapes of REST v3, and offsets of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tiered.ids import TopicPartition
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
+
+RECORDS_MAX = 10_000
+OFFSETS_MAX = 10_000
+OFFSET_MAX = (1 << 63) - 2
+METADATA_CHARACTERS = 4096
+FIELDS = ("records", "consumer_group")
+GROUP_FIELDS = ("consumer_group_id", "generation_id", "member_id", "instance_id", "offsets")
+RECORD_FIELDS = ("topic_name", "partition_id", "key", "value", "headers", "timestamp")
+OFFSET_FIELDS = ("topic_name", "partition_id", "offset", "metadata")
+
+
+class TopicRecord(NamedTuple):
+    """A record and its topic."""
+
+    topic: str
+    record: ProducerRecord
+
+
+class ConsumedOffset(NamedTuple):
+    """The next offset that a group reads of a partition."""
+
+    tp: TopicPartition
+    offset: int
+    metadata: str
+
+
+class GroupOffsets(NamedTuple):
+    """Offsets of one group. The group refuses them if generation or member are not its own (KIP-447)."""
+
+    group: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    offsets: tuple[ConsumedOffset, ...]
+
+
+class TransactionBody(NamedTuple):
+    """All that one transaction writes."""
+
+    records: tuple[TopicRecord, ...]
+    group: GroupOffsets | None
+
+
+def parse_body(body: Mapping[str, Any], now_ms: int) -> TransactionBody:
+    """Returns the parsed body. Raises `HttpError` with the place of the first fault."""
+    _check_fields(body, FIELDS, "the body")
+    rows = _parse_list(body.get("records", []), "records", RECORDS_MAX)
+    records = []
+    for at, row in enumerate(rows):
+        try:
+            _check_fields(row, RECORD_FIELDS, "a record")
+            records.append(TopicRecord(_parse_text(row, "topic_name"), parse_record_v3(row, now_ms)))
+        except HttpError as error:
+            raise HttpError(error.error_code, f"records[{at}]: {error.message}") from None
+    given = body.get("consumer_group")
+    group = None if given is None else _parse_group(given)
+    if not records and (group is None or not group.offsets):
+        raise HttpError(422, "the transaction has neither records nor offsets")
+    return TransactionBody(tuple(records), group)
+
+
+def _parse_group(given: Any) -> GroupOffsets:
+    if not isinstance(given, dict):
+        raise HttpError(422, "consumer_group has to be an object")
+    _check_fields(given, GROUP_FIELDS, "consumer_group")
+    rows = _parse_list(given.get("offsets"), "consumer_group.offsets", OFFSETS_MAX)
+    offsets: dict[TopicPartition, ConsumedOffset] = {}
+    for at, row in enumerate(rows):
+        try:
+            _check_fields(row, OFFSET_FIELDS, "an offset")
+            tp = TopicPartition(_parse_text(row, "topic_name"), _parse_integer(row, "partition_id", (1 << 31) - 1))
+            metadata = row.get("metadata", "")
+            if not isinstance(metadata, str) or len(metadata) > METADATA_CHARACTERS:
+                raise HttpError(422, f"metadata has to be a string of at most {METADATA_CHARACTERS} characters")
+            if tp in offsets:
+                raise HttpError(422, f"{tp} has two offsets")
+            offsets[tp] = ConsumedOffset(tp, _parse_integer(row, "offset", OFFSET_MAX), metadata)
+        except HttpError as error:
+            raise HttpError(error.error_code, f"consumer_group.offsets[{at}]: {error.message}") from None
+    generation = -1 if "generation_id" not in given else _parse_integer(given, "generation_id", (1 << 31) - 1)
+    instance = None if given.get("instance_id") is None else _parse_text(given, "instance_id")
+    member = "" if "member_id" not in given else _parse_text(given, "member_id")
+    return GroupOffsets(_parse_text(given, "consumer_group_id"), generation, member, instance, tuple(offsets.values()))
+
+
+def _check_fields(given: Any, allowed: tuple[str, ...], what: str) -> None:
+    if not isinstance(given, dict):
+        raise HttpError(422, f"{what} has to be an object")
+    unknown = next((name for name in given if name not in allowed), None)
+    if unknown is not None:
+        raise HttpError(422, f"{what} has no field {unknown[:80]!r}; there are {', '.join(allowed)}")
+
+
+def _parse_list(given: Any, name: str, limit: int) -> list[Any]:
+    if not isinstance(given, list):
+        raise HttpError(422, f"{name} has to be an array")
+    if len(given) > limit:
+        raise HttpError(413, f"{name} has more than {limit} entries: use several transactions")
+    return given
+
+
+def _parse_text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str) or not value or len(value) > 249:
+        raise HttpError(422, f"{name} has to be a string of 1 to 249 characters")
+    return value
+
+
+def _parse_integer(given: Mapping[str, Any], name: str, high: int) -> int:
+    value = given.get(name)
+    if type(value) is not int or not 0 <= value <= high:
+        raise HttpError(422, f"{name} has to be an integer from 0 on")
+    return value

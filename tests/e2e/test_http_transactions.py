@@ -1,0 +1,159 @@
+"""Tests of `POST /tiered/v1/transactions`: all records and offsets of one request, or none, at any broker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.http_cluster import HttpCluster
+from tests.e2e.http_cluster import run as run_cluster
+from tests.e2e.http_site import HttpBroker, HttpReply
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.transactions.body import parse_body
+
+PATH = "/tiered/v1/transactions"
+
+
+def record(topic: str, partition: int, value: str) -> dict[str, Any]:
+    return {"topic_name": topic, "partition_id": partition, "value": {"type": "STRING", "data": value}}
+
+
+async def commit(where: HttpBroker, records: list[dict[str, Any]], **more: Any) -> HttpReply:
+    return await where.ask("POST", PATH, {"records": records, **more})
+
+
+async def values(where: HttpBroker, topic: str, partition: int, count: int) -> list[str]:
+    """Returns the committed values once there are `count`; the markers follow the reply to a transaction."""
+    path, at = f"/topics/{topic}/partitions/{partition}/records?timeout=30000", 0
+    found: list[str] = []
+    while len(found) < count:
+        reply = (await where.get(f"{path}&offset={at}")).json
+        found += [row["value"] for row in reply["records"]]
+        at = reply["next_offset"]
+    return found
+
+
+async def group_offset(where: HttpBroker, group: str) -> int:
+    """Returns the committed offset of partition 0 of topic `a`."""
+    reply = await where.get(f"{where.cluster}/consumer-groups/{group}/lags/a/partitions/0")
+    return reply.json["current_offset"] if reply.status == 200 else -1
+
+
+def test_any_broker_writes_several_partitions_in_one_transaction(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [1, 2], [2, 3])
+        await three.create("b", [3, 1])
+        for n, broker in three.brokers.items():
+            rows = [record("a", 0, f"x{n}"), record("b", 0, f"y{n}"), record("a", 1, f"z{n}"), record("a", 0, f"w{n}")]
+            reply = await commit(broker, rows)
+            assert reply.status == 200, reply
+            places = [(each["topic_name"], each["partition_id"]) for each in reply.json["records"]]
+            assert places == [("a", 0), ("b", 0), ("a", 1), ("a", 0)]
+            for each, row in zip(reply.json["records"], rows, strict=True):
+                path = f"/topics/{each['topic_name']}/partitions/{each['partition_id']}/records?timeout=30000"
+                found = (await three[1].get(f"{path}&offset={each['offset']}&max_bytes=1")).json["records"]
+                assert [got["value"] for got in found if got["offset"] == each["offset"]] == [row["value"]["data"]]
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_records_and_offsets_of_a_group_are_committed_together(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [1, 2])
+        await three.create("b", [2, 3])
+        offsets = [{"topic_name": "a", "partition_id": 0, "offset": 7, "metadata": "m"}]
+        group = {"consumer_group_id": "g", "offsets": offsets}
+        reply = await commit(three[3], [record("b", 0, "out")], consumer_group=group)
+        assert reply.status == 200, reply
+        assert reply.json["offsets"] == [{"topic_name": "a", "partition_id": 0, "offset": 7}]
+        assert await values(three[1], "b", 0, 1) == ["out"]
+        while await group_offset(three[1], "g") != 7:
+            await asyncio.sleep(0)
+        only = await commit(three[1], [], consumer_group={**group, "offsets": [{**offsets[0], "offset": 9}]})
+        assert (only.status, only.json["records"]) == (200, [])
+        while await group_offset(three[1], "g") != 9:
+            await asyncio.sleep(0)
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_requests_at_once_are_each_whole(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [1, 2], [2, 3], [3, 1])
+        requests = [
+            commit(three[1 + n % 3], [record("a", partition, f"{n}") for partition in range(3)]) for n in range(30)
+        ]
+        assert {reply.status for reply in await asyncio.gather(*requests)} == {200}
+        for partition in range(3):
+            assert sorted(await values(three[1], "a", partition, 30), key=int) == [f"{n}" for n in range(30)]
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_transaction_outlives_the_loss_of_a_broker(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [2, 1], [3, 1])
+        assert (await commit(three[1], [record("a", 0, "0"), record("a", 1, "0")])).status == 200
+        lost = asyncio.create_task(three.end(2))
+        replies = [await commit(three[1], [record("a", 0, f"{n}"), record("a", 1, f"{n}")]) for n in range(1, 4)]
+        await lost
+        written = ["0", *(f"{n}" for n, reply in enumerate(replies, 1) if reply.status == 200)]
+        assert len(written) > 1, replies
+        for partition in range(2):
+            assert await values(three[1], "a", partition, len(written)) == written
+
+    run_cluster(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ({}, 422, "neither records nor offsets"),
+        ({"record": []}, 422, "the body has no field 'record'"),
+        ({"records": {}}, 422, "records has to be an array"),
+        ({"records": [1]}, 422, r"records\[0\]: a record has to be an object"),
+        ({"records": [{"value": {"type": "STRING", "data": "x"}}]}, 422, r"records\[0\]: topic_name has to be"),
+        ({"records": [{**record("t", 0, "x"), "offset": 1}]}, 422, "has no field 'offset'"),
+        (
+            {"records": [{**record("t", 0, "x"), "value": {"type": "AVRO", "data": 1}}]},
+            42206,
+            r"records\[0\]: value.type",
+        ),
+        ({"records": [record("t", 0, "x")] * 10_001}, 413, "more than 10000"),
+        ({"consumer_group": {"consumer_group_id": "g", "offsets": []}}, 422, "neither records nor offsets"),
+        ({"consumer_group": {"offsets": []}}, 422, "consumer_group_id has to be"),
+        ({"consumer_group": {"consumer_group_id": "g", "offsets": [{"topic_name": "t"}]}}, 422, "partition_id has to"),
+        (
+            {
+                "consumer_group": {
+                    "consumer_group_id": "g",
+                    "offsets": [{"topic_name": "t", "partition_id": 0, "offset": n} for n in range(2)],
+                }
+            },
+            422,
+            "t-0 has two offsets",
+        ),
+    ],
+)
+def test_invalid_body_is_refused_with_its_place(body: dict[str, Any], code: int, words: str) -> None:
+    with pytest.raises(HttpError, match=words) as refused:
+        parse_body(body, 0)
+    assert refused.value.error_code == code
+
+
+def test_unknown_topics_and_partitions_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [1, 2])
+        none = await commit(three[1], [record("a", 0, "x"), record("none", 0, "x")])
+        assert (none.status, none.json["error_code"]) == (404, 40401)
+        beyond = await commit(three[1], [record("a", 0, "x"), record("a", 9, "x")])
+        assert (beyond.status, beyond.json["error_code"]) == (404, 40402)
+        internal = await commit(three[1], [record("__consumer_offsets", 0, "x")])
+        assert internal.status in (400, 404), internal
+        state = await three[1].get("/tiered/v1/topics/a/partitions/0")
+        assert state.json["high_watermark"] == 0
+
+    run_cluster(tmp_path, scenario)
