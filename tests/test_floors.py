@@ -45,10 +45,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Imports (module, imported module) against a `May import` line, each with its reason. An untied one has to go."""
 
 
-CIRCLES: dict[str, tuple[str, str]] = {}
-"""Circles of imports that are left: one module of each, the prefix of all its modules, and what ties them."""
-
-
 class PackageMap(NamedTuple):
     """The docstring of a package. `part_of` is another package whose law it shares, "" for none."""
 
@@ -209,14 +205,8 @@ def circles() -> list[set[str]]:
 def test_modules_form_no_circle() -> None:
     """In a circle of modules none can be read, tested or changed without all others. Types are no excuse: a protocol
     says what a module needs of a module above it."""
-    found = circles()
-    for circle in found:
-        known = [CIRCLES[name][0] for name in sorted(circle) if name in CIRCLES]
-        assert len(known) == 1, f"imports form a circle: {sorted(circle)}"
-        strange = sorted(name for name in circle if not name.startswith(known[0]))
-        assert not strange, f"a circle has grown by {strange}"
-    needed = set[str]().union(*found)
-    assert set(CIRCLES) <= needed, "CIRCLES names a circle that is gone: take it out"
+    found = [sorted(ring) for ring in circles()]
+    assert not found, f"imports form circles: {found}"
 
 
 @pytest.mark.parametrize("module", pure_files())
