@@ -22,8 +22,9 @@ from tiered.coordinator import snapshot
 from tiered.errors import Corrupt, Refused
 from tiered.groups import records as group_records
 from tiered.hot import checkpoints, clean_shutdown, index
+from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_index
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producer_state import ProducerStates, decode_aborted_txns
+from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
 from tiered.records.native import crc32c, walk
@@ -159,6 +160,13 @@ def check_producers(data: bytes) -> None:
     ProducerStates.from_snapshot(data, 100).get(7)
 
 
+def check_aborted_txns(data: bytes) -> None:
+    """Checks that a search in any bytes is defined, and that an accepted transaction index is found as a whole."""
+    find_in_index(data, 100, 200)
+    entries = decode_aborted_txns(data, begin=0, end=MAX_OFFSET, where="x")
+    assert find_in_index(data, 0, MAX_OFFSET).aborted == entries
+
+
 def check_group_records(data: bytes) -> None:
     """Keys and values of `__consumer_offsets`."""
     for read in (group_records.read_key, group_records.read_offset, group_records.read_group):
@@ -194,7 +202,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "metadata": (checkpoints.parse_metadata, checkpoints.is_torn_metadata),
     **dict.fromkeys(("index", "timeindex", "activeindex", "activetimeindex"), (check_indexes,)),
     "snapshot": (check_producers,),
-    "aborted": (decode_aborted_txns,),
+    "aborted": (check_aborted_txns,),
     "left": (clean_shutdown.parse,),
     "footer": (lambda data: parse_footer(PID, data, 5000 + len(data), where="x"),),
     "manifest": (

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from tiered.cold.layout import SectionKind, SegmentFacts, build_trailer, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
+from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.checkpoints import encode_lineage
-from tiered.hot.producer_state import AbortedTxn, ProducerStates
+from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicCreated, TopicDeleted
 from tiered.metadata.log_writer import MetadataLog

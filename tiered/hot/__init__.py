@@ -14,6 +14,8 @@ May import: config, records
 ~ segment_index         look-ups in segments by offset, size and time, with indexes checked by CRC
 ~ segment_view          closed segments, and the data that is uploaded with each
 ~ segment_deletion      deletion of the oldest segments: renamed at once, deleted after a delay
+  aborted_txns          entries of transaction indexes, and the search in them
+~ transaction_index     aborted transactions of a log, by the segment that has their marker
   index                 offset index and time index as bytes in Kafka's formats
 ~ time_lookup           the first record at or after a timestamp
   retention             decision on segments to drop from local disk or for good

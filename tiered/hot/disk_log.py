@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot import checkpoints, recovery, truncation
+from tiered.hot.aborted_txns import list_for_readers
 from tiered.hot.clean_shutdown import CleanLogEntry, is_small
 from tiered.hot.flush import GroupFlush
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
@@ -243,6 +244,8 @@ class DiskLog:
 
     def make_clean_entry(self, leader_epoch: int, has_cold_segments: bool) -> CleanLogEntry | None:
         """Returns the entry that describes this log once it is closed, or None if the log is too large for one."""
+        if self._writer.txn_index.bases:
+            return None
         if not is_small(self.segment_count, len(self.producers), self._writer.builder):
             return None
         return CleanLogEntry.of(
@@ -441,6 +444,18 @@ class DiskLog:
         if offset >= limit:
             return None
         return self._reader.read(offset, max_bytes, limit)
+
+    def read_committed(
+        self, offset: int, max_bytes: int, *, end_offset: int
+    ) -> tuple[FileSlice | None, tuple[tuple[int, int], ...]]:
+        """Like `read`, with the aborted transactions of the returned records: (producer id, first offset), sorted by
+        offset. `end_offset` is the last stable offset or below. Raises `Corrupt` if the transaction index is damaged
+        beyond repair."""
+        found = self.read(offset, max_bytes, end_offset=end_offset)
+        if found is None or not self._writer.txn_index.bases:
+            return found, ()
+        aborted = self._writer.txn_index.find(self._writer.segments, offset, self._reader.next_offset)
+        return found, list_for_readers(aborted)
 
     def find_batch_by_time(self, timestamp: int, offset: int, headers: HeaderBudget) -> CandidateBatch | None:
         """Returns the first batch that ends at or after `offset` and whose header names a timestamp of at least

@@ -73,6 +73,8 @@ class GroupFlush:
         end = unsynced.lowest_end = writer.end_offset
         if whole:
             writer.write_indexes()
+        else:
+            writer.write_txn_index()
         active, synced = writer.active, self._copy_active()
         since = min(unsynced.checkpointed_to, unsynced.flushed_offset) if whole else unsynced.flushed_offset
         for segment in list(writer.segments):
@@ -101,6 +103,8 @@ class GroupFlush:
             builder.max_timestamp,
             builder.max_timestamp_offset,
             IndexChecksums.of(builder.offsets, builder.times),
+            active.txn_index_bytes,
+            active.txn_index_crc,
         )
 
     def _paths_to_sync(self, segment: Segment, *, with_indexes: bool) -> Iterator[str]:

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Unavailable
 from tiered.hot import checkpoints, recovery
+from tiered.hot.aborted_txns import ENTRY_BYTES, MAX_OFFSET, decode_aborted_txns, encode_aborted_txns
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.index import IndexBuilder, lookup_offset
 from tiered.hot.leader_epochs import LeaderEpochs
-from tiered.hot.producer_recovery import load_producers
+from tiered.hot.producer_recovery import AbortedBySegment, load_producers, replay_aborted_txns
 from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import SegmentFiles
-from tiered.hot.segments import IndexChecksums, Segment, parse_lines
+from tiered.hot.segments import UNKNOWN_BYTES, IndexChecksums, Segment, parse_lines
+from tiered.hot.transaction_index import SUFFIX, write_index
 from tiered.ids import NO_EPOCH
 from tiered.records.batch import decode_header
 from tiered.records.model import HEADER_BYTES
+from tiered.records.native import crc32c
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +133,18 @@ class LogLoader:
         for offset in listing.snapshots:
             if offset > end:
                 self._files.remove(self._files.path(offset, ".snapshot"))
-        producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end, self._producers_max)
+        aborted: AbortedBySegment = {}
+        producers, snapshot_at = load_producers(
+            self._files, segments, listing.snapshots, end, self._producers_max,
+            trusted_to=self._trusted_to, aborted=aborted,
+        )  # fmt: skip
+        for segment in segments:
+            line = checkpointed.get(segment.base_offset)
+            is_listed = segment.base_offset in listing.txn_indexes
+            if segment.next_offset > snapshot_at or segment is segments[-1]:
+                self._load_txn_index(segments, segment, is_listed, line, snapshot_at, aborted)
+            elif is_listed and not segment.txn_index_bytes:
+                segment.txn_index_bytes = UNKNOWN_BYTES
         return LoadedLog(
             segments, builder, self._index_file_sizes, epochs, producers, snapshot_at, self._truncated_bytes
         )
@@ -225,8 +239,9 @@ class LogLoader:
         created = checkpointed.created_ms if checkpointed is not None else self._guess_created_ms(builder)
         index_checksums = IndexChecksums.of(builder.offsets, builder.times)
         return Segment(
-            base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset, index_checksums
-        )
+            base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset, index_checksums,
+            UNKNOWN_BYTES,
+        )  # fmt: skip
 
     def _recover_segment(
         self, base: int, checkpointed: Segment | None, epochs: LeaderEpochs
@@ -315,6 +330,43 @@ class LogLoader:
             path = self._files.path(base, suffix)
             if self._files.read(path) != bytes(data):
                 self._files.replace(path, bytes(data))
+
+    def _load_txn_index(
+        self,
+        segments: list[Segment],
+        segment: Segment,
+        is_listed: bool,
+        line: Segment | None,
+        replayed_from: int,
+        aborted: AbortedBySegment,
+    ) -> None:
+        """Corrects the transaction index of a segment of which all batches from `replayed_from` on were replayed.
+
+        A crash can leave half an entry, entries above the log end, and too few entries above the flushed offset, from
+        which on the log is replayed. `line` is the segment's line in the checkpoint.
+        """
+        path, replayed = self._files.path(segment.base_offset, SUFFIX), aborted.get(segment.base_offset, [])
+        is_proved = line is not None and line.txn_index_bytes >= 0 and line.next_offset <= segment.next_offset
+        proved_bytes, proved_crc = (line.txn_index_bytes, line.txn_index_crc) if line and is_proved else (0, 0)
+        if not is_listed and not replayed and not proved_bytes:
+            segment.txn_index_bytes = segment.txn_index_crc = 0
+            return
+        data = (self._files.read(path) if is_listed else None) or b""
+        try:
+            whole = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
+            entries = decode_aborted_txns(whole, begin=segment.base_offset, end=MAX_OFFSET, where=path)
+            known_to = min(max(replayed_from, segment.base_offset), segment.next_offset)
+            entries = [entry for entry in entries if entry.last_offset < known_to] + replayed
+            encoded = encode_aborted_txns(entries)
+            if len(encoded) < proved_bytes or crc32c(encoded[:proved_bytes]) != proved_crc:
+                raise Corrupt("transaction index is not as it was synced", where=path)
+        except Corrupt as error:
+            log.warning("transaction index is rebuilt from the log error=%s", error)
+            entries = replay_aborted_txns(self._files, segments, segment, self._producers_max)
+            encoded = encode_aborted_txns(entries)
+        if encoded != data:
+            write_index(self._files, segment, entries)
+        segment.txn_index_bytes, segment.txn_index_crc = len(encoded), crc32c(encoded)
 
     def _delete_segments(self, bases: tuple[int, ...]) -> None:
         """Deletes the segments after a torn one: nobody was promised their offsets."""

@@ -20,7 +20,7 @@ _NO_READ = (-1, -1, -1, 0, 0)
 class LogReader:
     """The look-up from offsets to bytes. Code that removes segments calls `clear_hints`."""
 
-    __slots__ = ("_files", "_hints", "_index", "_last_read", "_writer")
+    __slots__ = ("_files", "_hints", "_index", "_last_read", "_writer", "next_offset")
 
     def __init__(self, writer: LogWriter, index: SegmentIndex, files: SegmentFiles) -> None:
         self._writer = writer
@@ -31,6 +31,8 @@ class LogReader:
         self._last_read = _NO_READ
         """Offset and limit of the last read that reached its limit; then base offset, position and size of its
         slice."""
+        self.next_offset = 0
+        """Offset after the records that the last `read` returned."""
 
     def clear_hints(self) -> None:
         """Clears the cache before segments are truncated or dropped."""
@@ -50,6 +52,7 @@ class LogReader:
         """Returns whole batches from the one that holds `offset`, which is below `limit`. See `DiskLog.read`."""
         last_offset, last_limit, base, position, size = self._last_read
         if offset == last_offset and limit == last_limit and size <= max_bytes:
+            self.next_offset = limit
             return FileSlice(self._files.log_file(base), position, size)
         hint = self._hints.get(offset)
         if hint is not None and offset < hint[0].next_offset:
@@ -69,6 +72,7 @@ class LogReader:
         if len(self._hints) >= HINTS_MAX:
             self._hints.clear()
         self._hints[next_offset] = (segment, end)
+        self.next_offset = next_offset
         if next_offset == limit:
             self._last_read = (offset, limit, segment.base_offset, position, end - position)
         return FileSlice(self._files.log_file(segment.base_offset), position, end - position)

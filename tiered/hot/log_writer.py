@@ -20,6 +20,7 @@ from tiered.hot.recovery import classify_files
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
 from tiered.hot.segments import IndexChecksums, Segment, encode_line, encode_lines, must_roll
+from tiered.hot.transaction_index import INDEX_BYTES_MAX, TransactionIndex
 from tiered.ports import Clock, File
 from tiered.records.model import CONTROL, WalkedBatch
 
@@ -98,6 +99,7 @@ class LogWriter:
         "producer_limits",
         "producers",
         "segments",
+        "txn_index",
         "unconfirmed_topic_id",
         "unsynced",
     )
@@ -130,6 +132,7 @@ class LogWriter:
         """Below this size of the active segment an append needs only a write and an index entry..."""
         self._fast_config: TopicConfig | None = None
         """... under these settings."""
+        self.txn_index = TransactionIndex(files, opened.segments, producer_limits.per_partition)
         self.set_active_segment(opened.builder, opened.index_file_sizes, opened.snapshot_offset)
 
     def set_active_segment(
@@ -146,6 +149,7 @@ class LogWriter:
         self._fast_below = 0
         base = self.active.base_offset
         self.index.set_active(base, builder)
+        self.txn_index.set_active(self.active)
         self._offsets_written, self._times_written = index_file_sizes
         self._index_due = self.active.size + INDEX_WRITE_BYTES
         walked_from = lookup_offset(builder.offsets, snapshot_offset - base)[1] if snapshot_offset > base else 0
@@ -179,8 +183,10 @@ class LogWriter:
         written."""
         self._confirm_owner()
         active = self.active
-        if must_roll(active, len(data), batches[-1].last_offset, config) or self.builder.is_full(
-            config.segment_index_bytes
+        if (
+            must_roll(active, len(data), batches[-1].last_offset, config)
+            or self.builder.is_full(config.segment_index_bytes)
+            or active.txn_index_bytes >= INDEX_BYTES_MAX
         ):
             self.roll(config.index_interval_bytes)
             active = self.active
@@ -230,12 +236,15 @@ class LogWriter:
     def is_behind(self) -> bool:
         """True if indexes or producer snapshot on disk are further behind the log than a start should have to
         repeat."""
-        return self.active.size >= self._index_due or self.active.size >= self._snapshot_due
+        size = self.active.size
+        return size >= self._index_due or size >= self._snapshot_due or self.txn_index.unwritten != b""
 
     def catch_up(self) -> None:
+        self.write_txn_index()
         if self.active.size >= self._snapshot_due:
             self.take_snapshot()
-        self.write_indexes()
+        if self.active.size >= self._index_due:
+            self.write_indexes()
 
     def roll(self, interval: int) -> None:
         """Closes the active segment and starts the next one."""
@@ -265,13 +274,13 @@ class LogWriter:
             batch, memoryview(data)[batch.position : batch.position + batch.size], now_ms
         )
         if aborted is not None:
-            self._index_file(".txnindex").append([aborted.encode()])
-            self.unsynced.directory_changed = True
+            self.txn_index.add(self.active, aborted)
 
     # -- beside the log -----------------------------------------------------------------------------------------------
 
     def write_indexes(self) -> None:
         """Writes leader epochs and index entries up to the log end."""
+        self.write_txn_index()
         if self._epochs_due:
             self.save_epochs()
         times, offsets = self.builder.times, self.builder.offsets
@@ -281,12 +290,22 @@ class LogWriter:
             self._offsets_written = self._index_file(".index").append([bytes(offsets[self._offsets_written :])])
         self._index_due = self.active.size + INDEX_WRITE_BYTES
 
+    def write_txn_index(self) -> None:
+        """Writes the new entries of the transaction index. The next flush of any kind makes them durable: a start after
+        a power cut takes the entries of markers below the flushed offset from the file."""
+        if self.txn_index.unwritten:
+            self.txn_index.write(self.active)
+            self.unsynced.note_replaced(f"{self.active.base_offset:020d}.txnindex")
+            self.unsynced.directory_changed = True
+
     def take_snapshot(self) -> None:
         """Writes a producer snapshot at the log end, and deletes older snapshots that are not at the base of a segment.
+        All entries of the transaction index are written before: a start replays only what follows the snapshot.
 
         A snapshot at a base offset stays. It may be the only state of producers from before the log start. It may also
         be durable while the new one is not yet.
         """
+        self.write_txn_index()
         end = self.end_offset
         if not self._is_snapshotted(end):
             self.files.replace(self.files.path(end, ".snapshot"), self.producers.encode_snapshot())

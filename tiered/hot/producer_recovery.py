@@ -6,30 +6,43 @@ import logging
 from collections.abc import Sequence
 
 from tiered.errors import Corrupt
+from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.index import lookup_offset, lookup_position, valid_offset_bytes
-from tiered.hot.producer_state import BATCHES_RETAINED, ProducerLimits, ProducerStates, decode_aborted_txns
-from tiered.hot.recovery import usable_snapshots
+from tiered.hot.producer_state import BATCHES_RETAINED, ProducerLimits, ProducerStates
+from tiered.hot.recovery import WHOLE_LOG, classify_files, usable_snapshots
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment, find_segment_number
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
 
 log = logging.getLogger(__name__)
 
-_SPECIAL = CONTROL | TRANSACTIONAL
 RESTORE_BYTES = 1 << 20
 """Bytes of log before a snapshot that are read to restore older batches: a snapshot has only the last batch of a
 producer."""
 
 
+AbortedBySegment = dict[int, list[AbortedTxn]]
+"""Aborted transactions by the base offset of the segment that has their marker."""
+
+
 def load_producers(
-    files: SegmentFiles, segments: Sequence[Segment], snapshots: Sequence[int], end: int, producers_max: int
+    files: SegmentFiles,
+    segments: Sequence[Segment],
+    snapshots: Sequence[int],
+    end: int,
+    producers_max: int,
+    *,
+    trusted_to: int = WHOLE_LOG,
+    aborted: AbortedBySegment | None = None,
 ) -> tuple[ProducerStates, int]:
     """Returns (producer state at `end`, offset of the snapshot used; without one, the base offset of the log).
 
-    Invalid snapshots are deleted. If there are more than `producers_max` producers, those that wrote last are kept.
+    Invalid snapshots are deleted. Those above `trusted_to` are not used, except at the base offset of the log. If there
+    are more than `producers_max` producers, those that wrote last are kept. Transactions that are aborted at or above
+    the returned offset are added to `aborted`.
     """
     start, limits = segments[0].base_offset, ProducerLimits(producers_max)
-    for offset in usable_snapshots(snapshots, start, end):
+    for offset in usable_snapshots(snapshots, start, min(end, max(trusted_to, start))):
         path = files.path(offset, ".snapshot")
         try:
             states = ProducerStates.from_snapshot(files.read(path) or b"", offset, limits, where=path)
@@ -44,9 +57,27 @@ def load_producers(
         states, offset = ProducerStates(start, limits), start
     for segment in segments[max(find_segment_number(segments, offset), 0) :]:
         if segment.base_offset < end and segment.next_offset > offset:
-            _replay_segment(files, states, segment, offset, end)
+            found = _replay_segment(files, states, segment, offset, end)
+            if aborted is not None and found:
+                aborted[segment.base_offset] = found
     states.end_offset = end
     return states, offset
+
+
+def replay_aborted_txns(
+    files: SegmentFiles, segments: Sequence[Segment], segment: Segment, producers_max: int
+) -> list[AbortedTxn]:
+    """Returns the aborted transactions whose marker is in `segment`, from its batches and the producer state at its
+    begin. Raises `Corrupt` if the segment cannot be read to its end."""
+    snapshots = classify_files(files.disk.list(files.directory)).snapshots
+    begin = segment.base_offset
+    states = load_producers(files, segments, snapshots, begin, producers_max)[0]
+    states.end_offset = begin
+    found = _replay_segment(files, states, segment, begin, segment.next_offset)
+    if states.end_offset != segment.next_offset:
+        where = files.path(begin, ".log")
+        raise Corrupt(f"batches from offset {states.end_offset} on cannot be read", where=where)
+    return found
 
 
 def read_offset_index(files: SegmentFiles, segment: Segment) -> bytes:
@@ -55,24 +86,32 @@ def read_offset_index(files: SegmentFiles, segment: Segment) -> bytes:
     return data[: valid_offset_bytes(data, segment.size)]
 
 
-def _replay_segment(files: SegmentFiles, states: ProducerStates, segment: Segment, start: int, end: int) -> None:
+def _replay_segment(
+    files: SegmentFiles, states: ProducerStates, segment: Segment, start: int, end: int
+) -> list[AbortedTxn]:
+    """Applies the batches of one segment in `[start, end)`. Returns the transactions that they abort."""
+    aborted: list[AbortedTxn] = []
     position = 0
     if start > segment.base_offset:
         position = lookup_offset(read_offset_index(files, segment), start - segment.base_offset)[1]
+    next_offset = start
     for batches in files.walk_batch_lists(segment.base_offset, position, check_crc=False):
         recent: dict[int, list[WalkedBatch]] = {}
         for batch in batches:
             if batch.position >= segment.size or batch.base_offset >= end:
                 break
+            next_offset = batch.last_offset + 1
             if batch.producer_id < 0 or batch.base_offset < start:
                 continue
-            if batch.attributes & _SPECIAL:
+            if batch.attributes & CONTROL or (
+                batch.attributes & TRANSACTIONAL and not states.has_ongoing_txn(batch.producer_id, batch.producer_epoch)
+            ):
                 for one in recent.pop(batch.producer_id, ())[-BATCHES_RETAINED:]:
                     states.apply(one)
-                if batch.attributes & CONTROL:
-                    _end_transaction(files, states, segment, batch)
-                else:
+                if not batch.attributes & CONTROL:
                     states.apply(batch)
+                elif (ended := _end_transaction(files, states, segment, batch)) is not None:
+                    aborted.append(ended)
             elif batch.producer_id in recent:
                 recent[batch.producer_id].append(batch)
             else:
@@ -81,18 +120,25 @@ def _replay_segment(files: SegmentFiles, states: ProducerStates, segment: Segmen
             # Only the last batches of a producer are retained, so earlier ones need not be applied.
             for one in written[-BATCHES_RETAINED:]:
                 states.apply(one)
+    states.end_offset = next_offset
+    return aborted
+
+
+def _end_transaction(
+    files: SegmentFiles, states: ProducerStates, segment: Segment, marker: WalkedBatch
+) -> AbortedTxn | None:
+    """Applies a marker. A marker that cannot be read ends nothing: nobody gets the records of its transaction."""
+    data = files.log_file(segment.base_offset).pread(marker.position, marker.size)
+    try:
+        return states.end_transaction(marker, data)
+    except Corrupt as error:
+        where = files.path(segment.base_offset, ".log")
+        log.error("marker cannot be read, its transaction stays open file=%s error=%s", where, error)
+        return None
 
 
 def _last_offset(written: list[WalkedBatch]) -> int:
     return written[-1].last_offset
-
-
-def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segment, marker: WalkedBatch) -> None:
-    aborted = states.end_transaction(marker, files.log_file(segment.base_offset).pread(marker.position, marker.size))
-    if aborted is not None:
-        file = files.open(files.path(segment.base_offset, ".txnindex"), create=True)
-        if aborted not in decode_aborted_txns(file.pread(0, file.size())):
-            file.append([aborted.encode()])
 
 
 def _restore_batches(files: SegmentFiles, states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:

@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused, check_invariant
+from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
 from tiered.ports import Buffer
 from tiered.records.marker import TransactionMarker, decode_marker
@@ -39,7 +40,6 @@ TOTAL = "tiered.producer.ids.max"
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
-_ABORTED = struct.Struct(">hqqqq")
 _VERSION = 1
 _LAST_OFFSET = itemgetter(3)
 """Sort key of snapshot entries."""
@@ -53,29 +53,6 @@ class BatchMetadata(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp: int
-
-
-class AbortedTxn(NamedTuple):
-    """One aborted transaction, as an entry of Kafka's `.txnindex` (34 bytes)."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-    def encode(self) -> bytes:
-        return _ABORTED.pack(0, *self)
-
-
-def decode_aborted_txns(data: Buffer) -> list[AbortedTxn]:
-    """Returns all whole entries of a `.txnindex`, up to the first of an unknown version."""
-    out = []
-    whole = len(data) // _ABORTED.size * _ABORTED.size
-    for version, *fields in _ABORTED.iter_unpack(memoryview(data)[:whole]):
-        if version != 0:
-            break
-        out.append(AbortedTxn(*fields))
-    return out
 
 
 @dataclass(slots=True)

@@ -37,11 +37,13 @@ _INDEXES = (".index", ".timeindex", ".txnindex")
 
 @dataclass(frozen=True, slots=True)
 class DirectoryListing:
-    """The files of a directory by kind. Offsets ascend. `leftovers` are files without a use."""
+    """The files of a directory by kind. Offsets ascend. `leftovers` are files without a use. `txn_indexes` are the base
+    offsets of segments that have a transaction index."""
 
     bases: tuple[int, ...]
     snapshots: tuple[int, ...]
     leftovers: tuple[str, ...]
+    txn_indexes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ def classify_files(names: Iterable[str]) -> DirectoryListing:
         elif number >= 0 and dot + kind in _INDEXES:
             indexes.append((name, number))
     leftovers += [name for name, number in indexes if number not in bases]
-    return DirectoryListing(tuple(sorted(bases)), tuple(sorted(snapshots)), tuple(leftovers))
+    txn_indexes = frozenset(number for name, number in indexes if name.endswith(".txnindex") and number in bases)
+    return DirectoryListing(tuple(sorted(bases)), tuple(sorted(snapshots)), tuple(leftovers), txn_indexes)
 
 
 def last_indexed_batch(

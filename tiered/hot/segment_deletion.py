@@ -40,6 +40,7 @@ class SegmentDeletion:
         while len(writer.segments) > 1 and writer.segments[0].next_offset <= offset:
             segment = writer.segments.pop(0)
             writer.index.unmap(segment.base_offset)
+            writer.txn_index.drop(segment.base_offset)
             for suffix in SUFFIXES:
                 path = files.path(segment.base_offset, suffix)
                 if files.disk.exists(path):

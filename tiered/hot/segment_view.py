@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
+from tiered.hot.aborted_txns import encode_aborted_txns
 from tiered.hot.index import rebase_indexes
 from tiered.hot.leader_epochs import Lineage
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.producer_recovery import load_producers
-from tiered.hot.producer_state import ProducerStates, decode_aborted_txns
+from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment
 from tiered.ports import FileSlice
@@ -50,7 +51,8 @@ class SegmentView:
 class LogSegmentData(NamedTuple):
     """The data that is uploaded with a segment: log, indexes, producer snapshot at its end, and its leader epochs.
 
-    Index entries are relative to `base_offset` and to the first byte of `log`.
+    Index entries are relative to `base_offset` and to the first byte of `log`. `txn_index` names every aborted
+    transaction that has records here, even if its marker is in a later segment: a cold segment is read by itself.
     """
 
     base_offset: int
@@ -74,14 +76,14 @@ def build_segment_data(writer: LogWriter, segment: Segment, from_offset: int | N
         first = next(files.walk_positions(segment.base_offset, position, segment.size)).base_offset
         offsets, times = rebase_indexes(offsets, times, first - segment.base_offset, position)
     end = segment.next_offset
-    aborted = decode_aborted_txns(files.read(files.path(segment.base_offset, ".txnindex")) or b"")
+    aborted = writer.txn_index.find(writer.segments, first, end)
     return LogSegmentData(
         first,
         end,
         FileSlice(files.log_file(segment.base_offset), position, segment.size - position),
         offsets,
         times,
-        b"".join(one.encode() for one in aborted if one.last_offset >= first),
+        encode_aborted_txns(aborted),
         _producer_snapshot_at(writer, end),
         writer.epochs.lineage_within(first, end),
     )

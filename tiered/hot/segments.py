@@ -17,6 +17,9 @@ from tiered.ports import Buffer
 from tiered.records.native import crc32c
 
 _BASE = attrgetter("base_offset")
+UNKNOWN_BYTES = -1
+_LINE_NUMBERS_BEFORE = 10
+"""Numbers in a line of a version that served no transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class Segment:
     """Offsets `[base_offset, next_offset)` in a log file of `size` bytes. Times in ms.
 
     `created_ms` is when the first batch came, by the broker's clock. Without `index_checksums` the indexes are rebuilt
-    on first use.
+    on first use. `txn_index_bytes` and `txn_index_crc` prove the transaction index in the same way; `UNKNOWN_BYTES` if
+    its content is not known.
     """
 
     base_offset: int
@@ -48,6 +52,8 @@ class Segment:
     max_timestamp: int = -1
     max_timestamp_offset: int = -1
     index_checksums: IndexChecksums | None = None
+    txn_index_bytes: int = 0
+    txn_index_crc: int = 0
 
 
 def find_segment_number(segments: Sequence[Segment], offset: int) -> int:
@@ -90,8 +96,8 @@ def must_roll(segment: Segment, more_bytes: int, last_offset: int, config: Topic
 
 
 def encode_line(segment: Segment) -> bytes:
-    """Encodes one line: six numbers of the segment, four of its index checksums (or -1), and a CRC over the text before
-    it."""
+    """Encodes one line: six numbers of the segment, four of its index checksums (or -1), two of its transaction index,
+    and a CRC over the text before it."""
     index_checksums = segment.index_checksums or IndexChecksums(-1, -1, -1, -1)
     numbers = (
         segment.base_offset,
@@ -104,6 +110,8 @@ def encode_line(segment: Segment) -> bytes:
         index_checksums.offsets_crc,
         index_checksums.times_bytes,
         index_checksums.times_crc,
+        segment.txn_index_bytes,
+        segment.txn_index_crc,
     )
     text = " ".join(map(str, numbers))
     return f"{text} {crc32c(text.encode())}\n".encode()
@@ -116,9 +124,12 @@ def parse_lines(data: bytes) -> dict[int, Segment]:
         text, _, crc = row.rpartition(b" ")
         if not text or crc != str(crc32c(text)).encode():
             continue
-        base, following, size, created, newest, newest_offset, *checksum_fields = map(int, text.split(b" "))
-        index_checksums = IndexChecksums(*checksum_fields) if checksum_fields[0] >= 0 else None
-        found[base] = Segment(base, following, size, created, newest, newest_offset, index_checksums)
+        numbers = list(map(int, text.split(b" ")))
+        if len(numbers) == _LINE_NUMBERS_BEFORE:
+            numbers += (0, 0)
+        base, following, size, created, newest, newest_offset, *checksum_fields, txn_bytes, txn_crc = numbers
+        checksums = IndexChecksums(*checksum_fields) if checksum_fields[0] >= 0 else None
+        found[base] = Segment(base, following, size, created, newest, newest_offset, checksums, txn_bytes, txn_crc)
     return found
 
 

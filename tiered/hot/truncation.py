@@ -1,7 +1,8 @@
 """Truncates the end of a log, or restarts it empty at an offset with a history from elsewhere.
 
-The order matters: the indexes are truncated before the log, and the log before the snapshots. After a crash in the
-middle an index has too few entries, and never one that points past the end.
+The order matters: the indexes are truncated before the log, and the log before the transaction index and the
+snapshots. After a crash in the middle an index has too few entries, and never one that points past the end. A
+transaction index has too many, which a start removes.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from tiered.hot.index import IndexBuilder
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.producer_recovery import load_producers
-from tiered.hot.producer_state import ProducerStates, decode_aborted_txns
-from tiered.hot.segment_files import SegmentFiles
+from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segments import Segment
 
 
@@ -28,8 +28,10 @@ def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> No
     writer.index.unmap(keep.base_offset)
     files.replace(files.path(keep.base_offset, ".index"), bytes(builder.offsets))
     files.replace(files.path(keep.base_offset, ".timeindex"), bytes(builder.times))
-    _truncate_aborted_txns(files, keep.base_offset, next_offset)
+    entries = writer.txn_index.list_entries(writer.segments, keep)
     files.log_file(keep.base_offset).truncate(position)
+    # Not earlier: a start removes entries above the log end, but takes entries below its snapshot for complete.
+    writer.txn_index.replace(keep, [entry for entry in entries if entry.last_offset < next_offset])
     keep.size, keep.next_offset, keep.index_checksums = position, next_offset, None
     keep.max_timestamp, keep.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
     writer.end_offset = next_offset
@@ -69,12 +71,6 @@ def truncate_fully(writer: LogWriter, offset: int, epochs: Lineage, producers: P
 
 def _remove_segment(writer: LogWriter, segment: Segment) -> None:
     writer.index.unmap(segment.base_offset)
+    writer.txn_index.drop(segment.base_offset)
     for suffix in (".index", ".timeindex", ".txnindex", ".log", ".snapshot"):
         writer.files.remove(writer.files.path(segment.base_offset, suffix))
-
-
-def _truncate_aborted_txns(files: SegmentFiles, base_offset: int, end: int) -> None:
-    path = files.path(base_offset, ".txnindex")
-    data = files.read(path)
-    if data is not None:
-        files.replace(path, b"".join(one.encode() for one in decode_aborted_txns(data) if one.last_offset < end))

@@ -1,8 +1,8 @@
 """Committed batches of one partition in the bucket: those of aborted transactions are left out.
 
-The transaction index of a segment has the aborted transactions whose marker lies in that segment. The records of such a
-transaction may lie in earlier segments. The producer snapshot of a segment names the transactions that are open at its
-end. Therefore a reader looks at later segments until every transaction that it has met is decided.
+The transaction index of a segment has the aborted transactions that have their marker or records in that segment. An
+index may lack those whose marker is in a later segment. The producer snapshot of a segment names the transactions that
+are open at its end. Therefore a reader looks at later segments until every transaction that it has met is decided.
 
 The reader compares each outcome with the marker in the log. An index that says otherwise is damage.
 """
@@ -17,7 +17,8 @@ from tiered.cold.layout import SegmentSections
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.stream import ColdBatches
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.producer_state import ProducerStates, decode_aborted_txns
+from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns
+from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
 from tiered.offline.bucket import Bucket
 from tiered.records.aborted import AbortedTransactions
@@ -111,7 +112,7 @@ class _TransactionOutcomes:
             sections = await self._bucket.reader.read_sections(entry)
             self._aborted.add(
                 (found.producer_id, found.first_offset)
-                for found in decode_aborted_txns(sections.txn_index)
+                for found in decode_aborted_txns(sections.txn_index, begin=0, end=MAX_OFFSET, where=entry.key)
                 if found.last_offset >= base_offset
             )
             undecided = _first_open_offset(sections, entry)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from tiered.errors import Code, Corrupt, Refused
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.purgatory import ProgressListener
-from tiered.replication.read_result import ReadResult
+from tiered.replication.read_result import AbortedTxns, ReadResult
 
 
 class FollowerReads:
@@ -40,9 +40,11 @@ class FollowerReads:
         """Returns the high watermark, the last stable offset and the log start offset, as far as this replica knows
         them."""
         replica = self._replica
-        committed, unstable = replica.high_watermark, replica.log.producers.first_unstable_offset
-        stable = committed if unstable is None or unstable > committed else unstable
-        return committed, stable, replica.log.start_offset
+        committed, start = replica.high_watermark, replica.log.start_offset
+        unstable, stable = replica.log.producers.first_unstable_offset, committed
+        if unstable is not None and unstable < committed:
+            stable = max(unstable, min(start, committed))
+        return committed, stable, start
 
     def is_at_end(self, offset: int) -> bool:
         """True if there is nothing to read at `offset` yet, but there may be soon."""
@@ -65,11 +67,17 @@ class FollowerReads:
             why = f"this replica of {replica.tp} has [{hot.local_start_offset}, {hot.end_offset}], not offset {offset}"
             raise Refused(Code.OFFSET_OUT_OF_RANGE, f"{why}: read from the leader")
         bound = stable if read_committed else committed
+        if offset >= bound:
+            return ReadResult(b"", committed, start, stable)
+        aborted: AbortedTxns = ()
         try:
-            data = hot.read(offset, max_bytes, end_offset=bound) if offset < bound else None
+            if read_committed:
+                data, aborted = hot.read_committed(offset, max_bytes, end_offset=bound)
+            else:
+                data = hot.read(offset, max_bytes, end_offset=bound)
         except Corrupt as error:
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)) from None
-        return ReadResult(data or b"", committed, start, stable)
+        return ReadResult(data or b"", committed, start, stable, aborted)
 
     def add_listener(self, listener: ProgressListener, index: int) -> None:
         """Registers a listener, like `LeaderReads.add_listener`."""

@@ -13,7 +13,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.purgatory import ProgressListener, ProgressListeners, Purgatory
-from tiered.replication.read_result import ReadResult
+from tiered.replication.read_result import AbortedTxns, ReadResult
 from tiered.replication.unified_log import UnifiedLog
 
 
@@ -190,20 +190,26 @@ class LeaderReads:
             return ReadResult(b"", committed, start, stable)
         if offset < hot.local_start_offset:
             return None
+        aborted: AbortedTxns = ()
         try:
-            data = hot.read(offset, max_bytes, end_offset=bound)
+            if read_committed:
+                data, aborted = hot.read_committed(offset, max_bytes, end_offset=bound)
+            else:
+                data = hot.read(offset, max_bytes, end_offset=bound)
         except Corrupt:
             if offset >= self.unified_log.cold_end_offset:
                 raise
             return None  # records of a damaged local file may be cold
-        return ReadResult(data or b"", committed, start, stable)
+        return ReadResult(data or b"", committed, start, stable, aborted)
 
     def offset_snapshot(self) -> tuple[int, int, int]:
         """Returns the high watermark, the last stable offset and the log start offset."""
         log, hot, committed = self.unified_log, self._hot, self.state.high_watermark
-        unstable = hot.producers.first_unstable_offset
-        stable = committed if unstable is None or unstable > committed else unstable
-        return committed, stable, hot.local_start_offset if log.manifest is None else log.log_start_offset
+        unstable, stable = hot.producers.first_unstable_offset, committed
+        start = hot.local_start_offset if log.manifest is None else log.log_start_offset
+        if unstable is not None and unstable < committed:
+            stable = max(unstable, min(start, committed))
+        return committed, stable, start
 
     def is_at_end(self, offset: int) -> bool:
         """True if this broker leads the partition and `offset` is the high watermark, so that `read_now` would return

@@ -164,8 +164,8 @@ class LeaderReplica:
 
     @property
     def last_stable_offset(self) -> int:
-        """All records below are committed and belong to no open transaction."""
-        return min(self.state.high_watermark, self.log.first_unstable_offset)
+        """All records below are committed and belong to no open transaction. Never below the log start offset."""
+        return self.reads.offset_snapshot()[1]
 
     @property
     def manifest(self) -> Manifest | None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.producer_state import IDLE_MS, AbortedTxn, ProducerLimits, ProducerStates, decode_aborted_txns
+from tiered.hot.aborted_txns import AbortedTxn
+from tiered.hot.producer_state import IDLE_MS, ProducerLimits, ProducerStates
 from tiered.hot.verification import UnverifiedProducer
 from tiered.records.batch import stamp
 from tiered.records.marker import TransactionMarker, encode_marker
@@ -177,7 +178,6 @@ def test_aborted_transaction_has_kafkas_index_entry() -> None:
     aborted = states.end_transaction(*marker(6, commit=False), NOW)
     assert aborted == AbortedTxn(producer_id=7, first_offset=4, last_offset=6, last_stable_offset=5)
     assert aborted is not None
-    assert decode_aborted_txns(aborted.encode() + b"torn") == [aborted]
     again = ProducerStates.from_snapshot(states.encode_snapshot(), 7)
     assert again.first_unstable_offset == 5
 

@@ -7,8 +7,8 @@ import asyncio
 import struct
 
 from tests.unit.hot.fixtures import DIRECTORY, NOW, batch, disk, open_log
+from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producer_state import AbortedTxn, decode_aborted_txns
 from tiered.records.batch import encode_batch
 
 
@@ -47,7 +47,8 @@ async def append_transactions(log: DiskLog) -> None:
 
 def read_aborted(log: DiskLog) -> list[AbortedTxn]:
     log.roll()
-    return decode_aborted_txns(log.segment_data(log.closed_segments()[0].base_offset).txn_index)
+    data = log.segment_data(log.closed_segments()[0].base_offset).txn_index
+    return decode_aborted_txns(data, begin=0, end=MAX_OFFSET, where="t-0")
 
 
 ABORTED = AbortedTxn(producer_id=2, first_offset=1, last_offset=4, last_stable_offset=3)
