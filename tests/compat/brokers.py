@@ -43,6 +43,10 @@ class CompatBroker(Protocol):
     name: str
     address: str
 
+    @property
+    def logs(self) -> Path:
+        """Returns the directory of its partitions."""
+
     def crash(self) -> None:
         """Sends SIGKILL and starts the broker again on the same directory and port."""
 
@@ -62,6 +66,10 @@ class TieredBroker:
         store = f"file://{self.directory / 'bucket'}"
         return ServeProcess(self.directory / "data", "--kafka", self.address, "--store", store, *settings)
 
+    @property
+    def logs(self) -> Path:
+        return self.directory / "data"
+
     def crash(self) -> None:
         self.served.stop(signal.SIGKILL)
         self.served = self._start()
@@ -79,6 +87,10 @@ class ApacheKafka:
         self.peer = Peer(QUICK | THEIRS)
         self.peer.start()
         self.address = self.peer.address
+
+    @property
+    def logs(self) -> Path:
+        return self.peer.logs
 
     def crash(self) -> None:
         self.peer.stop(signal.SIGKILL)

@@ -178,7 +178,7 @@ def test_end_of_a_partition_follows_the_isolation_level(
 
 
 @pytest.mark.parametrize("kind", kinds("transactions", few=True))
-def test_second_producer_of_an_id_fences_the_first_and_aborts_its_transaction(
+def test_second_producer_of_an_id_fences_the_first_and_aborts_for_it(
     kind: ClientKind, clients: Clients, admin: DriverClient, name: str
 ) -> None:
     admin.ask("create", topic=name)
@@ -250,7 +250,7 @@ def read_second(client: DriverClient, kind: ClientKind, group: str, place: Parti
 
 
 @pytest.mark.parametrize("kind", kinds("transactions", few=True, slow=("kafka-python",)))
-def test_offsets_of_a_transaction_are_committed_with_its_records_or_not_at_all(
+def test_offsets_of_a_transaction_are_committed_with_its_records_or_not(
     kind: ClientKind, clients: Clients, admin: DriverClient, name: str
 ) -> None:
     source, target = f"{name}-in", f"{name}-out"

@@ -1,0 +1,123 @@
+"""Tests of Kafka's own tools for transactions, as administrators run them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compat.brokers import CompatBroker
+from tests.compat.client import ClientError, ClientRecord, DriverClient
+from tests.compat.clients import ALL, KINDS
+from tests.compat.conftest import Clients
+from tests.peer.kafka import tool
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.usefixtures("transactions")]
+THOROUGH = pytest.mark.skipif(not ALL, reason="make compat runs it: a JVM for every step")
+Run = Callable[..., list[list[str]]]
+
+
+@pytest.fixture
+def run(broker: CompatBroker) -> Run:
+    """Runs the transactions tool; returns the words of each line."""
+
+    def one(*arguments: str) -> list[list[str]]:
+        said = tool("transactions", "--bootstrap-server", broker.address, *arguments)
+        return [line.split() for line in said.splitlines() if line.strip()]
+
+    return one
+
+
+@pytest.fixture
+def client(clients: Clients, admin: DriverClient, name: str) -> Iterator[DriverClient]:
+    """Yields a client with a transaction that is open on two partitions, in each from offset 2 on."""
+    admin.ask("create", topic=name, partitions=2)
+    client = clients(KINDS[0])
+    records = [ClientRecord(b"%d" % partition, partition=partition) for partition in range(2)]
+    client.ask("txn_init", producer=name)
+    for _ in range(2):
+        client.ask("txn_begin", producer=name)
+        client.send(name, records, producer=name)
+        if _ == 0:
+            client.ask("txn_commit", producer=name)
+    client.ask("open", group=name, isolation="read_committed")
+    yield client
+    client.ask("leave")
+
+
+def stable_ends(client: DriverClient, topic: str) -> list[int]:
+    """Returns the last stable offsets."""
+    return [end for _, _, _, end in client.ask("ends", partitions=[[topic, 0], [topic, 1]])]
+
+
+def test_open_transaction_is_described_and_forced_to_end(run: Run, client: DriverClient, name: str) -> None:
+    header, row = run("describe", "--transactional-id", name)
+    said = dict(zip(header, row, strict=True))
+    assert (said["TransactionalId"], said["TransactionState"]) == (name, "Ongoing")
+    assert (said["TransactionTimeoutMs"], set(said["TopicPartitions"].split(","))) == (
+        "60000",
+        {f"{name}-0", f"{name}-1"},
+    )
+    assert stable_ends(client, name) == [2, 2]
+    run("forceTerminateTransaction", "--transactionalId", name)
+    assert stable_ends(client, name) == [4, 4]
+    with pytest.raises(ClientError):
+        client.ask("txn_commit", producer=name)
+
+
+@THOROUGH
+def test_transactions_are_listed_with_their_state(run: Run, client: DriverClient, name: str) -> None:
+    header, *rows = run("list")
+    assert header == ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
+    assert [row[3] for row in rows if row[0] == name] == ["Ongoing"]
+    assert name not in [row[0] for row in run("list", "--duration-filter", "3600000")]
+    client.ask("txn_abort", producer=name)
+
+
+@THOROUGH
+def test_transaction_of_one_partition_is_aborted_by_its_start(run: Run, client: DriverClient, name: str) -> None:
+    place = ["--topic", name, "--partition", "0"]
+    header, row = run("describe-producers", *place)
+    assert dict(zip(header, row, strict=True))["CurrentTransactionStartOffset"] == "2"
+    assert dict(zip(header, row, strict=True))["LatestCoordinatorEpoch"] == "0"
+    (header,) = run("find-hanging", "--topic", name, "--max-transaction-timeout", "0")
+    assert header[:3] == ["Topic", "Partition", "ProducerId"]
+    run("abort", *place, "--start-offset", "2")
+    header, row = run("describe-producers", *place)
+    assert dict(zip(header, row, strict=True))["CurrentTransactionStartOffset"] == "None"
+    assert stable_ends(client, name) == [4, 2]
+    client.ask("txn_abort", producer=name)
+    assert stable_ends(client, name) == [5, 4]
+
+
+@THOROUGH
+def test_features_tool_shows_the_version_of_transactions(broker: CompatBroker) -> None:
+    said = tool("features", "--bootstrap-server", broker.address, "describe")
+    (line,) = [line.split() for line in said.splitlines() if "transaction.version" in line]
+    assert line[:8] == [
+        *("Feature:", "transaction.version", "SupportedMinVersion:", "0"),
+        *("SupportedMaxVersion:", "2", "FinalizedVersionLevel:", "2"),
+    ]
+
+
+@THOROUGH
+def test_dump_tool_reads_the_states_of_a_transaction(broker: CompatBroker, client: DriverClient, name: str) -> None:
+    client.ask("txn_commit", producer=name)
+    logs = sorted(broker.logs.glob("__transaction_state-*/*.log"))
+    states = [state for log in logs for state in dumped_states(log, name)]
+    # Two partitions are added at once or one after the other.
+    assert [state for state, _ in itertools.groupby(states)] == [0, 1, 2, 4, 1, 2, 4]
+
+
+def dumped_states(log: Path, name: str) -> list[int]:
+    """Returns the states of a transactional id in the order of the log, as the decoder of the tool shows them."""
+    found = []
+    for line in tool("dump-log", "--transaction-log-decoder", "--files", str(log)).splitlines():
+        if "key:" in line and " payload: " in line:
+            key, _, payload = line.partition(" key: ")[2].partition(" payload: ")
+            if json.loads(key)["data"]["transactionalId"] == name and payload != "<DELETE>":
+                found.append(json.loads(payload)["data"]["transactionStatus"])
+    return found
