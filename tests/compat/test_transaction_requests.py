@@ -230,9 +230,7 @@ def producer_states(wire: Wire, topic: str) -> list[ProducerState]:
 
 
 @VERSIONS
-def test_repeated_end_gets_the_same_answer_and_the_opposite_is_refused(
-    version: int, wire: Wire, topic: str
-) -> None:
+def test_repeated_end_gets_the_same_answer_and_the_opposite_is_refused(version: int, wire: Wire, topic: str) -> None:
     txn = TransactionalWire(wire, topic, version)
     assert txn.init() is Code.NONE
     for commit in (True, False):
