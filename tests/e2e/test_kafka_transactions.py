@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, run, wait_until
-from tests.e2e.transaction_calls import CLIENTS, TransactionalClient, Versions, read_decided
+from tests.e2e.kafka_site import KafkaBroker, RawClient, kafka_broker, produce, run, wait_until
+from tests.e2e.transaction_calls import (
+    CLIENTS,
+    JAVA_3_9,
+    JAVA_4_2,
+    TransactionalClient,
+    Versions,
+    read_decided,
+    transactional_batch,
+)
 from tiered.errors import Code
+from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+from tiered_api.kafka.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from tiered_api.kafka.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
-ONE_STATE_PARTITION = {"transaction_state_log_num_partitions": 2}
+FEATURE = "transaction.version"
+FEW_PARTITIONS = {"transaction_state_log_num_partitions": 2}
 BY_CLIENT = pytest.mark.parametrize("versions", CLIENTS.values(), ids=CLIENTS.keys())
 
 
-def run_transactions(directory: Path, scenario: object, **settings: object) -> None:
+def run_transactions(directory: Path, scenario: Callable[[KafkaBroker], Awaitable[None]], **settings: Any) -> None:
     """Runs a scenario on a broker with few partitions of `__transaction_state`."""
-    run(directory, scenario, **(ONE_STATE_PARTITION | settings))  # type: ignore[arg-type]
+    run(directory, scenario, **(FEW_PARTITIONS | settings))
 
 
 @BY_CLIENT
@@ -40,3 +80,374 @@ def test_transactions_over_several_partitions_commit_and_abort(tmp_path: Path, v
             assert values == [b"0-0", b"0-1", b"0-2", b"2-0", b"2-1", b"2-2"] and stable == 16
 
     run_transactions(tmp_path, scenario)
+
+
+@BY_CLIENT
+def test_next_producer_of_an_id_fences_the_one_before(tmp_path: Path, versions: Versions) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        zombie = TransactionalClient(await site.client(), versions=versions)
+        assert await zombie.init() is Code.NONE
+        assert await zombie.write(replica, b"lost") is Code.NONE
+        producer = TransactionalClient(await site.client(), versions=versions)
+        assert await producer.init() is Code.NONE
+        assert producer.producer_id == zombie.producer_id and producer.epoch > zombie.epoch
+        knows = versions.end >= 2
+        assert await zombie.end(True) is (Code.PRODUCER_FENCED if knows else Code.INVALID_PRODUCER_EPOCH)
+        if versions.add >= 0:
+            assert await zombie.add(replica) is (Code.PRODUCER_FENCED if knows else Code.INVALID_PRODUCER_EPOCH)
+        assert await zombie.send(replica, b"late") is Code.INVALID_PRODUCER_EPOCH
+        known = versions.init >= 3
+        if known:
+            refused = await zombie.init(zombie.producer_id, zombie.epoch)
+            assert refused is (Code.PRODUCER_FENCED if versions.init >= 4 else Code.INVALID_PRODUCER_EPOCH)
+        assert await producer.write(replica, b"kept") is Code.NONE
+        assert await producer.end(True) is Code.NONE
+        await wait_until(lambda: replica.log.end_offset == 4)
+        assert await read_decided(await site.client(), replica) == ([b"kept"], 4)
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_fenced_producer_gets_the_code_of_its_version_from_init(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        for _ in range(3):
+            assert await TransactionalClient(client).init() is Code.NONE
+        for version, code in ((3, Code.INVALID_PRODUCER_EPOCH), (4, Code.PRODUCER_FENCED), (5, Code.PRODUCER_FENCED)):
+            assert await TransactionalClient(client, versions=JAVA_4_2._replace(init=version)).init(0, 0) is code
+
+    run_transactions(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (InitProducerIdRequest("", 1_000), Code.INVALID_REQUEST),
+        (InitProducerIdRequest("t", 0), Code.INVALID_TRANSACTION_TIMEOUT),
+        (InitProducerIdRequest("t", -1), Code.INVALID_TRANSACTION_TIMEOUT),
+        (InitProducerIdRequest("t", 5_001), Code.INVALID_TRANSACTION_TIMEOUT),
+        (InitProducerIdRequest("t", 1_000, 5, -1), Code.INVALID_REQUEST),
+        (InitProducerIdRequest("t", 1_000, -1, 5), Code.INVALID_REQUEST),
+        (InitProducerIdRequest("t" * 4_097, 1_000), Code.INVALID_REQUEST),
+        (InitProducerIdRequest("é" * 2_049, 1_000), Code.INVALID_REQUEST),
+    ],
+    ids=lambda each: each.name if isinstance(each, Code) else "",
+)
+def test_bad_init_is_refused_and_leaves_nothing(tmp_path: Path, request_: InitProducerIdRequest, code: Code) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        got = await client.ask(request_, 5, InitProducerIdResponse)
+        assert (got.error_code, got.producer_id, got.producer_epoch) == (code.number, -1, -1)
+        listed = await client.ask(ListTransactionsRequest(), 0, ListTransactionsResponse)
+        assert (listed.error_code, listed.transaction_states) == (0, [])
+        assert await TransactionalClient(client).init(timeout_ms=5_000) is Code.NONE
+
+    run_transactions(tmp_path, scenario, transaction_max_timeout_ms=5_000)
+
+
+def test_producer_that_goes_on_after_an_error_gets_its_next_epoch(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        producer, other = TransactionalClient(client), TransactionalClient(client, "other")
+        assert await producer.init() is Code.NONE and await other.init() is Code.NONE
+        before = producer.producer_id, producer.epoch
+        assert await producer.init(*before) is Code.NONE
+        assert (producer.producer_id, producer.epoch) == (before[0], before[1] + 1)
+        assert await producer.init(*before) is Code.NONE, "the reply was lost, and the request comes again"
+        assert producer.epoch == before[1] + 1
+        assert await producer.init(other.producer_id, 0) is Code.PRODUCER_FENCED, "the id of another producer"
+
+    run_transactions(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_end_that_ends_nothing_is_refused(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        producer = TransactionalClient(client, versions=JAVA_4_2._replace(end=version))
+        producer.producer_id, producer.epoch = 0, 0
+        assert await producer.end(True) is Code.INVALID_PRODUCER_ID_MAPPING, "an id that nobody has"
+        assert await producer.init() is Code.NONE
+        assert await producer.end(True) is Code.INVALID_TXN_STATE
+        assert await producer.end(False) is (Code.NONE if version >= 5 else Code.INVALID_TXN_STATE)
+        producer.epoch += 5
+        assert await producer.end(True) is (Code.PRODUCER_FENCED if version >= 2 else Code.INVALID_PRODUCER_EPOCH)
+        producer.producer_id += 1
+        assert await producer.end(True) is Code.INVALID_PRODUCER_ID_MAPPING
+        producer.name = ""
+        assert await producer.end(True) is Code.INVALID_REQUEST
+
+    run_transactions(tmp_path, scenario)
+
+
+@BY_CLIENT
+def test_another_process_ends_the_transaction(tmp_path: Path, versions: Versions) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        producer = TransactionalClient(await site.client(), versions=versions)
+        assert await producer.init() is Code.NONE and await producer.write(replica, b"v") is Code.NONE
+        producer.client.close()
+        resumed = TransactionalClient(await site.client(), versions=versions)
+        resumed.producer_id, resumed.epoch = producer.producer_id, producer.epoch
+        assert await resumed.end(True) is Code.NONE
+        await wait_until(lambda: replica.log.end_offset == 2)
+        assert await read_decided(resumed.client, replica) == ([b"v"], 2)
+
+    run_transactions(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_partition_that_does_not_exist_refuses_all_of_the_request(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        client = await site.client()
+        producer = TransactionalClient(client)
+        assert await producer.init() is Code.NONE
+        topics = [AddPartitionsToTxnTopic("a", [0, 7]), AddPartitionsToTxnTopic(TRANSACTIONS_TOPIC, [0])]
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="t",
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_topics=[*topics, AddPartitionsToTxnTopic("none", [0])],
+        )
+        got = await client.ask(request, version, AddPartitionsToTxnResponse)
+        codes = {
+            (topic.name, each.partition_index): code_from_number(each.partition_error_code)
+            for topic in got.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        }
+        assert codes == {
+            ("a", 0): Code.OPERATION_NOT_ATTEMPTED,
+            ("a", 7): Code.UNKNOWN_TOPIC_OR_PARTITION,
+            (TRANSACTIONS_TOPIC, 0): Code.TOPIC_AUTHORIZATION_FAILED,
+            ("none", 0): Code.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        assert (await producer.describe()).transaction_state == "Empty"
+
+    run_transactions(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_brokers_add_and_verify_partitions_of_many_transactions(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a", 2)
+        client = await site.client()
+        producers = [TransactionalClient(client, name) for name in ("t", "u", "v")]
+        for each in producers:
+            assert await each.init() is Code.NONE
+        asked = [
+            AddPartitionsToTxnTransaction(
+                each.name, each.producer_id, 0, verify_only, [AddPartitionsToTxnTopic("a", [0])]
+            )
+            for each, verify_only in zip(producers, (False, False, True), strict=True)
+        ]
+        stranger = await client.ask(AddPartitionsToTxnRequest(asked), version, AddPartitionsToTxnResponse)
+        assert (stranger.error_code, stranger.results_by_transaction) == (Code.CLUSTER_AUTHORIZATION_FAILED.number, [])
+        request = AddPartitionsToTxnRequest(asked, credential=site.node.credential)
+        for expected in ([Code.NONE, Code.NONE, Code.TRANSACTION_ABORTABLE],) * 2:
+            got = await client.ask(request, version, AddPartitionsToTxnResponse)
+            assert [each.transactional_id for each in got.results_by_transaction] == ["t", "u", "v"]
+            assert [_only_code(each.topic_results) for each in got.results_by_transaction] == expected
+        asked[0].verify_only = True
+        asked[1].producer_epoch = 7
+        got = await client.ask(request, version, AddPartitionsToTxnResponse)
+        codes = [_only_code(each.topic_results) for each in got.results_by_transaction]
+        assert codes == [Code.NONE, Code.PRODUCER_FENCED, Code.TRANSACTION_ABORTABLE]
+
+    run_transactions(tmp_path, scenario)
+
+
+def _only_code(topics: list[AddPartitionsToTxnTopicResult]) -> Code:
+    ((each,),) = (topic.results_by_partition for topic in topics)
+    return code_from_number(each.partition_error_code)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_record_of_a_partition_that_was_not_added_is_refused_or_adds_it(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        producer = TransactionalClient(await site.client(), versions=JAVA_4_2._replace(produce=version))
+        assert await producer.init() is Code.NONE
+        expected = {11: Code.TRANSACTION_ABORTABLE, 12: Code.NONE, 13: Code.NONE}.get(version, Code.INVALID_TXN_STATE)
+        assert await producer.send(replica, b"v") is expected
+        assert replica.log.end_offset == (1 if version >= 12 else 0)
+        producer.epoch += 1
+        assert await producer.send(replica, b"v", sequence=0) is Code.INVALID_PRODUCER_EPOCH
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_record_is_taken_unverified_if_the_setting_says_so(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        producer = TransactionalClient(await site.client(), versions=JAVA_3_9)
+        assert await producer.init() is Code.NONE
+        assert await producer.send(replica, b"v") is Code.NONE
+
+    run_transactions(tmp_path, scenario, transaction_partition_verification_enable=False)
+
+
+def test_record_without_a_transactional_id_does_not_begin_a_transaction(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        client = await site.client()
+        request = produce(replica, raw=transactional_batch(0, 0, 0, b"v"))
+        got = await client.ask(request, 13, ProduceResponse)
+        assert got.responses[0].partition_responses[0].error_code == Code.INVALID_TXN_STATE.number
+        assert replica.log.end_offset == 0
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_clients_do_not_write_to_the_topic_of_the_coordinators(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        assert await TransactionalClient(client).init() is Code.NONE
+        replica = site.node.leader_replica(TRANSACTIONS_TOPIC, 0)
+        got = await client.ask(produce(replica, b"v"), 13, ProduceResponse)
+        assert got.responses[0].partition_responses[0].error_code == Code.INVALID_TOPIC_EXCEPTION.number
+
+    run_transactions(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_markers_of_strangers_abort_and_do_not_commit(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        client = await site.client()
+        producer = TransactionalClient(client)
+        assert await producer.init() is Code.NONE and await producer.write(replica, b"v") is Code.NONE
+
+        async def write(commit: bool, credential: bytes, topic: str = "a", partition: int = 0) -> Code:
+            topics = [WritableTxnMarkerTopic(topic, [partition])]
+            marker = WritableTxnMarker(producer.producer_id, producer.epoch, commit, topics)
+            request = WriteTxnMarkersRequest([marker], credential)
+            got = await client.ask(request, version, WriteTxnMarkersResponse)
+            ((result,),) = (each.partitions for each in got.markers[0].topics)
+            assert (got.markers[0].producer_id, result.partition_index) == (producer.producer_id, partition)
+            return code_from_number(result.error_code)
+
+        assert await write(True, b"") is Code.CLUSTER_AUTHORIZATION_FAILED
+        assert await write(False, b"no broker's") is Code.CLUSTER_AUTHORIZATION_FAILED
+        assert await write(False, b"", "none") is Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert await write(False, b"", "a", 9) is Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert replica.log.end_offset == 1
+        assert await write(False, b"") is Code.NONE, "as kafka-transactions.sh abort does it"
+        assert await write(False, site.node.credential) is Code.NONE, "a second one changes nothing"
+        assert await read_decided(client, replica) == ([], 2)
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_transaction_is_described_and_listed(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        client = await site.client()
+        empty = await client.ask(ListTransactionsRequest(), 2, ListTransactionsResponse)
+        assert (empty.error_code, empty.transaction_states) == (0, []) and not site.node.image.topics.keys() - {"a"}
+        first, second = TransactionalClient(client, "first"), TransactionalClient(client, "second")
+        assert (await first.describe()).error_code == Code.TRANSACTIONAL_ID_NOT_FOUND.number
+        assert await first.init() is Code.NONE and await second.init(timeout_ms=7_000) is Code.NONE
+        assert await second.write(replica, b"v") is Code.NONE
+        state = await second.describe()
+        assert (state.error_code, state.transaction_state, state.transaction_timeout_ms) == (0, "Ongoing", 7_000)
+        assert (state.producer_id, state.producer_epoch) == (second.producer_id, second.epoch)
+        assert [(each.topic, each.partitions) for each in state.topics] == [("a", [0])]
+        assert state.transaction_start_time_ms > 0 and (await first.describe()).transaction_start_time_ms == -1
+        nameless = await client.ask(DescribeTransactionsRequest([""]), 0, DescribeTransactionsResponse)
+        assert nameless.transaction_states[0].error_code == Code.INVALID_REQUEST.number
+
+        async def list_ids(version: int, *states: str, producers: tuple[int, ...] = (), than_ms: int = -1) -> set[str]:
+            request = ListTransactionsRequest(list(states), list(producers), than_ms)
+            got = await client.ask(request, version, ListTransactionsResponse)
+            assert got.error_code == 0 and got.unknown_state_filters == [each for each in states if each == "odd"]
+            return {each.transactional_id for each in got.transaction_states}
+
+        for version in range(3):
+            assert await list_ids(version) == {"first", "second"}
+            assert await list_ids(version, "Ongoing", "odd") == {"second"}
+            assert await list_ids(version, "odd") == await list_ids(version, "Dead") == set()
+            assert await list_ids(version, producers=(first.producer_id,)) == {"first"}
+        assert await list_ids(1, than_ms=100_000) == set() and await list_ids(2, than_ms=0) <= {"second"}
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_transaction_is_aborted_at_its_timeout(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        producer = TransactionalClient(await site.client())
+        assert await producer.init(timeout_ms=100) is Code.NONE and await producer.write(replica, b"v") is Code.NONE
+        await wait_until(lambda: replica.log.end_offset == 2)
+        assert await read_decided(producer.client, replica) == ([], 2)
+        assert await producer.end(True) is Code.INVALID_TXN_STATE
+        assert await producer.init() is Code.NONE and await producer.write(replica, b"w") is Code.NONE
+        assert await producer.end(True) is Code.NONE
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_restarted_broker_goes_on_with_the_transaction(tmp_path: Path) -> None:
+    async def run_twice() -> None:
+        async with kafka_broker(tmp_path, transaction_state_log_num_partitions=2) as site:
+            producer = TransactionalClient(await site.client())
+            replica = await site.create("a")
+            assert await producer.init() is Code.NONE and await producer.write(replica, b"v") is Code.NONE
+        async with kafka_broker(tmp_path, transaction_state_log_num_partitions=2) as site:
+            producer.client = await site.client()
+            replica = site.node.leader_replica("a", 0)
+            assert await producer.send(replica, b"w") is Code.NONE
+            assert await producer.end(True) is Code.NONE
+            await wait_until(lambda: replica.log.end_offset == 3)
+            assert await read_decided(producer.client, replica) == ([b"v", b"w"], 3)
+
+    asyncio.run(run_twice())
+
+
+# -- features ---------------------------------------------------------------------------------------------------------
+
+
+async def transaction_version(client: RawClient, version: int) -> tuple[int, int]:
+    """Returns the lowest level that clients may see, and the level in force; 0 if none is."""
+    request = ApiVersionsRequest("test", "1")
+    got = await client.ask(request, version, ApiVersionsResponse)
+    ((name, lowest, highest),) = ((each.name, each.min_version, each.max_version) for each in got.supported_features)
+    assert (name, highest) == (FEATURE, 2) and got.finalized_features_epoch >= 0
+    return lowest, got.finalized_features[0].max_version_level if got.finalized_features else 0
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_level_of_transactions_is_shown_lowered_and_raised(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+
+        async def update(
+            level: int, *, down: bool = False, name: str = "transaction.version", dry: bool = False
+        ) -> Code:
+            key = FeatureUpdateKey(name, level, down, 2 if down else 1)
+            got = await client.ask(UpdateFeaturesRequest(5_000, [key], dry), version, UpdateFeaturesResponse)
+            if version < 2:
+                assert [(each.feature, each.error_code) for each in got.results] == [(name, got.error_code)]
+            assert bool(got.error_message) is bool(got.error_code)
+            return code_from_number(got.error_code)
+
+        assert await transaction_version(client, 3) == (1, 2) and await transaction_version(client, 4) == (0, 2)
+        for level, down, name in (
+            (1, False, "transaction.version"),
+            (3, False, "transaction.version"),
+            (1, True, "no"),
+        ):
+            assert await update(level, down=down, name=name) is Code.INVALID_UPDATE_VERSION
+        assert await update(1, down=True) is Code.NONE
+        assert await transaction_version(client, 4) == (0, 1)
+        assert await update(2, down=True) is Code.INVALID_UPDATE_VERSION
+        assert await update(0, down=True) is Code.NONE
+        assert await transaction_version(client, 4) == (0, 0)
+        if version >= 1:
+            assert await update(2, dry=True) is Code.NONE
+            assert await transaction_version(client, 3) == (1, 0)
+        assert await update(2) is Code.NONE
+        assert await transaction_version(client, 3) == (1, 2)
+        assert (site.node.image.features, site.node.image.features_epoch) == ({FEATURE: 2}, 3)
+
+    run(tmp_path, scenario)
