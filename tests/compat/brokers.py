@@ -20,14 +20,12 @@ QUICK = {
     "offsets.topic.num.partitions": "4",
     "log.segment.bytes": "4194304",
     "num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
 }
 """Settings of both brokers with short timeouts: a dead member is removed after a second or two."""
 
-THEIRS = {
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    "transaction.state.log.num.partitions": "4",
-}
-"""Settings of Kafka alone."""
+THEIRS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+"""Settings of Kafka alone: ours sleeps until the next deadline of a transaction."""
 
 OURS = {
     "log.retention.check.interval.ms": "500",
@@ -68,7 +66,7 @@ class TieredBroker:
 
     @property
     def logs(self) -> Path:
-        return self.directory / "data"
+        return self.directory / "data" / "log"
 
     def crash(self) -> None:
         self.served.stop(signal.SIGKILL)
