@@ -100,12 +100,12 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
     yield from checkers.check_end_offsets(history, may_have_diverged)
     yield from checkers.check_no_phantoms(history, dumps)
     yield from checkers.check_no_duplicates(dumps, may_be_lost)
-    yield from checkers.check_order(history, dumps, sorted((*run.disk_loss_times, *run.model.unclean_election_times)))
-    yield from checkers.check_single_owner(history.ownerships, run.disk_loss_times)
-    yield from checkers.check_generations_grow(history.ownerships, run.disk_loss_times)
     lost_at = sorted((*run.disk_loss_times, *run.model.unclean_election_times))
+    yield from checkers.check_order(history, dumps, lost_at)
+    yield from checkers.check_single_owner(history.ownerships, lost_at)
+    yield from checkers.check_generations_grow(history.ownerships, lost_at)
     yield from checkers.check_offsets_stable(history.commits, history.offsets_shown, lost_at, may_be_lost)
-    yield from checkers.check_commit_generations(history.commits, history.ownerships, run.disk_loss_times)
+    yield from checkers.check_commit_generations(history.commits, history.ownerships, lost_at)
     yield from check_log_starts(run, dumps)
     yield from run.expected.check()
     yield from check_reassignments(run)
@@ -124,12 +124,14 @@ def loss_predicate(run: ClusterRun) -> checkers.LossPredicate:
 
 async def check_group_offsets(run: ClusterRun) -> list[Finding]:
     """I18: compares the committed offsets that the coordinator reports now with those of every member that started.
-    After a power cut or a lost disk nothing is certain: an image of committed offsets may be a minute old."""
+    After a power cut, a lost disk or an unclean election nothing is certain: an image of committed offsets may be a
+    minute old."""
     if not run.options.members:
         return []
     asked_ns, places = run.loop.now_ns, run.history.group_offsets
     places.append(GroupOffsets(GROUP, await fetch_group_offsets(run), asked_ns, run.loop.now_ns))
-    sure_until = min(run.disk_loss_times, default=run.loop.now_ns + 1)
+    lost_at = (*run.disk_loss_times, *run.model.unclean_election_times)
+    sure_until = min(lost_at, default=run.loop.now_ns + 1)
     sure = [each for each in places if each.answered_ns < sure_until]
     return list(checkers.check_committed_offsets(run.history.commits, sure, loss_predicate(run)))
 

@@ -45,6 +45,10 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    12100010: (
+        "an unclean election of the partition of groups took a generation, and the checker knew of lost disks only",
+        test_cluster_checkers.test_i17_generation_that_goes_back_is_reported,
+    ),
     12000971: (
         "a log whose restart failed had no segment, and its maintenance ended the broker as a bug does",
         test_log_bad_days.test_log_whose_restart_failed_can_be_maintained_and_closed,
