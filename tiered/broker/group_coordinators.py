@@ -6,10 +6,11 @@ their offsets after a load, their log lines and their metrics.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,8 +22,8 @@ from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
-from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections
-from tiered.groups.records import OffsetKey
+from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections, OffsetLimit
+from tiered.groups.records import OffsetKey, OffsetValue
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
@@ -40,8 +41,8 @@ from tiered.groups.requests import (
     TopicsDeleted,
 )
 from tiered.groups.shard import GroupShard
-from tiered.ids import TopicPartition
-from tiered.metadata.image import Image
+from tiered.ids import PartitionId, TopicId, TopicPartition
+from tiered.metadata.image import Image, Loss
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
@@ -53,7 +54,9 @@ log = logging.getLogger(__name__)
 
 ASK_SECONDS = 30.0
 SLICE_OFFSETS = 500
-"""Offsets that one turn of a load compares with the cluster, or a few more."""
+"""Offsets that one turn compares with the cluster, or a few more."""
+ANY_EPOCH = 1 << 31
+"""Later than every leader epoch."""
 
 
 class GroupObserver:
@@ -109,6 +112,9 @@ class GroupCoordinators:
         self._rng = ports.rng.stream("groups")
         self._replicas = ports.replicas
         self._view = ports.view
+        self._new_losses: dict[PartitionId, Loss] = {}
+        """Losses that the loaded shards have not been compared with yet."""
+        self._loss_entered = asyncio.Event()
         self._topic = InternalTopic(OFFSETS_TOPIC, self._topic_size, ports.view, ports.channel)
         loader, store = ports.view.loader, ports.store
         self.host: CoordinatorHost[GroupShard, Request, Reply] = CoordinatorHost(
@@ -236,10 +242,15 @@ class GroupCoordinators:
         self.host.submit_unawaited(TopicsDeleted(tuple(names)))
 
     def on_image(self, old: Image, new: Image) -> None:
-        """Does the same in partitions that this broker leads since then."""
+        """Does the same in partitions that this broker leads since then. Notes the losses that are new."""
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
         if deleted:
             self.host.defer(TopicsDeleted(tuple(sorted(old.topics_by_id[each].name for each in deleted))))
+        if new.losses != old.losses:
+            for partition_id, losses in new.losses.items():
+                if losses != old.losses.get(partition_id):
+                    self._new_losses[partition_id] = losses[-1]
+            self._loss_entered.set()
 
     # -- shards -------------------------------------------------------------------------------------------------------
 
@@ -263,40 +274,91 @@ class GroupCoordinators:
         )
         return shard
 
-    async def find_corrections(self, shard: GroupShard) -> Sequence[Request]:
+    async def find_corrections(self, shard: GroupShard, written_before_slot: int) -> Sequence[Request]:
         """Compares the committed offsets of a loaded shard with the cluster, in slices (R5)."""
-        corrections = OffsetCorrections(shard.log_state, self._find_end_after_loss)
-        looked_at = 0
+
+        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+            topic_id = self._find_topic_id(topic)
+            if not topic_id or (written.topic_id and written.topic_id != topic_id):
+                return NO_TOPIC
+            losses = self._view.image.losses.get(PartitionId(topic_id, partition), ())
+            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, written_before_slot)
+            return here or _find_limit_of(losses, written.leader_epoch)
+
+        found: list[Request] = []
+        async for requests in self._correct(shard, find_limit):
+            found += requests
+        return found
+
+    async def _correct(
+        self, shard: GroupShard, find_limit: Callable[[str, int, OffsetValue], OffsetLimit | None]
+    ) -> AsyncIterator[Sequence[Request]]:
+        """Yields the corrections of one slice of the offsets after the other, with a turn for others in between."""
+        corrections, looked_at = OffsetCorrections(shard.log_state, find_limit), 0
         for group in list(shard.log_state.offsets):
             looked_at += corrections.check_group(group)
             if looked_at > SLICE_OFFSETS:
-                looked_at = 0
+                yield corrections.requests()
+                corrections, looked_at = OffsetCorrections(shard.log_state, find_limit), 0
                 await self._clock.sleep(0)
-        return corrections.requests()
+        yield corrections.requests()
 
-    def _find_topic_id(self, topic: str) -> str:
+    def _find_topic_id(self, topic: str) -> TopicId:
         found = self._view.image.topics.get(topic)
-        return found.topic_id if found is not None else ""
+        return found.topic_id if found is not None else TopicId("")
 
-    def _find_end_after_loss(self, topic: str, partition: int, committed_id: str) -> int | None:
-        """Returns the end of a partition that lost records when this broker began to lead it.
+    def _find_limit_here(
+        self, tp: TopicPartition, topic_id: TopicId, written: OffsetValue, written_before_slot: int
+    ) -> OffsetLimit | None:
+        """Returns the limit of an offset if this broker leads the partition since the loss.
 
-        An offset that was committed for another topic of this name is one of a topic that is gone.
+        All records from the start of its leader epoch on are new. An offset without a leader epoch may be one of them,
+        unless it was committed before this broker led.
         """
-        current_id = self._find_topic_id(topic)
-        if not current_id or (committed_id and committed_id != current_id):
-            return NO_TOPIC
-        replica = self._replicas.find_leader(TopicPartition(topic, partition))
-        if replica is None or replica.topic_id != current_id:
+        replica = self._replicas.find_leader(tp)
+        loss = replica.possible_loss if replica is not None and replica.topic_id == topic_id else None
+        if replica is None or loss is None or loss["leader_epoch"] != replica.leader_epoch:
             return None
-        loss = replica.possible_loss
-        return replica.log.end_offset if loss is not None and loss["leader_epoch"] == replica.leader_epoch else None
+        if written.leader_epoch < 0 and replica.led_since_slot < written_before_slot:
+            return OffsetLimit(replica.log.end_offset, ANY_EPOCH)
+        return OffsetLimit(replica.epoch_start, replica.leader_epoch)
+
+    async def _lower_offsets_of_losses(self) -> None:
+        """Lowers the offsets of loaded groups whenever the metadata log gets losses."""
+        while True:
+            await self._loss_entered.wait()
+            self._loss_entered.clear()
+            losses, self._new_losses = self._new_losses, {}
+            await self._lower_offsets(losses)
+
+    async def _lower_offsets(self, losses: Mapping[PartitionId, Loss]) -> None:
+        """Lowers the offsets of records that are lost.
+
+        An offset without a leader epoch may be one of a new record, committed just before this broker knew of the loss.
+        It is lowered too: a consumer that reads a few records again loses nothing.
+        """
+
+        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+            topic_id = self._find_topic_id(topic)
+            loss = losses.get(PartitionId(topic_id, partition))
+            if loss is None or (written.topic_id and written.topic_id != topic_id):
+                return None
+            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, 0)
+            return here or _find_limit_of((loss,), max(written.leader_epoch, 0))
+
+        for led in list(self.host.led_partitions.values()):
+            if led.coordinator is not None:
+                async for requests in self._correct(led.coordinator.shard, find_limit):
+                    for request in requests:
+                        led.coordinator.submit_unawaited(request)
 
     # -- running ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Runs the coordinators until it is cancelled."""
-        await self.host.run()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._lower_offsets_of_losses())
+            await self.host.run()
 
     def refuse(self, why: str) -> None:
         """Refuses all requests from now on."""
@@ -309,3 +371,12 @@ class GroupCoordinators:
     def _count_by_state(self) -> Mapping[tuple[str, ...], float]:
         states = Counter(group.state.value for shard in self.host.shards() for group in shard.state.groups.values())
         return {(state,): count for state, count in states.items()}
+
+
+def _find_limit_of(losses: Iterable[Loss], leader_epoch: int) -> OffsetLimit | None:
+    """Returns the limit of an offset that was committed with this leader epoch, by the losses in the metadata log.
+
+    A loss from 0 on sets none: mostly the controller did not know the end of the log that leads.
+    """
+    later = (each for each in losses if each.leader_epoch > leader_epoch >= 0 and each.from_offset)
+    return min((OffsetLimit(each.from_offset, each.leader_epoch) for each in later), default=None)

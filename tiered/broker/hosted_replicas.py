@@ -348,6 +348,7 @@ class HostedReplicas:
                 return
         if self._is_deleted(lead.topic_id):
             return  # its log is deleted when that image is applied
+        replica.led_since_slot = image.slot
         self._leaders[lead.tp] = replica
         self.unopened_leaders.pop(lead.tp, None)
         self._check_loss(image, topic, lead, replica)

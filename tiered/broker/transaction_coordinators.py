@@ -246,7 +246,7 @@ class TransactionCoordinators:
             )
         )
 
-    async def find_corrections(self, shard: TransactionShard) -> Sequence[Request]:
+    async def find_corrections(self, shard: TransactionShard, written_before_slot: int) -> Sequence[Request]:
         """Returns nothing: a loaded shard asks for the markers of decided transactions by itself."""
         return ()
 

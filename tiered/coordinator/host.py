@@ -60,8 +60,11 @@ class CoordinatorKind(Protocol[ShardT, RequestT]):
     def make_shard(self) -> ShardT:
         """Returns a shard without state."""
 
-    async def find_corrections(self, shard: ShardT) -> Sequence[RequestT]:
-        """Returns requests that make a loaded shard agree with the cluster. They are decided before all others."""
+    async def find_corrections(self, shard: ShardT, written_before_slot: int) -> Sequence[RequestT]:
+        """Returns requests that make a loaded shard agree with the cluster. They are decided before all others.
+
+        Everything in the shard was written before this broker had applied that slot of the metadata.
+        """
 
 
 class ReplicaHost(Protocol):
@@ -276,7 +279,9 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         if replica.topic != self.topic or self._stop_refusal is not None:
             return
         base = self._snapshot_store.take_base(replica.partition_id)
-        partition = CoordinatorPartition[ShardT, RequestT, ReplyT](replica, snapshot_names=base.names)
+        partition = CoordinatorPartition[ShardT, RequestT, ReplyT](
+            replica, snapshot_names=base.names, written_before_slot=replica.led_since_slot
+        )
         self.led_partitions[replica.partition] = partition
         if replica.leader_epoch == 0 and replica.log.end_offset == 0:
             self._serve(partition, self._kind.make_shard())
@@ -310,7 +315,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
                         noun, replica.tp, loaded.lost_below_offset,
                     )  # fmt: skip
                 await self._replicas.wait_applied()
-                corrections = await self._kind.find_corrections(shard)
+                corrections = await self._kind.find_corrections(shard, partition.written_before_slot)
                 if self._can_be_deleted(replica, loaded.snapshot):
                     records = list(chain(*shard.snapshot()))
                     await self.snapshotter.write(partition, replica.log.end_offset, records)
@@ -351,7 +356,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
 
     def _on_append_failed(self, partition: CoordinatorPartition[ShardT, RequestT, ReplyT], why: Refused) -> None:
         """Loads the shard again: it ran ahead of a log that refused a change."""
-        partition.coordinator = None
+        partition.coordinator, partition.written_before_slot = None, self._image().slot + 1
         log.error("%s are loaded anew partition=%s why=%s", self._kind.noun, partition.replica.tp, why)
         if self._is_led(partition):
             self._spawn(self._load(partition, self._find_base(partition), RETRY_SECONDS[0]))

@@ -24,6 +24,8 @@ class CoordinatorPartition(Generic[ShardT, RequestT, ReplyT]):
     load_error: str = ""
     deferred_requests: dict[RequestT, None] = field(default_factory=dict)
     """Requests that nobody waits for, to be decided once the shard is loaded. Each is kept once."""
+    written_before_slot: int = 0
+    """Everything that a load finds was written before this broker had applied this slot of the metadata."""
 
     def submit(self, request: RequestT) -> None:
         """Decides a request that nobody waits for: now, or once the shard is loaded."""

@@ -250,17 +250,17 @@ def delete_topic_offsets(decision: Decision, topics: tuple[str, ...]) -> None:
 
 
 def lower_offsets(decision: Decision, lost: tuple[LostOffset, ...]) -> None:
-    """Lowers committed and pending offsets to the ends of partitions that lost records: consumers go on there."""
+    """Lowers committed and pending offsets to the first record that was lost: consumers go on there."""
     log_state = decision.state.log_state
-    for group, topic, partition, end in lost:
+    for group, topic, partition, end, leader_epoch in lost:
         committed = log_state.committed_offset(group, topic, partition)
         pending = [each for each in log_state.pending.iterate_offsets(group) if each[1][1:] == (topic, partition)]
-        is_lowered = committed is not None and committed.offset > end
+        is_lowered = committed is not None and committed.offset > end and committed.leader_epoch < leader_epoch
         if committed is not None and is_lowered:
             decision.write(offset_record(group, topic, partition, committed._replace(offset=end, leader_epoch=-1)))
             decision.report(OffsetLowered(group, topic, partition, committed.offset, end))
         for producer, key, value in pending:
-            if value.offset > end:
+            if value.offset > end and value.leader_epoch < leader_epoch:
                 decision.write(offset_record(*key, value._replace(offset=end, leader_epoch=-1), producer))
                 decision.report(OffsetLowered(group, topic, partition, value.offset, end))
             elif is_lowered:  # the record of the committed offset superseded it

@@ -255,17 +255,18 @@ class TopicsDeleted:
 
 
 class LostOffset(NamedTuple):
-    """A committed or pending offset beyond `end`, the log end of a partition that lost records."""
+    """A committed or pending offset of lost records: above `end`, and from before `leader_epoch`."""
 
     group: str
     topic: str
     partition: int
     end: int
+    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class LowerOffsets:
-    """Lowers committed offsets to the ends of their partitions (R5). No caller waits, so there is no reply."""
+    """Lowers committed offsets to the first record that was lost (R5). No caller waits, so there is no reply."""
 
     offsets: tuple[LostOffset, ...]
 

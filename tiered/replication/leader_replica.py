@@ -81,6 +81,7 @@ class LeaderReplica:
         "cold",
         "epoch_start",
         "initial_cold_end_offset",
+        "led_since_slot",
         "log",
         "on_next_append",
         "partition",
@@ -118,6 +119,8 @@ class LeaderReplica:
         self.reads = LeaderReads(self.unified_log, state)
         self.traffic = log.traffic
         self.epoch_start = log.end_offset
+        self.led_since_slot = 0
+        """Slot of the image by which this broker leads. It wrote no record of this leader epoch before."""
         self.upload_problem = ""
         self.possible_loss: dict[str, int] | None = None
         self.restarted_at_cold_end = start.restart is not None and not start.restart.empty

@@ -157,7 +157,7 @@ class CounterKind:
     def make_shard(self) -> CounterShard:
         return CounterShard()
 
-    async def find_corrections(self, shard: CounterShard) -> Sequence[Request]:
+    async def find_corrections(self, shard: CounterShard, written_before_slot: int) -> Sequence[Request]:
         await self.may_correct.wait()
         return self.corrections
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.groups.rig import THAT, THIS, G, Rig
-from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections
+from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections, OffsetLimit
+from tiered.groups.records import OffsetValue
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
@@ -16,7 +17,8 @@ from tiered.groups.requests import (
     TopicsDeleted,
 )
 
-ENDS = {("lost", 0): 10, ("lost", 1): 10, ("gone", 0): NO_TOPIC, ("gone", 1): NO_TOPIC}
+LOST = OffsetLimit(10, 5)
+LIMITS = {("lost", 0): LOST, ("lost", 1): LOST, ("gone", 0): NO_TOPIC, ("gone", 1): NO_TOPIC}
 
 
 @pytest.fixture
@@ -25,10 +27,10 @@ def rig() -> Rig:
 
 
 def corrections(rig: Rig) -> OffsetCorrections:
-    def find_end(topic: str, partition: int, topic_id: str) -> int | None:
-        return NO_TOPIC if topic_id == THAT else ENDS.get((topic, partition))
+    def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+        return NO_TOPIC if written.topic_id == THAT else LIMITS.get((topic, partition))
 
-    return OffsetCorrections(rig.shard.log_state, find_end)
+    return OffsetCorrections(rig.shard.log_state, find_limit)
 
 
 def commit(rig: Rig, group: str, *offsets: PartitionOffset) -> None:
@@ -41,7 +43,7 @@ def test_only_offsets_beyond_the_end_are_lowered(rig: Rig) -> None:
     found = corrections(rig)
     assert [found.check_group(each) for each in (G, "h", "unknown")] == [2, 1, 0]
     (request,) = found.requests()
-    assert request == LowerOffsets((LostOffset(G, "lost", 0, 10),))
+    assert request == LowerOffsets((LostOffset(G, "lost", 0, 10, 5),))
     rig.ask(request)
     offsets = {partition: each for _, partition, each in rig.shard.log_state.iterate_offsets(G)}
     lowered, kept = offsets[0], offsets[1]
@@ -50,10 +52,20 @@ def test_only_offsets_beyond_the_end_are_lowered(rig: Rig) -> None:
     assert rig.events == [OffsetLowered(G, "lost", 0, 11, 10)]
 
 
+def test_offset_of_a_later_leader_epoch_is_not_lowered(rig: Rig) -> None:
+    commit(rig, G, PartitionOffset("lost", 0, 11, 5), PartitionOffset("lost", 1, 11, -1))
+    found = corrections(rig)
+    found.check_group(G)
+    (request,) = found.requests()
+    assert request == LowerOffsets((LostOffset(G, "lost", 1, 10, 5),))
+    rig.ask(LowerOffsets((LostOffset(G, "lost", 0, 10, 5), LostOffset(G, "lost", 1, 10, 5))))
+    assert rig.events == [OffsetLowered(G, "lost", 1, 11, 10)]
+
+
 def test_offset_that_is_in_the_partition_by_now_is_not_lowered(rig: Rig) -> None:
     commit(rig, G, PartitionOffset("lost", 0, 9))
     records = len(rig.log)
-    rig.ask(LowerOffsets((LostOffset(G, "lost", 0, 10), LostOffset(G, "unknown", 0, 10))))
+    rig.ask(LowerOffsets((LostOffset(G, "lost", 0, 10, 5), LostOffset(G, "unknown", 0, 10, 5))))
     assert len(rig.log) == records and rig.events == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.groups.rig import THAT, THIS, G, Rig
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
-from tiered.groups.offset_corrections import OffsetCorrections
+from tiered.groups.offset_corrections import OffsetCorrections, OffsetLimit
 from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
     CommitOffsetsReply,
@@ -279,10 +279,10 @@ def test_pending_offsets_beyond_a_loss_are_lowered_and_all_others_stay(rig: Rig)
     rig.commit(offset=9)
     rig.commit_in_transaction(1, 20)
     rig.commit_in_transaction(2, 4)
-    corrections = OffsetCorrections(rig.shard.log_state, lambda topic, partition, topic_id: 6)
+    corrections = OffsetCorrections(rig.shard.log_state, lambda topic, partition, written: OffsetLimit(6, 9))
     assert corrections.check_group(G) == 3
     (request,) = corrections.requests()
-    assert request == LowerOffsets((LostOffset(G, "t", 0, 6), LostOffset(G, "t", 0, 6)))
+    assert request == LowerOffsets((LostOffset(G, "t", 0, 6, 9),) * 2)
     rig.ask(request)
     assert rig.events == [OffsetLowered(G, "t", 0, 9, 6), OffsetLowered(G, "t", 0, 20, 6)]
     assert rig.committed() == 6
