@@ -111,7 +111,7 @@ def test_refused_batch_has_the_code_that_clients_handle(tmp_path: Path) -> None:
         (change_field(batch([b"v"]), 21, ">h", 0x20), 9, Code.INVALID_RECORD),
         (change_field(batch([b"v"]), 57, ">i", 2), 9, Code.INVALID_RECORD),
         (change_field(lying, 57, ">i", 2), 9, Code.INVALID_RECORD),
-        (transactional, 9, Code.INVALID_TXN_STATE),
+        (transactional, 9, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ]
 
     async def scenario(site: KafkaBroker) -> None:

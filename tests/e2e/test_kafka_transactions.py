@@ -293,7 +293,7 @@ def test_record_without_a_transactional_id_does_not_begin_a_transaction(tmp_path
         client = await site.client()
         request = produce(replica, raw=transactional_batch(0, 0, 0, b"v"))
         got = await client.ask(request, 13, ProduceResponse)
-        assert got.responses[0].partition_responses[0].error_code == Code.INVALID_TXN_STATE.number
+        assert got.responses[0].partition_responses[0].error_code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number
         assert replica.log.end_offset == 0
 
     run_transactions(tmp_path, scenario)
@@ -357,8 +357,10 @@ def test_transaction_is_described_and_listed(tmp_path: Path) -> None:
         nameless = await client.ask(DescribeTransactionsRequest([""]), 0, DescribeTransactionsResponse)
         assert nameless.transaction_states[0].error_code == Code.INVALID_REQUEST.number
 
-        async def list_ids(version: int, *states: str, producers: tuple[int, ...] = (), than_ms: int = -1) -> set[str]:
-            request = ListTransactionsRequest(list(states), list(producers), than_ms)
+        async def list_ids(
+            version: int, *states: str, producers: tuple[int, ...] = (), than_ms: int = -1, pattern: str = ""
+        ) -> set[str]:
+            request = ListTransactionsRequest(list(states), list(producers), than_ms, pattern)
             got = await client.ask(request, version, ListTransactionsResponse)
             assert got.error_code == 0 and got.unknown_state_filters == [each for each in states if each == "odd"]
             return {each.transactional_id for each in got.transaction_states}
@@ -368,6 +370,10 @@ def test_transaction_is_described_and_listed(tmp_path: Path) -> None:
             assert await list_ids(version, "Ongoing", "odd") == {"second"}
             assert await list_ids(version, "odd") == await list_ids(version, "Dead") == set()
             assert await list_ids(version, producers=(first.producer_id,)) == {"first"}
+        for pattern, expected in (("f.*", {"first"}), ("first|second", {"first", "second"}), ("irs", set())):
+            assert await list_ids(2, pattern=pattern) == expected
+        bad = await client.ask(ListTransactionsRequest([], [], -1, "["), 2, ListTransactionsResponse)
+        assert bad.error_code == Code.INVALID_REGULAR_EXPRESSION.number
         assert await list_ids(1, than_ms=100_000) == set() and await list_ids(2, than_ms=0) <= {"second"}
 
     run_transactions(tmp_path, scenario)
@@ -407,13 +413,12 @@ def test_restarted_broker_goes_on_with_the_transaction(tmp_path: Path) -> None:
 # -- features ---------------------------------------------------------------------------------------------------------
 
 
-async def transaction_version(client: RawClient, version: int) -> tuple[int, int]:
-    """Returns the lowest level that clients may see, and the level in force; 0 if none is."""
-    request = ApiVersionsRequest("test", "1")
-    got = await client.ask(request, version, ApiVersionsResponse)
-    ((name, lowest, highest),) = ((each.name, each.min_version, each.max_version) for each in got.supported_features)
-    assert (name, highest) == (FEATURE, 2) and got.finalized_features_epoch >= 0
-    return lowest, got.finalized_features[0].max_version_level if got.finalized_features else 0
+async def transaction_version(client: RawClient, version: int) -> int:
+    """Returns the level in force; 0 if there is none. Clients of version 3 do not see the levels to choose from."""
+    got = await client.ask(ApiVersionsRequest("test", "1"), version, ApiVersionsResponse)
+    supported = [(each.name, each.min_version, each.max_version) for each in got.supported_features]
+    assert supported == ([(FEATURE, 0, 2)] if version >= 4 else []) and got.finalized_features_epoch >= 0
+    return got.finalized_features[0].max_version_level if got.finalized_features else 0
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -421,33 +426,29 @@ def test_level_of_transactions_is_shown_lowered_and_raised(tmp_path: Path, versi
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
 
-        async def update(
-            level: int, *, down: bool = False, name: str = "transaction.version", dry: bool = False
-        ) -> Code:
+        async def update(level: int, *, down: bool = False, name: str = FEATURE, dry: bool = False) -> Code:
             key = FeatureUpdateKey(name, level, down, 2 if down else 1)
             got = await client.ask(UpdateFeaturesRequest(5_000, [key], dry), version, UpdateFeaturesResponse)
             if version < 2:
-                assert [(each.feature, each.error_code) for each in got.results] == [(name, got.error_code)]
+                assert [each.feature for each in got.results] == ([] if got.error_code else [name])
             assert bool(got.error_message) is bool(got.error_code)
             return code_from_number(got.error_code)
 
-        assert await transaction_version(client, 3) == (1, 2) and await transaction_version(client, 4) == (0, 2)
-        for level, down, name in (
-            (1, False, "transaction.version"),
-            (3, False, "transaction.version"),
-            (1, True, "no"),
-        ):
+        assert await transaction_version(client, 3) == await transaction_version(client, 4) == 2
+        for level, down, name in ((1, False, FEATURE), (3, False, FEATURE), (-1, True, FEATURE), (1, True, "no")):
             assert await update(level, down=down, name=name) is Code.INVALID_UPDATE_VERSION
+        if version == 0:
+            assert await update(1, down=True) is Code.INVALID_UPDATE_VERSION, "as Kafka 4, which does not read the flag"
+            return
         assert await update(1, down=True) is Code.NONE
-        assert await transaction_version(client, 4) == (0, 1)
+        assert await transaction_version(client, 4) == 1
         assert await update(2, down=True) is Code.INVALID_UPDATE_VERSION
         assert await update(0, down=True) is Code.NONE
-        assert await transaction_version(client, 4) == (0, 0)
-        if version >= 1:
-            assert await update(2, dry=True) is Code.NONE
-            assert await transaction_version(client, 3) == (1, 0)
+        assert await transaction_version(client, 4) == 0
+        assert await update(2, dry=True) is Code.NONE
+        assert await transaction_version(client, 3) == 0
         assert await update(2) is Code.NONE
-        assert await transaction_version(client, 3) == (1, 2)
+        assert await transaction_version(client, 3) == 2
         assert (site.node.image.features, site.node.image.features_epoch) == ({FEATURE: 2}, 3)
 
     run(tmp_path, scenario)

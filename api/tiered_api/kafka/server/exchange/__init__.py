@@ -16,5 +16,6 @@ May import: as kafka.server
   metadata_fragments  encoded topics of Metadata replies, reused while unchanged
 ~ config_resources    resource names and edits of the config APIs
 ~ group_requests      requests to a group coordinator, with errors as codes
+  id_patterns         patterns of transactional ids, matched in linear time (KIP-1152)
 ~ transaction_requests  requests to a transaction coordinator, with errors as codes
 """

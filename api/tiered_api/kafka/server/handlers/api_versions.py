@@ -3,7 +3,7 @@
 An unknown version gets error 35 and a body of version 0, which every client can read. The header of every reply has
 version 0. From version 3 on, clients send their name and version, which must look like names. They get the features of
 the cluster (KIP-584): `transaction.version`, with the level that is set. A level of 0 is no feature in force. Clients
-of version 3 refuse a feature whose lowest level is 0, so they see 1 (KIP-1022).
+of version 3 refuse a feature whose lowest level is 0, so they see only the level that is set (KIP-1022).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _encode_body(version: int, code: Code, transaction_version: int, features_ep
     response = ApiVersionsResponse(code.number, [ApiVersion(*each) for each in advertised_versions()])
     if version >= FEATURES_FROM:
         name, levels = TRANSACTION_VERSION, FEATURES[TRANSACTION_VERSION]
-        lowest = levels.lowest if version >= LEVEL_0_FROM else max(levels.lowest, 1)
-        response.supported_features = [SupportedFeatureKey(name, lowest, levels.highest)]
+        if version >= LEVEL_0_FROM or levels.lowest > 0:
+            response.supported_features = [SupportedFeatureKey(name, levels.lowest, levels.highest)]
         response.finalized_features_epoch = features_epoch
         if transaction_version:
             response.finalized_features = [FinalizedFeatureKey(name, transaction_version, transaction_version)]

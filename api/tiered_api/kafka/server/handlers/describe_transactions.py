@@ -20,10 +20,10 @@ BETWEEN_TURNS = 500
 
 
 async def handle(context: KafkaContext, call: Call[DescribeTransactionsRequest]) -> DescribeTransactionsResponse:
-    """Returns one result for each distinct id."""
+    """Returns one result for each id of the request."""
     states: list[TransactionState] = []
     described = 0
-    for name in dict.fromkeys(call.request.transactional_ids):
+    for name in call.request.transactional_ids:
         if described >= BETWEEN_TURNS:
             described = 0
             await context.turns.wait_turn()

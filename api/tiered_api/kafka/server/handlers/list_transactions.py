@@ -6,8 +6,9 @@ v1+ can filter by the time since a transaction began (KIP-994), v2+ by a pattern
 
 from __future__ import annotations
 
-from tiered.errors import Code, Refused
+from tiered.errors import Refused
 from tiered.transactions.metadata import TransactionState as State
+from tiered.transactions.requests import ListedTransaction
 from tiered_api.kafka.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -15,7 +16,10 @@ from tiered_api.kafka.protocol.messages.list_transactions import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.group_requests import coordinator_code
+from tiered_api.kafka.server.exchange.id_patterns import IdPattern
 
+BETWEEN_TURNS = 5_000
+"""Characters of ids between two pauses in which other requests run."""
 STATES = frozenset(state.label for state in State)
 STATES_NEVER_LISTED = frozenset(("Dead", "PrepareEpochFence"))
 """States of Kafka that no listed transaction has."""
@@ -25,14 +29,31 @@ async def handle(context: KafkaContext, call: Call[ListTransactionsRequest]) -> 
     """Returns all ids that pass the filters, or an error while some ids are loading."""
     request = call.request
     unknown = [state for state in request.state_filters if state not in STATES | STATES_NEVER_LISTED]
-    if request.transactional_id_pattern:
-        return ListTransactionsResponse(error_code=Code.INVALID_REGULAR_EXPRESSION.number)
     try:
+        pattern = IdPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         found = await context.broker.transaction_coordinators.list_transactions(
             request.state_filters, request.producer_id_filters, request.duration_filter
         )
     except Refused as refused:
         return ListTransactionsResponse(error_code=coordinator_code(refused).number, unknown_state_filters=unknown)
+    if pattern is not None:
+        found = await _select_matching(context, found, pattern)
     return ListTransactionsResponse(
         unknown_state_filters=unknown, transaction_states=[TransactionState(*each) for each in found]
     )
+
+
+async def _select_matching(
+    context: KafkaContext, found: list[ListedTransaction], pattern: IdPattern
+) -> list[ListedTransaction]:
+    """Returns the ids that a pattern matches, in slices with turns of other requests in between."""
+    matching: list[ListedTransaction] = []
+    characters = 0
+    for each in found:
+        characters += len(each.transactional_id) + 1
+        if characters > BETWEEN_TURNS:
+            characters = 0
+            await context.turns.wait_turn()
+        if pattern.matches(each.transactional_id):
+            matching.append(each)
+    return matching

@@ -24,7 +24,7 @@ from tiered.errors import Code, Refused
 from tiered.hot.verification import VerificationGuard
 from tiered.ids import TopicId
 from tiered.metadata.topic_names import check_writable
-from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
+from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, TRANSACTIONAL, Codec
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.exchange.context import KafkaContext
@@ -96,6 +96,7 @@ class CachedProduce(NamedTuple):
     acks: int
     replica: LeaderReplica
     template: ResponseTemplate
+    has_transactional_id: bool
 
 
 class PendingProduce:
@@ -109,6 +110,7 @@ class PendingProduce:
         self.correlation_id = correlation_id
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
+        self.has_transactional_id = request.transactional_id is not None
         self.requested_topics = request.topics
         """Empty once all records are appended: they are views of the request, whose memory is given back."""
         self.results: TopicResults = []
@@ -228,7 +230,7 @@ class ProduceHandler:
                 try:
                     if replica is None or replica.is_stopped:
                         replica = self._find_replica(known, topic, index)
-                    _check_shape(records, version)
+                    _check_shape(records, version, pending.has_transactional_id)
                     assert records is not None
                     if pending.guards:
                         guard = pending.guards.get((topic.echo, index))
@@ -261,12 +263,12 @@ class ProduceHandler:
         self, cached: CachedProduce, frame: memoryview, version: int, correlation_id: int, begin: int
     ) -> Sequence[Part] | None:
         """Appends the records of a cached request. Returns None, without effect, if the full path is needed."""
-        acks, replica, template = cached
+        acks, replica, template, has_transactional_id = cached
         records = frames.parse_records_only(frame, version, begin)
         if records is None or not (acks == 1 or replica.commits_on_append):
             return None
         try:
-            _check_shape(records, version)
+            _check_shape(records, version, has_transactional_id)
             base_offset, _, append_time_ms, _ = replica.append_now(records, acks)
         except Refused:
             return None  # the full path makes the error
@@ -287,8 +289,9 @@ class ProduceHandler:
             self._cached.clear()
         if request.records_length_at <= HEAD_BYTES_MAX:
             head = CachedProduce(
-                request.acks, known[echo, outcome.partition], ResponseTemplate(version, echo, outcome.partition)
-            )
+                request.acks, known[echo, outcome.partition], ResponseTemplate(version, echo, outcome.partition),
+                request.transactional_id is not None,
+            )  # fmt: skip
             self._cached[version, bytes(frame[CORRELATION_ID_END : request.records_length_at])] = head
             connection.produce_prefix_end = request.records_length_at
 
@@ -368,7 +371,7 @@ class ProduceHandler:
         return ProduceResult(index, refused.code.number, why=refused.why, record_errors=errors)
 
 
-def _check_shape(records: memoryview | None, version: int) -> None:
+def _check_shape(records: memoryview | None, version: int, has_transactional_id: bool) -> None:
     """Refuses records that the version of the request does not allow. The replica checks the rest."""
     if records is None or len(records) < HEADER_BYTES:
         raise Refused(Code.INVALID_RECORD, "a partition without a record batch")
@@ -377,6 +380,8 @@ def _check_shape(records: memoryview | None, version: int) -> None:
         raise Refused(Code.INVALID_RECORD, f"record batches have magic {MAGIC}, not {magic}")
     if length + LENGTH_FROM != len(records):
         raise Refused(Code.INVALID_RECORD, "a partition has exactly one record batch")
+    if attributes & TRANSACTIONAL and not has_transactional_id:
+        raise Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional records need a transactional id")
     if version < ZSTD_FROM and attributes & CODEC_MASK == Codec.ZSTD:
         raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM}, not {version}")
 

@@ -1,7 +1,7 @@
 """UpdateFeatures (API key 57): sets levels of features, such as `transaction.version` (KIP-584).
 
-v0 has a flag for downgrades, v1+ the type of the update, and a check without effect. v2+ has no results of single
-features. All updates of a request are made, or none, as in Kafka 4.
+v0 only raises levels: Kafka 4 does not read its flag for downgrades. v1+ has the type of the update, and a check
+without effect. v2+ has no results of single features. All updates of a request are made, or none.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ async def handle(context: KafkaContext, call: Call[UpdateFeaturesRequest]) -> Up
 
 def _read_update(asked: FeatureUpdateKey, version: int) -> FeatureUpdate:
     if version < UPGRADE_TYPES_FROM:
-        return FeatureUpdate(asked.feature, asked.max_version_level, asked.allow_downgrade)
+        return FeatureUpdate(asked.feature, asked.max_version_level)
     if asked.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise Refused(Code.INVALID_UPDATE_VERSION, f"there is no upgrade type {asked.upgrade_type}")
     return FeatureUpdate(asked.feature, asked.max_version_level, asked.upgrade_type != UPGRADE)
 
 
 def _make_response(request: UpdateFeaturesRequest, code: Code, why: str | None) -> UpdateFeaturesResponse:
-    results = [UpdatableFeatureResult(each.feature, code.number, why) for each in request.feature_updates]
+    results = [UpdatableFeatureResult(each.feature, error_message=None) for each in request.feature_updates]
+    if code is not Code.NONE:
+        results.clear()
     return UpdateFeaturesResponse(error_code=code.number, error_message=why, results=results)
