@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import MIB, Chunk
-from tiered.cold.layout import SectionKind, SegmentSections
+from tiered.cold.layout import SectionKind, SectionRef, SegmentSections
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.fair_slots import FairSlots
+from tiered.hot.aborted_txns import ENTRY_BYTES, find_in_index, list_for_readers
 from tiered.hot.checkpoints import parse_lineage
 from tiered.hot.index import lookup_offset, lookup_timestamp
 from tiered.hot.segment_index import CandidateBatch
@@ -46,6 +48,14 @@ LOOKUPS_MAX = 8
 """Limit on the look-ups by time at once: each holds a chunk in memory."""
 LOOKUPS_WAITING_MAX = 2_000
 GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class _ColdPiece(NamedTuple):
+    """Whole batches of one segment as bytes, and the offset after them."""
+
+    data: bytes
+    entry: SegmentEntry
+    next_offset: int
 
 
 class ColdReader:
@@ -94,9 +104,34 @@ class ColdReader:
         A failed read is not tried again during its pause: until then the failure is raised again.
         """
         with self._with_backoff(partition_id, offset, manifest):
-            return await self._read(partition_id, manifest, offset, max_bytes)
+            return (await self._read(partition_id, manifest, offset, max_bytes)).data
 
-    async def _read(self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
+    async def read_committed(
+        self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
+    ) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+        """Like `read`, with the aborted transactions of these batches: (producer id, first offset), sorted by offset.
+
+        The index of their segment names them all: nothing is uploaded before every transaction in it is decided. A
+        segment without aborted transactions costs no request.
+        """
+        with self._with_backoff(partition_id, offset, manifest):
+            found = await self._read(partition_id, manifest, offset, max_bytes)
+            return found.data, await self._find_aborted(found.entry, offset, found.next_offset)
+
+    async def _find_aborted(self, entry: SegmentEntry, offset: int, end: int) -> tuple[tuple[int, int], ...]:
+        """Returns the aborted transactions with records in `[offset, end)` of one segment."""
+        refs = [ref for ref in entry.sections if ref.kind == SectionKind.TXN_INDEX]
+        if not refs:
+            return ()
+        index = (await self._read_refs(entry, refs))[SectionKind.TXN_INDEX]
+        if len(index) % ENTRY_BYTES:
+            why = f"transaction index has {len(index)} bytes, which is half an entry"
+            raise Corrupt(why, where=entry.key, position=refs[0].position)
+        return list_for_readers(find_in_index(index, offset, end).aborted)
+
+    async def _read(
+        self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
+    ) -> _ColdPiece:
         stream = self._take_stream(partition_id, offset)
         piece = await self._next_batches(partition_id, offset, stream, max_bytes) if stream is not None else None
         if stream is None or piece is None:
@@ -107,7 +142,7 @@ class ColdReader:
             raise _out_of_range(partition_id, offset)
         self._keep_stream(partition_id, stream)
         self._bytes.inc(len(piece.data))
-        return bytes(piece.data)
+        return _ColdPiece(bytes(piece.data), piece.entry, piece.next_offset)
 
     async def _next_batches(
         self, partition_id: PartitionId, offset: int, stream: ColdStream, max_bytes: int
@@ -189,21 +224,7 @@ class ColdReader:
 
         Raises `Unavailable` and `Corrupt`.
         """
-        begin, end = (
-            entry.log_bytes,
-            max((ref.position + ref.length for ref in entry.sections), default=entry.log_bytes),
-        )
-        chunk = Chunk(entry.key, begin, end - begin)
-        for attempt in range(2):
-            with self._cache.lease(chunk, self._get) as lease:
-                data = memoryview(await lease.data())
-            parts = {ref.kind: data[ref.position - begin :][: ref.length] for ref in entry.sections}
-            bad = next((ref for ref in entry.sections if crc32c(parts[ref.kind]) != ref.crc), None)
-            if bad is None:
-                break
-            self._cache.invalidate(chunk)
-            if attempt:
-                raise Corrupt(f"section {bad.kind} has a wrong CRC", where=entry.key, position=bad.position)
+        parts = await self._read_refs(entry, entry.sections)
         return SegmentSections(
             offset_index=bytes(parts.get(SectionKind.OFFSET_INDEX, b"")),
             time_index=bytes(parts.get(SectionKind.TIME_INDEX, b"")),
@@ -211,6 +232,23 @@ class ColdReader:
             producers=bytes(parts.get(SectionKind.PRODUCERS, b"")),
             lineage=parse_lineage(bytes(parts.get(SectionKind.LINEAGE, b"")), where=entry.key),
         )
+
+    async def _read_refs(self, entry: SegmentEntry, refs: Sequence[SectionRef]) -> dict[int, memoryview]:
+        """Returns adjacent sections by kind, checked against their CRCs, with one get."""
+        begin = min((ref.position for ref in refs), default=entry.log_bytes)
+        end = max((ref.position + ref.length for ref in refs), default=begin)
+        chunk = Chunk(entry.key, begin, end - begin)
+        for attempt in range(2):
+            with self._cache.lease(chunk, self._get) as lease:
+                data = memoryview(await lease.data())
+            parts = {ref.kind: data[ref.position - begin :][: ref.length] for ref in refs}
+            bad = next((ref for ref in refs if crc32c(parts[ref.kind]) != ref.crc), None)
+            if bad is None:
+                break
+            self._cache.invalidate(chunk)
+            if attempt:
+                raise Corrupt(f"section {bad.kind} has a wrong CRC", where=entry.key, position=bad.position)
+        return parts
 
     def close(self) -> None:
         """Closes all streams."""

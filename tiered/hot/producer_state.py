@@ -310,6 +310,16 @@ class ProducerStates:
         probe = WalkedBatch(0, 0, 0, 0, 0, TRANSACTIONAL, 0, 0, producer_id, epoch, 0, 1)
         self.find_duplicates([probe], now_ms, guard, from_coordinator=True)
 
+    def forget_open_transactions(self) -> None:
+        """Ends all open transactions, in a log that restarts at the cold end offset.
+
+        Only records of decided transactions become cold. The markers of these transactions may be lost, and their
+        coordinator would not write them again. Without this the last stable offset would stay below them for ever.
+        """
+        for producer in self._producers.values():
+            producer.txn_first_offset = -1
+        self._ongoing_txns.clear()
+
     def _check_transaction(
         self,
         batch: WalkedBatch,

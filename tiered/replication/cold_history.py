@@ -7,6 +7,7 @@ bucket (R5), and on a follower that is new or far behind. A producer's retry is 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.index import OFFSET_ENTRY
 from tiered.hot.leader_epochs import Lineage
 from tiered.hot.producer_recovery import RESTORE_BYTES
-from tiered.hot.producer_state import ProducerStates
+from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 from tiered.replication.cold_tier import ColdTier
@@ -31,8 +32,8 @@ RECALL_TRIES = 3
 
 class ColdHistory(NamedTuple):
     """State of the log below `offset`, the cold end offset. `producers` is a snapshot, which holds only the newest
-    batch of each producer. `batches` are the last batches below `offset` that producers wrote: a producer that got no
-    reply retries all of its last five."""
+    batch of each producer, and no open transaction. `batches` are the last batches below `offset` that producers
+    wrote: a producer that got no reply retries all of its last five."""
 
     offset: int
     lineage: Lineage
@@ -46,9 +47,10 @@ async def read_history(cold: ColdTier, manifest: Manifest) -> ColdHistory:
     if not manifest.entries:
         return ColdHistory(offset, (), None, ())
     sections = await cold.reader.read_sections(manifest.entries[-1])
-    producers = sections.producers or None
+    if not sections.producers:
+        return ColdHistory(offset, sections.lineage, None, ())
     try:
-        known = len(ProducerStates.from_snapshot(producers, offset)) if producers else 0
+        states = ProducerStates.from_snapshot(sections.producers, offset, ProducerLimits(sys.maxsize, sys.maxsize))
     except Corrupt as error:
         log.error(
             "producer state in the bucket is damaged, retries may be appended twice partition=%s why=%s",
@@ -56,8 +58,9 @@ async def read_history(cold: ColdTier, manifest: Manifest) -> ColdHistory:
             error,
         )
         return ColdHistory(offset, sections.lineage, None, ())
-    batches = await _read_last_batches(cold, manifest, sections.offset_index) if known else ()
-    return ColdHistory(offset, sections.lineage, producers, batches)
+    states.forget_open_transactions()
+    batches = await _read_last_batches(cold, manifest, sections.offset_index) if len(states) else ()
+    return ColdHistory(offset, sections.lineage, states.encode_snapshot(), batches)
 
 
 def restart_at_cold_end(hot: DiskLog, history: ColdHistory) -> None:

@@ -98,6 +98,8 @@ class FollowerReplica:
         self._clock = clock
         self._disk = disk
         self._save_offsets = save_offsets
+        if high_watermark:
+            hot.producers.on_high_watermark(high_watermark)
 
     @property
     def config(self) -> TopicConfig:
@@ -216,6 +218,7 @@ class FollowerReplica:
         )  # fmt: skip
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self.log.producers.on_high_watermark(self.high_watermark)
 
     def _restart_log(self, offset: int) -> None:
         log.info("log restarted empty partition=%s offset=%d end=%d", self.tp, offset, self.log.end_offset)

@@ -221,10 +221,13 @@ class LeaderReads:
         if fetched is not None:
             return fetched
         committed, stable, start = self.offset_snapshot()
-        log = self.unified_log
-        data = await log.cold.reader.read(log.partition_id, log.manifest, offset, max_bytes)
+        log, aborted = self.unified_log, AbortedTxns()
+        if read_committed:
+            data, aborted = await log.cold.reader.read_committed(log.partition_id, log.manifest, offset, max_bytes)
+        else:
+            data = await log.cold.reader.read(log.partition_id, log.manifest, offset, max_bytes)
         self.check_not_stopped()
-        return ReadResult(data, committed, start, stable)
+        return ReadResult(data, committed, start, stable, aborted)
 
     async def offset_for_timestamp(
         self, timestamp: int, lookups: TimeLookups | None = None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.read_result import AbortedTxns
 from tiered_api.kafka.server.exchange.context import KafkaContext
 
 READS_MAX = 256
@@ -19,19 +20,20 @@ LOADED_BYTES_MAX = 64 << 20
 again."""
 KEPT_SECONDS = 30.0
 
-Key = tuple[str, int, int]
+Key = tuple[str, int, int, bool]
 
 
 class ColdRead:
     """One read of the bucket. It is done once it has `data` or `refused`."""
 
-    __slots__ = ("callbacks", "data", "key", "refused", "reserved_bytes", "task", "timer")
+    __slots__ = ("aborted_txns", "callbacks", "data", "key", "refused", "reserved_bytes", "task", "timer")
 
     def __init__(self, key: Key, reserved_bytes: int) -> None:
         self.key = key
         self.reserved_bytes = reserved_bytes
         self.callbacks: list[Callable[[], None]] = []
         self.data: bytes | None = None
+        self.aborted_txns: AbortedTxns = ()
         self.refused: Refused | None = None
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -42,16 +44,16 @@ class ColdRead:
 
 
 class ColdReads:
-    """All cold reads of one server, by topic id, partition and offset."""
+    """All cold reads of one server, by topic id, partition, offset and isolation."""
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
         self._reads: dict[Key, ColdRead] = {}
         self._reserved_bytes = 0
 
-    def get_or_start(self, reads: LeaderReads, offset: int, max_bytes: int) -> ColdRead | None:
+    def get_or_start(self, reads: LeaderReads, offset: int, max_bytes: int, read_committed: bool) -> ColdRead | None:
         """Returns the cold read at that offset, and starts it if there is none. None if there are too many."""
-        key = (reads.topic_id, reads.partition, offset)
+        key = (reads.topic_id, reads.partition, offset, read_committed)
         load = self._reads.get(key)
         if load is None:
             max_bytes = min(max_bytes, reads.unified_log.config.segment_bytes)
@@ -59,7 +61,7 @@ class ColdReads:
                 return None
             load = self._reads[key] = ColdRead(key, max_bytes)
             self._reserved_bytes += max_bytes
-            load.task = asyncio.ensure_future(self._run(load, reads, offset, max_bytes))
+            load.task = asyncio.ensure_future(self._run(load, reads, offset, max_bytes, read_committed))
         return load
 
     def release(self, load: ColdRead) -> None:
@@ -79,11 +81,11 @@ class ColdReads:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, load: ColdRead, reads: LeaderReads, offset: int, max_bytes: int) -> None:
+    async def _run(self, load: ColdRead, reads: LeaderReads, offset: int, max_bytes: int, read_committed: bool) -> None:
         try:
-            fetched = await reads.read(offset, max_bytes)
+            fetched = await reads.read(offset, max_bytes, read_committed=read_committed)
             assert isinstance(fetched.data, bytes), "what is cold is loaded"
-            load.data = fetched.data
+            load.data, load.aborted_txns = fetched.data, fetched.aborted_txns
         except Refused as refused:
             load.refused = refused
         except Unavailable as error:

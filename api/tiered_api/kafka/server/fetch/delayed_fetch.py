@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
 from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.read_result import AbortedTxns
 from tiered.replication.replica_reads import ReplicaReads
 from tiered_api.kafka.server.exchange.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.exchange.response_slot import ResponseSlot
@@ -231,8 +232,8 @@ class DelayedFetch:
 
     def _read_cold(self, place: int, replica: LeaderReads, offset: int, most: int) -> PartitionResult:
         loads = self._context.cold_reads
-        load = loads.get_or_start(replica, offset, max(most, 0))
-        data = b""
+        load = loads.get_or_start(replica, offset, max(most, 0), self._request.read_committed)
+        data, aborted = b"", AbortedTxns()
         if load is None:
             self._is_truncated = True
         elif load.refused is not None:
@@ -243,12 +244,12 @@ class DelayedFetch:
         elif len(load.data) > most and self._total_bytes:
             self._is_truncated = True
         else:
-            data = load.data
+            data, aborted = load.data, load.aborted_txns
             loads.release(load)
             self._cold_reads.pop(place, None)
             self._total_bytes += len(data)
             self._bytes_left -= len(data)
-        return _without_records(replica, replica.partition)._replace(data=data)
+        return _without_records(replica, replica.partition)._replace(data=data, aborted_txns=aborted)
 
     def _fail(self, place: int, index: int, refused: Refused, replica: ReplicaReads | None) -> None:
         self._has_error = True

@@ -1,0 +1,393 @@
+"""Tests of transactions in the replicas of a partition: markers, and what a read_committed reader gets from leader and
+follower, disk and bucket, after a change of leader, a restart and the loss of a disk."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.unit.hot.fixtures import batch
+from tests.unit.hot.transactions import TransactionWriter, transactional_batch
+from tests.unit.replication.rig import (
+    INCARNATIONS,
+    TOPIC_ID,
+    DirectPeers,
+    ReplicationRig,
+    RunningFetchers,
+    read_bytes,
+)
+from tests.unit.replication.test_roles import wait_until
+from tiered.config.settings import TopicConfig
+from tiered.errors import Code, Refused
+from tiered.hot.disk_log import DiskLog
+from tiered.peers import PartitionFetch
+from tiered.records.aborted import AbortedTransactions
+from tiered.records.marker import TransactionMarker
+from tiered.records.model import CONTROL
+from tiered.records.native import walk
+from tiered.replication.become_leader import PreviousLeader
+from tiered.replication.follower_reads import FollowerReads
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.replication.read_result import ReadResult
+
+SMALL_SEGMENTS = TopicConfig(segment_bytes=1500, index_interval_bytes=200)
+PRODUCER = 7
+
+
+def write_to_leader(leader: LeaderReplica, seed: int, steps: int = 150) -> TransactionWriter:
+    """Writes random transactions as the leader of the partition does; all of it becomes committed."""
+    writer = TransactionWriter(leader.log)
+    writer.write_at_random(random.Random(seed), steps)
+    leader.on_config_changed()  # the high watermark moves to the log end
+    return writer
+
+
+def committed_offsets(writer: TransactionWriter) -> list[int]:
+    """Returns the offsets of the committed records below the last stable offset."""
+    found = [offset for txn in writer.ended if txn.commit for offset in txn.offsets]
+    return sorted(offset for offset in found if offset < writer.stable_offset)
+
+
+def take_committed(found: ReadResult, offset: int) -> tuple[list[int], int]:
+    """Returns the committed offsets of a reply from `offset` on, as a client does, and the next fetch offset."""
+    batches = walk(read_bytes(found.data)).batches
+    starts = [first for _, first in found.aborted_txns]
+    assert starts == sorted(starts)
+    kept = AbortedTransactions(found.aborted_txns).drop_from(batches)
+    records = [each for each in kept if not each.attributes & CONTROL]
+    offsets = [number for each in records for number in range(each.base_offset, each.last_offset + 1)]
+    return [number for number in offsets if number >= offset], batches[-1].last_offset + 1
+
+
+async def read_all_committed(leader: LeaderReplica, start: int = 0, max_bytes: int = 700) -> list[int]:
+    """Reads the partition from `start` on as a read_committed consumer does."""
+    offset, offsets = start, list[int]()
+    while True:
+        found = await leader.reads.read(offset, max_bytes, read_committed=True)
+        if not found.size:
+            assert offset >= found.last_stable_offset
+            return offsets
+        more, offset = take_committed(found, offset)
+        offsets += more
+
+
+async def upload_stable(leader: LeaderReplica) -> int:
+    """Uploads all closed segments below the last stable offset. Returns the cold end offset."""
+    manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
+    while True:
+        written = await leader.cold.uploader.upload_next(
+            leader.log, manifest, leader.leader_epoch, leader.last_stable_offset
+        )
+        if written is None:
+            return manifest.cold_end_offset
+        manifest = written
+        leader.unified_log.update_manifest(manifest)
+
+
+# -- markers ----------------------------------------------------------------------------------------------------------
+
+
+def test_marker_is_written_once_and_returns_when_it_is_committed() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1, 2])
+        begin_transaction(leader)
+        marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
+        waiting = asyncio.create_task(leader.append_marker(marker))
+        await asyncio.sleep(0.1)
+        assert not waiting.done() and leader.log.end_offset == 2
+        again = asyncio.create_task(leader.append_marker(marker))
+        await asyncio.sleep(0.1)
+        assert not again.done(), "the marker is in the log, and not committed"
+        leader.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, 2, 0, 0, 0), 0)
+        await asyncio.gather(waiting, again)
+        await leader.append_marker(marker)
+        assert leader.log.end_offset == 2
+
+    rig.run(scenario)
+
+
+def begin_transaction(leader: LeaderReplica, sequence: int = 0, epoch: int = 0) -> None:
+    guard = leader.begin_verification(PRODUCER, epoch, sequence)
+    leader.append_now(transactional_batch(PRODUCER, sequence, epoch=epoch), 1, guard=guard)
+    leader.end_verification(guard)
+
+
+def test_marker_needs_what_acks_all_needs() -> None:
+    rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1], [1, 2])
+        begin_transaction(leader)
+        with pytest.raises(Refused) as refused:
+            await leader.append_marker(TransactionMarker(PRODUCER, 0, True, 3))
+        assert refused.value.code is Code.NOT_ENOUGH_REPLICAS
+        leader.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "over"))
+        with pytest.raises(Refused) as refused:
+            await leader.append_marker(TransactionMarker(PRODUCER, 0, True, 3))
+        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
+        assert leader.log.end_offset == 1
+
+    rig.run(scenario)
+
+
+def test_only_transactional_records_of_no_open_transaction_need_verification() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        assert leader.needs_verification(batch(0)) is None
+        assert leader.needs_verification(batch(0, producer=PRODUCER, sequence=0)) is None
+        assert leader.needs_verification(bytes(100)) is None and leader.needs_verification(b"") is None
+        assert leader.needs_verification(transactional_batch(PRODUCER, 0, epoch=4)) == (PRODUCER, 4, 0)
+        begin_transaction(leader, epoch=4)
+        assert leader.needs_verification(transactional_batch(PRODUCER, 1, epoch=4)) is None
+        await leader.append_marker(TransactionMarker(PRODUCER, 5, True, 0, version=2))
+        assert leader.needs_verification(transactional_batch(PRODUCER, 0, epoch=5)) == (PRODUCER, 5, 0)
+
+    rig.run(scenario)
+
+
+def test_clients_cannot_write_markers() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        begin_transaction(leader)
+        forged = bytearray(transactional_batch(PRODUCER, 1))
+        forged[22] |= CONTROL
+        for deep in (False, True):
+            with pytest.raises(Refused):
+                leader.append_now(forged, ACKS_ALL, deep)
+        assert leader.last_stable_offset == 0
+
+    rig.run(scenario)
+
+
+# -- reads ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_committed_records_are_the_same_on_disk_in_the_bucket_and_across_the_seam(seed: int) -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        writer = write_to_leader(leader, seed)
+        wanted = committed_offsets(writer)
+        assert await read_all_committed(leader) == wanted
+        cold_end = await upload_stable(leader)
+        segments = leader.log.closed_segments()
+        for below in (segments[1].next_offset, cold_end):
+            await leader.log.drop_local_below(min(below, cold_end))
+            for start in (0, 1, leader.log.local_start_offset - 1, leader.log.local_start_offset):
+                assert await read_all_committed(leader, start) == [each for each in wanted if each >= start]
+        assert leader.log.local_start_offset == cold_end > 0
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_follower_serves_the_same_committed_records(seed: int) -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1, 2])
+        peers = DirectPeers(rig)
+        peers.add_leader(leader)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+        writer = write_to_leader(leader, seed)
+        leader.append_now(batch(0), 1)
+        await wait_until(lambda: copy.high_watermark == leader.log.end_offset)
+        source, offset, offsets = FollowerReads(copy, lambda: True), 0, list[int]()
+        assert source.offset_snapshot() == leader.reads.offset_snapshot()
+        while (found := source.read_now(offset, 700, True)).size:
+            assert found.aborted_txns == read_now(leader, offset).aborted_txns
+            more, offset = take_committed(found, offset)
+            offsets += more
+        assert offsets == committed_offsets(writer)
+
+    rig.run(scenario)
+
+
+def read_now(leader: LeaderReplica, offset: int) -> ReadResult:
+    found = leader.reads.read_now(offset, 700, True)
+    assert found is not None
+    return found
+
+
+def test_long_read_wakes_when_the_last_stable_offset_moves() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        begin_transaction(leader)
+        waiting = asyncio.create_task(leader.reads.read(0, 1000, max_wait_ms=60_000, read_committed=True))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        await leader.append_marker(TransactionMarker(PRODUCER, 0, True, 0))
+        found = await asyncio.wait_for(waiting, 1)
+        assert found.last_stable_offset == 2 and found.size
+
+    rig.run(scenario)
+
+
+def test_uncommitted_reader_gets_no_list_of_aborted_transactions() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        begin_transaction(leader)
+        await leader.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+        found = leader.reads.read_now(0, 1000)
+        assert found is not None and found.aborted_txns == ()
+        assert read_now(leader, 0).aborted_txns == ((PRODUCER, 0),)
+
+    rig.run(scenario)
+
+
+def test_last_stable_offset_is_never_below_the_log_start() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        begin_transaction(leader)
+        for number in range(5):
+            leader.append_now(batch(number), 1)
+        assert leader.last_stable_offset == 0
+        await leader.delete_records(4)
+        assert leader.last_stable_offset == leader.reads.offset_snapshot()[1] == leader.log_start_offset == 4
+        assert read_now(leader, 4).size == 0, "the transaction may have records there"
+
+    rig.run(scenario)
+
+
+# -- the open transaction after a failure -----------------------------------------------------------------------------
+
+
+def test_next_leader_keeps_the_transaction_open() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        first = await rig.brokers[1].lead(0, [1, 2])
+        peers = DirectPeers(rig)
+        peers.add_leader(first)
+        following = RunningFetchers(rig, rig.brokers[2], peers)
+        copy = await following.follow(1, 0)
+        first.append_now(batch(0), 1)
+        begin_transaction(first)
+        first.append_now(batch(1), 1)
+        await wait_until(lambda: copy.high_watermark == 3)
+        copy.stop()
+        await following.stop()
+        second = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.STOPPED_CLEANLY)
+        assert (second.high_watermark, second.last_stable_offset) == (3, 1)
+        second.append_now(transactional_batch(PRODUCER, 1), 1)
+        await second.append_marker(TransactionMarker(PRODUCER, 1, False, 2, version=2))
+        assert second.last_stable_offset == 5
+        assert read_now(second, 1).aborted_txns == ((PRODUCER, 1),)
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_restart_keeps_the_transaction_open(rolled: bool) -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        leader = await broker.lead(0, [1])
+        begin_transaction(leader)
+        await leader.append_marker(TransactionMarker(PRODUCER, 0, False, 2))
+        begin_transaction(leader, 1)
+        leader.append_now(batch(1), 1)
+        if rolled:
+            leader.roll()
+        broker.logs.clear()
+        broker.restart(broker.disk.after_kill())
+        again = await broker.lead(1, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
+        assert (again.high_watermark, again.last_stable_offset) == (4, 2)
+        assert read_now(again, 0).aborted_txns == ((PRODUCER, 0),)
+        with pytest.raises(Refused) as refused:
+            await again.append_marker(TransactionMarker(PRODUCER, 0, True, 1))
+        assert refused.value.code is Code.TRANSACTION_COORDINATOR_FENCED
+        await again.append_marker(TransactionMarker(PRODUCER, 0, True, 2))
+        assert again.last_stable_offset == 5
+
+    rig.run(scenario)
+
+
+def test_log_that_restarts_at_the_cold_end_has_no_open_transaction_below_it() -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        first = await rig.brokers[1].lead(0, [1])
+        begin_transaction(first)
+        first.roll()
+        begin_offset = first.log.end_offset
+        first.append_now(transactional_batch(PRODUCER, 1), 1)
+        await first.append_marker(TransactionMarker(PRODUCER, 1, False, 0, version=2))
+        first.append_now(batch(0), 1)
+        assert await upload_stable(first) == begin_offset == 1
+        # The disk is lost: the records from offset 1 on, the marker included, are gone.
+        second = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert second.log.local_start_offset == 1
+        assert second.last_stable_offset == second.high_watermark == 1, "every cold transaction is decided"
+        assert await read_all_committed(second) == [], "and this one was aborted"
+        await second.append_marker(TransactionMarker(PRODUCER, 1, False, 1, version=2))
+        assert second.last_stable_offset == 2
+
+    rig.run(scenario)
+
+
+def test_rebuilt_log_does_not_pass_a_transaction_that_is_open() -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        first = await rig.brokers[1].lead(0, [1, 2], [1, 2])
+        first.append_now(batch(0), 1)
+        first.roll()
+        begin_transaction(first)
+        first.append_now(batch(1), 1)
+        first.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, 3, 0, 0, 0), 0)
+        assert await upload_stable(first) == 1
+        await first.log.drop_local_below(1)
+        peers = DirectPeers(rig)
+        peers.add_leader(first)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+        await wait_until(lambda: copy.log.end_offset == 3)
+        assert copy.log.local_start_offset == 1
+        await wait_until(lambda: copy.high_watermark == 3)
+        assert FollowerReads(copy, lambda: True).offset_snapshot()[1] == 1
+        first.append_now(transactional_batch(PRODUCER, 1), 1)
+        marker = asyncio.create_task(first.append_marker(TransactionMarker(PRODUCER, 0, False, 0)))
+        await wait_until(lambda: copy.log.end_offset == 5)
+        await marker
+        first.append_now(batch(2), 1)
+        await wait_until(lambda: copy.high_watermark == 6)
+        assert FollowerReads(copy, lambda: True).read_now(1, 1000, True).aborted_txns == ((PRODUCER, 1),)
+
+    rig.run(scenario)
+
+
+def test_truncated_follower_has_the_transaction_open_again() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        log: DiskLog = await rig.brokers[2].open_log()
+        writer = TransactionWriter(log)
+        writer.write(PRODUCER)
+        writer.end(PRODUCER, commit=False)
+        leader = await rig.brokers[1].lead(1, [1, 2])
+        begin_transaction(leader)
+        leader.append_now(batch(0), 1)
+        peers = DirectPeers(rig)
+        peers.add_leader(leader)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 1)
+        await wait_until(lambda: copy.high_watermark == 2)
+        assert FollowerReads(copy, lambda: True).offset_snapshot() == (2, 0, 0)
+
+    rig.run(scenario)
