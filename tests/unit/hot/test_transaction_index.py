@@ -186,9 +186,44 @@ def test_reader_gets_the_same_after_a_kill_or_a_power_cut(seed: int) -> None:
     run_scenario(scenario)
 
 
+def test_snapshot_that_outlived_the_index_is_not_believed_above_the_flushed_offset() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        writer = TransactionWriter(log)
+        writer.write_at_random(random.Random(1), 60)
+        log._writer.take_snapshot()
+        for path in txn_index_files(on):
+            on.remove(path)
+        again = await open_log(on.clone(), config(segment_bytes=1 << 20), same_boot=False, recovery_point=1)
+        assert check_reads(again, writer) > 3
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_entries_below_the_flushed_offset_survive_a_power_cut(seed: int) -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        writer = TransactionWriter(log)
+        writer.write_at_random(random.Random(1), 60)
+        log._writer.take_snapshot()
+        flushed = await log.flush(log.end_offset)
+        again = await open_log(
+            on.crash_image(random.Random(seed)),
+            config(segment_bytes=1 << 20),
+            same_boot=False,
+            recovery_point=flushed,
+        )
+        assert check_reads(again, writer) > 3
+
+    run_scenario(scenario)
+
+
 def survivor(writer: TransactionWriter, log: DiskLog) -> TransactionWriter:
     """Returns the transactions of a log that lost its end."""
     left = TransactionWriter(log)
+    for known in log.producers.list_producers():
+        left.sequences[known.producer_id] = known.batches[-1].last_sequence + 1 if known.batches else 0
     for txn in writer.ended:
         kept = tuple(offset for offset in txn.offsets if offset < log.end_offset)
         if txn.marker_offset < log.end_offset:
@@ -237,8 +272,10 @@ def test_truncation_keeps_the_transactions_below_it(seed: int) -> None:
         log.truncate_to(rng.randrange(1, log.end_offset))
         left = survivor(writer, log)
         check_reads(log, left)
+        left.write_at_random(rng, 40)
+        check_reads(log, left)
         await log.flush()
-        check_reads(await open_log(on.clone()), survivor(writer, log))
+        check_reads(await open_log(on.clone()), left)
 
     run_scenario(scenario)
 
