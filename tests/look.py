@@ -76,7 +76,7 @@ class Measure(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One file. `package` is the folder that it is a member of."""
+    """One file of Python."""
 
     path: str
     lines: int

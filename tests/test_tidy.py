@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,50 @@ def test_queues_are_bounded_and_tasks_are_owned(module: str) -> None:
     for node in ast.walk(tree(modules()[module])):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Queue":
             assert node.args or node.keywords, f"{module}:{node.lineno}: a queue without maxsize"
+
+
+Owner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+NAMES_OF_DATA = {"h1", "h2", "key_base64", "value_base64", "seg", "sub", "__consumer_offsets", "__transaction_state"}
+"""Topics, fields and columns that no definition has for its name."""
+OTHER_LANGUAGES = {"assert", "java", "null"}
+
+
+@cache
+def defined_names() -> set[str]:
+    """Returns the names of all modules, classes, functions, constants, fields and attributes of the product."""
+    names = {part for module in modules() for part in module.split(".")}
+    for path in modules().values():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, Owner):
+                names.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+            if isinstance(node, ast.Module | ast.ClassDef):
+                bound = [part for each in node.body if isinstance(each, ast.Assign) for part in each.targets]
+                bound += [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+                names |= {each.id for each in bound if isinstance(each, ast.Name)}
+    return names
+
+
+def stale_names(path: Path) -> Iterator[str]:
+    """Yields the names in backticks in docstrings that neither the documented code nor any definition has."""
+    lines = path.read_text().splitlines()
+    parameters = {node.arg for node in ast.walk(tree(path)) if isinstance(node, ast.arg)}
+    values = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)}
+    known = defined_names() | parameters | values | NAMES_OF_DATA | OTHER_LANGUAGES
+    for node in ast.walk(tree(path)):
+        if isinstance(node, Owner) and (text := ast.get_docstring(node)):
+            first = node.body[0]
+            code = "\n".join(lines[node.lineno - 1 : first.lineno - 1] + lines[first.end_lineno : node.end_lineno])
+            for name in re.findall(r"`([a-z_][a-z0-9_]*)`", text):
+                if not re.search(rf"\b{name}\b", code) and name not in known:
+                    yield f"{short(path)}:{node.lineno} {node.name}: `{name}`"
+
+
+@pytest.mark.parametrize("path", modules().values(), ids=short)
+def test_docstrings_name_what_is_there(path: Path) -> None:
+    """A docstring that keeps the old name of a parameter misleads its reader."""
+    assert not list(stale_names(path))
 
 
 def test_comments_have_no_open_tasks() -> None:

@@ -1,4 +1,5 @@
-"""Deadlines by key. Moving a deadline to a later time costs nothing, and each key is in the heap about once."""
+"""Deadlines by key, in a heap that holds about one entry for each key. To move a deadline to a later time costs
+nothing."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class LogLimiter:
         """Kind -> (end of its suppression, number of suppressed warnings)."""
 
     def admit(self, kind: str = "") -> int | None:
-        """Asks to log a warning of this kind. Returns how many were suppressed since the last logged one, or None if
-        this one must be suppressed too."""
+        """Admits a warning of this kind to the log. Returns how many were suppressed since the last logged one, or None
+        if this one must be suppressed too."""
         now = self._clock.mono_ns()
         until, suppressed = self._suppressed.get(kind, (now, 0))
         if now < until:

@@ -129,7 +129,7 @@ def count_records(address: str, topic: str, partitions: int) -> int:
 
 @dataclass
 class AckTimes:
-    """Times at which records, one on each partition, were acknowledged: seconds since `since`."""
+    """Times at which records, one on each partition, were acknowledged: seconds since the start of the measurement."""
 
     first: float
     last: float

@@ -18,7 +18,7 @@ SENT, SENT_MAX = "Produce MessageSet", 200
 
 
 class ClientLog(logging.Handler):
-    """The relevant log lines of one client, in a file. `bumps` has the reasons for which it began a new epoch by
+    """The relevant log lines of one client, in a file. `epoch_bumps` has the reasons for which it began a new epoch by
     itself: then it sends batches without a reply again under new sequences, which no broker can tell from new
     records."""
 

@@ -45,7 +45,7 @@ class FaultContext:
 
 @dataclass(frozen=True)
 class ChaosFault:
-    """A fault. `begin` returns a description. If `goes_on` is set, every partition is acknowledged again within
+    """A fault. `begin` returns a description. If `stays_available` is set, every partition is acknowledged again within
     `acks_within` seconds of the begin, before the fault is repaired."""
 
     name: str

@@ -42,7 +42,7 @@ class RunLimits:
 def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, failing_anyway: list[str]) -> Iterator[
     tuple[str, Callable[[], FailedTest | None]]
 ]:  # fmt: skip
-    """Yields (stage, what runs it), in order. `red_anyway` are tests that fail for another reason."""
+    """Yields (stage, what runs it), in order. `failing_anyway` are tests that fail for another reason."""
 
     def tests(paths: tuple[str, ...]) -> Callable[[], FailedTest | None]:
         return lambda: tree.tests(paths, failing_anyway, STAGE_SECONDS) if paths else None

@@ -54,7 +54,7 @@ class GroupOptions:
 
     @classmethod
     def for_seed(cls, seed: int, rng: random.Random) -> GroupOptions:
-        """Returns the options of a seed. `draw` is the random stream of the run, which continues with it."""
+        """Returns the options of a seed. `rng` is the random stream of the run, which continues with it."""
         if rng.random() >= 0.7:
             return cls(seed)
         faults, bucket = draw_faults(rng, 0.15), random.Random(f"{seed}/bucket")

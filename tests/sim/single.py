@@ -402,8 +402,8 @@ class SingleRun:
 
 
 def run(seed: int, adjust: Callable[[SingleOptions], SingleOptions] = lambda drawn: drawn) -> SingleRun:
-    """Runs one seed to its end. An error has the options, the last events and the command that reruns the seed. `of`
-    leaves some of the drawn options out."""
+    """Runs one seed to its end. An error has the options, the last events and the command that reruns the seed.
+    `adjust` changes the drawn options."""
     loop = SimLoop(seed, seconds_max=3600)
     made: list[SingleRun] = []
 

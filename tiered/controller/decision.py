@@ -1,4 +1,4 @@
-"""A decision of the controller: what `decide` returns for one request.
+"""A decision of the controller: the value that `decide` returns for one request.
 
 `decide` judges a request against the image and returns changes; it changes nothing itself. `apply` takes changes that
 are committed, or that will be applied again from the log if their commit fails.

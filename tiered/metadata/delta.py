@@ -1,4 +1,4 @@
-"""The actions of one broker between two images: drop, resign, configure, follow and lead."""
+"""The actions of one broker between two images, in their order: drop, resign, configure, change ISRs, follow, lead."""
 
 from __future__ import annotations
 

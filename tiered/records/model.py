@@ -144,8 +144,8 @@ class WalkedBatch(NamedTuple):
 class WalkResult(NamedTuple):
     """The batches that a walk accepted. `end` is the first byte not accepted.
 
-    `why` is "" at a clean end or at `max_batches`. It is "short" if the last batch is incomplete, and otherwise the
-    fault of the batch at `end`.
+    `why` is "" at a clean end or at the limit of batches. It is "short" if the last batch is incomplete, and otherwise
+    the fault of the batch at `end`.
     """
 
     batches: list[WalkedBatch]

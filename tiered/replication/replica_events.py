@@ -1,7 +1,7 @@
-"""The events that the replicas of a broker report to the rest of the broker: one protocol, instead of a callback each.
+"""The events that the leader replicas of a broker report to the rest of the broker: one protocol for all of them.
 
-Each method is called from the event loop, in the turn in which the event happens. It returns at once and raises
-nothing.
+A replica reports `LeaderEvents` itself; this protocol adds the changes of its role. Each method is called from the
+event loop, in the turn in which the event happens. It returns at once and raises nothing.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ def check_no_duplicates(dumps: Dumps, may_be_gone: LossPredicate) -> Iterator[Fi
 
 def check_order(history: ClientHistory, dumps: Dumps, loss_times: Sequence[int] = ()) -> Iterator[Finding]:
     """I12: a record that a sender knew to be written stands before the records that it sent later. All records of one
-    producer id are in order. At the times of `forgotten` a leader may have lost its state of a producer, and then takes
-    any sequence, as Kafka does: of batches in flight together after that, the later one may come first."""
+    producer id are in order. At the times of `loss_times` a leader may have lost its state of a producer, and then
+    takes any sequence, as Kafka does: of batches in flight together after that, the later one may come first."""
     for tp, dump in dumps.items():
         places = {value: offset for offset, value in dump.values.items()}
         last: dict[tuple[str, int], tuple[int, Send]] = {}
@@ -226,7 +226,7 @@ def check_order(history: ClientHistory, dumps: Dumps, loss_times: Sequence[int] 
 
 
 def check_single_owner(owned: Iterable[Ownership], loss_times: Sequence[int] = ()) -> Iterator[Finding]:
-    """I17: a partition has one owner in each generation, and one at each moment. At the times of `forgotten` a
+    """I17: a partition has one owner in each generation, and one at each moment. At the times of `loss_times` a
     coordinator or its successor may have lost its members, and then counts generations from the beginning. Therefore a
     generation counts from its begin, and not from a repeated reply."""
     by_partition: dict[tuple[str, TopicPartition], list[Ownership]] = {}
@@ -273,7 +273,7 @@ def check_committed_offsets(
 def check_commit_generations(
     commits: Iterable[CommitAttempt], owned: Iterable[Ownership], loss_times: Sequence[int] = ()
 ) -> Iterator[Finding]:
-    """I18: no commit of a generation is accepted after a later generation has begun. (At the times of `forgotten` a
+    """I18: no commit of a generation is accepted after a later generation has begun. (At the times of `loss_times` a
     coordinator may count from the beginning.)"""
     begun = sorted((each.since_ns, each.generation, each.group) for each in owned)
     for commit in commits:
@@ -294,7 +294,7 @@ def check_offsets_stable(
     may_be_gone: LossPredicate = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
     """I18: an offset that any coordinator returned stays, while no commit is requested that may follow it: the next
-    reply of a sole coordinator is the same. At the times of `forgotten` it may be lost. A coordinator that loads its
+    reply of a sole coordinator is the same. At the times of `loss_times` it may be lost. A coordinator that loads its
     groups cuts an offset back to the end of a partition that lost records, however long ago."""
     asked: dict[tuple[str, TopicPartition, int], list[CommitAttempt]] = {}
     for commit in commits:

@@ -58,8 +58,9 @@ class ExpectedTopic:
 
 
 class ExpectedTopics:
-    """All topics that were ever requested. `found` returns a topic of the metadata log, `start` the log start of a
-    manifest, and `for_all` the settings of all brokers; `initial_configs` are their values before any change."""
+    """All topics that were ever requested. `find_topic` returns a topic of the metadata log, `log_start_of` the log
+    start of a manifest, and `cluster_configs` the settings of all brokers; `initial_configs` are their values before
+    any change."""
 
     def __init__(
         self,

@@ -87,8 +87,8 @@ class ReadRecord(NamedTuple):
 
 
 class PollResult(NamedTuple):
-    """Result of one fetch: `rows` from `position` on, and the offsets that the partition reported. `fresh` is true if
-    the reader chose the position, so that it does not follow from the previous poll."""
+    """Result of one fetch: `rows` from `position` on, and the offsets that the partition reported. `is_repositioned` is
+    true if the reader chose the position, so that it does not follow from the previous poll."""
 
     reader: str
     tp: TopicPartition
@@ -101,8 +101,8 @@ class PollResult(NamedTuple):
 
 
 class EndOffsetReply(NamedTuple):
-    """Log end that ListOffsets reported to a reader. `sure` is true if one broker led the partition all the time and no
-    other could have replied."""
+    """Log end that ListOffsets reported to a reader. `is_sole_leader` is true if one broker led the partition all the
+    time and no other could have replied."""
 
     reader: str
     tp: TopicPartition

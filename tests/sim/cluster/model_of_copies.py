@@ -149,10 +149,10 @@ class ModelOfCopies:
         is_proof_unknown: bool = False,
         is_partly_synced: bool = False,
     ) -> None:
-        """A power cut or worse left exactly this on the disk. The next start may not be able to prove the log (if
-        `unsure`: may or may not). The damage ended the machine's `life`. `partly`: only some records were fsynced
-        before they counted, because the topic has another `flush` setting now; the log may count if nothing is
-        missing."""
+        """A power cut or worse left exactly this on the disk. The next start can prove the log if it `is_provable`; if
+        `is_proof_unknown` it may or may not. The damage ended the machine's `life`. `is_partly_synced`: only some
+        records were fsynced before they counted, because the topic has another `flush` setting now; the log may count
+        if nothing is missing."""
         copy = self.copy(node)
         end = copy.end
         self._count_lost_tail(copy)
@@ -388,7 +388,7 @@ class ModelOfCopies:
         unclean: bool = False,
     ) -> None:
         """Applies a partition of the metadata log. `live` are the brokers that may lead, `lives` says of each which of
-        its processes has registered, `between` has the brokers that were in sync at any time within this slot.
+        its processes has registered, `isr_within_slot` has the brokers that were in sync at any time within this slot.
         `unclean`: the topic allows any replica to lead; records that the leader lacks are lost from then on."""
         old, self.state = self.state, new
         if unclean and old is not None and self._is_unclean(old, new, lives):

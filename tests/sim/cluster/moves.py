@@ -104,7 +104,7 @@ async def _alter_reassignments(
 
 class Reassigner:
     """Requests reassignments of the run's partitions, and of committed offsets if groups are at work, until `working`
-    is unset. `brokers` are those that may have replicas, `moving` returns how many partitions move now."""
+    is unset. `brokers` are those that may have replicas, `count_moving` returns how many partitions move now."""
 
     def __init__(
         self,

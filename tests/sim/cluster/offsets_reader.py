@@ -23,7 +23,7 @@ FETCH_SECONDS = 0.3
 
 class GroupOffsetsReader:
     """Polls one broker while `is_coordinator` says that it considers itself a coordinator, until `working` is unset.
-    `sole` returns the epoch of the coordinator while no other broker can reply for the groups, else -1."""
+    `sole_epoch` returns the epoch of the coordinator while no other broker can reply for the groups, else -1."""
 
     def __init__(
         self,

@@ -82,7 +82,8 @@ CLUSTER_EDITS: Mapping[str, tuple[Edit, ...]] = {
 
 
 class SettingsChanges:
-    """Changes settings of the run's topics until `working` is unset. `away` returns true if a broker is down."""
+    """Changes settings of the run's topics until `working` is unset. `is_broker_down` returns true if a broker is
+    down."""
 
     def __init__(
         self,

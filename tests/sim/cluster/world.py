@@ -60,9 +60,9 @@ class EventLog:
 
 
 class SimHost:
-    """One machine, and the broker on it while one runs. `gone` gets the end of each process before the next one begins:
-    "kill", "power" (cut), "disk" (lost), "stop" (clean), or "failed" after an error of the disk ("failed stop" if it
-    had reached the end of a clean stop)."""
+    """One machine, and the broker on it while one runs. `on_end` gets the end of each process before the next one
+    begins: "kill", "power" (cut), "disk" (lost), "stop" (clean), or "failed" after an error of the disk ("failed stop"
+    if it had reached the end of a clean stop)."""
 
     def __init__(
         self,

@@ -83,8 +83,8 @@ class SimNetwork:
         self._close_listeners(host)
 
     def power_off(self, host: str) -> None:
-        """Cuts the power: no peer is notified. Until `back` the host sends nothing, and no connection to it
-        succeeds."""
+        """Cuts the power: no peer is notified. The host sends nothing before `power_on`, and no connection to
+        it succeeds."""
         self._powered_off.add(host)
         for stream in [stream for stream in self._streams if stream.host == host]:
             stream.forget()

@@ -14,7 +14,7 @@ from tests.sim.__main__ import run_seed
 
 def run_seeds(world: str, seeds: int, expected_counts: Sequence[str]) -> None:
     """Runs the first `seeds` seeds of a world. No run may break a promise. All runs together must reach each of
-    `reached`: otherwise they prove less than they seem to."""
+    `expected_counts`: otherwise they prove less than they seem to."""
     totals: Counter[str] = Counter()
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=spawn) as pool:

@@ -58,7 +58,7 @@ class ClusterStub:
 
 
 class PeerSession:
-    """A server on host `one`, and a broker on host `two` that sends requests to it."""
+    """A server on host "one", and a broker on host "two" that sends requests to it."""
 
     def __init__(self, site: SimBrokerRig, server: KafkaServer) -> None:
         self.site = site

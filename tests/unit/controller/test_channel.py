@@ -37,7 +37,7 @@ class Role:
 
 
 class ForwardingPeers(DirectPeers):
-    """Forwards requests to a controller: `replies` says what comes of each, after it was sent or before."""
+    """Forwards requests to a controller: `reply` says what comes of each, `is_sent` if it was sent before that."""
 
     def __init__(self, rig: ReplicationRig) -> None:
         super().__init__(rig)

@@ -192,7 +192,7 @@ def read_log(log: DiskLog, start: int | None = None) -> bytes:
 
 class DirectPeers:
     """Passes requests straight to the replicas of other brokers, each at the address "NODE:0", with a delay each way.
-    `cut` names addresses that do not reply."""
+    `unreachable` has the addresses that do not reply."""
 
     cluster_id = ""
     credential = b""

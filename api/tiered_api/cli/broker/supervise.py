@@ -33,7 +33,7 @@ PrintLine = Callable[[str, str], None]
 
 class Program(NamedTuple):
     """A named command. `command` is called before each start with the last ready line of the process ("" the first
-    time). A ready line begins with `ready`."""
+    time). A ready line begins with `ready_prefix`."""
 
     name: str
     command: Callable[[str], Sequence[str]]
@@ -68,8 +68,8 @@ class ManagedProcess:
 
 
 class Supervisor:
-    """All processes. `say` gets every line of theirs except ready lines, and the supervisor's own lines by the name
-    `own`."""
+    """All processes. `print_line` gets every line of theirs except ready lines, and the supervisor's own lines under
+    `own_name`."""
 
     def __init__(
         self,

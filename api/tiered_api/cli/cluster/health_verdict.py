@@ -68,7 +68,7 @@ def find_unhealthy(
     adding: Mapping[TopicAndPartition, Sequence[int]],
 ) -> Iterator[UnhealthyPartition]:
     """Returns every partition that lacks something, in order. A topic without a known `min_isr` needs one replica.
-    Replicas that a reassignment has `added` do not count as missing while they copy."""
+    Replicas that a reassignment is `adding` do not count as missing while they copy."""
     for topic in seen.topics:
         name = topic.name or ""
         for each in sorted(topic.partitions, key=lambda each: each.partition_index):
@@ -88,7 +88,7 @@ def summarize_health(
     seen: ClusterView, found: Sequence[UnhealthyPartition], reports: Sequence[BrokerReport] = ()
 ) -> dict[str, Any]:
     """Returns the health of a cluster, in the form of `--format json`. A broker that stopped cleanly and has no
-    replicas does not count as missing. `said` has the reports of the brokers."""
+    replicas does not count as missing. `reports` are those of the brokers."""
     holders = {node for topic in seen.topics for each in topic.partitions for node in each.replica_nodes}
     down = [
         node

@@ -92,7 +92,7 @@ def _throttled_replicas(moves: ReplicaMoves) -> dict[str, tuple[tuple[str, ...],
 
 
 def _list_configs(words: tuple[tuple[str, ...], tuple[str, ...]], how: int) -> list[AlterableConfig]:
-    """The edits of both lists. `*`, which is all replicas of the topic, stands for a list that is too long."""
+    """Returns the edits of both lists. `*`, which is all replicas of the topic, stands for a list that is too long."""
     texts = [",".join(each) for each in words]
     return [
         AlterableConfig(name, how, text if len(text) <= VALUE_BYTES_MAX else "*")

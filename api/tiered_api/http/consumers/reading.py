@@ -34,8 +34,8 @@ Row = dict[str, Any]
 async def poll_records(
     request: HttpRequest, instance: ConsumerInstance, max_bytes: int, timeout_ms: int
 ) -> ConsumerPoll:
-    """Returns rows of REST v2, which count as read once they are `given`; a consumer that commits by itself does so
-    with the next read."""
+    """Returns rows of REST v2, which count as read once the response is delivered. A consumer that commits by itself
+    does so with the next read."""
     clock = request.context.clock
     ends_ns = clock.mono_ns() + timeout_ms * 1_000_000
     if instance.config.auto_commit:

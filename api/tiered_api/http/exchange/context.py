@@ -71,8 +71,8 @@ class HttpContext:
 
     @asynccontextmanager
     async def timeout(self, seconds: float, closing_seconds: float = 0) -> AsyncIterator[None]:
-        """`asyncio.timeout` for long polls and streams: raises TimeoutError after `seconds`, or `closing_seconds` after
-        the server begins to close."""
+        """Limits the time of a long poll or a stream, as `asyncio.timeout` does: raises TimeoutError after `seconds`,
+        or `closing_seconds` after the server begins to close."""
         async with asyncio.timeout(min(seconds, closing_seconds) if self.closing else seconds) as deadline:
             self._deadlines[deadline] = closing_seconds
             try:

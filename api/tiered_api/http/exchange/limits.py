@@ -104,7 +104,8 @@ class MemoryBudget:
         return size
 
     def release(self, size: int) -> None:
-        """Returns what `take` returned. A negative `size` takes at once, even what is not free."""
+        """Gives back the bytes that `acquire` returned. A negative `size` takes bytes at once, even if they are not
+        free."""
         self.free += size
         self._admit()
 

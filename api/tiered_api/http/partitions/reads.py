@@ -162,7 +162,7 @@ async def read_remote(
     *,
     read_committed: bool,
 ) -> ReadResult:
-    """Reads from another broker. The request holds `held` bytes of memory for each byte."""
+    """Reads from another broker. The request holds `memory_per_byte` bytes of memory for each byte."""
     wanted = max_bytes * memory_per_byte
     await request.reserve_memory(wanted)
     try:

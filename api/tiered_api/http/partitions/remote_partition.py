@@ -156,7 +156,7 @@ class RemotePartition:
         return self._context.clock.mono_ns() + int(seconds * 1e9)
 
     async def _pause(self, refusal: Refused, deadline: int) -> None:
-        """Raises `no` at the end."""
+        """Waits before the next try. Raises `refusal` if no time is left."""
         left = (deadline - self._context.clock.mono_ns()) / 1e9
         if left <= 0 or self._context.closing:
             raise refusal

@@ -46,7 +46,7 @@ async def send_to_leaders(
     read_response: Callable[[A], Iterable[tuple[TopicPartition, int, V]]],
 ) -> PartitionOutcomes[V]:
     """Sends one request to each leader for its partitions. Partitions with a wrong leader are retried for the client's
-    `retry_seconds`. Each partition has its own outcome."""
+    retry time. Each partition has its own outcome."""
     out: PartitionOutcomes[V] = {}
     left = dict(requested)
     deadline = client.new_deadline()
@@ -84,7 +84,7 @@ async def send_to_coordinator(
     timeout: float | None = None,
 ) -> A:
     """Sends a request to a group's coordinator and returns the reply. While there is none, or it loads, it is retried
-    for the client's `retry_seconds`; then the last reply is returned."""
+    for the client's retry time; then the last reply is returned."""
     deadline = client.new_deadline()
     for pause in client.backoffs():
         node = await find_coordinator(client, group, deadline)

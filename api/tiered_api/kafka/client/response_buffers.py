@@ -12,7 +12,7 @@ POOL_BYTES = 32 << 20
 
 
 class ResponseBuffers:
-    """The memory of connections that share it; keeps at most `most` bytes."""
+    """The memory of connections that share it; keeps at most `max_bytes` bytes."""
 
     def __init__(self, max_bytes: int = POOL_BYTES) -> None:
         self._max_bytes = max_bytes

@@ -44,7 +44,8 @@ async def handle(context: KafkaContext, call: Call[DescribeTopicPartitionsReques
 def make_page(
     image: Image, names: list[str], cursor_topic: str, first: int, limit: int
 ) -> DescribeTopicPartitionsResponse:
-    """`names` in order, the topic `begun` from partition `first` on, up to `limit` partitions."""
+    """Returns a page: the topics in `names` in order, `cursor_topic` from partition `first` on, up to `limit`
+    partitions."""
     alive = live_brokers(image)
     response = DescribeTopicPartitionsResponse()
     room = max(1, min(limit, LIMIT))
