@@ -191,9 +191,10 @@ def test_long_requests_are_not_cached() -> None:
 def test_reply_of_one_partition_equals_that_of_the_codec(version: int, committed: bool) -> None:
     topic = echo(version, 12, "orders", "x" * 21 + "w")
     for data in (b"", b"r" * 10, b"r" * 200, b"r" * 20_000, b"r" * 3_000_000):
-        one = fetch_frames.PartitionResult(3, 0, 9, 8, 7, data)
-        whole = fetch_frames.encode_response(version, 77, [(topic, [one])], 1, read_committed=committed)
-        assert fetch_frames.encode_single_response(version, 77, topic, one, committed) == whole
+        for aborted in ((), ((1, 2),), tuple((n, n + 1) for n in range(200))):
+            one = fetch_frames.PartitionResult(3, 0, 9, 8, 7, data, aborted_txns=aborted if committed else ())
+            whole = fetch_frames.encode_response(version, 77, [(topic, [one])], 1, read_committed=committed)
+            assert fetch_frames.encode_single_response(version, 77, topic, one, committed) == whole
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -215,7 +216,7 @@ def test_fetch_replies_equal_those_of_the_codec(version: int, committed: bool) -
 
 
 def fetch_result(topic: FetchableTopicResponse, committed: bool) -> FetchableTopicResponse:
-    """Returns the part of a drawn response that our broker sends: no leaders, no other replicas, no transactions."""
+    """Returns the part of a drawn response that our broker sends: no leaders, no other replicas."""
     parts = [
         PartitionData(
             partition_index=each.partition_index,
@@ -223,7 +224,7 @@ def fetch_result(topic: FetchableTopicResponse, committed: bool) -> FetchableTop
             high_watermark=each.high_watermark,
             last_stable_offset=each.last_stable_offset,
             log_start_offset=each.log_start_offset,
-            aborted_transactions=[] if committed else None,
+            aborted_transactions=(each.aborted_transactions or []) if committed else None,
             records=each.records or b"",
         )
         for each in topic.partitions
@@ -233,7 +234,10 @@ def fetch_result(topic: FetchableTopicResponse, committed: bool) -> FetchableTop
 
 def partition_result(part: PartitionData) -> fetch_frames.PartitionResult:
     offsets = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
-    return fetch_frames.PartitionResult(part.partition_index, part.error_code, *offsets, part.records)
+    aborted = tuple((each.producer_id, each.first_offset) for each in part.aborted_transactions or ())
+    return fetch_frames.PartitionResult(
+        part.partition_index, part.error_code, *offsets, part.records, aborted_txns=aborted
+    )
 
 
 def tags(version: int, flexible: int) -> bytes:
