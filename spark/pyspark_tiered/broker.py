@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from pyspark_tiered.offsets import Bound, BoundKind
+from pyspark_tiered.plan import LiveSplit
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicId
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 
@@ -20,6 +22,14 @@ TIMEOUT_SECONDS = 60.0
 READ_BYTES = 8 << 20
 RAW = "application/octet-stream"
 NEXT_OFFSET = "Tiered-Next-Offset"
+
+
+class LiveTopic(NamedTuple):
+    """A topic as a broker serves it. Reads name the id: another topic may have the name by then."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[LivePartition, ...]
 
 
 class LivePartition(NamedTuple):
@@ -48,9 +58,9 @@ class BrokerClient:
         if parts.scheme != "http" or not self._host:
             raise Refused(Code.INVALID_REQUEST, f"bootstrap must be HOST:PORT of a broker's HTTP, not {bootstrap!r}")
 
-    def partitions(self, topic: str) -> list[LivePartition]:
+    def topic(self, topic: str) -> LiveTopic:
         """Returns the readable offsets of each partition now."""
-        found = []
+        found, topic_ids = list[LivePartition](), set[str]()
         for each in self._json(f"/topics/{quote(topic, safe='')}/partitions"):
             state = self._json(f"/tiered/v1/topics/{quote(topic, safe='')}/partitions/{each['partition']}")
             start, end = state["log_start_offset"], state[self._end]
@@ -58,9 +68,12 @@ class BrokerClient:
             share = local / max(end - state["local_start_offset"], 1)
             log_bytes = state["cold_bytes"] + round(state["local_bytes"] * share)
             found.append(LivePartition(each["partition"], start, end, log_bytes))
-        return found
+            topic_ids.add(state["topic_id"])
+        if len(topic_ids) != 1:
+            raise Unavailable(f"the topic {topic} was deleted or created again while its offsets were read")
+        return LiveTopic(topic, TopicId(topic_ids.pop()), tuple(found))
 
-    def offset(self, topic: str, partition: LivePartition, bound: Bound) -> int:
+    def offset(self, topic: LiveTopic, partition: LivePartition, bound: Bound) -> int:
         """Returns the offset that a bound means. A timestamp after the last record means the end."""
         match bound.kind:
             case BoundKind.EARLIEST:
@@ -73,21 +86,20 @@ class BrokerClient:
                 # An aborted record bounds a read as well as any other.
                 query: dict[str, int | str] = {"timestamp": bound.value, "max_bytes": 1, "format": "binary"}
                 query["isolation_level"] = "read_uncommitted"
-                records = self._json(_records_path(topic, partition.partition, query))["records"]
+                query["topic_id"] = topic.topic_id
+                records = self._json(_records_path(topic.name, partition.partition, query))["records"]
                 return min(records[0]["offset"], partition.end) if records else partition.end
 
-    def batches(
-        self, topic: str, partition: int, start: int, end: int
-    ) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
-        """Yields whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time.
+    def batches(self, split: LiveSplit) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
+        """Yields whole batches from the one that holds the start to the one that holds the end, some MiB at a time.
 
         The broker leaves out batches of aborted transactions, and then says where the next read begins.
         """
-        where, offset = f"{topic}-{partition} at {self._host}:{self._port}", start
-        while offset < end:
-            query: dict[str, int | str] = {"offset": offset, "max_bytes": READ_BYTES}
+        where, offset = f"{split.topic}-{split.partition} at {self._host}:{self._port}", split.start
+        while offset < split.end:
+            query: dict[str, int | str] = {"offset": offset, "max_bytes": READ_BYTES, "topic_id": split.topic_id}
             query["isolation_level"] = self._isolation
-            data, following = self._get(_records_path(topic, partition, query), RAW)
+            data, following = self._get(_records_path(split.topic, split.partition, query), RAW)
             found = walk(data)
             if following is None and found.batches:
                 following = found.batches[-1].last_offset + 1

@@ -76,6 +76,7 @@ class LiveSplit(NamedTuple):
     """Offsets `[start, end)` of one partition, to be read from a broker."""
 
     topic: str
+    topic_id: TopicId
     partition: int
     start: int
     end: int
@@ -123,6 +124,7 @@ def splits(
 
 def live_splits(
     topic: str,
+    topic_id: TopicId,
     bounds: Mapping[int, tuple[int, int]],
     available: Mapping[int, tuple[int, int, int]],
     tasks: int,
@@ -147,7 +149,7 @@ def live_splits(
     for partition, start, end, log_bytes in parts:
         count = max(min(-(-log_bytes // size), end - start), 1)
         edges = [start + (end - start) * i // count for i in range(count + 1)]
-        found += [LiveSplit(topic, partition, low, high) for low, high in pairwise(edges)]
+        found += [LiveSplit(topic, topic_id, partition, low, high) for low, high in pairwise(edges)]
     return found
 
 

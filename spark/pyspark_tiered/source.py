@@ -110,7 +110,7 @@ class TieredReader(DataSourceReader):
             return
         split = partition.split
         if isinstance(split, LiveSplit):
-            found = self._broker().batches(split.topic, split.partition, split.start, split.end)
+            found = self._broker().batches(split)
         else:
             found = read_batches(self._options["store"], split, read_committed=self._read_committed)
         decoded = [name for name in self._columns if name not in ("topic", "partition")]
@@ -140,15 +140,16 @@ class TieredReader(DataSourceReader):
         return splits(topic, bounds, tasks, bytes_each)
 
     def _plan_live(self, tasks: int, bytes_each: int | None) -> list[LiveSplit]:
-        broker, topic = self._broker(), self._options["topic"]
-        found = {each.partition: each for each in broker.partitions(topic)}
+        broker = self._broker()
+        topic = broker.topic(self._options["topic"])
+        found = {each.partition: each for each in topic.partitions}
         starts, ends = self._bounds(list(found))
         bounds = {
             number: (broker.offset(topic, each, starts[number]), broker.offset(topic, each, ends[number]))
             for number, each in found.items()
         }
         available = {number: (each.start, each.end, each.log_bytes) for number, each in found.items()}
-        return live_splits(topic, bounds, available, tasks, bytes_each)
+        return live_splits(topic.name, topic.topic_id, bounds, available, tasks, bytes_each)
 
 
 def check_options(options: Mapping[str, str]) -> dict[str, str]:

@@ -56,6 +56,12 @@ class ReadSpec:
 async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
     """Returns the read that path and query specify. Raises `HttpError` 404 for the partition, 400 for the query."""
     source = partition_of_path(request)
+    meant = request.query_parameters().get("topic_id", source.topic_id)
+    if meant != source.topic_id:
+        why = (
+            f"the topic {source.topic} with id {meant[:40]} is gone, or was created again: the id is {source.topic_id}"
+        )
+        raise HttpError(404, why)
     limits = request.context.limits
     isolation = request.query_parameters().get("isolation_level", ISOLATION_LEVELS[0])
     if isolation not in ISOLATION_LEVELS:

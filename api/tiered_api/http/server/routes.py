@@ -37,6 +37,7 @@ READ = (
         "string",
         "read_committed (without it) or read_uncommitted: without or with records of open and aborted transactions",
     ),
+    Query("topic_id", "string", "The topic id that the reader means: a topic created again under its name is refused"),
     Query(
         "format", "string", "string (without it), json or binary: how application/json and events show key and value"
     ),
