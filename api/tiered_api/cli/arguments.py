@@ -64,11 +64,14 @@ def _serve(commands: Commands) -> None:
 def _up(commands: Commands) -> None:
     up = add_command(commands, "up", "run several brokers on this machine", Command("tiered_api.cli.broker.up", "up"))
     up.add_argument(
-        "--brokers", metavar="N", type=number_within(1, BROKERS_MAX), default=3, help="how many (default 3)"
+        "--brokers", metavar="N", type=number_within(1, BROKERS_MAX), default=3, help="number of brokers (default 3)"
     )
     up.add_argument("--config", metavar="FILE", help="settings of all from a .properties or .toml file")
     up.add_argument(
-        "--data-dir", metavar="DIR", default="./tiered-data", help="parent of their directories (default ./tiered-data)"
+        "--data-dir",
+        metavar="DIR",
+        default="./tiered-data",
+        help="parent of the brokers' directories (default ./tiered-data)",
     )
     up.add_argument("--store", metavar="URL", help=f"the bucket: {STORE_HELP} (default: bucket in that directory)")
     up.add_argument(
@@ -77,7 +80,7 @@ def _up(commands: Commands) -> None:
     )  # fmt: skip
     up.add_argument(
         "--http", metavar="HOST:PORT", default="127.0.0.1:8082",
-        help="and its HTTP interface (default 127.0.0.1:8082)",
+        help="the first broker's HTTP interface; ports count up from there (default 127.0.0.1:8082)",
     )  # fmt: skip
     up.add_argument(
         "-c",
@@ -112,7 +115,7 @@ def _cold(commands: Commands) -> None:
     cat = add_command(verbs, "cat", "print cold records", Command("tiered_api.cli.cold.commands", "cat"))
     cat.add_argument("--topic", metavar="T", required=True)
     cat.add_argument("--offset", metavar="N", type=count, help="begin here (default: the log start)")
-    cat.add_argument("--max", metavar="N", type=count, help="so many records of each partition at most")
+    cat.add_argument("--max", metavar="N", type=count, help="at most this many records of each partition")
     add_isolation_option(cat)
     for verb in (ls, cat):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)

@@ -101,10 +101,16 @@ def _topic(verbs: Commands) -> None:
         help="replicas of each (default: the broker's)",
     )
     create.add_argument(
-        "-c", "--topic-config", dest="config", action="append", default=[], metavar="NAME=VALUE", help="a setting"
+        "-c",
+        "--topic-config",
+        dest="config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the topics",
     )
     create.add_argument("--if-not-exists", action="store_true", help="a topic that already exists is no error")
-    create.add_argument("-d", "--dry-run", "--dry", action="store_true", help="check it, create nothing")
+    create.add_argument("-d", "--dry-run", "--dry", action="store_true", help="only check the request, create nothing")
     listed = _add_verb(verbs, "list", "list topics", "topic.topics", "list_topics", aliases=("ls",))
     listed.add_argument("topics", metavar="TOPIC", nargs="*")
     listed.add_argument("-d", "--detailed", action="store_true", help="a row for each partition")
@@ -117,7 +123,7 @@ def _topic(verbs: Commands) -> None:
     describe.add_argument(
         "-p", "--print-partitions", dest="partitions", action="store_true", help="the partitions with their offsets"
     )
-    describe.add_argument("-a", "--print-all", dest="all", action="store_true", help="all of it")
+    describe.add_argument("-a", "--print-all", dest="all", action="store_true", help="summary, settings and partitions")
     _add_regex_option(describe, "topics")
     storage = _add_verb(
         verbs, "describe-storage", "show which offsets are local and which are in the bucket",
@@ -130,18 +136,26 @@ def _topic(verbs: Commands) -> None:
 def _topic_change(verbs: Commands) -> None:
     alter = _add_verb(verbs, "alter", "change settings of topics", "topic.topics", "alter", aliases=("alter-config",))
     alter.add_argument("topics", metavar="TOPIC", nargs="+")
-    alter.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="set it")
+    alter.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting")
     alter.add_argument(
         "-d", "--delete", action="append", default=[], metavar="NAME", help="reset this setting to its default"
     )
-    alter.add_argument("--append", action="append", default=[], metavar="NAME=VALUE", help="add to a list")
-    alter.add_argument("--subtract", action="append", default=[], metavar="NAME=VALUE", help="take from a list")
-    alter.add_argument("--dry-run", "--dry", action="store_true", help="check it, change nothing")
+    alter.add_argument(
+        "--append", action="append", default=[], metavar="NAME=VALUE", help="add words to a setting that is a list"
+    )
+    alter.add_argument(
+        "--subtract",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="remove words from a setting that is a list",
+    )
+    alter.add_argument("--dry-run", "--dry", action="store_true", help="only check the request, change nothing")
     _add_regex_option(alter, "topics")
     more = _add_verb(verbs, "add-partitions", "give topics more partitions", "topic.topics", "add_partitions")
     more.add_argument("topics", metavar="TOPIC", nargs="+")
-    more.add_argument("-n", "--num", type=number_of, required=True, metavar="N", help="so many more")
-    more.add_argument("--dry-run", action="store_true", help="check it, change nothing")
+    more.add_argument("-n", "--num", type=number_of, required=True, metavar="N", help="number of partitions to add")
+    more.add_argument("--dry-run", action="store_true", help="only check the request, change nothing")
     delete = _add_verb(verbs, "delete", "delete topics", "topic.topics", "delete")
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
     _add_regex_option(delete, "topics")
@@ -179,12 +193,12 @@ def _produce(verbs: Commands) -> None:
         "--compression",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         default="snappy",
-        help="(default snappy)",
+        help="codec of the batches (default snappy)",
     )
     produce.add_argument(
         "--acks", type=_acks, default=-1, metavar="0|1|all", help="replicas that must have a record (default all)"
     )
-    produce.add_argument("-Z", "--tombstone", action="store_true", help="empty values are nulls")
+    produce.add_argument("-Z", "--tombstone", action="store_true", help="an empty value is written as null")
     produce.add_argument("--allow-auto-topic-creation", action="store_true", help="a missing topic is created")
     produce.add_argument(
         "--delivery-timeout", type=_duration, default=120.0, metavar="30s", help="time limit of a record (default 2m)"
@@ -253,14 +267,20 @@ def _group(verbs: Commands) -> None:
     where.add_argument("--to-file", metavar="FILE", help="to the offsets in a file: TOPIC PARTITION OFFSET on a line")
     seek.add_argument("--topics", action="append", default=[], metavar="T,...", help="only these topics")
     seek.add_argument("--allow-new-topics", action="store_true", help="also topics without a committed offset")
-    seek.add_argument("--dry-run", action="store_true", help="show it, commit nothing")
+    seek.add_argument("--dry-run", action="store_true", help="show the new offsets, commit nothing")
     delete = _add_verb(verbs, "delete", "delete groups that have no members", "group.groups", "delete_groups")
     delete.add_argument("groups", metavar="GROUP", nargs="+")
     _add_regex_option(delete, "groups")
     offsets = _add_verb(verbs, "offset-delete", "delete committed offsets of a group", "group.groups", "offset_delete")
     offsets.add_argument("group", metavar="GROUP")
     offsets.add_argument(
-        "-t", "--topic", dest="topics", action="append", required=True, metavar="TOPIC[:0,1]", help="of this topic"
+        "-t",
+        "--topic",
+        dest="topics",
+        action="append",
+        required=True,
+        metavar="TOPIC[:0,1]",
+        help="offsets of this topic",
     )
 
 
@@ -280,27 +300,29 @@ def _cluster(verbs: Commands) -> None:
         verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses"
     )
     lost.add_argument(
-        "action", nargs="?", choices=["acknowledge"], help="acknowledge them: they no longer count as a problem"
+        "action", nargs="?", choices=["acknowledge"], help="acknowledge the losses: they no longer count as problems"
     )
-    lost.add_argument("-t", "--topic", metavar="TOPIC", help="only of this topic")
+    lost.add_argument("-t", "--topic", metavar="TOPIC", help="only losses of this topic")
     lost.add_argument(
         "-p", "--partition", dest="partitions", type=number_of, action="append", default=[], metavar="N",
-        help="only of this partition of it",
+        help="only losses of this partition of the topic",
     )  # fmt: skip
     move = _add_verb(
         verbs, "reassign", "move partitions to other brokers, or list current moves", "cluster.moves", "reassign"
     )
     move.add_argument("targets", metavar="TOPIC/PARTITION=ID,...", nargs="*", help="replicas, preferred leader first")
-    move.add_argument("--cancel", metavar="TOPIC/PARTITION", action="append", default=[], help="call a move off")
+    move.add_argument(
+        "--cancel", metavar="TOPIC/PARTITION", action="append", default=[], help="cancel the move of this partition"
+    )
     even = _add_verb(
         verbs, "rebalance", "give all brokers equal shares of replicas with few moves", "cluster.moves", "rebalance"
     )
     which = even.add_mutually_exclusive_group()
-    which.add_argument("--plan", action="store_true", help="only show what would move (default)")
-    which.add_argument("--execute", action="store_true", help="move it")
+    which.add_argument("--plan", action="store_true", help="only show the moves (default)")
+    which.add_argument("--execute", action="store_true", help="carry out the plan")
     leave = _add_verb(verbs, "decommission", "move everything off a broker", "cluster.moves", "decommission")
     leave.add_argument("broker", metavar="ID", type=number_of)
-    leave.add_argument("--plan", action="store_true", help="only show what would move")
+    leave.add_argument("--plan", action="store_true", help="only show the moves")
     leave.add_argument("--no-wait", action="store_true", help="return once all moves have started")
     gone = _add_verb(
         verbs, "unregister", "unregister a broker that was decommissioned and stopped", "cluster.brokers", "unregister"
@@ -315,7 +337,7 @@ def _cluster(verbs: Commands) -> None:
             "--throttle",
             type=number_within(1),
             metavar="BYTES",
-            help="limit of copying a second; waits for the moves, then removes the limit",
+            help="most bytes a second that each broker copies; waits for the moves, then removes the limit",
         )
     _add_verb(verbs, "unthrottle", "remove all rates that moves have set", "cluster.moves", "remove_throttles")
     config = verbs.add_parser("config", help="settings of brokers", epilog=EXIT_CODES_HELP)
@@ -333,7 +355,7 @@ def _cluster(verbs: Commands) -> None:
     reset = _add_verb(keys, "reset", "reset settings to their defaults", "cluster.commands", "config_reset")
     reset.add_argument("keys", metavar="NAME", nargs="+")
     for verb in (listed, get, change, reset):
-        verb.add_argument("--node", type=number_of, metavar="ID", help="of this broker")
+        verb.add_argument("--node", type=number_of, metavar="ID", help="settings of this broker")
 
 
 def _acks(text: str) -> int:

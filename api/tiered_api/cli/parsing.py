@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, TypeAlias
 
 EXIT_CODES_HELP = (
-    "exit codes: 0 done; 1 a comparison did not hold, data is broken or a part of it was refused; 2 wrong usage or "
-    "setting; 3 a tool that is needed is missing (Java, Maven, an extra); 4 store or broker not reached; "
-    "10 the cluster is not healthy; 130 interrupted"
+    "exit codes: 0 done; 1 a comparison did not hold, data is broken, or one of several things was refused; "
+    "2 wrong usage or setting; 3 a tool that is needed is missing (Java, Maven, an extra); "
+    "4 store, disk or broker unreachable; 10 the cluster is unhealthy; 130 interrupted"
 )
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
@@ -48,7 +48,7 @@ def add_command(
 def add_format_option(command: argparse.ArgumentParser, *more: str) -> None:
     """Adds the option for the output format."""
     command.add_argument(
-        "--format", choices=("text", "json", *more), default="text", help="how to print (default text)"
+        "--format", choices=("text", "json", *more), default="text", help="output format (default text)"
     )
 
 
