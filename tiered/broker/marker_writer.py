@@ -10,6 +10,10 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.records.marker import TransactionMarker
 from tiered.replication.leader_replica import LeaderReplica
 
+COMMIT_MS = 1_000
+"""Time in which the in-sync replicas have to replicate a marker, before its coordinator is told to ask again. A
+partition whose replicas are slow then delays the markers of others only for so long."""
+
 
 class OffsetMarkers(Protocol):
     """The group coordinators of the broker: a marker decides the offsets of a transaction together with its record."""
@@ -30,4 +34,4 @@ class MarkerWriter:
             self._find_leader(*tp)
             await self._offsets.write_marker(tp.partition, marker)
         else:
-            await self._find_leader(*tp).append_marker(marker)
+            await self._find_leader(*tp).append_marker(marker, timeout_ms=COMMIT_MS)

@@ -114,6 +114,9 @@ class TransactionCoordinators:
         metrics.gauge(
             "tiered_transactional_ids", "Transactional ids that this broker coordinates, by state.", ("state",)
         ).set_function(self._count_by_state)
+        metrics.gauge(
+            "tiered_transactional_id_bytes", "Memory that all transactional ids hold here, about."
+        ).set_function(lambda: float(self.memory_bytes))
         metrics.counter(
             "tiered_transactions_timed_out_total", "Transactions that were aborted at their timeout."
         ).set_function(lambda: self.timed_out)
@@ -170,6 +173,11 @@ class TransactionCoordinators:
         request = ListTransactions(frozenset(states), frozenset(producer_ids), duration_ms)
         replies = await self.host.submit_to_each(request)
         return [each for reply in replies if isinstance(reply, ListReply) for each in reply.transactions]
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all transactional ids of this broker take."""
+        return sum(shard.state.memory_bytes for shard in self.host.shards())
 
     def list_unserved(self) -> dict[str, str]:
         """Returns the partitions whose transactional ids cannot be served, with the reason."""
@@ -238,13 +246,16 @@ class TransactionCoordinators:
     def make_shard(self) -> TransactionShard:
         """Returns a shard without transactional ids."""
         settings = self._view.settings
-        return TransactionShard(
+        shard = TransactionShard(
             TransactionSettings(
                 timeout_max_ms=settings.transaction_max_timeout_ms,
                 id_expiration_ms=settings.transactional_id_expiration_ms,
                 expiration_check_ms=settings.transaction_remove_expired_transaction_cleanup_interval_ms,
-            )
+                bytes_max=settings.tiered_transactions_max_bytes,
+            ),
+            lambda: self.memory_bytes - shard.state.memory_bytes,
         )
+        return shard
 
     async def find_corrections(self, shard: TransactionShard, written_before_slot: int) -> Sequence[Request]:
         """Returns nothing: a loaded shard asks for the markers of decided transactions by itself."""

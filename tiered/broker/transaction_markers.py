@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 
 BATCH_PARTITIONS = 500
 """Most partitions of one request to a broker."""
-REQUESTS_MAX = 8
-"""Most requests to one broker at the same time: a partition that waits for its replicas delays few others."""
+REQUESTS_MAX = 16
+"""Most requests to another broker at the same time: a partition that waits for its replicas delays few others."""
+OWN_REQUESTS_MAX = 1_000
+"""Most batches of this broker's own partitions at the same time."""
 REQUEST_SECONDS = 15.0
 """Time limit of a request to another broker."""
 RETRY_SECONDS = (0.05, 1.0)
@@ -177,7 +179,8 @@ class TransactionMarkers:
     def _start_requests(self, node_id: int) -> None:
         """Starts requests to a broker while targets wait for it, and it has few requests in progress."""
         ready = self._ready[node_id]
-        while self._tasks is not None and ready and self._requests[node_id] < REQUESTS_MAX:
+        most = OWN_REQUESTS_MAX if node_id == self._view.node_id else REQUESTS_MAX
+        while self._tasks is not None and ready and self._requests[node_id] < most:
             batch = list(islice(ready, BATCH_PARTITIONS))
             for target in batch:
                 del ready[target]

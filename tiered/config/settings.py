@@ -310,6 +310,12 @@ class Settings:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         60 * MINUTE_MS, "Time between two checks for expired transactional ids.", 1, INT_MAX
     )
+    tiered_transactions_max_bytes: int = setting(
+        256 << 20,
+        "Memory for all transactional ids that a broker coordinates. Above it, new ids and partitions are refused.",
+        1 << 20,
+        LONG_MAX,
+    )
     transaction_partition_verification_enable: bool = setting(
         True,
         "Ask the coordinator, before the first record of a transaction in a partition, if the partition belongs to the"

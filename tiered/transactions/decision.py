@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tiered.deadlines import Deadlines
@@ -14,6 +14,8 @@ from tiered.transactions.metadata import NO_PRODUCER_EPOCH, TransactionMetadata,
 from tiered.transactions.records import read_key, read_value, transaction_record
 from tiered.transactions.requests import Event, MarkersDue, Reply
 
+ID_BYTES, PARTITION_BYTES = 800, 150
+"""Memory of a transactional id and of a partition in its transaction, about, without the text of the id."""
 TIMEOUT, MARKERS, EXPIRY = "timeout", "markers", "expiry"
 """Kinds of deadlines: a transaction's timeout, markers that are due at once, the next check for expired ids."""
 
@@ -32,6 +34,24 @@ class ShardState:
     deadlines: Deadlines = field(default_factory=Deadlines)
     skipped_records: int = 0
     """Records that `apply` could not read."""
+    memory_bytes: int = 0
+    """Memory that the ids take, about."""
+    other_shards_bytes: Callable[[], int] = lambda: 0
+    """Memory that the ids of the broker's other shards take."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that the ids of this shard may take more, about."""
+        return self.settings.bytes_max - self.memory_bytes - self.other_shards_bytes()
+
+    def put(self, transactional_id: str, value: TransactionMetadata | None) -> None:
+        """Sets the newest value of an id, or removes the id."""
+        before = self.transactions.get(transactional_id)
+        self.memory_bytes += size_of(transactional_id, value) - size_of(transactional_id, before)
+        if value is not None:
+            self.transactions[transactional_id] = value
+        elif before is not None:
+            del self.transactions[transactional_id]
 
     def apply(self, records: Iterable[CoordinatorRecord]) -> None:
         """Applies records in order. Counts and skips records of unknown kinds and records that it cannot read."""
@@ -44,10 +64,8 @@ class ShardState:
                 continue
             if transactional_id is None:
                 self.skipped_records += 1
-            elif metadata is None:
-                self.transactions.pop(transactional_id, None)
             else:
-                self.transactions[transactional_id] = metadata
+                self.put(transactional_id, metadata)
 
     def last_epoch(self, transactional_id: str) -> int:
         """Returns the epoch before the present one; NO_PRODUCER_EPOCH if it is not known."""
@@ -75,7 +93,7 @@ class TransactionDecision:
     ) -> TransactionMetadata:
         """Writes the next state of an id, and adjusts its deadline. `last_epoch` (None: as it was) is soft state."""
         self.records.append(transaction_record(transactional_id, value))
-        self.state.transactions[transactional_id] = value
+        self.state.put(transactional_id, value)
         if last_epoch is not None:
             self.state.last_epochs[transactional_id] = last_epoch
         schedule_timeout(self.state, transactional_id, value, self.now)
@@ -84,7 +102,7 @@ class TransactionDecision:
     def remove(self, transactional_id: str) -> None:
         """Removes a transactional id."""
         self.records.append(transaction_record(transactional_id, None))
-        del self.state.transactions[transactional_id]
+        self.state.put(transactional_id, None)
         self.state.last_epochs.pop(transactional_id, None)
 
     def request_markers(self, transactional_id: str) -> None:
@@ -100,6 +118,13 @@ class TransactionDecision:
                 value.client_version,
             )
         )
+
+
+def size_of(transactional_id: str, value: TransactionMetadata | None) -> int:
+    """Returns the memory of an id with its value, about."""
+    if value is None:
+        return 0
+    return ID_BYTES + 2 * len(transactional_id) + PARTITION_BYTES * len(value.partitions)
 
 
 def schedule_timeout(state: ShardState, transactional_id: str, value: TransactionMetadata, now: Now) -> None:

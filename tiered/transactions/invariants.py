@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tiered.transactions.decision import TIMEOUT, ShardState
+from tiered.transactions.decision import TIMEOUT, ShardState, size_of
 from tiered.transactions.limits import NO_TIMEOUT_MS
 from tiered.transactions.metadata import EPOCH_MAX, NO_PRODUCER_ID, NO_TIME, TransactionState
 
@@ -12,6 +12,9 @@ from tiered.transactions.metadata import EPOCH_MAX, NO_PRODUCER_ID, NO_TIME, Tra
 def find_violations(state: ShardState) -> Iterator[str]:
     """Yields a sentence for each broken rule."""
     owners: dict[int, str] = {}
+    size = sum(size_of(name, value) for name, value in state.transactions.items())
+    if size != state.memory_bytes:
+        yield f"the ids take {size} bytes, and {state.memory_bytes} are counted"
     for name, value in state.transactions.items():
         if not 0 <= value.producer_epoch <= EPOCH_MAX or value.producer_id < 0:
             yield f"{name} has producer id {value.producer_id} and epoch {value.producer_epoch}"

@@ -23,3 +23,5 @@ class TransactionSettings:
     """Transactional ids that one shard holds."""
     partitions_max: int = 10_000
     """Partitions of one transaction: all of them are one record."""
+    bytes_max: int = 256 << 20
+    """Memory of all shards of a broker (tiered.transactions.max.bytes)."""

@@ -7,7 +7,7 @@ to get a marker.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.transactions.decision import ShardState, TransactionDecision, check_producer
+from tiered.transactions.decision import PARTITION_BYTES, ShardState, TransactionDecision, check_producer
 from tiered.transactions.metadata import TransactionState
 from tiered.transactions.requests import AddPartitions, CodeReply, VerifyPartitions, VerifyReply
 
@@ -27,13 +27,16 @@ def handle_add_partitions(decision: TransactionDecision, request: AddPartitions)
     known = found.partitions if is_ongoing else frozenset()
     if is_ongoing and request.partitions <= known:
         return CodeReply(Code.NONE)
-    if len(known | request.partitions) > decision.state.settings.partitions_max:
+    partitions, state = known | request.partitions, decision.state
+    if len(partitions) > state.settings.partitions_max:
+        return CodeReply(Code.POLICY_VIOLATION)
+    if state.free_bytes < PARTITION_BYTES * (len(partitions) - len(known)):
         return CodeReply(Code.POLICY_VIOLATION)
     now_ms = decision.now.wall_ms
     decision.write(
         request.transactional_id,
         found._replace(
-            state=TransactionState.ONGOING, partitions=known | request.partitions, updated_ms=now_ms,
+            state=TransactionState.ONGOING, partitions=partitions, updated_ms=now_ms,
             started_ms=found.started_ms if is_ongoing else now_ms, client_version=request.client_version,
             previous_producer_id=found.producer_id,
         ),

@@ -7,7 +7,7 @@ a predecessor is aborted first; the producer tries again until that is complete.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.transactions.decision import TransactionDecision
+from tiered.transactions.decision import ID_BYTES, TransactionDecision
 from tiered.transactions.end import fence_producer
 from tiered.transactions.metadata import (
     EPOCH_EXHAUSTED,
@@ -60,7 +60,8 @@ def _is_known_producer(found: TransactionMetadata, request: InitProducerId) -> b
 
 
 def _register(decision: TransactionDecision, request: InitProducerId) -> ProducerIdReply:
-    if len(decision.state.transactions) >= decision.state.settings.ids_max:
+    state = decision.state
+    if len(state.transactions) >= state.settings.ids_max or state.free_bytes < ID_BYTES:
         return ProducerIdReply(Code.POLICY_VIOLATION)
     if request.new_producer_id == NO_PRODUCER_ID:
         return ProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS)

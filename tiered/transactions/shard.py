@@ -7,7 +7,7 @@ it asks for all markers of decided transactions again, and a marker that stands 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now
@@ -30,8 +30,8 @@ class TransactionShard:
     The reply to a request comes with its decision: no request is parked.
     """
 
-    def __init__(self, settings: TransactionSettings) -> None:
-        self.state = ShardState(settings)
+    def __init__(self, settings: TransactionSettings, other_shards_bytes: Callable[[], int] = lambda: 0) -> None:
+        self.state = ShardState(settings, other_shards_bytes=other_shards_bytes)
         self._ids_to_expire: list[str] = []
 
     # -- the log -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import pytest
 
 from tests.unit.transactions.rig import P0, ShardRig, make_shard_in
 from tiered.errors import Code
+from tiered.ids import TopicPartition
+from tiered.transactions.decision import ID_BYTES
 from tiered.transactions.limits import TransactionSettings
 from tiered.transactions.metadata import EPOCH_EXHAUSTED, EPOCH_MAX, TransactionState
 from tiered.transactions.requests import InitProducerId, MarkersDue, ProducerIdReply
@@ -112,3 +114,15 @@ def test_shard_holds_a_bounded_number_of_ids() -> None:
     rig = ShardRig(TransactionSettings(ids_max=2))
     codes = [rig.init(name=name).code for name in ("a", "b", "c", "a")]
     assert codes == [Code.NONE, Code.NONE, Code.POLICY_VIOLATION, Code.NONE]
+
+
+def test_shards_of_a_broker_hold_a_bounded_number_of_bytes() -> None:
+    rig = ShardRig(TransactionSettings(bytes_max=4 * ID_BYTES))
+    rig.shard.state.other_shards_bytes = lambda: ID_BYTES
+    codes = [rig.init(name=name).code for name in ("a", "b", "c", "d")]
+    assert codes == [Code.NONE, Code.NONE, Code.POLICY_VIOLATION, Code.POLICY_VIOLATION]
+    rig.shard.state.other_shards_bytes = lambda: 0
+    producer = rig.init(name="a")
+    partitions = [TopicPartition("t", number) for number in range(20)]
+    assert rig.add(producer, *partitions, name="a") is Code.POLICY_VIOLATION
+    assert rig.add(producer, partitions[0], name="a") is Code.NONE
