@@ -1,9 +1,14 @@
-"""DescribeProducers (API key 61): the state of the idempotent producers of partitions (KIP-664)."""
+"""DescribeProducers (API key 61): the state of the producers of partitions (KIP-664).
+
+Every replica describes the producers of its own log, as in Kafka: `kafka-transactions.sh find-hanging --broker-id` asks
+brokers that follow.
+"""
 
 from __future__ import annotations
 
 from tiered.errors import Code, Refused
 from tiered.hot.producer_state import ProducerStateEntry
+from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -41,10 +46,11 @@ async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) ->
 def _partition(context: KafkaContext, topic: str, number: int) -> PartitionResponse:
     try:
         check_name(topic)
-        producers = find_leader_replica(context, topic, number).log.producers
+        follower = context.broker.hosted_replicas.find_follower(TopicPartition(topic, number))
+        log = follower.log if follower is not None else find_leader_replica(context, topic, number).log
     except Refused as refused:
         return PartitionResponse(number, refused.code.number, refused.why)
-    return PartitionResponse(number, Code.NONE.number, None, [_state(each) for each in producers.list_producers()])
+    return PartitionResponse(number, Code.NONE.number, None, [_state(each) for each in log.producers.list_producers()])
 
 
 def _state(producer: ProducerStateEntry) -> ProducerState:
