@@ -355,15 +355,17 @@ class ProducerStates:
 
     def is_marker_due(self, marker: TransactionMarker) -> bool:
         """Returns True if the marker has to be written; False if it is in the log and changed all that it can change.
-        In either case no guard of the producer is valid any longer.
+        In either case no guard for that transaction is valid any longer.
 
         Raises `Refused`: INVALID_PRODUCER_EPOCH for a marker of an earlier epoch, or of an earlier transaction of a
         producer whose epoch moves with each transaction (KIP-890). TRANSACTION_COORDINATOR_FENCED for a marker of a
         coordinator that was replaced.
         """
         producer = self._producers.get(marker.producer_id)
+        # Where the epoch moves, the guard of the marker's epoch is for the next transaction.
+        ended_epoch = marker.producer_epoch - 1 if marker.moves_epoch else marker.producer_epoch
         if producer is None:
-            self._guards.invalidate(marker.producer_id)
+            self._guards.invalidate(marker.producer_id, ended_epoch)
             return True
         is_open = producer.txn_first_offset >= 0
         who = f"marker of producer {marker.producer_id} epoch {marker.producer_epoch}"
@@ -374,7 +376,7 @@ class ProducerStates:
         if marker.coordinator_epoch < producer.coordinator_epoch:
             why = f"{who}: coordinator epoch {marker.coordinator_epoch} is below {producer.coordinator_epoch}"
             raise Refused(Code.TRANSACTION_COORDINATOR_FENCED, why)
-        self._guards.invalidate(marker.producer_id)
+        self._guards.invalidate(marker.producer_id, ended_epoch)
         is_known = marker.producer_epoch == producer.epoch and marker.coordinator_epoch == producer.coordinator_epoch
         return is_open or not is_known
 
@@ -408,7 +410,7 @@ class ProducerStates:
         if batch.attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
             producer.txn_first_offset = batch.base_offset
             self._ongoing_txns[batch.base_offset] = batch.producer_id
-            self._guards.invalidate(batch.producer_id)
+            self._guards.invalidate(batch.producer_id, batch.producer_epoch)
 
     def end_transaction(self, marker: WalkedBatch, batch: Buffer, now_ms: int = UNSEEN) -> AbortedTxn | None:
         """Applies a control batch that is in the log since `now_ms`, with its bytes in `batch`.
@@ -428,7 +430,7 @@ class ProducerStates:
         producer.coordinator_epoch = coordinator_epoch
         producer.timestamp, producer.last_seen_ms = marker.max_timestamp, now_ms
         self._producers.move_to_end(marker.producer_id)
-        self._guards.invalidate(marker.producer_id)
+        self._guards.invalidate(marker.producer_id, marker.producer_epoch - 1)
         first, producer.txn_first_offset = producer.txn_first_offset, -1
         if first < 0:
             return None

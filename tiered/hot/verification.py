@@ -64,9 +64,12 @@ class VerificationGuards:
         if not guard.holders and self._guards.get(guard.producer_id) is guard:
             del self._guards[guard.producer_id]
 
-    def invalidate(self, producer_id: int) -> None:
-        """Makes the guard of a producer invalid: its transaction has begun or ended here."""
-        self._guards.pop(producer_id, None)
+    def invalidate(self, producer_id: int, up_to_epoch: int) -> None:
+        """Makes the guard of a producer invalid, if it is of this epoch or an earlier one: its transaction has begun or
+        ended here."""
+        guard = self._guards.get(producer_id)
+        if guard is not None and guard.epoch <= up_to_epoch:
+            del self._guards[producer_id]
 
     def is_valid(self, guard: VerificationGuard | None, producer_id: int, epoch: int) -> bool:
         """True if a transaction of the producer may begin under this guard."""

@@ -133,6 +133,20 @@ def test_guard_of_an_earlier_transaction_begins_no_later_one(partition: Partitio
     assert partition.append(1, guard=guard) is Code.INVALID_TXN_STATE
 
 
+def test_marker_of_version_2_spares_the_guard_of_the_next_transaction(partition: Partition) -> None:
+    partition.begin(epoch=3)
+    late, waiting = partition.guard(3), partition.guard(4)
+    assert partition.end(epoch=4, version=2) is True
+    assert partition.append(0, epoch=4, guard=waiting) is None
+    assert partition.append(1, epoch=3, guard=late) is Code.INVALID_PRODUCER_EPOCH
+
+
+def test_marker_of_version_2_invalidates_the_guard_of_its_transaction(partition: Partition) -> None:
+    waiting = partition.guard(3)
+    assert partition.end(epoch=4, version=2) is True
+    assert partition.append(0, epoch=3, guard=waiting) is Code.INVALID_TXN_STATE
+
+
 def test_guard_that_was_given_back_is_invalid(partition: Partition) -> None:
     guard = partition.guard()
     partition.states.end_verification(guard)

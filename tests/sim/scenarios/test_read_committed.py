@@ -1,0 +1,184 @@
+"""Tests of read_committed readers of a cluster whose leaders, brokers and disks go away while transactions are open:
+they get committed records only, and nothing beyond the last stable offset (I14)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.sim.scenarios.test_transactions import SETTINGS, lose_all_disks
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tests.sim.scenarios.transactions import SimProducer, create_topic, find_leader, running
+from tiered.controller.requests import CreateTopic
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+from tiered.ports import FileSlice
+from tiered.records.aborted import AbortedTransactions
+from tiered.records.batch import decode_records
+from tiered.records.model import CONTROL
+from tiered.records.native import walk
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.read_result import ReadResult
+
+TP = TopicPartition("t", 0)
+PATIENCE_SECONDS = 60.0
+TIERED = {"segment.bytes": "2048", "segment.ms": "1000", "local.retention.ms": "1000", "retention.ms": "-1"}
+
+
+async def wait_leader(three: ThreeBrokers, *, other_than: int = -1) -> LeaderReplica:
+    """Returns the leader replica of the partition once another broker than the named one leads it."""
+
+    def leads() -> bool:
+        found = find_leader(three, TP)
+        return found is not None and found.state.node_id != other_than and found.high_watermark == found.log.end_offset
+
+    await three.wait_until(leads, PATIENCE_SECONDS)
+    found = find_leader(three, TP)
+    assert found is not None
+    return found
+
+
+def values_of(found: ReadResult, offset: int) -> tuple[list[bytes | None], int]:
+    """Returns the values of committed records in a reply, as a client finds them, and the next fetch offset."""
+    data = (
+        found.data.file.pread(found.data.start, found.data.length) if isinstance(found.data, FileSlice) else found.data
+    )
+    batches = walk(data).batches
+    kept = AbortedTransactions(found.aborted_txns).drop_from(batches)
+    records = [each for one in kept if not one.attributes & CONTROL for each in decode_records(data, one.position)]
+    return [each.value for each in records if each.offset >= offset], batches[-1].last_offset + 1
+
+
+async def read_committed(leader: LeaderReplica, max_bytes: int = 300) -> list[bytes | None]:
+    """Returns all values that a read_committed consumer gets, from the log start on."""
+    values, offset = list[bytes | None](), leader.log_start_offset
+    while (found := await leader.reads.read(offset, max_bytes, read_committed=True)).size:
+        assert offset < found.last_stable_offset <= found.high_watermark
+        more, offset = values_of(found, offset)
+        values += more
+    return values
+
+
+async def run_transaction(producer: SimProducer, *values: bytes, commit: bool) -> None:
+    for value in values:
+        await producer.write(0, value)
+    assert await producer.end(commit) is Code.NONE
+
+
+async def wait_decided(three: ThreeBrokers) -> LeaderReplica:
+    """Returns the leader once no transaction is open or uncommitted there."""
+
+    def is_decided() -> bool:
+        found = find_leader(three, TP)
+        return found is not None and found.last_stable_offset == found.log.end_offset
+
+    await three.wait_until(is_decided, PATIENCE_SECONDS)
+    return await wait_leader(three)
+
+
+def test_next_leader_shows_nothing_of_the_transaction_that_is_open() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3))
+        first, second = SimProducer(three, "first"), SimProducer(three, "second")
+        await first.init()
+        await second.init()
+        await run_transaction(first, b"bad", commit=False)
+        await first.write(0, b"open")
+        await run_transaction(second, b"good", commit=True)
+        leader = await wait_leader(three)
+        stable = leader.last_stable_offset
+        assert stable < leader.high_watermark and await read_committed(leader) == []
+        await three.brokers[leader.state.node_id].kill()
+        leader = await wait_leader(three, other_than=leader.state.node_id)
+        assert leader.last_stable_offset == stable and await read_committed(leader) == []
+        assert await first.end(False) is Code.NONE
+        assert await read_committed(await wait_decided(three)) == [b"good"]
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_follower_shows_what_its_leader_shows() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3))
+        first, second = SimProducer(three, "first"), SimProducer(three, "second")
+        await first.init()
+        await second.init()
+        await first.write(0, b"bad")
+        await run_transaction(second, b"good", commit=True)
+        assert await first.end(False) is Code.NONE
+        await wait_decided(three)
+        await second.write(0, b"open")
+        leader = await wait_leader(three)
+        stable = leader.last_stable_offset
+        assert stable < leader.high_watermark
+        for each in running(three):
+            if each.node_id == leader.state.node_id:
+                continue
+            source = each.node.follower_reads("t", 0)
+            assert source is not None
+            await three.wait_until(lambda source=source: source.offset_snapshot()[:2] == (stable + 1, stable), 10)  # type: ignore[misc]
+            found = source.read_now(0, 1 << 20, read_committed=True)
+            assert values_of(found, 0) == ([b"good"], stable)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_restarted_broker_keeps_the_transaction_open() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1,))
+        first, second = SimProducer(three, "first"), SimProducer(three, "second")
+        await first.init(300_000)
+        await second.init()
+        await run_transaction(first, b"bad", commit=False)
+        await first.write(0, b"open")
+        await run_transaction(second, b"good", commit=True)
+        leader = await wait_leader(three)
+        stable = leader.last_stable_offset
+        for power in (False, True):
+            broker = three.brokers[1]
+            if power:
+                await leader.flush()
+                broker.machine.power_cut()
+                await broker.clear()
+            else:
+                await broker.kill()
+            await broker.start()
+            leader = await wait_leader(three)
+            assert leader.last_stable_offset == stable and await read_committed(leader) == []
+        assert await first.end(False) is Code.NONE
+        assert await read_committed(await wait_decided(three)) == [b"good"]
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_partition_rebuilt_from_the_bucket_shows_the_same_committed_records() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await three.controller.node.submit(CreateTopic("t", assignments=[(1, 2, 3)], configs=TIERED))
+        await three.wait_until(lambda: all("t" in each.node.image.topics for each in running(three)), 10)
+        first, second = SimProducer(three, "first"), SimProducer(three, "second")
+        await first.init()
+        await second.init()
+        wanted: list[bytes | None] = []
+        for turn in range(12):
+            bad, good = b"bad%d" % turn + b"x" * 200, b"good%d" % turn + b"x" * 200
+            await first.write(0, bad)
+            await run_transaction(second, good, commit=True)
+            await run_transaction(first, bad, commit=False)
+            wanted.append(good)
+        leader = await wait_decided(three)
+        end = leader.log.end_offset
+        assert await read_committed(leader) == wanted
+        await three.wait_until(lambda: leader.cold_end_offset == end, PATIENCE_SECONDS)
+        await three.wait_until(lambda: leader.local_start_offset == end, PATIENCE_SECONDS)
+        assert await read_committed(leader) == wanted, "all from the bucket"
+        await first.write(0, b"open")
+        await asyncio.sleep(5)
+        assert leader.cold_end_offset == end, "nothing undecided becomes cold"
+        await lose_all_disks(three)
+        leader = await wait_decided(three)
+        assert leader.log.end_offset >= end
+        assert await read_committed(leader) == wanted
+        await first.init()
+        await run_transaction(first, b"later", commit=True)
+        assert await read_committed(await wait_decided(three)) == [*wanted, b"later"]
+
+    run_scenario(scenario, **SETTINGS)
