@@ -19,7 +19,7 @@ import pytest
 
 from tests.sim.mutants.mutants import MUTANTS
 from tests.sources import ROOT, modules, tree
-from tests.test_floors import pure_files
+from tests.test_floors import packages, pure_files
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
 from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import broker_rows, topic_rows
@@ -29,6 +29,7 @@ from tiered_api.cli.exits import Exit
 
 SETTINGS = ROOT / "docs" / "SETTINGS.md"
 INVARIANTS = ROOT / "docs" / "INVARIANTS.md"
+DESIGN = ROOT / "docs" / "DESIGN.md"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 HEAD = """\
@@ -147,6 +148,14 @@ def test_files_and_names_of_a_page_exist(page: Path) -> None:
         assert (ROOT / path).exists(), f"{page.name}: {path}"
         for word in name.split(".") if name else ():
             assert re.search(rf"\b{word}\b", (ROOT / path).read_text()), f"{page.name}: no {word} in {path}"
+
+
+@pytest.mark.parametrize("package", [name for name in packages() if name.startswith("tiered.")])
+def test_table_of_packages_says_what_each_map_says(package: str) -> None:
+    """The table of docs/DESIGN.md is the first map that a reader sees."""
+    said = re.search(r"^May import: (.+)$", ast.get_docstring(tree(modules()[package])) or "", re.MULTILINE)
+    row = re.search(rf"^\| `{package.replace('.', '/')}` \| [^|]+ \| (.+) \|$", DESIGN.read_text(), re.MULTILINE)
+    assert row and said and row[1] == said[1], f"docs/DESIGN.md has no row for {package}, or another `May import`"
 
 
 def acks() -> list[list[str]]:

@@ -58,11 +58,11 @@ class FairSlots:
         would have as much."""
         busiest = max(self._queues, key=lambda each: len(self._queues[each]), default=owner)
         if busiest == owner or len(self._queues[busiest]) <= len(self._queues.get(owner, ())) + 1:
-            raise _overloaded()
+            raise _make_refusal()
         refused = self._queues[busiest][-1]
         self._forget(busiest, refused)
         if not refused.done():
-            refused.set_exception(_overloaded())
+            refused.set_exception(_make_refusal())
 
     def _forget(self, owner: str, turn: asyncio.Future[None]) -> None:
         queue = self._queues.get(owner)
@@ -86,5 +86,5 @@ class FairSlots:
         self._free += 1
 
 
-def _overloaded() -> Refused:
+def _make_refusal() -> Refused:
     return Refused(Code.REQUEST_TIMED_OUT, "too many requests of this kind wait already: try again")

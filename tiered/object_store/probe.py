@@ -58,7 +58,7 @@ async def probe_at_restart(store: ObjectStore, key: str, body: bytes, rng: Rng) 
         for _ in range(TRIES):
             result = await put()
             if isinstance(result, Ok):
-                raise _unsupported(store, problem)
+                raise _make_refusal(store, problem)
             if not _is_undecided(result):
                 break
         else:
@@ -90,16 +90,16 @@ async def _check_create(store: ObjectStore, key: str) -> bool:
     if _is_undecided(first, second):
         return False
     if not isinstance(first, Ok):
-        raise _unsupported(store, "a conditional create of a new object fails")
+        raise _make_refusal(store, "a conditional create of a new object fails")
     if isinstance(second, Ok):
-        raise _unsupported(store, OVERWRITES)
+        raise _make_refusal(store, OVERWRITES)
     return await _check_body(store, key, b"first")
 
 
 async def _check_swap(store: ObjectStore, key: str) -> bool:
     absent = await store.put(key, b"none", if_match=NO_VERSION)
     if isinstance(absent, Ok):
-        raise _unsupported(store, "it creates an object that should only be replaced (If-Match is ignored)")
+        raise _make_refusal(store, "it creates an object that should only be replaced (If-Match is ignored)")
     first = await store.put(key, b"first", if_absent=True)
     if not isinstance(first, Ok):
         return False
@@ -108,9 +108,9 @@ async def _check_swap(store: ObjectStore, key: str) -> bool:
     if _is_undecided(second, third):
         return False
     if not isinstance(second, Ok):
-        raise _unsupported(store, "it does not replace an object whose version matches")
+        raise _make_refusal(store, "it does not replace an object whose version matches")
     if isinstance(third, Ok):
-        raise _unsupported(store, REPLACES)
+        raise _make_refusal(store, REPLACES)
     return await _check_body(store, key, b"second")
 
 
@@ -132,7 +132,7 @@ async def _check_race(
     results = await asyncio.gather(*(put(body) for body in bodies))
     winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]
     if len(winners) > 1:
-        raise _unsupported(store, f"{RACERS} puts with {condition} at once: {len(winners)} succeeded, one may")
+        raise _make_refusal(store, f"{RACERS} puts with {condition} at once: {len(winners)} succeeded, one may")
     if not winners:
         return False
     return await _check_body(store, key, winners[0])
@@ -144,7 +144,7 @@ async def _check_range(store: ObjectStore, key: str) -> bool:
     length = RANGE.stop - RANGE.start
     found = await store.get(key, RANGE.start, length)
     if isinstance(found, GetResult) and found.data in (BODY, BODY[:length]):
-        raise _unsupported(store, "a ranged get does not return the requested bytes")
+        raise _make_refusal(store, "a ranged get does not return the requested bytes")
     # Any other bytes were changed or lost in transit, which does not prove a fault of the store.
     return isinstance(found, GetResult) and found.data == BODY[RANGE]
 
@@ -153,17 +153,17 @@ async def _check_list(store: ObjectStore, key: str) -> bool:
     if not isinstance(await store.put(key, b"listed"), Ok):
         return False
     if key not in [entry.key for entry in await store.list(key)]:
-        raise _unsupported(store, "a listing does not show an object that was just written")
+        raise _make_refusal(store, "a listing does not show an object that was just written")
     await store.delete([key])
     if not isinstance(await store.get(key), NotFound):
-        raise _unsupported(store, "an object can be read after it was deleted")
+        raise _make_refusal(store, "an object can be read after it was deleted")
     return True
 
 
 async def _check_body(store: ObjectStore, key: str, body: bytes) -> bool:
     found = await store.get(key)
     if not isinstance(found, GetResult) or found.data != body:
-        raise _unsupported(store, "an object reads back with other bytes than were written last")
+        raise _make_refusal(store, "an object reads back with other bytes than were written last")
     return True
 
 
@@ -175,5 +175,5 @@ def _unclear_reply(store: ObjectStore) -> Unavailable:
     return Unavailable(f"the store gives no definite reply to conditional writes store={store.url}")
 
 
-def _unsupported(store: ObjectStore, why: str) -> Refused:
+def _make_refusal(store: ObjectStore, why: str) -> Refused:
     return Refused(Code.INVALID_CONFIG, f"store {store.url} cannot be used: {why}")

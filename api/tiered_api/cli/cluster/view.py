@@ -65,7 +65,7 @@ class ClusterView:
 async def fetch_cluster_view(client: KafkaClient) -> ClusterView:
     """Fetches the whole state."""
     got = await client.fetch_metadata(None)
-    return build_view(await _registered(client), got)
+    return build_view(await _fetch_registered(client), got)
 
 
 def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> ClusterView:
@@ -112,7 +112,7 @@ async def _fetch_self_report(client: KafkaClient, node: int) -> BrokerReport | N
     return BrokerReport(node, tuple(got.problems), got.store_away_since_ms, tuple(got.losses or ()))
 
 
-async def _registered(client: KafkaClient) -> DescribeClusterResponse | None:
+async def _fetch_registered(client: KafkaClient) -> DescribeClusterResponse | None:
     try:
         got = await client.send(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
     except Refused as no:

@@ -27,19 +27,19 @@ class Question(NamedTuple):
     expected: Callable[[Sequence[Flight]], Answer]
 
 
-def _busiest(flights: Sequence[Flight]) -> Answer:
+def _rank_carriers(flights: Sequence[Flight]) -> Answer:
     counts = Counter(flight["carrier"] for flight in flights)
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:3]
 
 
-def _cancelled(flights: Sequence[Flight]) -> Answer:
+def _count_cancelled(flights: Sequence[Flight]) -> Answer:
     all_of = Counter(flight["month"] for flight in flights)
     gone = Counter(flight["month"] for flight in flights if flight["dep_delay"] is None)
     rows = [(month, gone[month], all_of[month]) for month in all_of]
     return sorted(rows, key=lambda row: (-row[1], row[0]))[:3]
 
 
-def _late(flights: Sequence[Flight]) -> Answer:
+def _count_delayed(flights: Sequence[Flight]) -> Answer:
     rows = []
     for origin in sorted({flight["origin"] for flight in flights}):
         delays = _not_null(flight["arr_delay"] for flight in flights if flight["origin"] == origin)
@@ -55,19 +55,19 @@ QUESTIONS = (
     Question(
         "Which carriers flew most?",
         "SELECT carrier, count(*) AS flights FROM ({flights}) GROUP BY carrier ORDER BY flights DESC, carrier LIMIT 3",
-        _busiest,
+        _rank_carriers,
     ),
     Question(
         "In which months were most flights cancelled?",
         "SELECT month, count_if(dep_delay IS NULL) AS cancelled, count(*) AS scheduled FROM ({flights}) "
         "GROUP BY month ORDER BY cancelled DESC, month LIMIT 3",
-        _cancelled,
+        _count_cancelled,
     ),
     Question(
         "From which airport do flights arrive more than an hour late?",
         "SELECT origin, count(arr_delay) AS arrived, count_if(arr_delay > 60) AS late FROM ({flights}) "
         "GROUP BY origin ORDER BY origin",
-        _late,
+        _count_delayed,
     ),
 )
 

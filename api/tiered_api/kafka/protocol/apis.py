@@ -5,8 +5,7 @@ ApiVersions is the exception (KIP-511): it always gets a response, so that a cli
 message tables are imported at first use, so that starting a broker imports none.
 
 Brokers use Kafka's frames among themselves too, with API keys that Kafka does not have; so does our command line.
-ApiVersions does not list these keys. It does not list the transactional APIs either, because no broker serves them yet
-(I15).
+ApiVersions does not list these keys.
 """
 
 from __future__ import annotations
