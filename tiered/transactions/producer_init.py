@@ -1,7 +1,7 @@
 """InitProducerId: a producer's id and epoch, and the fence against its predecessor (KIP-98, KIP-360).
 
-A producer that begins gets a higher epoch than every producer of its transactional id before it. An open transaction of
-a predecessor is aborted first; the producer tries again until that is complete.
+A producer that begins gets a higher epoch than every producer of its transactional id before it (I16). An open
+transaction of a predecessor is aborted first; the producer tries again until that is complete.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ The checkers of the predicates of docs/INVARIANTS.md:
 - `read_progress`, and the deadlines of `run`: I19. `resources`: I30.
 - `rebuilding`, in some runs: I31, and I23 of objects that nothing names.
 - this file: I4 for the true ends of epochs.
-
-I14, I15 and the producer epochs of I16 come with transactions.
+- `transaction_checker`, over all that transactional clients did and saw, at the end: I14, I15, and I16 of producers.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tiered.metadata.changes import ALL_BROKERS, PartitionChanged
 from tiered.metadata.effective_config import broker_settings, topic_config
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import decode_entry
-from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tiered.ports import Buffer
 from tiered.records.native import walk
 
@@ -116,7 +116,7 @@ class ClusterModel(BucketRules):
     def is_modelled(self, partition_id: PartitionId) -> bool:
         """True if the model covers this partition. Other rules apply to committed offsets of groups."""
         topic = self.image.topics_by_id.get(partition_id.topic_id)
-        return topic is not None and topic.name != OFFSETS_TOPIC
+        return topic is not None and topic.name not in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
     def config(self, topic_id: TopicId) -> TopicConfig:
         """Returns the configuration of a topic in the metadata log: nothing else counts for `min.insync.replicas`."""

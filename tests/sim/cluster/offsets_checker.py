@@ -1,7 +1,8 @@
 """I18 at the moment of a reply: an offset that a coordinator returns is committed in the log of groups.
 
 Hooks observe writes to logs of `__consumer_offsets`, and the high watermarks of their leaders. An offset that no batch
-below any of these high watermarks set is not committed, even if a coordinator has it in memory.
+below any of these high watermarks set is not committed, even if a coordinator has it in memory. The marker that commits
+a transaction sets the offsets of its batches.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tiered.groups.requests import FetchOffsets
 from tiered.hot.disk_log import DiskLog
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.records.batch import decode_records
+from tiered.records.marker import decode_marker
+from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
 
@@ -39,6 +42,8 @@ class OffsetsChecker:
         self._batches_by_log: dict[DiskLog, list[BatchKey]] = {}
         self._leaders: dict[int, tuple[LeaderState, DiskLog]] = {}
         self._committed: set[CommittedOffset] = set()
+        self._transactional: dict[int, set[CommittedOffset]] = {}
+        """Offsets by the producer that wrote them in transactions."""
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -74,9 +79,21 @@ class OffsetsChecker:
                     base, epoch = read_stamp(data, each.position)
                     held.append((epoch, base))
                     if (epoch, base) not in self._offsets_by_batch:
-                        self._offsets_by_batch[epoch, base] = tuple(_committed_rows(data, each.position))
+                        self._offsets_by_batch[epoch, base] = self._rows_of(each, data)
 
         return write
+
+    def _rows_of(self, batch: WalkedBatch, data: Any) -> tuple[CommittedOffset, ...]:
+        """Returns the offsets that a batch brings into force: of a commit marker, all that its producer ever wrote."""
+        written = self._transactional.setdefault(batch.producer_id, set())
+        if batch.attributes & CONTROL:
+            marker = decode_marker(memoryview(data)[batch.position : batch.position + batch.size])
+            return tuple(written) if marker.commit else ()
+        rows = tuple(_committed_rows(data, batch.position))
+        if not batch.attributes & TRANSACTIONAL:
+            return rows
+        written.update(rows)
+        return ()
 
     def _cut(self, original: Any) -> Any:
         def cut(log: DiskLog, *args: Any) -> None:

@@ -30,6 +30,13 @@ ACTS_LATE_SHARE, JOINS_SHARE, LEAVES_SHARE, STATIC_SHARE = 0.25, 0.2, 0.7, 0.4
 """Shares of seeds in which brokers act late, and in which one joins; of the latter, in which one leaves; of those with
 groups, whose members are static."""
 
+TRANSACTIONS_SHARE, COPIES_SHARE, LOSSLESS_SHARE = 0.25, 0.7, 0.75
+"""Share of seeds with transactional producers; of these, share with copiers, and share in which no machine loses more
+than a process, so that everything can be judged."""
+LOSSY_TROUBLES = ("power", "disk_lost", "disk_full", "disk_error", "power_all")
+SOURCE_TOPIC, TARGET_TOPIC = "x0", "y0"
+"""Topics of transactional producers, and of copies."""
+
 SMALL_CHUNK_SHARES = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections with chunks down to one byte: the larger the share, the slower the run."""
 
@@ -48,6 +55,8 @@ class TopicShape:
     """True if the topic has its own `min.insync.replicas`; otherwise the value of all brokers applies."""
     unclean: bool = False
     """True if any replica may lead the topic (unclean leader election)."""
+    keeps: bool = False
+    """True if no record expires, whatever the topics of the run do."""
 
     @property
     def configs(self) -> dict[str, str]:
@@ -55,6 +64,8 @@ class TopicShape:
         own = {"min.insync.replicas": str(self.min_isr)} if self.own_min_isr else {}
         if not self.tiered:
             own["remote.storage.enable"] = "false"
+        if self.keeps:
+            own |= {"retention.bytes": "-1", "retention.ms": "-1"}
         if self.unclean:
             own["unclean.leader.election.enable"] = "true"
         return own | {"flush": self.flush}
@@ -120,6 +131,11 @@ class ClusterOptions:
     """Kinds of settings that change, of topics in use and of all brokers."""
     min_isr: int = 1
     """`min.insync.replicas` in the configuration file of each broker."""
+    transactional_producers: int = 0
+    copies: bool = False
+    """True if records of transactional producers are copied, in transactions with the offsets of a group."""
+    source_partitions: int = 1
+    """Partitions of the topic of transactional producers, and of the topic of copies."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS) -> ClusterOptions:
@@ -162,11 +178,21 @@ class ClusterOptions:
             chaos_seconds=rng.choice((15.0, 25.0)),
             rebuild=rng.random() < 0.15,
         )
-        return made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
+        made = made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
+        return made.with_changes(**_draw_transactions(made))
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
         return replace(self, **changes)
+
+    @property
+    def transactional_topics(self) -> tuple[TopicShape, ...]:
+        """Returns the topics of transactional producers and of their copies."""
+        names = (SOURCE_TOPIC, TARGET_TOPIC) if self.transactional_producers else ()
+        replicas = min(self.brokers, 3)
+        return tuple(
+            TopicShape(name, self.source_partitions, replicas, min(replicas, 2), "none", keeps=True) for name in names
+        )
 
     def describe(self) -> str:
         """Returns one readable line for each option."""
@@ -241,6 +267,25 @@ def _draw_operations(made: ClusterOptions) -> dict[str, Any]:
     }
 
 
+def _draw_transactions(made: ClusterOptions) -> dict[str, Any]:
+    """Draws the transactional clients of a run from a random stream of their own."""
+    rng = random.Random(f"{made.seed}/transactions")
+    if rng.random() >= TRANSACTIONS_SHARE:
+        return {}
+    drawn: dict[str, Any] = {
+        "transactional_producers": rng.randint(1, 3),
+        "copies": rng.random() < COPIES_SHARE,
+        "source_partitions": rng.randint(1, 2),
+    }
+    if rng.random() < LOSSLESS_SHARE:
+        drawn |= {
+            "troubles": tuple(each for each in made.troubles if each not in LOSSY_TROUBLES),
+            "changes": tuple(each for each in made.changes if each != "unclean"),
+            "rot": False,
+        }
+    return drawn
+
+
 def _draw_topic(rng: random.Random, number: int, brokers: int) -> TopicShape:
     replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
     min_isr = min(replicas, rng.choice((1, 2, 2)))
@@ -260,6 +305,7 @@ COMMON_SETTINGS = replace(
     replica_lag_time_max_ms=5_000,
     replica_fetch_wait_max_ms=1_500,
     offsets_topic_num_partitions=1,
+    transaction_state_log_num_partitions=2,
     group_initial_rebalance_delay_ms=0,
 )
 """Settings that all brokers of a run share: loops run often enough to matter within forty seconds, and not more

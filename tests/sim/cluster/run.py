@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack, nullcontext
 
 from tests.sim.cluster import audit, failover_checker, read_progress, rebuilding, resources
 from tests.sim.cluster.administration import Administration
+from tests.sim.cluster.committed_reader import CommittedReader
+from tests.sim.cluster.copiers import Copier
 from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.expected import ExpectedTopics
 from tests.sim.cluster.failover_checker import FailoverChecker
@@ -28,6 +30,8 @@ from tests.sim.cluster.readers import StandaloneReader
 from tests.sim.cluster.reply_observer import ReplyObserver
 from tests.sim.cluster.senders import SimProducer
 from tests.sim.cluster.topic_id_checker import TopicIdChecker
+from tests.sim.cluster.transaction_load import OffsetLooker, TransactionLoad
+from tests.sim.cluster.transactional_producers import TransactionalProducer
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -47,7 +51,17 @@ RESEND_SHARE = 0.6
 """Share of the idempotent senders that repeat acknowledged batches."""
 REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 Clients = list[
-    SimProducer | StandaloneReader | GroupMember | GroupOffsetsReader | RecordDeleter | Administration | Operator
+    SimProducer
+    | StandaloneReader
+    | GroupMember
+    | GroupOffsetsReader
+    | RecordDeleter
+    | Administration
+    | Operator
+    | TransactionalProducer
+    | Copier
+    | CommittedReader
+    | OffsetLooker
 ]
 
 
@@ -83,6 +97,7 @@ class ClusterRun:
         self.reply_observer = ReplyObserver(self)
         self.deleter = self.reply_observer.make_deleter() if options.admin_deletes or options.deletes else None
         self.failover_checker = FailoverChecker(self)
+        self.transactions = TransactionLoad(self)
         self._sampled_ns = 0
         self._trusted_since: dict[str, int] = {}
         """Processes that trust their directory, and since when."""
@@ -135,6 +150,7 @@ class ClusterRun:
             | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
             | {f"admin_{name}": count for name, count in self.admin.counts.items()}
             | self.operators.counts
+            | self.transactions.counts
             | {f"deletes_{name}": count for name, count in (self.deleter.counts if self.deleter else {}).items()}
             | {f"bucket_{name}": count for name, count in self.model.counts.items()}
         )
@@ -156,7 +172,7 @@ class ClusterRun:
         await self.wait_until(
             lambda: all(host.up for host in self.operators.present_hosts()), START_SECONDS, "all brokers serve"
         )
-        for shape in self.options.topics:
+        for shape in (*self.options.topics, *self.options.transactional_topics):
             await self._create_topic(shape.name)
         self._begin_clients()
         self.nemesis.begin()
@@ -168,6 +184,7 @@ class ClusterRun:
         await self.wait_until(self.is_live, LIVE_SECONDS, "who was missing is back")
         operator.cancel()
         await read_progress.wait_until_read(self)
+        await self.transactions.settle()
         await self._end_clients()
         self.world.network.small_chunk_share = (
             0.0  # all is read now: small pieces take many steps, and show nothing new
@@ -176,13 +193,15 @@ class ClusterRun:
         # Who was cut off when all was mended may have been put out only since.
         await self.wait_until(self.is_live, LIVE_SECONDS, "every partition is in sync still")
         await self.check_writable()
+        await self.transactions.check_all()
         dumps = await audit.audit_run(self)
         if self.options.rebuild:
             await rebuilding.check_rebuild(self, dumps)
         self.findings.raise_if_any()
 
     async def _create_topic(self, name: str) -> None:
-        shape = next(each for each in self.options.topics if each.name == name)
+        shapes = (*self.options.topics, *self.options.transactional_topics)
+        shape = next(each for each in shapes if each.name == name)
         for _ in range(50):
             try:
                 code = await self.admin.create_topic(shape)
@@ -243,6 +262,7 @@ class ClusterRun:
         if options.admin:
             self.clients.append(self.admin)
         self.clients += self.operators.all
+        self.transactions.begin()
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
 
     def own_partitions(self) -> list[TopicPartition]:

@@ -22,6 +22,8 @@ REACHED = (
     *(f"settings_{of}_{kind}_NONE" for of in ("topic", "all") for kind in SETTING_KINDS), "unclean_elections",
     "deletes_tiered", "deletes_untiered", "broker_joined", "broker_left",
     "moved_together", "move_called_off", "move_REASSIGNMENT_IN_PROGRESS", "returned_members",
+    "transactions_committed", "transactions_aborted", "txn_left", "txn_fenced_write_refused", "txn_shown",
+    "txn_aborted_ranges",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
 )  # fmt: skip
 
