@@ -4,7 +4,7 @@ May import: system, controller, replication, cli.text
 
 ~ main             the entry point: parse, run, exit code
   arguments        the whole command line as one parser
-  kafka_arguments  the parsers of the commands topic, group and cluster
+  kafka_arguments  the parsers of the commands topic, group, transaction and cluster
   parsing          building blocks of the parser
 ~ output           tables for people, JSON lines for programs
   exits            exit codes
@@ -14,6 +14,7 @@ May import: system, controller, replication, cli.text
 ~ version          `tiered version`
   topic/           `tiered topic`
   group/           `tiered group`
+  transaction/     `tiered transaction`
   cluster/         `tiered cluster`
   broker/          `tiered serve` and `tiered up`
   cold/            `tiered cold`

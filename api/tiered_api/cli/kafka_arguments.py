@@ -1,4 +1,4 @@
-"""The commands that use Kafka's protocol, with any broker that speaks it: topic, group, cluster."""
+"""The commands that use Kafka's protocol, with any broker that speaks it: topic, group, transaction, cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORD_FORMAT = (
 
 
 def add_kafka_commands(commands: Commands) -> None:
-    """Adds `tiered topic`, `tiered group` and `tiered cluster`."""
+    """Adds `tiered topic`, `tiered group`, `tiered transaction` and `tiered cluster`."""
     topic = commands.add_parser(
         "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
@@ -38,6 +38,10 @@ def add_kafka_commands(commands: Commands) -> None:
         "group", help="describe, move and delete consumer groups of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _group(group)
+    transaction = commands.add_parser(
+        "transaction", help="list, describe and abort transactions of a Kafka cluster", epilog=EXIT_CODES_HELP
+    ).add_subparsers(metavar="VERB", required=True)
+    _transaction(transaction)
     cluster = commands.add_parser(
         "cluster", help="brokers, health and settings of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
@@ -281,6 +285,35 @@ def _group(verbs: Commands) -> None:
         required=True,
         metavar="TOPIC[:0,1]",
         help="offsets of this topic",
+    )
+
+
+def _transaction(verbs: Commands) -> None:
+    module = "transaction.commands"
+    listed = _add_verb(verbs, "list", "list transactional ids", module, "list_transactions", aliases=("ls",))
+    listed.add_argument(
+        "-s", "--states", action="append", default=[], metavar="STATE,...", help="only those: Ongoing, Empty, ..."
+    )
+    listed.add_argument(
+        "--longer-than", type=_duration, metavar="5m", help="only transactions that are open for so long"
+    )
+    describe = _add_verb(verbs, "describe", "show the transactions of transactional ids", module, "describe")
+    describe.add_argument("ids", metavar="ID", nargs="+")
+    abort = _add_verb(verbs, "abort", "abort open transactions, and fence their producers", module, "abort")
+    abort.add_argument("ids", metavar="ID", nargs="*")
+    abort.add_argument("-t", "--topic", metavar="TOPIC", help="abort a hanging transaction of this topic")
+    abort.add_argument("-p", "--partition", type=number_of, metavar="P", help="its partition")
+    abort.add_argument("--start-offset", type=count, metavar="N", help="its first offset, as find-hanging prints it")
+    hanging = _add_verb(
+        verbs, "find-hanging", "find open transactions that no coordinator will end", module, "find_hanging"
+    )
+    hanging.add_argument("topics", metavar="TOPIC", nargs="*", help="(default: all topics)")
+    hanging.add_argument(
+        "--max-timeout",
+        type=_duration,
+        default=900.0,
+        metavar="15m",
+        help="only transactions without a record for so long (default 15m, the longest timeout of a transaction)",
     )
 
 

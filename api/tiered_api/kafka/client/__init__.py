@@ -9,6 +9,7 @@ May import: config, records, kafka.protocol.messages
 ~ consumer          a consumer: long polls at every leader
 ~ group_member      a member of a classic consumer group
 ~ group_offsets     committed offsets of groups: read, write, delete
+~ transactions      transactional ids and open transactions: list, describe, abort
   transaction_calls requests between brokers about transactions, in Kafka frames
 ~ peers             the Peers protocol of the engine in Kafka frames
   response_buffers  reusable memory for large responses

@@ -70,7 +70,7 @@ class KafkaClient:
         self.clock = clock
         self.timeout = timeout
         self.brokers: dict[int, Address] = {}
-        self.coordinators: dict[str, int] = {}
+        self.coordinators: dict[tuple[int, str], int] = {}
         self._net = net
         self._client_id = client_id
         self._retry_ns = int(retry_seconds * 1e9)

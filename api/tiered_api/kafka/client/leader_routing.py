@@ -28,6 +28,8 @@ STALE_LEADER_CODES = {
     Code.KAFKA_STORAGE_ERROR,
 }
 """The partition is led by another broker, or has no leader at present."""
+GROUP, TRANSACTION = 0, 1
+"""Kinds of coordinators in FindCoordinator."""
 STALE_COORDINATOR_CODES = {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_LOAD_IN_PROGRESS}
 
 W = TypeVar("W")
@@ -77,44 +79,46 @@ def _must_retry(outcome: object) -> bool:
 
 async def send_to_coordinator(
     client: KafkaClient,
-    group: str,
+    name: str,
     request: Message,
     response_type: type[A],
     read_error_code: Callable[[A], int],
     timeout: float | None = None,
+    kind: int = GROUP,
 ) -> A:
-    """Sends a request to a group's coordinator and returns the reply. While there is none, or it loads, it is retried
-    for the client's retry time; then the last reply is returned."""
+    """Sends a request to the coordinator of a group, or of a transactional id, and returns the reply. While there is
+    none, or it loads, it is retried for the client's retry time; then the last reply is returned."""
     deadline = client.new_deadline()
     for pause in client.backoffs():
-        node = await find_coordinator(client, group, deadline)
+        node = await find_coordinator(client, name, deadline, kind)
         try:
             got = await client.send(request, response_type, node_id=node, timeout=timeout)
         except Unavailable:
-            client.coordinators.pop(group, None)
+            client.coordinators.pop((kind, name), None)
             raise
         if code_from_number(read_error_code(got)) not in STALE_COORDINATOR_CODES or client.has_passed(deadline):
             return got
-        client.coordinators.pop(group, None)
+        client.coordinators.pop((kind, name), None)
         await pause()
     raise AssertionError("pauses never end")
 
 
-async def find_coordinator(client: KafkaClient, group: str, deadline: int | None = None) -> int:
-    """Returns the coordinator of a group. Raises `Refused` if the cluster has none for it."""
-    if group in client.coordinators:
-        return client.coordinators[group]
+async def find_coordinator(client: KafkaClient, name: str, deadline: int | None = None, kind: int = GROUP) -> int:
+    """Returns the coordinator of a group, or of a transactional id. Raises `Refused` if the cluster has none for it."""
+    if (kind, name) in client.coordinators:
+        return client.coordinators[kind, name]
     deadline = client.new_deadline() if deadline is None else deadline
     for pause in client.backoffs():
-        request = FindCoordinatorRequest(key=group, coordinator_keys=[group])
+        request = FindCoordinatorRequest(key=name, key_type=kind, coordinator_keys=[name])
         got = await client.send(request, FindCoordinatorResponse)
         found = got.coordinators[0] if got.coordinators else got
         if not found.error_code:
             client.add_broker(found.node_id, found.host, found.port)
-            client.coordinators[group] = found.node_id
+            client.coordinators[kind, name] = found.node_id
             return found.node_id
         if code_from_number(found.error_code) not in STALE_COORDINATOR_CODES or client.has_passed(deadline):
-            raise to_refused(found.error_code, f"no coordinator for group {group}", found.error_message)
+            what = "group" if kind == GROUP else "transactional id"
+            raise to_refused(found.error_code, f"no coordinator for {what} {name}", found.error_message)
         await pause()
     raise AssertionError("pauses never end")
 

@@ -1,0 +1,6 @@
+"""The commands of `tiered transaction`.
+
+May import: as cli
+
+~ commands  list, describe, abort, find-hanging
+"""

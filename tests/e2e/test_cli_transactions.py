@@ -1,0 +1,109 @@
+"""Tests of `tiered transaction` and of `topic consume` on transactions, against ours and Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
+from tests.e2e.http_cluster import HttpCluster, run
+from tests.e2e.serving import COMMAND
+from tests.e2e.test_http_read_committed import ONE, Producers
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
+    with start_cluster(request.param, tmp_path_factory.mktemp("transactions")) as made:
+        yield made
+
+
+def begin_transaction(cluster: CliCluster, name: str, topic: str, *values: str) -> confluent_kafka.Producer:
+    """Returns a producer with an open transaction that has these records."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.address, "transactional.id": name})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value)
+    producer.flush(60)
+    return producer
+
+
+def test_open_transaction_is_listed_described_and_aborted(cluster: CliCluster) -> None:
+    topic, name = cluster.create_topic(), cluster.new_name("id")
+    producer = begin_transaction(cluster, name, topic, "a", "b")
+    [listed] = [row for row in cluster.rows("transaction", "list") if row["transactional_id"] == name]
+    assert (listed["state"], listed["coordinator"]) == ("Ongoing", 1)
+    [shown] = cluster.rows("transaction", "describe", name)
+    assert (shown["state"], shown["partitions"]) == ("Ongoing", [f"{topic}-0"])
+    assert (shown["producer_id"], shown["duration_ms"] >= 0) == (listed["producer_id"], True)
+    assert cluster.consume(topic) == []
+    assert cluster.rows("transaction", "abort", name) == [{"transactional_id": name, "status": "OK"}]
+    with pytest.raises(confluent_kafka.KafkaException):
+        producer.commit_transaction(30)
+    ongoing = cluster.rows("transaction", "list", "--states", "Ongoing")
+    assert name not in [row["transactional_id"] for row in ongoing]
+    assert cluster.consume(topic) == []
+    assert cluster.consume(topic, "--isolation-level", "read_uncommitted") == ["a", "b"]
+    assert name in cluster.run("transaction", "describe", name)
+
+
+def test_unknown_transactional_id_is_refused_and_not_created(cluster: CliCluster) -> None:
+    name = cluster.new_name("none")
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in cluster.run("transaction", "describe", name, code=1)
+    [row] = cluster.rows("transaction", "abort", name, code=1)
+    assert row["status"] == "TRANSACTIONAL_ID_NOT_FOUND"
+    assert name not in cluster.run("transaction", "list")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("list", "--states", "Sleeping"), "Sleeping"),
+        (("abort",), "name transactional ids"),
+        (("abort", "x", "-t", "t"), "name transactional ids"),
+        (("abort", "-t", "t", "-p", "0"), "--start-offset"),
+    ],
+)
+def test_wrong_arguments_are_refused(cluster: CliCluster, arguments: tuple[str, ...], words: str) -> None:
+    assert words in cluster.run("transaction", *arguments, code=2)
+
+
+def test_transaction_that_a_coordinator_will_end_does_not_hang(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
+    producer = begin_transaction(cluster, cluster.new_name("id"), topic, "a")
+    assert cluster.rows("transaction", "find-hanging", topic, "--max-timeout", "1ms") == []
+    producer.abort_transaction(30)
+
+
+def test_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("t", [2, 1])
+        await three[1].produce("t", "a")
+        await Producers(three[2]).write(ONE, "b")
+        address = next(iter(three[3].kafka.addresses.values())).address
+
+        async def command(*arguments: str) -> list[dict[str, object]]:
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND, "transaction", *arguments, "--brokers", address, "--format", "json",
+                stdout=asyncio.subprocess.PIPE, stderr=sys.stderr,
+            )  # fmt: skip
+            out, _ = await process.communicate()
+            assert process.returncode == 0
+            return [json.loads(line) for line in out.splitlines()]
+
+        assert await command("find-hanging", "--max-timeout", "20h") != []
+        [found] = await command("find-hanging", "t")
+        assert (found["topic"], found["partition"], found["start_offset"], found["producer_id"]) == ("t", 0, 1, ONE)
+        aborted = await command("abort", "-t", "t", "-p", "0", "--start-offset", "1")
+        assert aborted == [{"topic": "t", "partition": 0, "start_offset": 1, "status": "OK"}]
+        assert await command("find-hanging") == []
+        got = (await three[1].get("/topics/t/partitions/0/records?offset=0")).json
+        assert ([row["value"] for row in got["records"]], got["next_offset"]) == (["a"], 3)
+
+    run(tmp_path, scenario)
