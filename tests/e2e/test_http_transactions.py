@@ -80,6 +80,43 @@ def test_records_and_offsets_of_a_group_are_committed_together(tmp_path: Path) -
     run_cluster(tmp_path, scenario)
 
 
+def test_one_refused_record_leaves_nothing_of_the_request(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [1, 2])
+        await three.create("small", [2, 3], max_message_bytes="200")
+        group = {
+            "consumer_group_id": "g",
+            "offsets": [{"topic_name": "a", "partition_id": 0, "offset": 7}],
+        }
+        refused = await commit(three[3], [record("a", 0, "x"), record("small", 0, "y" * 500)], consumer_group=group)
+        assert refused.status == 413, refused
+        assert refused.json["message"].startswith("nothing was written: records of small-0: ")
+        after = await commit(three[3], [record("a", 0, "z"), record("small", 0, "z")])
+        assert after.status == 200, after
+        assert await values(three[2], "a", 0, 1) == ["z"]
+        assert await values(three[2], "small", 0, 1) == ["z"]
+        assert await group_offset(three[1], "g") == -1
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_group_that_knows_no_such_member_refuses_the_transaction(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [1, 2])
+        group = {
+            "consumer_group_id": "g",
+            "generation_id": 3,
+            "member_id": "nobody",
+            "offsets": [{"topic_name": "a", "partition_id": 0, "offset": 7}],
+        }
+        refused = await commit(three[1], [record("a", 0, "x")], consumer_group=group)
+        assert (refused.status, "nothing was written" in refused.json["message"]) == (400, True), refused
+        assert (await commit(three[1], [record("a", 0, "y")])).status == 200
+        assert await values(three[1], "a", 0, 1) == ["y"]
+
+    run_cluster(tmp_path, scenario)
+
+
 def test_requests_at_once_are_each_whole(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("a", [1, 2], [2, 3], [3, 1])
