@@ -19,19 +19,19 @@ class SlotOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidacy:
-    """One attempt to become controller: write `epoch` into `slot`."""
+class Candidate:
+    """A broker that tries to become controller: it writes `epoch` into `slot`."""
 
     epoch: int
     slot: int
 
-    def on_slot_lost(self, epoch: int) -> tuple[SlotOutcome, Candidacy]:
+    def on_slot_lost(self, epoch: int) -> tuple[SlotOutcome, Candidate]:
         """Returns the next step after `slot` turned out to hold an entry of `epoch`."""
         if epoch >= self.epoch:
             return SlotOutcome.SUPERSEDED, self
         return SlotOutcome.NEXT_SLOT, replace(self, slot=self.slot + 1)
 
 
-def new_candidacy(highest_epoch: int, next_slot: int) -> Candidacy:
-    """Returns the candidacy of a broker that has read all slots below `next_slot`."""
-    return Candidacy(highest_epoch + 1, next_slot)
+def new_candidate(highest_epoch: int, next_slot: int) -> Candidate:
+    """Returns the candidate that has read all slots below `next_slot`."""
+    return Candidate(highest_epoch + 1, next_slot)

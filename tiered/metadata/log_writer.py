@@ -18,7 +18,7 @@ from tiered.ids import encode_uuid
 from tiered.log_limiter import StateLogLimiter
 from tiered.metadata import layout
 from tiered.metadata.changes import Change, ControllerElected
-from tiered.metadata.election import SlotOutcome, new_candidacy
+from tiered.metadata.election import SlotOutcome, new_candidate
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.metadata.log_reader import (
@@ -126,22 +126,22 @@ class MetadataLog:
         Returns the image that ends with that entry. Raises `Fenced` if another candidate took an equal or higher epoch
         first.
         """
-        candidacy = new_candidacy(image.controller_epoch, image.slot + 1)
+        candidate = new_candidate(image.controller_epoch, image.slot + 1)
         self.takeover_entries = []
         while True:
-            self.next_slot, self.epoch = candidacy.slot, candidacy.epoch
-            change = ControllerElected(candidacy.epoch, node_id, incarnation)
+            self.next_slot, self.epoch = candidate.slot, candidate.epoch
+            change = ControllerElected(candidate.epoch, node_id, incarnation)
             other = await self._write((change,))
             if other is None:
                 self.takeover_entries.append(self.newest_body)
                 break
             self.takeover_entries.append(layout.encode_entry(other))
             image = layout.apply_entries(image, [other])
-            outcome, candidacy = candidacy.on_slot_lost(other.epoch)
+            outcome, candidate = candidate.on_slot_lost(other.epoch)
             if outcome is SlotOutcome.SUPERSEDED:
                 raise Fenced(f"slot {other.slot} of the metadata log belongs to controller epoch {other.epoch}")
-        log.info("broker is controller now node_id=%d epoch=%d slot=%d", node_id, self.epoch, candidacy.slot)
-        return image.apply((change,), candidacy.slot)
+        log.info("broker is controller now node_id=%d epoch=%d slot=%d", node_id, self.epoch, candidate.slot)
+        return image.apply((change,), candidate.slot)
 
     async def append(self, changes: Sequence[Change]) -> int:
         """Commits one entry and returns its slot. Raises `Fenced` if another controller has the slot: step down for

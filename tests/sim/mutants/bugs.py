@@ -21,7 +21,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import OpenFiles
 from tiered.ids import PartitionId
-from tiered.metadata.election import Candidacy
+from tiered.metadata.election import Candidate
 from tiered.metadata.log_reader import read_entries
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import DivergingEpoch, PartitionFetch
@@ -116,8 +116,8 @@ def read_collected_slots(original: Any) -> Any:
 
 
 def reuse_controller_epoch(original: Any) -> Any:
-    def stand(highest_epoch: int, next_slot: int) -> Candidacy:
-        return Candidacy(max(1, highest_epoch), next_slot)
+    def stand(highest_epoch: int, next_slot: int) -> Candidate:
+        return Candidate(max(1, highest_epoch), next_slot)
 
     return stand
 

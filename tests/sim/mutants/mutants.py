@@ -223,7 +223,7 @@ MUTANTS = {
         ),
         SimMutant(
             "equal_epochs", "a candidate stands with the epoch that it read", ("I24", "I25"),
-            ((log_writer, "new_candidacy", bugs.reuse_controller_epoch),),
+            ((log_writer, "new_candidate", bugs.reuse_controller_epoch),),
         ),
         SimMutant(
             "lost_reply", "an own lost reply is taken for a failure", ("I24",),

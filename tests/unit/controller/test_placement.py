@@ -1,4 +1,4 @@
-"""Replica placement, and the epochs of candidates."""
+"""Tests of replica placement for new partitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from tiered.controller.placement import check_assignments, place_replicas
 from tiered.errors import Code, Refused
-from tiered.metadata.election import Candidacy, SlotOutcome, new_candidacy
 
 
 def test_replica_j_of_partition_k_is_on_broker_start_plus_j_plus_k() -> None:
@@ -46,16 +45,3 @@ def test_manual_assignment_is_checked(assignments: list[list[int]]) -> None:
     with pytest.raises(Refused) as refused:
         check_assignments(assignments, [1, 2])
     assert refused.value.code is Code.INVALID_REPLICA_ASSIGNMENT
-
-
-def test_candidate_has_an_epoch_above_every_one_it_has_read() -> None:
-    assert new_candidacy(4, 17) == Candidacy(5, 17)
-
-
-def test_candidate_tries_the_next_slot_after_an_older_epoch() -> None:
-    assert Candidacy(5, 17).on_slot_lost(4) == (SlotOutcome.NEXT_SLOT, Candidacy(5, 18))
-
-
-@pytest.mark.parametrize("epoch", [5, 6])
-def test_slot_lost_to_an_equal_or_higher_epoch_ends_the_candidacy(epoch: int) -> None:
-    assert Candidacy(5, 17).on_slot_lost(epoch) == (SlotOutcome.SUPERSEDED, Candidacy(5, 17))
