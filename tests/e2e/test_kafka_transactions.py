@@ -19,8 +19,10 @@ from tests.e2e.transaction_calls import (
     read_decided,
     transactional_batch,
 )
-from tiered.errors import Code
+from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.records.batch import encode_batch
+from tiered.transactions.records import transaction_key
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -271,6 +273,8 @@ def test_record_of_a_partition_that_was_not_added_is_refused_or_adds_it(tmp_path
         expected = {11: Code.TRANSACTION_ABORTABLE, 12: Code.NONE, 13: Code.NONE}.get(version, Code.INVALID_TXN_STATE)
         assert await producer.send(replica, b"v") is expected
         assert replica.log.end_offset == (1 if version >= 12 else 0)
+        failures = site.node.metrics.counter("kafka_server_addpartitionstotxnmanager_verificationfailures_total", "")
+        assert failures.value() == (0 if version >= 12 else 1)
         producer.epoch += 1
         assert await producer.send(replica, b"v", sequence=0) is Code.INVALID_PRODUCER_EPOCH
 
@@ -408,6 +412,26 @@ def test_restarted_broker_goes_on_with_the_transaction(tmp_path: Path) -> None:
             assert await read_decided(producer.client, replica) == ([b"v", b"w"], 3)
 
     asyncio.run(run_twice())
+
+
+def test_garbled_record_of_a_coordinator_harms_no_id(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        producer = TransactionalClient(await site.client())
+        replica = await site.create("a")
+        assert await producer.init() is Code.NONE and await producer.write(replica, b"v") is Code.NONE
+        state, own = site.node.leader_replica(TRANSACTIONS_TOPIC, 0), transaction_key("t")
+        for key, value in ((own, b""), (own, b"\0\1torn"), (b"\0", b"v"), (b"\0\7", b"v"), (b"\0\0\x7f\xff", b"v")):
+            await state.append(bytearray(encode_batch([(0, key, value, ())])))
+        led = site.node.transaction_coordinators.host.led_partitions[0]
+        assert led.coordinator is not None
+        led.coordinator.fail(Refused(Code.KAFKA_STORAGE_ERROR, "the coordinator is loaded again"))
+        await wait_until(lambda: led.coordinator is not None)
+        assert await producer.end(True) is Code.NONE
+        await wait_until(lambda: replica.log.end_offset == 2)
+        assert await read_decided(producer.client, replica) == ([b"v"], 2)
+
+    run_transactions(tmp_path, scenario, transaction_state_log_num_partitions=1)
+    assert "records of transactional ids cannot be read count=5" in caplog.text
 
 
 # -- features ---------------------------------------------------------------------------------------------------------

@@ -158,7 +158,9 @@ class Broker:
             ),
             metrics,
         )  # fmt: skip
-        self.transaction_verification = TransactionVerification(self.view, self.transaction_coordinators, peers)
+        self.transaction_verification = TransactionVerification(
+            self.view, self.transaction_coordinators, peers, metrics
+        )
         self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
         self._is_registered = self._has_handed_over = self._is_serving = False
         self.isr_updater = IsrUpdater(self.view, channel, self.hosted_replicas, self.losses, world.clock, metrics)

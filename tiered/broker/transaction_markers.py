@@ -96,6 +96,10 @@ class TransactionMarkers:
         metrics.gauge(
             "tiered_transaction_markers_pending", "Transactions whose markers are not all committed yet."
         ).set_function(lambda: float(len(self._pending)))
+        metrics.gauge(
+            "kafka_coordinator_transaction_transactionmarkerchannelmanager_unknowndestinationqueuesize",
+            "Partitions that have no leader for their marker, or refused it.",
+        ).set_function(lambda: float(len(self._delayed)))
         self._written = metrics.counter(
             "tiered_transaction_markers_total", "Markers of transactions by outcome.", ("outcome",)
         )

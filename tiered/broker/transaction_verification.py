@@ -16,6 +16,7 @@ from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.metrics import Metrics
 from tiered.peers import PartitionCodes, Peers, TransactionPartitions
 from tiered.transactions.requests import AddPartitions, CodeReply, VerifyPartitions, VerifyReply
 
@@ -41,18 +42,31 @@ class _Waiting(NamedTuple):
 class TransactionVerification:
     """The questions of one broker to all coordinators. Without `peers` it has no other brokers."""
 
-    def __init__(self, view: MemberView, coordinators: TransactionCoordinators, peers: Peers | None) -> None:
+    def __init__(
+        self, view: MemberView, coordinators: TransactionCoordinators, peers: Peers | None, metrics: Metrics
+    ) -> None:
         self._view = view
         self._coordinators = coordinators
         self._peers = peers
         self._waiting: defaultdict[int, list[_Waiting]] = defaultdict(list)
         self._requests: defaultdict[int, set[asyncio.Task[None]]] = defaultdict(set)
+        self._failures = metrics.counter(
+            "kafka_server_addpartitionstotxnmanager_verificationfailures_total",
+            "Partitions that were not in the transaction, or whose coordinator did not say so.",
+        )
 
     async def ask(self, asked: TransactionPartitions) -> Mapping[TopicPartition, Code]:
         """Returns a code for each partition: NONE if it is in the transaction.
 
-        The code is that of the coordinator, or NETWORK_EXCEPTION or a code about the coordinator if none answered.
+        The code is that of the coordinator, or NETWORK_EXCEPTION or a code about the coordinator if none replied.
         """
+        codes = await self._ask(asked)
+        failures = sum(code is not Code.NONE for code in codes.values())
+        if failures:
+            self._failures.inc(failures)
+        return codes
+
+    async def _ask(self, asked: TransactionPartitions) -> Mapping[TopicPartition, Code]:
         topic = self._view.image.topics.get(TRANSACTIONS_TOPIC)
         if topic is None:
             return dict.fromkeys(asked.partitions, Code.COORDINATOR_NOT_AVAILABLE)
