@@ -5,13 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import zip_longest
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 PartitionKey = tuple[str, int]
 EXAMPLES_MAX = 10
 """Maximum number of examples of each finding."""
+
+
+class TransactionOutcome(Enum):
+    """The outcome of a transaction as its client knows it."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
 
 
 class ProducerEpoch(NamedTuple):
@@ -32,21 +42,28 @@ class AuditFindings:
     resent: list[str] = field(default_factory=list)
     disorder: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
+    halves: list[str] = field(default_factory=list)
+    """Transactions that are there in part, or although they were aborted."""
+    uncopied: list[str] = field(default_factory=list)
+    """Partitions whose copy in transactions is not what was copied, although the offsets say so."""
     resent_allowed: str = ""
 
     @property
     def is_ok(self) -> bool:
         resent = self.resent and not self.resent_allowed
-        return not (self.lost or self.duplicates or self.disorder or self.differing or resent)
+        records = self.lost or self.duplicates or self.disorder or self.differing
+        return not (records or self.halves or self.uncopied or resent)
 
     def __str__(self) -> str:
         counts = (
             f"acknowledged and lost {len(self.lost)}, duplicates {len(self.duplicates)}, out of order"
-            f" {len(self.disorder)}, copies that differ {len(self.differing)}; sent again by a client under a new"
-            f" producer epoch {len(self.resent)}"
+            f" {len(self.disorder)}, copies that differ {len(self.differing)}; halves of transactions"
+            f" {len(self.halves)}, offsets without their records {len(self.uncopied)}; sent again by a client under a"
+            f" new producer epoch {len(self.resent)}"
             + (f" (allowed: {self.resent_allowed})" if self.resent_allowed else "")
         )
-        kinds = (self.lost, self.duplicates, self.disorder, self.differing, self.resent)
+        records = (self.lost, self.duplicates, self.disorder, self.differing)
+        kinds = (*records, self.halves, self.uncopied, self.resent)
         return "\n".join([counts, *(each for kind in kinds for each in kind[:EXAMPLES_MAX])])
 
 
@@ -86,6 +103,47 @@ def check_records(
     return found
 
 
+def check_transactions(
+    outcomes: Mapping[str, Mapping[int, TransactionOutcome]], size: int, logs: Iterable[Sequence[tuple[int, bytes]]]
+) -> list[str]:
+    """Returns the transactions, each of `size` records, that a committed reader does not see whole or not at all.
+    `outcomes` has those of each writer by their number, which is the second word of a record."""
+    counts: dict[tuple[str, int], int] = {}
+    for records in logs:
+        for _, value in records:
+            transaction = (_parse_value(value)[0], int(value.split()[1]))
+            counts[transaction] = counts.get(transaction, 0) + 1
+    allowed = {
+        TransactionOutcome.COMMITTED: (size,),
+        TransactionOutcome.ABORTED: (0,),
+        TransactionOutcome.UNKNOWN: (0, size),
+    }
+    known = {(name, number): outcome for name, those in outcomes.items() for number, outcome in those.items()}
+    return [
+        f"{name} {number}, {outcome.value}: {count} of {size} records"
+        for name, number in sorted(known.keys() | counts.keys())
+        for outcome in (known.get((name, number), TransactionOutcome.UNKNOWN),)
+        for count in (counts.get((name, number), 0),)
+        if count not in allowed[outcome]
+    ]
+
+
+def check_copies(
+    sources: Mapping[int, Sequence[tuple[int, bytes]]], copies: Mapping[int, Sequence[tuple[int, bytes]]]
+) -> list[str]:
+    """Returns how the copies of partitions differ from what committed readers see there: in count or in order."""
+    found = []
+    for partition, records in sources.items():
+        wanted = [value for _, value in records]
+        there = [value for _, value in copies[partition]]
+        if there != wanted:
+            pairs = enumerate(zip_longest(wanted, there, fillvalue=b"nothing"))
+            at, (source, copy) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+            said = f"{len(wanted)} records, {len(there)} copies"
+            found.append(f"{partition}: {said}; number {at} is {copy.split()[0]!r}, not {source.split()[0]!r}")
+    return found
+
+
 def _is_under_later_epoch(first: ProducerEpoch | None, second: ProducerEpoch | None) -> bool:
     """True if the second batch is of a later epoch of the same producer."""
     if first is None or second is None:
@@ -101,12 +159,13 @@ def _parse_value(value: bytes) -> tuple[str, int]:
 def read_all(
     address: str, places: Iterable[PartitionKey], seconds: float
 ) -> tuple[dict[PartitionKey, list[tuple[int, bytes]]], dict[PartitionKey, tuple[int, int]]]:
-    """Reads all records from the first offset to the present end through a client: old records come from the bucket.
-    Returns these bounds, too."""
+    """Reads all committed records from the first offset to the present end through a client: old records come from the
+    bucket. Returns these bounds, too."""
     consumer = Consumer(
         {
             "bootstrap.servers": address, "group.id": "audit", "enable.auto.commit": False, "log_level": 0,
-            "check.crcs": True, "auto.offset.reset": "error",
+            "check.crcs": True, "auto.offset.reset": "error", "isolation.level": "read_committed",
+            "enable.partition.eof": True,
         }
     )  # fmt: skip
     deadline = time.monotonic() + seconds
@@ -118,15 +177,20 @@ def read_all(
         while missing:
             assert time.monotonic() < deadline, f"not read within {seconds} s: {sorted(missing)}"
             for message in consumer.consume(1000, timeout=1.0):
-                if message.error():
-                    raise KafkaException(message.error())
+                error, offset = message.error(), message.offset()
                 topic, number = message.topic(), message.partition()
-                offset, value = message.offset(), message.value()
-                assert topic is not None and number is not None and offset is not None and value is not None
+                assert topic is not None and number is not None and offset is not None
                 place = (topic, number)
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    # An open transaction ends a partition before its bound: then the audit waits in vain.
+                    if offset >= bounds[place][1]:
+                        missing.discard(place)
+                    continue
+                if error is not None:
+                    raise KafkaException(error)
+                value = message.value()
+                assert value is not None
                 found[place].append((offset, value))
-                if offset + 1 >= bounds[place][1]:
-                    missing.discard(place)
         return found, bounds
     finally:
         consumer.close()

@@ -41,7 +41,12 @@ TOPIC = {
     "retention.ms": "-1",
 }
 """Settings of topics with small segments: some are uploaded, and lose their local copies, while brokers fail."""
-SETTINGS = {"remote.log.manager.task.interval.ms": "1000", "log.retention.check.interval.ms": "1000"}
+SETTINGS = {
+    "remote.log.manager.task.interval.ms": "1000",
+    "log.retention.check.interval.ms": "1000",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+}
 QUICK_SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "700",

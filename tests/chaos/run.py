@@ -13,15 +13,25 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-from tests.chaos.audit import AuditFindings, PartitionKey, check_records, read_all
+from tests.chaos.audit import (
+    AuditFindings,
+    PartitionKey,
+    TransactionOutcome,
+    check_copies,
+    check_records,
+    check_transactions,
+    read_all,
+)
 from tests.chaos.cluster import NODES, ChaosCluster, chaos_cluster
 from tests.chaos.copies import compare_brokers, compare_cold, producer_lookup, read_cold_batches, read_log_batches
 from tests.chaos.faults import ChaosFault, FaultContext
+from tests.chaos.transactions import EACH, CopierChain, TransactionalWriter
 from tests.chaos.views import ClusterView
 from tests.chaos.writers import RATE, ConfluentWriter, VerifiableWriter, Writer
 
 TOPIC, PARTITIONS = "chaos", 6
 JAVA_TOPIC, JAVA_PARTITIONS = "java", 3
+TRANSACTIONS_TOPIC, COPIES_TOPIC, TRANSACTIONS_PARTITIONS = "transactions", "copies", 3
 FINISH_SECONDS = 60.0
 READ_SECONDS = 90.0
 SAY_AFTER_SECONDS = 5.0
@@ -49,6 +59,8 @@ class ChaosReport:
     failures: list[str] = field(default_factory=list)
     findings: AuditFindings = field(default_factory=AuditFindings)
     acked: dict[str, int] = field(default_factory=dict)
+    transactions: dict[TransactionOutcome, int] = field(default_factory=dict)
+    copied: int = 0
     read: int = 0
     batches: int = 0
     cold: int = 0
@@ -74,8 +86,11 @@ class ChaosReport:
             "",
             f"acknowledged: {acked}; read back {self.read:,}; batches of three copies compared {self.batches:,}, with"
             f" those of the bucket {self.cold:,}",
+            "transactions: "
+            + ", ".join(f"{each.value} {count:,}" for each, count in self.transactions.items())
+            + f"; records copied in transactions {self.copied:,}",
         ]
-        bumps = [f"new producer epoch: {each}" for each in self.epoch_bumps[:20]]
+        bumps = [f"new producer epoch or producer: {each}" for each in self.epoch_bumps[:20]]
         return "\n".join([*lines, str(self.findings), *bumps, *self.failures[:20]])
 
 
@@ -220,11 +235,20 @@ def run(
     with ExitStack() as stack:
         three = stack.enter_context(chaos_cluster(directory, store, settings))
         three.create(TOPIC, PARTITIONS, topic or {})
+        for name in (TRANSACTIONS_TOPIC, COPIES_TOPIC):
+            three.create(name, TRANSACTIONS_PARTITIONS, topic or {})
         if has_java:
             three.create(JAVA_TOPIC, JAVA_PARTITIONS, topic or {})
         writers: list[Writer] = [
             ConfluentWriter(name, three.address, TOPIC, PARTITIONS, directory, rate=rate) for name in ("a", "b")
         ]
+        transactional = [
+            TransactionalWriter(name, three.address, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS, directory)
+            for name in ("t", "u")
+        ]
+        topics = (TRANSACTIONS_TOPIC, COPIES_TOPIC)
+        chain = CopierChain(three.address, topics, TRANSACTIONS_PARTITIONS, directory)
+        writers += [*transactional, chain]
         if has_java:
             verifiable = VerifiableWriter(7, three.address, JAVA_TOPIC, directory)
             stack.callback(verifiable.kill)
@@ -242,24 +266,43 @@ def run(
                 say("\n".join(report.failures))
                 three.heal()
                 break
-        _audit(three, writers, report, has_java)
+        _audit(three, writers, transactional, chain, report, has_java)
     report.findings.resent_allowed = resent_allowed
     report.seconds = time.monotonic() - began
     return report
 
 
-def _audit(three: ChaosCluster, writers: list[Writer], report: ChaosReport, has_java: bool) -> None:
+def _audit(
+    three: ChaosCluster,
+    writers: list[Writer],
+    transactional: list[TransactionalWriter],
+    chain: CopierChain,
+    report: ChaosReport,
+    has_java: bool,
+) -> None:
     for each in writers:
-        each.finish(FINISH_SECONDS)
-    report.failures += [trouble for each in writers for trouble in each.failures if trouble not in report.failures]
-    report.acked = {each.name: sum(map(len, each.acked.values())) for each in writers}
+        if each is not chain:
+            each.finish(FINISH_SECONDS)
     try:
         three.wait_until(three.is_in_sync, FINISH_SECONDS, three.fetch_views)
     except AssertionError as error:
         report.failures.append(str(error))
+    sources = [(TRANSACTIONS_TOPIC, number) for number in range(TRANSACTIONS_PARTITIONS)]
+    committed, _ = read_all(three.address, sources, READ_SECONDS)
+    chain.wait_copied({place[1]: records[-1][0] + 1 for place, records in committed.items() if records}, FINISH_SECONDS)
+    chain.finish(FINISH_SECONDS)
+    report.failures += [trouble for each in writers for trouble in each.failures if trouble not in report.failures]
+    report.acked = {each.name: sum(map(len, each.acked.values())) for each in writers if each is not chain}
+    report.transactions = {
+        outcome: sum(list(each.outcomes.values()).count(outcome) for each in transactional)
+        for outcome in TransactionOutcome
+    }
+    report.copied = sum(chain.next_numbers().values())
     places = [(TOPIC, number) for number in range(PARTITIONS)]
     places += [(JAVA_TOPIC, number) for number in range(JAVA_PARTITIONS)] if has_java else []
-    logs, bounds = read_all(three.address, places, READ_SECONDS)
+    places += sources
+    copies = [(COPIES_TOPIC, number) for number in range(TRANSACTIONS_PARTITIONS)]
+    logs, bounds = read_all(three.address, [*places, *copies], READ_SECONDS)
     report.read = sum(map(len, logs.values()))
     report.epoch_bumps = [f"{each.name}: {why}" for each in writers for why in each.epoch_bumps]
     codes = three.stop()
@@ -269,6 +312,13 @@ def _audit(three: ChaosCluster, writers: list[Writer], report: ChaosReport, has_
     with patch.dict(os.environ, three.environment):
         bucket = asyncio.run(read_cold_batches(three.store, places))
     sender = producer_lookup([*those.values(), {place: part.batches for place, part in bucket.items()}])
-    report.findings = check_records({each.name: each.acked for each in writers}, logs, sender)
+    acked = {each.name: each.acked for each in writers if each is not chain}
+    report.findings = check_records(acked, {place: logs[place] for place in places}, sender)
+    outcomes = {each.name: each.outcomes for each in transactional}
+    size = EACH * TRANSACTIONS_PARTITIONS
+    report.findings.halves = check_transactions(outcomes, size, [logs[place] for place in sources])
+    report.findings.uncopied = check_copies(
+        {place[1]: logs[place] for place in sources}, {place[1]: logs[place] for place in copies}
+    )
     report.batches = compare_brokers(those, report.findings)
     report.cold = compare_cold(those, bucket, bounds, report.findings)

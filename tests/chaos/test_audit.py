@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.audit import ProducerEpoch, check_records
+from tests.chaos.audit import ProducerEpoch, TransactionOutcome, check_copies, check_records, check_transactions
 from tests.chaos.run import longest_gap
 
 PLACE = ("t", 0)
@@ -66,3 +66,32 @@ def test_longest_gap_counts_gaps_that_reach_into_the_fault() -> None:
     assert longest_gap([1.0, 2.0, 9.0, 9.5], began=4.0, ended=10.0) == 7.0
     assert longest_gap([1.0, 2.0], began=4.0, ended=10.0) == 8.0
     assert longest_gap([5.0, 6.0, 30.0], began=4.0, ended=7.0) == 1.0
+
+
+COMMITTED, ABORTED, UNKNOWN = TransactionOutcome.COMMITTED, TransactionOutcome.ABORTED, TransactionOutcome.UNKNOWN
+
+
+def test_transactions_that_are_there_whole_or_not_at_all_have_no_finding() -> None:
+    logs = [[(0, b"t.0.0 1 x"), (2, b"t.0.1 3 x")], [(0, b"t.1.0 1 x"), (2, b"t.1.1 3 x")]]
+    assert check_transactions({"t": {1: COMMITTED, 2: ABORTED, 3: UNKNOWN, 4: UNKNOWN}}, 2, logs) == []
+
+
+def test_transactions_in_part_or_against_their_outcome_are_found() -> None:
+    logs = [[(0, b"t.0.0 1 x"), (2, b"t.0.1 2 x"), (4, b"t.0.2 3 x")], [(2, b"t.1.1 2 x")]]
+    outcomes = {"t": {1: UNKNOWN, 2: ABORTED, 3: COMMITTED, 4: COMMITTED}}
+    assert check_transactions(outcomes, 2, logs) == [
+        "t 1, unknown: 1 of 2 records",
+        "t 2, aborted: 2 of 2 records",
+        "t 3, committed: 1 of 2 records",
+        "t 4, committed: 0 of 2 records",
+    ]
+
+
+def test_copies_have_to_be_all_records_once_and_in_order() -> None:
+    sources = [(0, b"t.0.0 1 x"), (1, b"t.0.1 1 x"), (3, b"t.0.2 2 x")]
+    copies = [(at + 5, value) for at, value in sources]
+    assert check_copies({0: sources}, {0: copies}) == []
+    lost = "0: 3 records, 2 copies; number 2 is b'nothing', not b't.0.2'"
+    assert check_copies({0: sources}, {0: copies[:2]}) == [lost]
+    doubled = "0: 3 records, 4 copies; number 1 is b't.0.0', not b't.0.1'"
+    assert check_copies({0: sources}, {0: [copies[0], *copies]}) == [doubled]

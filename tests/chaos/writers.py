@@ -29,12 +29,14 @@ class Writer(Protocol):
     """The interface of a client in a run."""
 
     name: str
-    acked: dict[PartitionKey, list[tuple[int, int]]]
-    """By partition: the acknowledged numbers in order, each with its offset (-1: unknown)."""
     times: dict[PartitionKey, list[float]]
-    """Times of acknowledgements, in monotonic seconds."""
+    """Times of acknowledgements, in monotonic seconds; none of a client that writes in transactions."""
     failures: list[str]
     """Failed records, or a failure of the whole client."""
+
+    @property
+    def acked(self) -> dict[PartitionKey, list[tuple[int, int]]]:
+        """Returns the acknowledged numbers of each partition in order, each with its offset (-1: unknown)."""
 
     @property
     def epoch_bumps(self) -> list[str]:

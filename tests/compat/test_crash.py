@@ -10,11 +10,13 @@ import pytest
 from tests.compat.brokers import CompatBroker
 from tests.compat.client import ClientError, ClientRecord, DriverClient, wait_until
 from tests.compat.clients import KINDS, ClientKind, kinds
+from tests.compat.transactions import COMMITTED, TransactionalProducer, read, send_ends
 
 pytestmark = pytest.mark.timeout(300)
 PARTITIONS = 3
 ROUNDS = 12
 EACH = 300
+TRANSACTIONS = 14
 
 
 def write(client: DriverClient, topic: str, done: list[int], wake: threading.Condition) -> None:
@@ -105,3 +107,44 @@ def test_committed_offsets_survive_a_killed_broker(fragile: CompatBroker, name: 
         other.ask("subscribe", topics=[name])
         assert [each.offset for each in other.wait_for(8)] == list(range(12, 20))
         other.ask("leave")
+
+
+@pytest.mark.parametrize("kind", kinds("transactions"))
+def test_transactions_are_whole_after_kills_of_the_broker(kind: ClientKind, fragile: CompatBroker, name: str) -> None:
+    """The broker dies within a transaction and while one ends. A client that gives up begins anew."""
+    places = [(name, partition) for partition in range(PARTITIONS)]
+    committed: set[int] = set()
+    aborted: set[int] = set()
+    with KINDS[0].start(fragile.address) as admin, kind.start(fragile.address) as client:
+        admin.ask("create", topic=name, partitions=PARTITIONS)
+        producer = TransactionalProducer(client, name)
+        for number in range(TRANSACTIONS):
+            try:
+                producer.begin()
+                for _, partition in places:
+                    producer.send(name, f"{number} first", f"{number} second", partition=partition)
+                    if number == 4 and partition == 1:
+                        fragile.crash()
+                order = client.begin("txn_abort" if number % 4 == 2 else "txn_commit", producer=producer.handle)
+                if number in (8, 10):
+                    fragile.crash()
+                client.finish(order)
+            except ClientError:
+                producer.abandon()
+                producer = begin_anew(client, name, number)
+            else:
+                (aborted if number % 4 == 2 else committed).add(number)
+        send_ends(admin, places)
+        found = read(admin, KINDS[0], name, places, COMMITTED)
+    assert len(committed) >= TRANSACTIONS // 2
+    numbers = [[int((value or b"").split()[0]) for value in values] for values in found.values()]
+    assert numbers[0] == numbers[1] == numbers[2] == sorted(2 * sorted(set(numbers[0])))
+    assert committed <= set(numbers[0]) and not aborted & set(numbers[0])
+
+
+def begin_anew(client: DriverClient, name: str, number: int) -> TransactionalProducer:
+    """Returns a new producer of the transactional id, once the broker is back for this client."""
+    for attempt in range(30):
+        with suppress(ClientError):
+            return TransactionalProducer(client, name, handle=f"{name}-{number}-{attempt}")
+    raise AssertionError("no new producer")
