@@ -59,11 +59,14 @@ def _end_plainly(decision: TransactionDecision, request: EndTransaction, found: 
 
 
 def _reply_to_repeated(found: TransactionMetadata, request: EndTransaction) -> ProducerIdReply:
-    """Replies where the outcome is decided: NONE for the same outcome once it is complete."""
-    if found.state is TransactionState.EMPTY or found.commits != request.commit:
-        return ProducerIdReply(Code.INVALID_TXN_STATE)
+    """Replies where the outcome is decided: NONE for the same outcome once it is complete.
+
+    A client of version 0 keeps its epoch. So the other outcome may be that of its next transaction, and waits too.
+    """
     if found.state.is_prepared:
         return ProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
+    if found.state is TransactionState.EMPTY or found.commits != request.commit:
+        return ProducerIdReply(Code.INVALID_TXN_STATE)
     return ProducerIdReply(Code.NONE)
 
 
@@ -84,8 +87,10 @@ def _end_with_new_epoch(
     if repeats:
         reply = _reply_to_repeated(found, request)
         return ProducerIdReply(Code.NONE, *_next_identity(found)) if reply.code is Code.NONE else reply
-    if not is_current or found.state.is_prepared:
+    if not is_current:
         return ProducerIdReply(Code.PRODUCER_FENCED)
+    if found.state.is_prepared:
+        return ProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
     if found.state is not TransactionState.ONGOING and request.commit:
         return ProducerIdReply(Code.INVALID_TXN_STATE)
     if found.is_epoch_exhausted and request.new_producer_id == NO_PRODUCER_ID:
