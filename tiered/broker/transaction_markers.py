@@ -88,6 +88,8 @@ class TransactionMarkers:
         """Targets by the broker that leads them."""
         self._requests: defaultdict[int, int] = defaultdict(int)
         """Requests in progress by broker."""
+        self._requests_there: dict[asyncio.Timeout, tuple[int, Sequence[_Target]]] = {}
+        """Requests in progress to other brokers by their time limit."""
         self._delayed: dict[_Target, None] = {}
         self._delay_began = asyncio.Event()
         self._retry_now = asyncio.Event()
@@ -120,7 +122,10 @@ class TransactionMarkers:
             self._drop(each.transactional_id)
 
     def on_image(self) -> None:
-        """Tries again at once: partitions may have other leaders."""
+        """Tries again at once: partitions may have other leaders. No request waits for a broker that lost one."""
+        for limit, (node_id, targets) in list(self._requests_there.items()):
+            if any(self._leader_of(target) != node_id for target in targets):
+                limit.reschedule(asyncio.get_running_loop().time())
         if self._delayed:
             self._retry_now.set()
 
@@ -157,17 +162,15 @@ class TransactionMarkers:
 
     def _route(self, targets: Iterable[_Target]) -> None:
         """Gives each target to the broker that leads it. A partition that is gone is done."""
-        image, done = self._view.image, list[_Target]()
+        done: list[_Target] = []
         nodes: dict[int, None] = {}
         for target in targets:
             if target.pending.is_dropped:
                 continue
-            topic = image.topics.get(target.tp.topic)
-            if topic is None or target.tp.partition >= len(topic.partitions):
+            leader = self._leader_of(target)
+            if leader is None:
                 done.append(target)
-                continue
-            leader = topic.partitions[target.tp.partition].leader
-            if leader == NO_LEADER:
+            elif leader == NO_LEADER:
                 self._delay(target)
             else:
                 self._ready[leader][target] = None
@@ -175,6 +178,13 @@ class TransactionMarkers:
         for node_id in nodes:
             self._start_requests(node_id)
         self._finish(done, "gone")
+
+    def _leader_of(self, target: _Target) -> int | None:
+        """Returns the leader of a target's partition, or None if the partition is gone."""
+        topic = self._view.image.topics.get(target.tp.topic)
+        if topic is None or target.tp.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[target.tp.partition].leader
 
     def _delay(self, target: _Target) -> None:
         self._delayed[target] = None
@@ -238,7 +248,17 @@ class TransactionMarkers:
         try:
             if self._peers is None or not address:
                 raise Unavailable(f"broker {node_id} has announced no address")
-            replies: Sequence[PartitionCodes] = await self._peers.write_txn_markers(address, markers, REQUEST_SECONDS)
+            async with asyncio.timeout(REQUEST_SECONDS) as limit:
+                self._requests_there[limit] = node_id, targets
+                try:
+                    replies: Sequence[PartitionCodes] = await self._peers.write_txn_markers(
+                        address, markers, REQUEST_SECONDS
+                    )
+                finally:
+                    del self._requests_there[limit]
+        except TimeoutError:
+            self._warn("request", f"broker {node_id} has not replied, or no longer leads all partitions")
+            return {}
         except (Refused, Unavailable) as error:
             self._warn("request", f"broker {node_id}: {error}")
             return {}

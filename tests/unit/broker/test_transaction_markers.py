@@ -1,0 +1,72 @@
+"""Tests of markers on their way to leaders: a silent broker holds up only what it still leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tests.sim.harness.clock import SimClock
+from tests.sim.harness.loop import SimLoop
+from tests.unit.member_view import make_view
+from tiered.broker.transaction_markers import MarkerPorts, TransactionMarkers
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+from tiered.metadata.changes import BrokerRegistered, PartitionChanged, TopicCreated
+from tiered.metadata.image import Image
+from tiered.metrics import Metrics
+from tiered.peers import MarkerRequest, PartitionCodes, Peers
+from tiered.records.marker import TransactionMarker
+from tiered.transactions.requests import MarkersDue, MarkersWritten
+
+PLACES = (TopicPartition("t", 0), TopicPartition("t", 1))
+TOPIC_ID = "t" * 22
+
+
+class SilentPeers(Peers):
+    """Brokers by address, of which one never replies."""
+
+    def __init__(self, silent: str) -> None:
+        self.silent = silent
+        self.written: list[tuple[str, TopicPartition]] = []
+
+    async def write_txn_markers(
+        self, address: str, markers: Sequence[MarkerRequest], timeout: float
+    ) -> Sequence[PartitionCodes]:
+        if address == self.silent:
+            await asyncio.get_running_loop().create_future()
+        self.written += [(address, tp) for each in markers for tp in each.partitions]
+        return [dict.fromkeys(each.partitions, Code.NONE) for each in markers]
+
+
+async def write_nothing(tp: TopicPartition, marker: TransactionMarker) -> None:
+    raise AssertionError("this broker leads nothing")
+
+
+def test_markers_go_to_a_new_leader_though_the_old_one_is_silent() -> None:
+    loop = SimLoop(1)
+    changes = [BrokerRegistered(node, str(node), "d", "", "", 0, {"PLAINTEXT": f"b{node}:1"}) for node in (2, 3)]
+    created = TopicCreated("t", TOPIC_ID, ((2, 3), (2, 3)), {}, 0)
+    led = [PartitionChanged(TOPIC_ID, partition, 2, 0, (2, 3), ()) for partition in range(2)]
+    image = Image().apply([*changes, created, *led], 0)
+    view, peers = make_view(image), SilentPeers("b2:1")
+    reports: list[MarkersWritten] = []
+    ports = MarkerPorts(view, SimClock(loop), peers, write_nothing)
+    markers = TransactionMarkers(ports, lambda partition, epoch, written: reports.append(written), Metrics())
+
+    async def scenario() -> None:
+        running = asyncio.create_task(markers.run())
+        markers.send(MarkersDue("txn", 5, 0, True, frozenset(PLACES), 0), 0, 1)
+        await asyncio.sleep(3)
+        assert peers.written == []
+        moved = PartitionChanged(TOPIC_ID, 0, 3, 1, (3,), ())
+        view.loader.image = view.image.apply([moved], view.image.slot + 1)
+        markers.on_image()
+        await asyncio.sleep(0.5)
+        assert peers.written == [("b3:1", PLACES[0])]
+        peers.silent = ""
+        await asyncio.sleep(20)
+        assert peers.written[1:] == [("b2:1", PLACES[1])]
+        assert frozenset().union(*(each.partitions for each in reports)) == frozenset(PLACES)
+        running.cancel()
+
+    loop.run(scenario())
