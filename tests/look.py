@@ -68,7 +68,7 @@ VERBS_TOO = {"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "spee
 
 
 class Measure(NamedTuple):
-    """One line of the report: a count, and what it counts, the worst first."""
+    """One line of the report: a count, and the counted things, the worst first."""
 
     name: str
     total: float
@@ -88,7 +88,7 @@ class Source(NamedTuple):
 
 
 def sources(*folders: Path) -> list[Source]:
-    """All Python files below these folders."""
+    """Returns all Python files below these folders."""
     paths = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     return [Source(str(path.relative_to(ROOT)), len(path.read_text().splitlines()), tree(path)) for path in paths]
 
@@ -97,7 +97,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def functions(found: Sequence[Source]) -> Iterator[tuple[Source, Function]]:
-    """Every function and method."""
+    """Yields every function and method."""
     for each in found:
         for node in ast.walk(each.tree):
             if isinstance(node, Function):
@@ -105,7 +105,7 @@ def functions(found: Sequence[Source]) -> Iterator[tuple[Source, Function]]:
 
 
 def docstrings(found: Sequence[Source]) -> Iterator[str]:
-    """Texts of modules, classes and functions, and of texts that stand below a constant or a field."""
+    """Yields the texts of modules, classes and functions, and those below a constant or a field."""
     for each in found:
         for node in ast.walk(each.tree):
             if (
@@ -117,7 +117,7 @@ def docstrings(found: Sequence[Source]) -> Iterator[str]:
 
 
 def largest(name: str, sizes: Mapping[str, int], limit: int) -> Measure:
-    """How many are above the limit, and the largest of all."""
+    """Counts the sizes above the limit, and names the largest."""
     ordered = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     return Measure(
         f"{name} over {limit}",
@@ -139,7 +139,7 @@ def long_functions(found: Sequence[Source]) -> Measure:
 
 
 def wide_constructors(found: Sequence[Source]) -> Measure:
-    """`__init__` alone: a dataclass or named tuple with many fields is a value."""
+    """Measures `__init__` alone: a dataclass or named tuple with many fields is a value."""
     sizes = {}
     for each in found:
         for owner in (node for node in ast.walk(each.tree) if isinstance(node, ast.ClassDef)):
@@ -155,7 +155,7 @@ def full_folders(found: Sequence[Source]) -> Measure:
 
 
 def classes_twice(found: Sequence[Source]) -> Measure:
-    """Public names of classes that stand in more than one file. Names of Kafka's messages are not ours to choose."""
+    """Finds public names of classes that stand in more than one file. Kafka chose the names of its messages."""
     homes: dict[str, list[str]] = defaultdict(list)
     for each in (source for source in found if not source.folder.endswith("/messages")):
         for node in each.tree.body:
@@ -168,7 +168,7 @@ def classes_twice(found: Sequence[Source]) -> Measure:
 
 
 def participles(found: Sequence[Source]) -> Measure:
-    """Functions whose whole name is a participle. Properties count: a value is a noun."""
+    """Counts functions whose whole name is a participle, properties too: a value is a noun."""
     names = Counter(node.name.strip("_") for _, node in functions(found) if is_participle(node.name.strip("_")))
     return Measure(
         "functions named by a participle",
@@ -185,14 +185,14 @@ def is_participle(word: str) -> bool:
 
 
 def openings(found: Sequence[Source]) -> Measure:
-    """Docstrings that begin with a word that begins no plain sentence."""
+    """Counts docstrings that begin with a word that begins no plain sentence."""
     words = Counter(first[0] for text in docstrings(found) if (first := re.findall(r"^\s*(\w+)", text)))
     counts = {word: words[word] for word in OPENINGS}
     return Measure(f"docstrings that begin with {', '.join(OPENINGS)}", sum(counts.values()), _by_word(counts))
 
 
 def metaphors(found: Sequence[Source]) -> Measure:
-    """Occurrences in docstrings."""
+    """Counts the words in docstrings."""
     counts = dict.fromkeys(METAPHORS, 0)
     for text in docstrings(found):
         for word, pattern in METAPHORS.items():
@@ -205,7 +205,7 @@ def _by_word(counts: Mapping[str, int]) -> list[str]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of names that reach each other (strongly connected components of more than one), the largest first."""
+    """Returns groups of names that reach each other (strongly connected components), the largest first."""
     reach = {name: _reached(graph, name) for name in graph}
     found = {
         tuple(sorted(other for other in reach[name] if name in reach.get(other, ())))
@@ -227,7 +227,7 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def import_circles() -> list[Measure]:
-    """Circles of modules, and of packages; imports for types alone count, and those inside functions."""
+    """Counts circles of modules and of packages. Imports for types alone count, and those inside functions."""
     known = modules()
     graph = {
         name: {each.module for each in imports(path) if each.module in known} - {name} for name, path in known.items()
@@ -247,7 +247,7 @@ def _package(module: str) -> str:
 
 
 def callbacks(found: Sequence[Source]) -> Measure:
-    """Parameters that are callables, and lambdas, in what wires a broker together: another file calls back by them."""
+    """Counts callable parameters and lambdas in the wiring of a broker: another file calls back by them."""
     counts: Counter[str] = Counter()
     for each in found:
         for node in ast.walk(each.tree):
@@ -261,7 +261,7 @@ def callbacks(found: Sequence[Source]) -> Measure:
 
 
 def name_lengths(found: Sequence[Source]) -> Measure:
-    """Their length, `test_` included."""
+    """Measures the names of tests, `test_` included."""
     names = sorted({node.name for _, node in functions(found) if node.name.startswith("test_")}, key=len)
     return Measure(
         "median length of test names",
@@ -271,7 +271,7 @@ def name_lengths(found: Sequence[Source]) -> Measure:
 
 
 def measures() -> Iterator[Measure]:
-    """The whole report. Sizes and names of tests count apart from those of the product."""
+    """Yields the whole report. Sizes and names of tests count apart from those of the product."""
     product = sources(*PACKAGES.values())
     tests = sources(ROOT / "tests", ROOT / "bench")
     broker = ROOT / "tiered" / "broker"
@@ -293,7 +293,7 @@ def measures() -> Iterator[Measure]:
 
 
 def report(found: Sequence[Measure], before: Mapping[str, float]) -> str:
-    """The measures, the counts of `before` in brackets."""
+    """Returns the measures as text, with the counts of `before` in brackets."""
     lines = []
     for each in found:
         earlier = f" (before: {before[each.name]:g})" if each.name in before else ""
@@ -302,7 +302,7 @@ def report(found: Sequence[Measure], before: Mapping[str, float]) -> str:
 
 
 def main() -> None:
-    """Prints it."""
+    """Prints the report."""
     parser = argparse.ArgumentParser(prog="python -m tests.look", description="The shape of the sources.")
     parser.add_argument("--counts", action="store_true", help="the counts alone, as JSON")
     parser.add_argument("--before", type=Path, help="a file that --counts wrote")

@@ -49,13 +49,13 @@ class Controllers:
         self._images: dict[str, Image] = {}
 
     def say(self, command: Command) -> str:
-        async def told() -> str:
+        async def play() -> str:
             try:
                 return await getattr(self, f"_{command.verb.replace('-', '_')}")(command)  # type: ignore[no-any-return]
             except Fenced as error:
                 return f"fenced: {error}"
 
-        return self._loop.run(told())
+        return self._loop.run(play())
 
     async def _load(self, command: Command) -> str:
         """NAME reads the log."""

@@ -158,7 +158,7 @@ def test_restarted_static_member_causes_no_rebalance(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)
 
-        def told() -> None:
+        def run_clients() -> None:
             first = LibrdkafkaMember(site.address, "g", "t", group_instance_id="one")
             second = LibrdkafkaMember(site.address, "g", "t", group_instance_id="two")
             poll_until([first, second], lambda: is_shared_out([first, second], 4))
@@ -170,7 +170,7 @@ def test_restarted_static_member_causes_no_rebalance(tmp_path: Path) -> None:
             for member in (again, second):
                 member.consumer.close()
 
-        await asyncio.to_thread(told)
+        await asyncio.to_thread(run_clients)
 
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
@@ -220,7 +220,7 @@ def test_later_member_continues_at_the_committed_offset(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
 
-        def told() -> None:
+        def run_clients() -> None:
             producer = KafkaProducer(bootstrap_servers=site.address)
             for number in range(20):
                 producer.send("t", b"%d" % number, partition=number % 2).get(TEST_SECONDS)
@@ -237,6 +237,6 @@ def test_later_member_continues_at_the_committed_offset(tmp_path: Path) -> None:
                 consumer.close()
             assert sorted(read) == list(range(20))
 
-        await asyncio.to_thread(told)
+        await asyncio.to_thread(run_clients)
 
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)

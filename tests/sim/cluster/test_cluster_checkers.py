@@ -86,8 +86,11 @@ def test_i1_only_promised_records_count() -> None:
 
 def test_loss_is_reported_from_its_first_record_on() -> None:
     history = ClientHistory([make_send(b"a", 0), make_send(b"b", 1)])
-    for told, expected in (([1], []), ([0], []), ([2], ["R4"]), ([], ["R4"])):
-        assert rules(checkers.check_losses_reported(history, make_dump(b"a", b"x"), is_promised, {T: told})) == expected
+    for check_commit, expected in (([1], []), ([0], []), ([2], ["R4"]), ([], ["R4"])):
+        assert (
+            rules(checkers.check_losses_reported(history, make_dump(b"a", b"x"), is_promised, {T: check_commit}))
+            == expected
+        )
 
 
 def test_i3_log_with_a_hole_is_reported() -> None:
@@ -293,11 +296,11 @@ def test_i17_generation_that_goes_back_is_reported() -> None:
 def test_i18_commit_of_an_old_generation_is_reported() -> None:
     owned = [Ownership("g", "a", 1, (T,), 0, 9), Ownership("g", "b", 2, (T,), 5, 9)]
 
-    def told(generation: int, at: int, code: Code | None = Code.NONE) -> list[str]:
+    def check_commit(generation: int, at: int, code: Code | None = Code.NONE) -> list[str]:
         return rules(checkers.check_commit_generations([CommitAttempt("g", T, 7, at, at + 1, code, generation)], owned))
 
-    assert told(1, 4) == [] and told(2, 6) == [] and told(1, 6, Code.ILLEGAL_GENERATION) == []
-    assert told(1, 6) == ["I18"]
+    assert check_commit(1, 4) == [] and check_commit(2, 6) == [] and check_commit(1, 6, Code.ILLEGAL_GENERATION) == []
+    assert check_commit(1, 6) == ["I18"]
 
 
 @pytest.mark.parametrize(

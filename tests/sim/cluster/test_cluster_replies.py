@@ -81,17 +81,17 @@ def test_i11_retry_with_another_offset_is_reported(
 
 
 def test_i11_log_that_began_at_the_cold_end_knows_retries_of_the_bucket() -> None:
-    def told(copies: ModelOfCopies) -> int:
+    def count_findings(copies: ModelOfCopies) -> int:
         return len([*retries.check_retry(copies, 1, 2, 102, 0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)])
 
     copies = make_committed()
     copies.on_begun_behind_cold(1)
-    assert told(copies) == 1
+    assert count_findings(copies) == 1
     copies.log_start = 3
-    assert told(copies) == 0, "it has expired"
+    assert count_findings(copies) == 0, "it has expired"
     copies.log_start = 0
     copies.on_opened(1, 4, copies.copy(1).batches)
-    assert told(copies) == 0, "a start knows what its log holds"
+    assert count_findings(copies) == 0, "a start knows what its log holds"
 
 
 class ReplyRig:

@@ -18,7 +18,7 @@ AT = TopicPartition("t", 0)
 
 
 def test_requests_during_a_write_of_offsets_share_the_next_write() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         disk = SimDisk(random.Random(1))
         log = await open_log(disk)
         directory = DataDirectory(disk)
@@ -35,7 +35,7 @@ def test_requests_during_a_write_of_offsets_share_the_next_write() -> None:
         found = await directory.open("c", 1, "fresh")
         assert found.recovery_points == {AT: 1}
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_requests_during_a_write_of_offsets_share_the_next_write() -> None:
     ],
 )
 def test_damaged_name_plate_differs_from_one_of_another_broker(text: bytes, named: str) -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         disk = SimDisk(random.Random(1))
         disk.make_dirs(ROOT)
         await checkpoints.save(disk, ROOT, META_FILE, text)
@@ -63,7 +63,7 @@ def test_damaged_name_plate_differs_from_one_of_another_broker(text: bytes, name
                 with pytest.raises(Refused, match="belongs to"):
                     await directory.open(cluster, node, "fresh")
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_damaged_name_plate_differs_from_one_of_another_broker(text: bytes, name
     ],
 )
 def test_directory_of_another_broker_is_refused_and_unchanged(row: str, code: Code, words: str) -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         disk = SimDisk(random.Random(1))
         directory = DataDirectory(disk)
         await directory.open("c", 1, "d")
@@ -92,11 +92,11 @@ def test_directory_of_another_broker_is_refused_and_unchanged(row: str, code: Co
         found = await directory.open("c", 1, "fresh")
         assert found.clean and found.directory_id == "d"
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_logs_without_a_name_plate_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         disk = SimDisk(random.Random(1))
         await DataDirectory(disk).open("c", 1, "d")
         assert not caplog.messages, "an empty directory is a new one"
@@ -106,14 +106,14 @@ def test_logs_without_a_name_plate_are_refused(caplog: pytest.LogCaptureFixture)
         assert found.directory_id == "fresh"
         assert "meta.properties of the data directory is gone or empty, and logs are there" in caplog.text
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_offset_file_is_durable_before_its_rename() -> None:
     """Otherwise a power cut could leave an empty file: every log would be checked, and deleted records would be
     back."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         disk = SimDisk(random.Random(2))
         log = await open_log(disk)
         append(log, batch(0))
@@ -137,7 +137,7 @@ def test_offset_file_is_durable_before_its_rename() -> None:
             found = await DataDirectory(image).open("c", 1, "other")
             assert (found.recovery_points, found.log_starts) == ({AT: 1}, {AT: 1})
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_log_that_is_put_aside_gets_a_unique_valid_name() -> None:
@@ -158,7 +158,7 @@ def test_log_that_is_put_aside_gets_a_unique_valid_name() -> None:
 def test_clean_mark_does_not_return_by_a_power_cut_after_a_start(seed: int) -> None:
     """Records after the start are not fsynced: the next start must not treat them as those of a clean stop."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         disk = SimDisk(random.Random(1))
         await DataDirectory(disk).open("c", 1, "d")
         await DataDirectory(disk).mark_clean([])
@@ -166,4 +166,4 @@ def test_clean_mark_does_not_return_by_a_power_cut_after_a_start(seed: int) -> N
         await DataDirectory(disk).open("c", 1, "fresh")
         assert not (await DataDirectory(disk.crash_image(random.Random(seed))).open("c", 1, "fresh")).clean
 
-    asyncio.run(told())
+    asyncio.run(scenario())

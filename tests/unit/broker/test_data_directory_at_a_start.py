@@ -22,7 +22,7 @@ async def opened(on: SimDisk) -> tuple[DataDirectory, DirectoryState]:
 
 
 def test_page_cache_is_whole_in_the_boot_that_wrote_it() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = SimDisk(random.Random(1))
         directory, found = await opened(on)
         assert not found.same_boot
@@ -31,22 +31,22 @@ def test_page_cache_is_whole_in_the_boot_that_wrote_it() -> None:
         assert (await opened(on.after_kill()))[1].same_boot
         assert not (await opened(on.after_power_cut()))[1].same_boot
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_page_cache_is_not_trusted_after_an_io_error() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
         await directory.write_boot_mark()
         directory.remove_boot_mark()
         assert not (await opened(on.after_kill()))[1].same_boot
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_entries_of_a_clean_stop_hold_for_one_start() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
         log = await open_log(on)
@@ -60,11 +60,11 @@ def test_entries_of_a_clean_stop_hold_for_one_start() -> None:
         _, found = await opened(on.after_kill())
         assert found.same_boot and not found.clean and not found.clean_entries
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_cut_during_a_write_of_offsets_is_not_in_that_write() -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
         log = await open_log(on)
@@ -78,13 +78,13 @@ def test_cut_during_a_write_of_offsets_is_not_in_that_write() -> None:
         await saving
         assert (log.truncations.made, log.truncations.checkpointed) == (2, 1)
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_logs_of_deleted_topics_go_with_their_checkpoints() -> None:
     """One topic was deleted, and one was recreated under its name: neither begins with old records."""
 
-    async def told() -> None:
+    async def scenario() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
         append(await open_log(on), batch(0))
@@ -101,4 +101,4 @@ def test_logs_of_deleted_topics_go_with_their_checkpoints() -> None:
         none = directory.delete_stray_logs({}, found)
         assert not none.recovery_points and not on.exists(f"{ROOT}/{AT}")
 
-    asyncio.run(told())
+    asyncio.run(scenario())

@@ -244,16 +244,16 @@ def test_loss_of_an_earlier_leader_counts_and_lowest_offset_stays() -> None:
     decide(shard, requests.HandOver(1, "i1"))
     assert shard.image.topics["t"].partitions[0].leader_epoch == 1
 
-    def told(epoch: int, offset: int) -> tuple[Change, ...]:
+    def report_loss(epoch: int, offset: int) -> tuple[Change, ...]:
         found = shard.decide(requests.ReportLoss(topic_id, 0, epoch, offset), 1000).changes
         shard.apply(found, shard.image.slot + 1)
         return tuple(found)
 
-    assert told(2, 7) == (), "nobody has led under that epoch yet"
-    assert told(0, 7) == (LossReported(topic_id, 0, 0, 7, 1000),)
-    assert told(0, 7) == told(0, 8) == ()
-    assert told(1, 9) == (LossReported(topic_id, 0, 1, 9, 1000),)
-    assert told(0, 5) == (LossReported(topic_id, 0, 1, 5, 1000),)
+    assert report_loss(2, 7) == (), "nobody has led under that epoch yet"
+    assert report_loss(0, 7) == (LossReported(topic_id, 0, 0, 7, 1000),)
+    assert report_loss(0, 7) == report_loss(0, 8) == ()
+    assert report_loss(1, 9) == (LossReported(topic_id, 0, 1, 9, 1000),)
+    assert report_loss(0, 5) == (LossReported(topic_id, 0, 1, 5, 1000),)
 
 
 def test_collected_topic_is_forgotten_once() -> None:

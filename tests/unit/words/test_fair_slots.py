@@ -28,9 +28,9 @@ class Crowd:
             await self.done.wait()
 
 
-def scenario(told: Callable[[], Awaitable[None]]) -> None:
+def scenario(play: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        await told()
+        await play()
 
     asyncio.run(main())
 
@@ -41,7 +41,7 @@ async def settle() -> None:
 
 
 def test_owners_take_turns() -> None:
-    async def told() -> None:
+    async def play() -> None:
         crowd = Crowd(FairSlots(1, 100))
         works = crowd.start("a", "a", "a", "a", "b", "c", "b")
         await settle()
@@ -50,11 +50,11 @@ def test_owners_take_turns() -> None:
         await asyncio.gather(*works)
         assert "".join(crowd.began) == "aabcaba"
 
-    scenario(told)
+    scenario(play)
 
 
 def test_work_at_once_is_bounded_by_the_slots() -> None:
-    async def told() -> None:
+    async def play() -> None:
         crowd = Crowd(FairSlots(3, 100))
         works = crowd.start(*"abcdef")
         await settle()
@@ -65,11 +65,11 @@ def test_work_at_once_is_bounded_by_the_slots() -> None:
         crowd.done.set()
         await asyncio.gather(*works, return_exceptions=True)
 
-    scenario(told)
+    scenario(play)
 
 
 def test_cancelled_work_frees_its_place() -> None:
-    async def told() -> None:
+    async def play() -> None:
         crowd = Crowd(FairSlots(1, 2))
         works = crowd.start("a", "b", "c")
         await settle()
@@ -87,11 +87,11 @@ def test_cancelled_work_frees_its_place() -> None:
         await asyncio.gather(*crowd.start("e", "f"))
         assert crowd.began == ["e", "f"], "the slot is free again"
 
-    scenario(told)
+    scenario(play)
 
 
 def test_owner_with_most_waiting_work_is_refused_first() -> None:
-    async def told() -> None:
+    async def play() -> None:
         crowd = Crowd(FairSlots(1, 3))
         works = crowd.start("a", "a", "a", "a", "b", "a")
         await settle()
@@ -105,4 +105,4 @@ def test_owner_with_most_waiting_work_is_refused_first() -> None:
         await asyncio.gather(*works, return_exceptions=True)
         assert crowd.began == ["a", "a", "b", "a"]
 
-    scenario(told)
+    scenario(play)
