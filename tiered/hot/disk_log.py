@@ -378,6 +378,8 @@ class DiskLog:
     def append_as_follower(self, data: bytearray | memoryview | bytes, *, now_ms: int) -> None:
         """Appends batches that have their offsets and epochs already, from a leader or the bucket.
 
+        Does not judge again what a leader judges at produce, such as sizes and decompressed sizes. A follower that
+        refused a batch of its leader could never be in sync; every reader bounds what it opens.
         Raises `Refused` with CORRUPT_MESSAGE if they are invalid or do not begin at the log end.
         """
         walked = walk(data)

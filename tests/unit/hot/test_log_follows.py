@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.sim.harness.disk import SimDisk
-from tests.unit.hot.fixtures import NOW, config, disk, open_log, read_all
+from tests.unit.hot.fixtures import NOW, append, config, disk, open_log, read_all
 from tests.unit.hot.test_disk_log import fill_log, refusal, run_scenario
-from tiered.errors import Code
+from tiered.errors import Code, Corrupt
+from tiered.records.batch import (
+    RATIO_MAX,
+    decode_records,
+    encode_batch,
+    first_at_or_after,
+    open_section,
+    open_sections,
+    stamp,
+)
+from tiered.records.model import Codec
+from tiered.records.native import walk
 
 
 def test_follower_refuses_batches_that_do_not_continue_its_log() -> None:
@@ -18,6 +31,30 @@ def test_follower_refuses_batches_that_do_not_continue_its_log() -> None:
         assert follower.epochs.lineage == ((0, 0),)
         assert refusal(lambda: follower.append_as_follower(data, now_ms=NOW)) is Code.CORRUPT_MESSAGE
         assert refusal(lambda: follower.append_as_follower(data[:-1], now_ms=NOW)) is Code.CORRUPT_MESSAGE
+
+    run_scenario(scenario)
+
+
+def test_follower_takes_a_batch_that_expands_too_much_and_readers_refuse_it() -> None:
+    """A follower that refused a batch of its leader could never be in sync."""
+
+    async def scenario(on: SimDisk) -> None:
+        expanding = bytearray(encode_batch([(NOW, None, bytes(8 << 20), ())], codec=Codec.ZSTD))
+        assert RATIO_MAX * len(expanding) < 8 << 20
+        leader = await open_log(on)
+        assert refusal(lambda: append(leader, bytearray(expanding))) is Code.INVALID_RECORD
+        stamp(expanding, 0, 0, 0)
+        follower = await open_log(disk(1))
+        follower.append_as_follower(expanding, now_ms=NOW)
+        found = follower.read(0, 1 << 20, end_offset=1)
+        assert found is not None
+        data = found.file.pread(found.start, found.length)
+        assert data == expanding
+        for read in (decode_records, open_section, lambda data: open_sections(data, walk(data).batches)):
+            with pytest.raises(Corrupt, match="decompress"):
+                read(data)
+        with pytest.raises(Corrupt, match="decompress"):
+            first_at_or_after(data, 0, NOW)
 
     run_scenario(scenario)
 
