@@ -18,6 +18,9 @@ class Clock(Protocol):
     """Time: monotonic for deadlines, wall clock for record timestamps. No clock takes part in safety (M4)."""
 
     def mono_ns(self) -> int: ...
+    def cpu_ns(self) -> int:
+        """Returns the time in which the calling thread had a core."""
+
     def wall_ms(self) -> int: ...
     async def sleep(self, seconds: float) -> None: ...
 

@@ -29,6 +29,15 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(SimClock(loop), SimRng(1), loop.run)
 
 
+def test_waiting_takes_no_core(case: Case) -> None:
+    async def body() -> None:
+        before = case.clock.cpu_ns()
+        await case.clock.sleep(0.2)
+        assert 0 <= case.clock.cpu_ns() - before < 150_000_000
+
+    case.run(body())
+
+
 def test_sleep_lasts_at_least_as_long_as_requested(case: Case) -> None:
     async def body() -> None:
         before = case.clock.mono_ns()

@@ -105,15 +105,16 @@ def test_other_requests_are_served_between_the_pieces_of_a_fetch(tmp_path: Path)
         long, small = await site.client(), await site.client()
         fetches = site.server.dispatch.fetch_handler.fetches
         turns = site.server.context.turns
-        ended = asyncio.Event()
+        ended, share = asyncio.Event(), next(iter(site.server.connections)).turn_share
 
         def lasts() -> None:
-            """Keeps the event loop so busy that a turn has time for one piece only."""
+            """Keeps the event loop so busy that a turn has time for one piece only. Its pieces and those of the first
+            connection alternate."""
             if not ended.is_set():
                 until_then = asyncio.get_running_loop().time() + 0.011
                 while asyncio.get_running_loop().time() < until_then:
                     pass
-                turns.run_later(lasts)
+                turns.run_later(lasts, share)
 
         lasts()
         await long.send(long.frame(fetch(*((each, 0) for each in held)), 12))

@@ -51,15 +51,17 @@ def codes(answer: ProduceResponse) -> list[int]:
 
 
 def keep_loop_busy(site: KafkaBroker) -> asyncio.Event:
-    """Keeps the event loop so busy that a turn has time for one piece only, until the event is set."""
+    """Keeps the event loop so busy that a turn has time for one piece only, until the event is set. Its pieces and
+    those of the first connection alternate."""
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    share = next(iter(site.server.connections)).turn_share
 
     def spin() -> None:
         if not ended.is_set():
             until_then = loop.time() + 0.011
             while loop.time() < until_then:
                 pass
-            site.server.context.turns.run_later(spin)
+            site.server.context.turns.run_later(spin, share)
 
     spin()
     return ended

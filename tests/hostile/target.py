@@ -67,11 +67,12 @@ class AttackedBroker:
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
 
     @asynccontextmanager
-    async def attack(self, name: str, *, memory: int) -> AsyncIterator[None]:
+    async def attack(self, name: str, *, memory: int, probe_kind: str = "") -> AsyncIterator[None]:
         """Judges the attack inside the context: the process may grow by `memory` MB, and other clients get replies all
-        the time."""
+        the time. `probe_kind` is "heartbeat" for requests that take turns with those of the attackers."""
+        kind = [probe_kind] if probe_kind else []
         probe = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.hostile.probe", self.served.kafka, stdin=PIPE, stdout=PIPE
+            sys.executable, "-m", "tests.hostile.probe", self.served.kafka, *kind, stdin=PIPE, stdout=PIPE
         )
         assert probe.stdin is not None and probe.stdout is not None
         try:

@@ -26,6 +26,7 @@ from tiered_api.kafka.protocol.messages.delete_records import (
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest
 from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -215,6 +216,28 @@ def test_record_that_wakes_many_fetches_delays_nobody(tmp_path: Path) -> None:
             await asyncio.gather(*(client.read_reply() for client in crowd))
 
     with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(scenario(to))
+
+
+def test_backlogs_of_some_connections_delay_no_small_request_of_their_address(tmp_path: Path) -> None:
+    topics, connections = scale(2, 10), scale(4, 60)
+
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(*(CreatableTopic(f"t{n}", scale(100, 1_000), 1) for n in range(topics)))
+        crowd = [await to.client() for _ in range(connections)]
+        frame = crowd[0].frame(MetadataRequest(topics=None), 12)
+
+        async def burden(client: RawClient) -> None:
+            for _ in range(scale(2, 20)):
+                for _ in range(5):
+                    await client.send(frame)
+                for _ in range(5):
+                    assert len(await client.read_reply()) > 1000
+
+        async with to.attack("backlogs of many connections", memory=300, probe_kind="heartbeat"):
+            await asyncio.gather(*map(burden, crowd))
+
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000, stop_seconds=60) as to:
         asyncio.run(scenario(to))
 
 

@@ -11,6 +11,7 @@ class SystemClock:
     """The clock of this machine."""
 
     mono_ns = staticmethod(time.monotonic_ns)  # called twice in each request
+    cpu_ns = staticmethod(time.thread_time_ns)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -23,6 +23,9 @@ class SimClock:
     def mono_ns(self) -> int:
         return self._loop.now_ns + self._loop.now_ns * self.drift_ppm // 1_000_000
 
+    def cpu_ns(self) -> int:
+        return 0  # computing takes no time in a simulation
+
     def wall_ms(self) -> int:
         return EPOCH_MS + self.wall_offset_ms + self.mono_ns() // 1_000_000
 

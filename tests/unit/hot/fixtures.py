@@ -29,6 +29,9 @@ class FixedClock:
     def mono_ns(self) -> int:
         return self.wall * 1_000_000
 
+    def cpu_ns(self) -> int:
+        return 0
+
     def wall_ms(self) -> int:
         return self.wall
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from tiered.system.clock import SystemClock
 from tiered_api.kafka.server.exchange import turns
 from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
 from tiered_api.kafka.server.exchange.turns import Turns
@@ -35,7 +36,7 @@ def run_all(tasks: Sequence[Callable[[], Awaitable[str]]], timeout_ms: int) -> l
     """Returns the results of one request."""
 
     async def scenario() -> list[str]:
-        return await run_bounded(tasks, timeout_ms, late, Turns())
+        return await run_bounded(tasks, timeout_ms, late, Turns(SystemClock()))
 
     return asyncio.run(scenario())
 
@@ -70,7 +71,7 @@ def test_others_run_between_tasks_that_wait_for_nothing(monkeypatch: pytest.Monk
             return ""
 
         counting = asyncio.create_task(count())
-        await run_bounded([note] * 100, 60_000, late, Turns())
+        await run_bounded([note] * 100, 60_000, late, Turns(SystemClock()))
         counting.cancel()
         assert max(Counter(seen).values()) <= 2, "a turn without time begins a task or two"
 

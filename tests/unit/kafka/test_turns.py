@@ -7,7 +7,8 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from tiered_api.kafka.server.exchange.turns import TURN_SECONDS, Turns
+from tiered.system.clock import SystemClock
+from tiered_api.kafka.server.exchange.turns import CLIENT, TURN_SECONDS, Turns, TurnShare
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -29,7 +30,7 @@ async def turns_of(loop_turns: list[int], ended: asyncio.Event) -> None:
 
 def test_other_tasks_run_between_long_pieces() -> None:
     async def scenario() -> None:
-        turns, ended, seen, loop_turns = Turns(), asyncio.Event(), list[int](), [0]
+        turns, ended, seen, loop_turns = Turns(SystemClock()), asyncio.Event(), list[int](), [0]
 
         async def work() -> None:
             for _ in range(3):
@@ -48,7 +49,7 @@ def test_other_tasks_run_between_long_pieces() -> None:
 
 def test_short_pieces_share_a_turn() -> None:
     async def scenario() -> None:
-        turns, loop_turns, ended = Turns(), [0], asyncio.Event()
+        turns, loop_turns, ended = Turns(SystemClock()), [0], asyncio.Event()
         counting = asyncio.create_task(turns_of(loop_turns, ended))
         await asyncio.sleep(0)
         before = loop_turns[0]
@@ -63,10 +64,10 @@ def test_short_pieces_share_a_turn() -> None:
 
 def test_waiting_work_runs_in_the_order_of_arrival() -> None:
     async def scenario() -> None:
-        turns, order = Turns(), list[str]()
+        turns, order, share = Turns(SystemClock()), list[str](), TurnShare()
         assert turns.has_time()
         for name in "abc":
-            turns.run_later(lambda name=name: order.append(name))  # type: ignore[misc]
+            turns.run_later(lambda name=name: order.append(name), share)  # type: ignore[misc]
         assert not turns.has_time(), "who comes later does not overtake"
         await turns.wait_turn()
         assert order == ["a", "b", "c"]
@@ -76,7 +77,7 @@ def test_waiting_work_runs_in_the_order_of_arrival() -> None:
 
 def test_cancelled_work_delays_no_other() -> None:
     async def scenario() -> None:
-        turns = Turns()
+        turns = Turns(SystemClock())
         assert turns.has_time()
         busy(TURN_SECONDS)
         waits = [asyncio.create_task(turns.wait_turn()) for _ in range(3)]
@@ -85,5 +86,63 @@ def test_cancelled_work_delays_no_other() -> None:
         async with asyncio.timeout(10):
             await asyncio.gather(*waits[1:])
         assert turns.has_time()
+
+    run(scenario())
+
+
+def test_small_work_does_not_wait_for_the_backlog_of_other_clients() -> None:
+    """All are connections of one host, and each of the others has more work than the newcomer."""
+
+    async def scenario() -> None:
+        turns, done = Turns(SystemClock()), list[str]()
+
+        async def request(name: str, share: TurnShare, seconds: float) -> None:
+            CLIENT.set(share)
+            for _ in range(3):
+                await turns.wait_turn()
+                busy(seconds)
+            done.append(name)
+
+        crowd = [turns.make_share("host") for _ in range(20)]
+        backlog = [asyncio.create_task(request("large", share, 0.002)) for share in crowd for _ in range(5)]
+        while done.count("large") < 20:
+            await asyncio.sleep(0)
+        await request("small", turns.make_share("host"), 0.0)
+        before = done.index("small")
+        await asyncio.gather(*backlog)
+        assert before <= 20 + 12, "three turns of its own, and a few pieces of others in between"
+
+    run(scenario())
+
+
+def test_work_that_waits_is_not_overtaken_for_good() -> None:
+    """Newcomers are before a client that used the turns, but not before one whose work waits for long."""
+
+    async def scenario() -> None:
+        now = asyncio.get_running_loop().time()
+        host = TurnShare()
+        heavy, newcomer = TurnShare(host), TurnShare(host)
+        heavy.add(1.0, now)
+        assert newcomer.delay(now) < heavy.delay(now) < newcomer.delay(now + 20) + 20
+        for seconds in range(1, 100):
+            heavy.add(1.0, now + seconds)
+        assert heavy.delay(now + 100) < 25
+        assert heavy.used(now + 150) < 1e-9, "forgotten"
+
+    run(scenario())
+
+
+def test_connections_that_come_and_go_share_what_their_host_used() -> None:
+    async def scenario() -> None:
+        turns, order = Turns(SystemClock()), list[str]()
+        now = asyncio.get_running_loop().time()
+        first = turns.make_share("busy")
+        first.add(1.0, now)
+        assert turns.has_time()
+        turns.run_later(lambda: order.append("busy"), turns.make_share("busy"))
+        turns.run_later(lambda: order.append("other"), turns.make_share("other"))
+        del first
+        await turns.wait_turn()
+        assert order == ["other", "busy"]
 
     run(scenario())

@@ -34,6 +34,9 @@ class InstantClock:
     def mono_ns(self) -> int:
         return self.now_ns
 
+    def cpu_ns(self) -> int:
+        return 0
+
     def wall_ms(self) -> int:
         return self.now_ns // 1_000_000
 

@@ -140,6 +140,7 @@ class ClientConnection:
         "produce_prefix_end",
         "refused_sequences",
         "started_ns",
+        "turn_share",
         "write_blocked_since",
     )
 
@@ -168,6 +169,7 @@ class ClientConnection:
         self.listener = listener
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
+        self.turn_share = server.context.turns.make_share(self.host)
         self.last_activity = server.now
         """Time of the last received bytes. All times are those of the server's last sweep."""
         self.frame_started = -1.0
@@ -281,7 +283,8 @@ class ClientConnection:
                     self._is_busy = True
                     self._stop_reading()
                     turns.run_later(
-                        partial(self._server.dispatch.run_guarded, self, self._handle_waiting_frame, "large frame")
+                        partial(self._server.dispatch.run_guarded, self, self._handle_waiting_frame, "large frame"),
+                        self.turn_share,
                     )
                 return
 

@@ -26,6 +26,7 @@ from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.latencies import Latencies
 from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, Work
 from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.exchange.turns import CLIENT
 from tiered_api.kafka.server.fetch.fetch_context import FetchConnection
 from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
@@ -181,6 +182,7 @@ class Dispatch:
 
     async def _run(self, connection: RequestConnection, slot: ResponseSlot, work: Work, what: str) -> None:
         """Runs the work of a task; the error boundary of every task."""
+        CLIENT.set(connection.turn_share)
         try:
             parts = await work()
         except Exception as error:

@@ -66,7 +66,7 @@ class KafkaContext:
         self.broker = broker
         self.clock = broker.world.clock
         self.refusals = Refusals(broker.metrics, broker)
-        self.turns = Turns()
+        self.turns = Turns(self.clock)
         self.log_limiter = LogLimiter(self.clock)
         """Limits warnings that clients can cause at will."""
         self.requests = dict.fromkeys(ALL_APIS, 0)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.exchange.turns import TurnShare
 
 
 class ResponseSlot(Protocol):
@@ -35,6 +36,10 @@ class RequestConnection(Protocol):
     @property
     def peer(self) -> str:
         """HOST:PORT of the client."""
+
+    @property
+    def turn_share(self) -> TurnShare:
+        """What the connection used of the turns for long work."""
 
     @property
     def listener(self) -> str:

@@ -53,7 +53,7 @@ class LargeFetch(DelayedFetch):
             self.complete()
 
     def _schedule(self, piece: Callable[[], None]) -> None:
-        self._context.kafka.turns.run_later(lambda: self._parking.run_guarded(piece))
+        self._context.kafka.turns.run_later(lambda: self._parking.run_guarded(piece), self._connection.turn_share)
 
     def _read_piece(self) -> None:
         if self._parking.slot is None:
