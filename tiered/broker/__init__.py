@@ -32,6 +32,7 @@ May import: controller, coordinator, groups, transactions
 ~ producer_ids        producer ids from blocks that the controller allocates
 ~ suspects            brokers that may be gone, for Metadata replies during failover
 ~ retention_clock     the retention time, corrected if this broker's clock is fast
+~ late_transactions   open transactions that hold back a last stable offset for too long
 ~ health              the health report of this broker
 ~ cluster_metrics     cluster gauges under the names of Kafka's JMX exporter
 ~ topic_metrics       metrics by topic, under the names of Kafka's JMX exporter

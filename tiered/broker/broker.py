@@ -25,6 +25,7 @@ from tiered.broker.health import Health, assess_health
 from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.broker.housekeeping import Housekeeping
 from tiered.broker.isr_updater import IsrUpdater
+from tiered.broker.late_transactions import LateTransactions
 from tiered.broker.loss_reporter import LossReporter
 from tiered.broker.marker_writer import MarkerWriter
 from tiered.broker.object_deletion import ObjectDeletion
@@ -160,6 +161,9 @@ class Broker:
         )  # fmt: skip
         self.transaction_verification = TransactionVerification(
             self.view, self.transaction_coordinators, peers, metrics
+        )
+        self.late_transactions = LateTransactions(
+            self.hosted_replicas, self.view, world.clock, self.transaction_coordinators.find_names, metrics
         )
         self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
         self._is_registered = self._has_handed_over = self._is_serving = False
@@ -307,6 +311,7 @@ class Broker:
             replicas=self.hosted_replicas.list_leaders(),
             image=self.image,
             partition_health=self.cluster_metrics.partition_health,
+            late_transactions=self.late_transactions.find(),
             contact_lost_ms=0 if self.cluster.has_controller_contact else self.cluster.standby.silent_ms,
         )
 

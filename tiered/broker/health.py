@@ -6,13 +6,14 @@ A broker that serves is `ok`. A degraded broker (a full disk, an unreachable buc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from tiered.broker.late_transactions import LateTransaction
 from tiered.controller.partition_health import (
     PartitionHealth,
     broker_state,
@@ -65,6 +66,7 @@ def assess_health(
     replicas: Iterable[LeaderReplica],
     image: Image,
     partition_health: PartitionHealth,
+    late_transactions: Sequence[LateTransaction],
     contact_lost_ms: int,
 ) -> Health:
     """Returns the report of a broker from the states of its parts.
@@ -103,6 +105,7 @@ def assess_health(
                 f"uploads are behind: the oldest record outside the bucket has been here for"
                 f" {copy_lag_ms / 1000:.0f} s, tiered.upload.max.lag.ms is {copy_lag_max_ms}"
             )
+    problems += _describe_late_transactions(late_transactions)
     own = problems.copy()
     if started and contact_lost_ms:
         problems.append(
@@ -118,6 +121,7 @@ def assess_health(
         "leaderless_partitions": len(partition_health.leaderless),
         "under_min_isr_partitions": len(partition_health.under_min_isr),
         "under_replicated_partitions": len(partition_health.under_replicated),
+        "late_transactions": [_late_details(late) for late in late_transactions[:LISTED_MAX]],
         "waiting_segments": waiting_segments,
         "copy_lag_ms": copy_lag_ms,
         "pending_metadata": pending_metadata,
@@ -136,6 +140,22 @@ def _describe_not_serving(failure: str, *, waits_for_store: bool, started: bool)
         yield "the broker waits for the bucket before it can serve"
     elif not started:
         yield "the broker is starting or stopping"
+
+
+def _describe_late_transactions(late_transactions: Sequence[LateTransaction]) -> Iterator[str]:
+    for late in late_transactions[:LISTED_MAX]:
+        name = f" of transactional id {late.transactional_id}" if late.transactional_id else ""
+        yield (
+            f"partition {late.tp} has a transaction{name} of producer id {late.producer_id} open from offset"
+            f" {late.first_offset} on since {_format_time(late.since_ms)}: read_committed consumers and uploads wait"
+            " for its end (see tiered transaction find-hanging)"
+        )
+    if len(late_transactions) > LISTED_MAX:
+        yield f"and {len(late_transactions) - LISTED_MAX} more partitions each have a transaction open for too long"
+
+
+def _late_details(late: LateTransaction) -> dict[str, Any]:
+    return late._asdict() | {"tp": str(late.tp)}
 
 
 def _describe_partitions(image: Image, partition_health: PartitionHealth) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -173,6 +173,15 @@ class TransactionCoordinators:
         request = ListTransactions(frozenset(states), frozenset(producer_ids), duration_ms)
         replies = await self.host.submit_to_each(request)
         return [each for reply in replies if isinstance(reply, ListReply) for each in reply.transactions]
+
+    def find_names(self, producer_ids: Collection[int]) -> dict[int, str]:
+        """Returns the transactional ids of these producer ids, as far as this broker coordinates them."""
+        return {
+            value.producer_id: name
+            for shard in self.host.shards()
+            for name, value in shard.state.transactions.items()
+            if value.producer_id in producer_ids
+        }
 
     @property
     def memory_bytes(self) -> int:

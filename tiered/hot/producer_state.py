@@ -68,6 +68,8 @@ class ProducerStateEntry:
     txn_first_offset: int = -1
     last_seen_ms: int = field(default=UNSEEN, compare=False)
     """When the producer last wrote, by the broker's clock."""
+    txn_began_ms: int = field(default=UNSEEN, compare=False)
+    """When the open transaction began here, by the broker's clock."""
 
     def find_batch(self, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
         for written in self.batches:
@@ -281,6 +283,17 @@ class ProducerStates:
         producer = self._producers.get(producer_id)
         return producer is not None and producer.txn_first_offset >= 0 and producer.epoch == epoch
 
+    def find_oldest_txn(self, now_ms: int) -> ProducerStateEntry | None:
+        """Returns the producer of the oldest open transaction, or None. For a transaction from before this process
+        started, the time counts from the first call."""
+        oldest = next(iter(self._ongoing_txns.values()), None)
+        if oldest is None:
+            return None
+        producer = self._producers[oldest]
+        if producer.txn_began_ms == UNSEEN:
+            producer.txn_began_ms = now_ms
+        return producer
+
     def find_unverified(self, batch: BatchHeader) -> UnverifiedProducer | None:
         """Returns the producer of a batch that would begin a transaction here. Returns None for any other batch, and
         for a batch that is in the log already."""
@@ -408,7 +421,7 @@ class ProducerStates:
             )
         producer.timestamp, producer.last_seen_ms = batch.max_timestamp, now_ms
         if batch.attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
-            producer.txn_first_offset = batch.base_offset
+            producer.txn_first_offset, producer.txn_began_ms = batch.base_offset, now_ms
             self._ongoing_txns[batch.base_offset] = batch.producer_id
             self._guards.invalidate(batch.producer_id, batch.producer_epoch)
 

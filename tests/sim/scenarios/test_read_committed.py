@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.sim.scenarios.test_transactions import SETTINGS, lose_all_disks
+from tests.sim.scenarios.test_transactions import SETTINGS, begin, lose_all_disks, stop_markers
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
-from tests.sim.scenarios.transactions import SimProducer, create_topic, find_leader, running
+from tests.sim.scenarios.transactions import SimProducer, create_topic, find_coordinator, find_leader, running
+from tiered.broker.late_transactions import LATE_GRACE_MS
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code
 from tiered.ids import TopicPartition
@@ -181,5 +182,30 @@ def test_partition_rebuilt_from_the_bucket_shows_the_same_committed_records() ->
         await first.init()
         await run_transaction(first, b"later", commit=True)
         assert await read_committed(await wait_decided(three)) == [*wanted, b"later"]
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_health_names_the_transaction_that_nobody_ends() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin(three)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        began_ms = keeper.node.world.clock.wall_ms()
+        stop_markers(keeper)
+        assert await producer.end(True) is Code.NONE
+        await asyncio.sleep((keeper.node.settings.transaction_max_timeout_ms + LATE_GRACE_MS) / 1000 - 60)
+        assert all(each.node.late_transactions.find() == [] for each in three.brokers.values())
+        await asyncio.sleep(61)
+        for each in three.brokers.values():
+            (late,) = each.node.late_transactions.find()
+            assert late.tp == TopicPartition("t", each.node_id - 1) and late.first_offset == 0
+            assert late.producer_id == producer.producer_id and abs(late.since_ms - began_ms) < 5_000
+            assert late.transactional_id == (producer.name if each is keeper else "")
+            health = each.node.health()
+            (problem,) = [said for said in health.own_problems if f"partition {late.tp} has a transaction" in said]
+            assert (f"transactional id {producer.name}" in problem) == (each is keeper)
+            assert health.ok and health.details["late_transactions"][0]["producer_id"] == producer.producer_id
+            assert "partitionswithlatetransactionscount 1" in each.node.metrics.render()
 
     run_scenario(scenario, **SETTINGS)

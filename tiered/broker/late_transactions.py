@@ -1,0 +1,68 @@
+"""Open transactions that hold back the last stable offset of a led partition for too long.
+
+Read_committed consumers do not pass such a transaction, and no later segment becomes cold. A coordinator aborts each
+transaction at its timeout. One that stays open for longer has lost its coordinator, or has no timeout (KIP-939).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from tiered.broker.led_partitions import LedPartitions
+from tiered.controller.member_view import MemberView
+from tiered.ids import TopicPartition
+from tiered.metrics import Metrics
+from tiered.ports import Clock
+
+LATE_GRACE_MS = 5 * 60_000
+"""Time after `transaction.max.timeout.ms` that the end of a transaction may take (Kafka: late transaction buffer)."""
+
+
+class LateTransaction(NamedTuple):
+    """The oldest open transaction of a partition: its first offset is the last stable offset. `transactional_id` is ""
+    if this broker does not coordinate it."""
+
+    tp: TopicPartition
+    producer_id: int
+    first_offset: int
+    since_ms: int
+    transactional_id: str = ""
+
+
+class LateTransactions:
+    """Finds the late transactions of one broker. `find_names` returns the transactional ids of producer ids that this
+    broker coordinates."""
+
+    def __init__(
+        self,
+        led_partitions: LedPartitions,
+        view: MemberView,
+        clock: Clock,
+        find_names: Callable[[Collection[int]], Mapping[int, str]],
+        metrics: Metrics,
+    ) -> None:
+        self._led_partitions = led_partitions
+        self._view = view
+        self._clock = clock
+        self._find_names = find_names
+        metrics.gauge(
+            "kafka_server_replicamanager_partitionswithlatetransactionscount",
+            "Partitions led here with a transaction that is open for longer than any timeout allows.",
+        ).set_function(lambda: float(sum(1 for _ in self._scan())))
+
+    def find(self) -> list[LateTransaction]:
+        """Returns the late transaction of each led partition that has one, the oldest first."""
+        found = sorted(self._scan(), key=lambda late: late.since_ms)
+        if not found:
+            return []
+        names = self._find_names({late.producer_id for late in found})
+        return [late._replace(transactional_id=names.get(late.producer_id, "")) for late in found]
+
+    def _scan(self) -> Iterator[LateTransaction]:
+        now_ms = self._clock.wall_ms()
+        late_before_ms = now_ms - self._view.settings.transaction_max_timeout_ms - LATE_GRACE_MS
+        for replica in self._led_partitions.list_leaders():
+            oldest = replica.log.producers.find_oldest_txn(now_ms)
+            if oldest is not None and oldest.txn_began_ms < late_before_ms:
+                yield LateTransaction(replica.tp, oldest.producer_id, oldest.txn_first_offset, oldest.txn_began_ms)
