@@ -1,5 +1,5 @@
-"""Tests of a controller that is frozen while clients write: when it goes on, all is live again after a bounded number of
-bucket requests."""
+"""Tests of a controller that is frozen while clients write. When it goes on, all is live again after a bounded number
+of bucket requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.object_store.faulty import FaultKind, FaultRule
 
 REQUESTS_MAX = 16
 """Bucket requests in sequence: the old controller reads what it missed, it is taken back, each leader adds it to its
-in-sync sets, and it leads again. Each of these changes is one entry, and its writer reads the boundary after it (M3)."""
+in-sync sets, and it leads again. Each of these changes is an entry, and its writer reads the boundary after it (M3)."""
 
 
 async def write(three: ThreeBrokers, number: int, frozen: list[SimBroker]) -> None:
