@@ -23,6 +23,8 @@ PAUSE_SECONDS = 0.1
 """Pause of a writer within each transaction, which stays open for so long."""
 TRY_SECONDS = 10.0
 """Deadline of one call; a call that may be repeated is repeated until the client has ended."""
+SILENCE_MS = 5000
+"""Time after which a client asks for another coordinator: librdkafka would wait a minute for a silent one."""
 GROUP = "copiers"
 COPIED_AT_ONCE = 200
 
@@ -44,7 +46,7 @@ class TransactionalProducer:
         producer = Producer(
             {
                 "bootstrap.servers": self._address, "transactional.id": self.name, "linger.ms": 0, "log_level": 4,
-                **RETRIES,
+                "socket.timeout.ms": SILENCE_MS, **RETRIES,
             },
             logger=self._log,
         )  # fmt: skip
@@ -175,7 +177,7 @@ class Copier:
             {
                 "bootstrap.servers": self._address, "group.id": GROUP, "enable.auto.commit": False, "log_level": 4,
                 "auto.offset.reset": "earliest", "isolation.level": "read_committed", "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 500, "fetch.wait.max.ms": 100,
+                "heartbeat.interval.ms": 500, "fetch.wait.max.ms": 100, "socket.timeout.ms": SILENCE_MS,
             },
             logger=self._log,
         )  # fmt: skip

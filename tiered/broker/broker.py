@@ -450,6 +450,7 @@ class Broker:
         await self.hosted_replicas.apply_image(old, new)
         self.group_coordinators.on_image(old, new)
         self.transaction_coordinators.on_image()
+        self.transaction_verification.on_image()
         self.awaited_ends.on_image(new)
         self.suspected_brokers.on_image()
 

@@ -15,6 +15,7 @@ from tiered.controller.member_view import MemberView
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
+from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.metrics import Metrics
 from tiered.peers import PartitionCodes, Peers, TransactionPartitions
@@ -54,6 +55,8 @@ class TransactionVerification:
             "kafka_server_addpartitionstotxnmanager_verificationfailures_total",
             "Partitions that were not in the transaction, or whose coordinator did not say so.",
         )
+        self._limits: dict[asyncio.Timeout, tuple[int, list[TransactionPartitions]]] = {}
+        """Requests in progress by their time limit."""
 
     async def ask(self, asked: TransactionPartitions) -> Mapping[TopicPartition, Code]:
         """Returns a code for each partition: NONE if it is in the transaction.
@@ -67,10 +70,7 @@ class TransactionVerification:
         return codes
 
     async def _ask(self, asked: TransactionPartitions) -> Mapping[TopicPartition, Code]:
-        topic = self._view.image.topics.get(TRANSACTIONS_TOPIC)
-        if topic is None:
-            return dict.fromkeys(asked.partitions, Code.COORDINATOR_NOT_AVAILABLE)
-        leader = topic.partitions[partition_of(asked.transactional_id, len(topic.partitions))].leader
+        leader = self._coordinator_of(asked.transactional_id)
         if leader == self._view.node_id:
             return await self.ask_here(asked)
         if leader < 0 or self._peers is None or len(self._waiting[leader]) >= WAITING_MAX:
@@ -83,6 +83,19 @@ class TransactionVerification:
                 return await reply
         except TimeoutError:
             return dict.fromkeys(asked.partitions, Code.NETWORK_EXCEPTION)
+
+    def on_image(self) -> None:
+        """Ends the requests to brokers that are no longer coordinators: they may be silent."""
+        for limit, (node_id, asked) in list(self._limits.items()):
+            if any(self._coordinator_of(each.transactional_id) != node_id for each in asked):
+                limit.reschedule(asyncio.get_running_loop().time())
+
+    def _coordinator_of(self, transactional_id: str) -> int:
+        """Returns the coordinator, or NO_LEADER."""
+        topic = self._view.image.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return NO_LEADER
+        return topic.partitions[partition_of(transactional_id, len(topic.partitions))].leader
 
     async def ask_here(self, asked: TransactionPartitions) -> PartitionCodes:
         """Does the same if this broker is the coordinator."""
@@ -131,15 +144,21 @@ class TransactionVerification:
         assert self._peers is not None
         address = self._view.address_of(node_id)
         code = Code.NETWORK_EXCEPTION
+        if not address or any(self._coordinator_of(each.transactional_id) != node_id for each in asked):
+            return [dict.fromkeys(each.partitions, code) for each in asked]
         try:
-            if address:
-                replies = await self._peers.add_partitions_to_txn(address, asked, REQUEST_SECONDS)
-                return [
-                    {tp: found.get(tp, Code.NETWORK_EXCEPTION) for tp in each.partitions}
-                    for each, found in zip(asked, replies, strict=True)
-                ]
+            async with asyncio.timeout(REQUEST_SECONDS) as limit:
+                self._limits[limit] = node_id, asked
+                try:
+                    replies = await self._peers.add_partitions_to_txn(address, asked, REQUEST_SECONDS)
+                finally:
+                    del self._limits[limit]
+            return [
+                {tp: found.get(tp, Code.NETWORK_EXCEPTION) for tp in each.partitions}
+                for each, found in zip(asked, replies, strict=True)
+            ]
         except Refused as refused:
             code = refused.code
-        except (Unavailable, ValueError):  # ValueError: a reply of another length
+        except (Unavailable, TimeoutError, ValueError):  # ValueError: a reply of another length
             pass
         return [dict.fromkeys(each.partitions, code) for each in asked]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.unit.member_view import make_view
 from tiered.broker.transaction_markers import MarkerPorts, TransactionMarkers
 from tiered.errors import Code
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import BrokerRegistered, PartitionChanged, TopicCreated
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
@@ -19,10 +20,10 @@ from tiered.records.marker import TransactionMarker
 from tiered.transactions.requests import MarkersDue, MarkersWritten
 
 PLACES = (TopicPartition("t", 0), TopicPartition("t", 1))
-TOPIC_ID = "t" * 22
+TOPIC_ID = TopicId("t" * 22)
 
 
-class SilentPeers(Peers):
+class SilentPeers:
     """Brokers by address, of which one never replies."""
 
     def __init__(self, silent: str) -> None:
@@ -50,7 +51,7 @@ def test_markers_go_to_a_new_leader_though_the_old_one_is_silent() -> None:
     image = Image().apply([*changes, created, *led], 0)
     view, peers = make_view(image), SilentPeers("b2:1")
     reports: list[MarkersWritten] = []
-    ports = MarkerPorts(view, SimClock(loop), peers, write_nothing)
+    ports = MarkerPorts(view, SimClock(loop), cast(Peers, peers), write_nothing)
     markers = TransactionMarkers(ports, lambda partition, epoch, written: reports.append(written), Metrics())
 
     async def scenario() -> None:
