@@ -40,6 +40,7 @@ class TransactionalProducer:
         self._address = address
         self._ending = ending
         self._log = log
+        self._doing = ""
         self.producer = self._start()
 
     def _start(self) -> Producer:
@@ -65,9 +66,11 @@ class TransactionalProducer:
                 return
 
     def commit(self) -> None:
+        self._doing = "commit"
         self.repeat(self.producer.commit_transaction)
 
     def abort(self) -> None:
+        self._doing = "abort"
         self.repeat(self.producer.abort_transaction)
 
     def recover(self, error: KafkaException) -> bool:
@@ -79,7 +82,7 @@ class TransactionalProducer:
                 error = second
             else:
                 return True
-        self.restarts.append(f"{self.name}: {error}")
+        self.restarts.append(f"{self._doing}: {error}")
         while not self._ending.is_set():
             with suppress(KafkaException):
                 self.producer = self._start()

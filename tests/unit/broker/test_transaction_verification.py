@@ -14,6 +14,7 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import BrokerRegistered, PartitionChanged, TopicCreated
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.metrics import Metrics
 from tiered.peers import PartitionCodes, Peers, TransactionPartitions
 
 TOPIC_ID = TopicId("t" * 22)
@@ -44,7 +45,7 @@ def test_coordinator_that_moved_is_not_waited_for() -> None:
     view = make_view(Image().apply([*brokers, created, PartitionChanged(TOPIC_ID, 0, 2, 0, (2, 3), ())], 0))
     peers = SilentPeers("b2:1")
     none_here: Any = None
-    verification = TransactionVerification(view, none_here, cast(Peers, peers))
+    verification = TransactionVerification(view, none_here, cast(Peers, peers), Metrics())
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
