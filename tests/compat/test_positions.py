@@ -135,7 +135,7 @@ def test_offset_out_of_range_follows_the_reset_policy(
         client.ask("open", group=f"{name}-{reset}", reset=reset)
         client.ask("assign", partitions=[[name, 0, 7]])
         if reset == "latest":
-            # Where it stands is seen by what it gets, and it gets nothing until a record is new.
+            # Only records show its position, and it gets none before a record is new.
             client.ask("ends", partitions=[[name, 0]])
             number = 0
             while not client.records and number < 600:

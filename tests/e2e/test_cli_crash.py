@@ -27,7 +27,7 @@ def test_produce_and_consume_continue_when_the_broker_is_back(tmp_path: Path) ->
             assert reader.stdout.readline()
             first.stop(signal.SIGKILL)
             with ServeProcess(data, "--kafka", address):
-                # What was on its way when the broker died is sent again, under the same sequence numbers.
+                # Records in flight at the death of the broker are sent again, under the same sequence numbers.
                 out, err = cluster.end(writer, b"".join(values[1000:]))
                 assert (writer.returncode, err) == (0, b""), err
                 assert sorted((acknowledged + out).splitlines(keepends=True)) == sorted(values)

@@ -138,7 +138,7 @@ def test_consume_from_the_end_reads_later_records(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     cluster.produce(topic, "before\n")
     reader = cluster.start("topic", "consume", topic, "-o", "end", "-n", "1", "-f", "%v")
-    # Whether it has looked up the end is not to be seen from outside: so something comes until it has read.
+    # Nothing shows from outside if it has looked up the end: so records come until it has read one.
     while reader.poll() is None:
         cluster.produce(topic, "after\n")
     out, err = cluster.end(reader)

@@ -1,4 +1,4 @@
-"""How much memory an idle partition takes: a broker is to lead tens of thousands."""
+"""Tests of the memory of an idle partition: a broker leads tens of thousands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TESTS = str(Path(__file__).parent.parent)
 
 
 def measure_engine() -> tuple[int, int]:
-    """Returns the bytes and the blocks that the engine has allocated, also through the standard library. What the
-    simulated disk and bucket allocate does not count."""
+    """Returns the bytes and the blocks that the engine has allocated, also through the standard library. Bytes
+    of the simulated disk and bucket do not count."""
     gc.collect()
     size = blocks = 0
     for trace in tracemalloc.take_snapshot().traces:

@@ -251,8 +251,8 @@ class HostedReplicas:
     def resign_superseded(self, image: Image, changes: Sequence[Change]) -> None:
         """Ends at once the leaderships that `image` gives to another broker, or to this one under another epoch.
 
-        The image is applied later. Until then a leader that was replaced uncleanly would acknowledge records that the
-        next leader lacks (R6). Without `changes` the image is from a snapshot.
+        The image is applied later. A leader that was replaced uncleanly would acknowledge records before that, and the
+        next leader lacks them (R6). Without `changes` the image is from a snapshot.
         """
         changed = (PartitionId(each.topic_id, each.partition) for each in changes if isinstance(each, PartitionChanged))
         for partition_id in changed if changes else [replica.partition_id for replica in self.list_leaders()]:

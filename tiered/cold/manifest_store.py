@@ -6,8 +6,8 @@ Keeps M1 and I16. After any outcome but a clean success the manifest is read bac
 - It is still the old manifest: the same bytes are put again.
 - It is another manifest: this change lost, and is made again on the new one.
 
-A change that stays undecided (deadline, cancellation) may be applied later. Until a later write has settled it, this
-store always writes, even if a change has no effect.
+A change that stays undecided (deadline, cancellation) may be applied later. This store
+always writes before a later write has settled it, even if a change has no effect.
 """
 
 from __future__ import annotations

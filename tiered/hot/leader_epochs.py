@@ -65,9 +65,9 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, end_offset: int) -> tuple[int, int]:
         """Returns (largest known epoch <= `epoch`, its end offset): a follower compares its own log end with it.
 
-        `end_offset` is the log end, where the latest epoch ends. As in Kafka's OffsetForLeaderEpoch, the result is (-1,
-        -1) if `epoch` is newer than all entries. If it is older than all, the result is `epoch` with the start of the
-        first entry.
+        `end_offset` is the log end, where the latest epoch ends. The result is (-1, -1) if `epoch` is newer than all
+        entries, as in Kafka's OffsetForLeaderEpoch. If it is older than all, the result is `epoch` with the start of
+        the first entry.
         """
         if epoch == self.latest and epoch != NO_EPOCH:
             return epoch, end_offset

@@ -1,7 +1,7 @@
 """Leader epochs and producer state that the bucket has for the records below the cold end offset.
 
-A log that restarts at the cold end is rebuilt from them. That happens on a new leader whose log disagrees with the
-bucket (R5), and on a follower that is new or far behind. A producer's retry is then still found (I11).
+A log that restarts at the cold end is rebuilt from them. A new leader does so if its log disagrees with the
+bucket (R5), and a follower if it is new or far behind. A producer's retry is then still found (I11).
 """
 
 from __future__ import annotations

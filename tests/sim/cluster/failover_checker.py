@@ -106,7 +106,7 @@ class FailoverChecker:
         mine = sum(host.name in pair for pair in cuts)
         if host.frozen or not host.process or mine == 2 * others:
             return MISSING
-        # Who is cut off from somebody who is missing anyway works; who lacks one of the others does not.
+        # A broker that is cut off from missing brokers only works; one that lacks another broker does not.
         lacks = [
             pair
             for pair in cuts

@@ -99,7 +99,7 @@ class GroupMember:
     ) -> None:
         self.name = name
         self.returns = 0
-        """How often it came back as the same static member."""
+        """Number of returns as the same static member."""
         self.working = True
         self.stays = False
         """True if the member stays for as long as the group lets it."""

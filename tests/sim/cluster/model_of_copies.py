@@ -490,7 +490,7 @@ class ModelOfCopies:
         if left and self.committed_end > self.cold_end and not relied_on and not unclean_epoch:
             self._report("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
         nobody_was = not old.isr and not old.elr and self._lost_from is not None
-        # Who returned last may have been eligible until this step. That it is the last resort tells the loss then.
+        # The replica that returned last may have been eligible before this step. Then the loss shows the last resort.
         told = new.loss is not None and new.loss.leader_epoch == new.leader_epoch > old.leader_epoch
         known = (*old.isr, *old.elr, *old.last_known)
         if new.leader != NO_LEADER and known and (nobody_was or told) and not unclean_epoch:

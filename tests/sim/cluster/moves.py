@@ -120,7 +120,7 @@ class Reassigner:
         self.counts: dict[str, int] = {}
         self.offsets_moved = 0
         self.concurrent_moves = 0
-        """How often several partitions moved at once."""
+        """Number of times at which several partitions moved at once."""
         self._client = client
         self._options = options
         self._log_event = log_event

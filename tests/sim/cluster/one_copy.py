@@ -33,7 +33,7 @@ class CopyModel:
     suspect_after: int = -1
     """The process that ended in that state: every later start suspects the log again. -1: none."""
     open_count: int = 0
-    """How many starts have opened the log."""
+    """Number of starts that have opened the log."""
     is_removed: bool = False
     """The broker is no replica any more, or was none since the log was opened last: the log may be deleted."""
     began_behind_cold: bool = False

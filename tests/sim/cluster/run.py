@@ -190,7 +190,7 @@ class ClusterRun:
             0.0  # all is read now: small pieces take many steps, and show nothing new
         )
         await self.wait_until(lambda: not self.operators.count_moving(), LIVE_SECONDS, "the last moves have ended")
-        # Who was cut off when all was mended may have been put out only since.
+        # A replica that was cut off when all was mended may have left the ISR only since.
         await self.wait_until(self.is_live, LIVE_SECONDS, "every partition is in sync still")
         await self.check_writable()
         await self.transactions.check_all()
@@ -307,7 +307,7 @@ class ClusterRun:
         end_ns = self.loop.now_ns + round(LIVE_SECONDS * 1e9)
         for tp in self.own_partitions():
             while (send := await sender.send(tp)) is None or send.verdict is not SendVerdict.OK:
-                # Who was frozen at the end of all trouble may be missed, and taken out, only now.
+                # A broker that was frozen at the end of all trouble may leave the ISR only now.
                 assert self.loop.now_ns < end_ns, f"liveness: {tp} takes no records\n{self.state()}"
                 await self.wait(TICK_SECONDS)
             self.findings.raise_if_any()
@@ -332,8 +332,8 @@ class ClusterRun:
             said = self.model.flush(partition_id) if how != "disk" else set()
             proved = said == {"ack"}
             partly = len(said) > 1 and not has_torn_metadata(host.machine.disk, directory)
-            # What was fsynced is there after an error of the disk too; whether anybody believes that disk is left open.
-            # So is whether the mark of a clean stop is there, where it was the mark that failed.
+            # Fsynced bytes are there after an error of the disk too. The start may trust that disk or not. The mark of
+            # a clean stop may be there or not, if its write failed.
             unsure = how == "failed stop" or (proved and how == "failed")
             copies.on_damage(
                 host.node_id,

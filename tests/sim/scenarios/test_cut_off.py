@@ -288,7 +288,7 @@ def test_broker_has_contact_only_once_it_has_the_controllers_changes() -> None:
 
 
 def test_leader_resigns_in_the_turn_in_which_it_learns_of_another() -> None:
-    """Its own actions come late. Until then it would acknowledge records that the next leader, chosen by an unclean
+    """The broker applies images late. It would otherwise acknowledge records that the next leader, chosen by an unclean
     election, lacks."""
 
     async def scenario(three: ThreeBrokers) -> None:

@@ -80,7 +80,7 @@ def test_next_read_continues_inside_a_batch(codec: Codec, room: int, objects: in
 
 
 def _at(data: bytes, offset: int) -> int:
-    """Where the batch begins that holds an offset, as a read of the log would begin."""
+    """Returns the position of the batch that holds an offset, as a read of the log finds it."""
     size = len(data) // 3
     return 0 if offset < 9 else size if offset < 20 and offset < 18 else 2 * size
 

@@ -106,7 +106,7 @@ def test_client_falls_back_to_an_older_apiversions(environment: Environment) -> 
             def answer(request: ApiVersionsRequest, version: int) -> Any:
                 if version <= 2:
                     return usual(request, version)
-                # As KIP-511 has it: under version 0, with the versions of ApiVersions alone.
+                # The reply of KIP-511: version 0, with the versions of ApiVersions alone.
                 no = ApiVersionsResponse(
                     error_code=Code.UNSUPPORTED_VERSION.number,
                     api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)],

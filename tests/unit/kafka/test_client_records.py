@@ -162,7 +162,7 @@ def test_refused_record_ends_the_producer() -> None:
         with pytest.raises(Refused, match="a record was not written: t-0: INVALID_TIMESTAMP"):
             async with Delivery().producer(client) as producer:
                 await producer.add(TOPIC, 0, record(b"a"))
-                # Whoever waits for more input is told at once.
+                # A caller that waits for more input gets the error at once.
                 await producer.wait_or_fail(asyncio.sleep(1e6))
 
     simulate(test)

@@ -31,7 +31,7 @@ def decode(table: type[T], version: int, frame: memoryview | bytes, position: in
     Records are views of `frame`; all else is copied.
     """
     read = _decoders.get((table, version)) or _new_decoder(table, version)
-    # Decoding from bytes is twice as fast as from a memoryview. That is worth a copy, unless records must stay in
+    # Decoding from bytes is twice as fast as from a memoryview. It is worth a copy, unless records must stay in
     # place.
     data = memoryview(frame) if _keeps_views[table] else bytes(frame)
     try:
