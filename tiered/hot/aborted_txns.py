@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
@@ -21,7 +22,7 @@ _ENTRY = struct.Struct(">hqqqq")
 _LAST_OFFSET = struct.Struct(">q")
 _LAST_OFFSET_AT = 18
 _VERSION = 0
-LAST_OFFSET = attrgetter("last_offset")
+_FIRST, _LAST = itemgetter(1), itemgetter(2)
 
 
 class AbortedTxn(NamedTuple):
@@ -71,25 +72,27 @@ def decode_aborted_txns(data: Buffer, *, begin: int, end: int, where: str) -> li
 
 def find_in_index(data: Buffer, offset: int, end: int) -> FoundTxns:
     """Returns the aborted transactions of a checked index that have records in `[offset, end)`, in its order."""
-    count = len(data) // ENTRY_BYTES
-    first = bisect_left(
-        range(count), offset, key=lambda n: _LAST_OFFSET.unpack_from(data, n * ENTRY_BYTES + _LAST_OFFSET_AT)[0]
-    )
+    low, high = 0, len(data) // ENTRY_BYTES
+    whole = high * ENTRY_BYTES
+    while low < high:  # the first entry whose marker is at or above `offset`
+        middle = (low + high) // 2
+        if _LAST_OFFSET.unpack_from(data, middle * ENTRY_BYTES + _LAST_OFFSET_AT)[0] < offset:
+            low = middle + 1
+        else:
+            high = middle
     found: list[AbortedTxn] = []
-    for _, producer_id, begin, last, stable in _ENTRY.iter_unpack(
-        memoryview(data)[first * ENTRY_BYTES : count * ENTRY_BYTES]
-    ):
-        if begin < end:
-            found.append(AbortedTxn(producer_id, begin, last, stable))
+    for _, producer_id, first, last, stable in _ENTRY.iter_unpack(memoryview(data)[low * ENTRY_BYTES : whole]):
+        if first < end:
+            found.append(AbortedTxn(producer_id, first, last, stable))
         if stable >= end:
             return FoundTxns(found, True)
     return FoundTxns(found, False)
 
 
-def find_in_entries(entries: list[AbortedTxn], offset: int, end: int) -> FoundTxns:
+def find_in_entries(entries: Sequence[AbortedTxn], offset: int, end: int) -> FoundTxns:
     """Returns the same from decoded entries."""
     found: list[AbortedTxn] = []
-    for entry in entries[bisect_left(entries, offset, key=LAST_OFFSET) :]:
+    for entry in islice(entries, bisect_left(entries, offset, key=_LAST), None):
         if entry.first_offset < end:
             found.append(entry)
         if entry.last_stable_offset >= end:
@@ -99,4 +102,4 @@ def find_in_entries(entries: list[AbortedTxn], offset: int, end: int) -> FoundTx
 
 def list_for_readers(entries: Iterable[AbortedTxn]) -> tuple[tuple[int, int], ...]:
     """Returns (producer id, first offset) of each entry, as replies name them: sorted by offset."""
-    return tuple(sorted([(entry.producer_id, entry.first_offset) for entry in entries], key=lambda each: each[1]))
+    return tuple([(entry[0], entry[1]) for entry in sorted(entries, key=_FIRST)])
