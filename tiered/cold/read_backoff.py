@@ -20,6 +20,12 @@ ALL_OFFSETS = -1
 TIME_LOOKUPS = -2
 """Key for the look-ups by time of a partition, which may meet damage at an unknown offset."""
 
+
+def txn_index_key(base_offset: int) -> int:
+    """Returns the key for the transaction index of a segment: its damage stops read_committed reads only."""
+    return TIME_LOOKUPS - 1 - base_offset
+
+
 Failure = Unavailable | Corrupt
 
 

@@ -20,7 +20,7 @@ from tiered.cold.chunks import MIB, Chunk
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff
+from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff, txn_index_key
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.fair_slots import FairSlots
@@ -116,18 +116,19 @@ class ColdReader:
         """
         with self._with_backoff(partition_id, offset, manifest):
             found = await self._read(partition_id, manifest, offset, max_bytes)
-            return found.data, await self._find_aborted(found.entry, offset, found.next_offset)
-
-    async def _find_aborted(self, entry: SegmentEntry, offset: int, end: int) -> tuple[tuple[int, int], ...]:
-        """Returns the aborted transactions with records in `[offset, end)` of one segment."""
-        refs = [ref for ref in entry.sections if ref.kind == SectionKind.TXN_INDEX]
+        refs = [ref for ref in found.entry.sections if ref.kind == SectionKind.TXN_INDEX]
         if not refs:
-            return ()
-        index = (await self._read_refs(entry, refs))[SectionKind.TXN_INDEX]
+            return found.data, ()
+        with self._with_backoff(partition_id, txn_index_key(found.entry.base_offset), manifest):
+            return found.data, await self._find_aborted(found, refs[0], offset)
+
+    async def _find_aborted(self, piece: _ColdPiece, ref: SectionRef, offset: int) -> tuple[tuple[int, int], ...]:
+        """Returns the aborted transactions with records from `offset` to the end of the piece."""
+        index = (await self._read_refs(piece.entry, [ref]))[ref.kind]
         if len(index) % ENTRY_BYTES:
             why = f"transaction index has {len(index)} bytes, which is half an entry"
-            raise Corrupt(why, where=entry.key, position=refs[0].position)
-        return list_for_readers(find_in_index(index, offset, end).aborted)
+            raise Corrupt(why, where=piece.entry.key, position=ref.position)
+        return list_for_readers(find_in_index(index, offset, piece.next_offset).aborted)
 
     async def _read(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int

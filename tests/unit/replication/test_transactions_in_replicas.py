@@ -19,10 +19,13 @@ from tests.unit.replication.rig import (
     read_bytes,
 )
 from tests.unit.replication.test_roles import wait_until
+from tiered.cold.layout import SectionKind, SectionRef
+from tiered.cold.manifest import SegmentEntry
 from tiered.config.settings import TopicConfig
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.peers import PartitionFetch
+from tiered.ports import NotFound
 from tiered.records.aborted import AbortedTransactions
 from tiered.records.marker import TransactionMarker
 from tiered.records.model import CONTROL
@@ -391,3 +394,38 @@ def test_truncated_follower_has_the_transaction_open_again() -> None:
         assert FollowerReads(copy, lambda: True).offset_snapshot() == (2, 0, 0)
 
     rig.run(scenario)
+
+
+@pytest.mark.parametrize("damage", ["a bit", "cut short"])
+def test_damaged_index_in_the_bucket_refuses_committed_reads_only(damage: str) -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        write_to_leader(leader, 1)
+        await leader.log.drop_local_below(await upload_stable(leader))
+        manifest = leader.manifest
+        assert manifest is not None
+        entry = next(each for each in manifest.entries if find_section(each, SectionKind.TXN_INDEX))
+        ref = find_section(entry, SectionKind.TXN_INDEX)
+        assert ref is not None
+        found = await rig.bucket.memory.get(entry.key)
+        assert not isinstance(found, NotFound)
+        content = bytearray(found.data)
+        if damage == "a bit":
+            content[ref.position + 5] ^= 1
+            await rig.bucket.memory.put(entry.key, bytes(content))
+        else:
+            await rig.bucket.memory.put(entry.key, bytes(content[: ref.position + 3]))
+        with pytest.raises(Corrupt):
+            await leader.reads.read(entry.base_offset, 300, read_committed=True)
+        assert (await leader.reads.read(entry.base_offset, 300)).size
+        await rig.bucket.memory.put(entry.key, bytes(found.data))
+        await asyncio.sleep(60)  # the pause after a failure
+        assert (await leader.reads.read(entry.base_offset, 300, read_committed=True)).size
+
+    rig.run(scenario)
+
+
+def find_section(entry: SegmentEntry, kind: SectionKind) -> SectionRef | None:
+    return next((ref for ref in entry.sections if ref.kind == kind), None)
