@@ -1,8 +1,8 @@
 """Counters, gauges and histograms as plain objects, rendered as Prometheus text on demand.
 
-Recording a value costs a dict look-up and an addition. It allocates nothing after the first time and takes no lock,
-because only the broker's event loop records values; threads may read them. Names follow Prometheus: seconds, bytes,
-`_total` on counters.
+Recording a value costs a dict look-up and an addition. Recording allocates nothing after the first time and takes no
+lock, because only the broker's event loop records values; threads may read them. Names follow Prometheus: seconds,
+bytes, `_total` on counters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Commits to a table by Delta's own transaction, driven from Python, and checks before that the table is sound.
 
 A commit opens a transaction and reads in it how far each partition is loaded, which puts these versions under Delta's
-conflict detection. It goes on only if each partition is still where its plan starts. After a failure of unknown outcome
-it reads the table again before it reports anything.
+conflict detection. The commit goes on only if each partition is still where its plan starts. After a failure of unknown
+outcome it reads the table again before it reports anything.
 """
 
 from __future__ import annotations

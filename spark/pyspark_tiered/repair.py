@@ -1,12 +1,13 @@
 """Makes a table equal to the log: restores rows that are missing or changed, removes rows that are duplicate or extra.
 
 One version of the table is compared with the log. Then each partition at fault gets one Delta transaction that starts
-at that version. It removes the files with wrong rows, adds them without these rows, and adds the right rows from the
-log. It fails if a load or another repair moved the partition meanwhile, or another writer removed one of the files.
-Then the table is compared again.
+at that version. The transaction removes the files with wrong rows, adds them without these rows, and adds the right
+rows from the log. The transaction fails if a load or another repair moved the partition meanwhile, or another writer
+removed one of the files. Then the table is compared again.
 
 Therefore a kill leaves each partition either repaired or not, and two repairs at once duplicate nothing. The last
-commit records up to which version the table is equal to the log. It comes only after a comparison without faults.
+commit records up to which version the table is equal to the log. That commit comes only after a comparison without
+faults.
 """
 
 from __future__ import annotations

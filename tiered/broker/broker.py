@@ -1,4 +1,5 @@
-"""One broker: start, run and stop of its parts. It wires and orders them; their rules are in their own files.
+"""One broker: start, run and stop of its parts. The broker wires and orders its parts; the rules of the parts are in
+their own files.
 
 A start loads the metadata, checks that no other process of this broker replies (R6), recovers the logs, finds or
 becomes the controller, registers (R1), agrees with the bucket (R5), and serves. A task that fails ends the broker.

@@ -1,6 +1,7 @@
 """The check of a start for another live process of this broker (R6): one small HTTP GET, and one call between brokers.
 
-It refuses only if the incarnation that the metadata log names replies. It does not find a process that is cut off.
+The check refuses only if the incarnation that the metadata log names replies. The check does not find a process that is
+cut off.
 """
 
 from __future__ import annotations

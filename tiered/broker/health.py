@@ -1,7 +1,7 @@
 """The health report of one broker: if it serves, its problems, and since when it has them.
 
-A broker that serves is `ok`. A degraded broker (a full disk, an unreachable bucket) still serves what it can. It stays
-`ok` and names its problems, because a restart would not help. A broker that failed is not `ok`.
+A broker that serves is `ok`. A degraded broker (a full disk, an unreachable bucket) still serves what it can. It is
+`ok` too and names its problems, because a restart would not help. A broker that failed is not `ok`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The logs of one broker on its disk: opened at the start, dropped with their topics, closed by a clean stop (R1).
 
-It decides no roles: `hosted_replicas` leads and follows with these logs.
+This file decides no roles: `hosted_replicas` leads and follows with these logs.
 """
 
 from __future__ import annotations

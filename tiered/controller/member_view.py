@@ -1,6 +1,6 @@
 """The cluster as one broker knows it: the newest committed image, the settings in force, and the broker itself.
 
-The parts of a broker take this value, and none of them takes the whole broker. It decides nothing.
+The parts of a broker take this value, and none of them takes the whole broker. This file decides nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Every transition of one partition's leader, ISR and ELR (R1 to R4, I8 to I10).
 
-Pure functions from one `PartitionImage` to the next. They return the same object if nothing changes. `check_invariants`
-holds after each transition. The eligible replicas must never be lost: while the ISR is below `min.insync.replicas`, the
-high watermark stands still. So a replica that left the ISR since then has all acknowledged records (ELR, KIP-966). Once
-the ISR is large enough again, only its members are certain to have them.
+Pure functions from one `PartitionImage` to the next. The functions return the same object if nothing changes.
+`check_invariants` holds after each transition. The eligible replicas must never be lost: while the ISR is below
+`min.insync.replicas`, the high watermark stands still. So a replica that left the ISR since then has all acknowledged
+records (ELR, KIP-966). Once the ISR is large enough again, only its members are certain to have them.
 """
 
 from __future__ import annotations

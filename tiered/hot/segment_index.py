@@ -1,7 +1,7 @@
 """Look-ups inside the segments of one log: positions by offset, by size and by time.
 
-Indexes of a closed segment are mapped read-only. They are used only if their lengths and CRCs match the segment's
-`index_checksums`. Otherwise they are rebuilt from the batch headers of the log.
+Indexes of a closed segment are mapped read-only. The indexes are used only if their lengths and CRCs match the
+segment's `index_checksums`. Otherwise they are rebuilt from the batch headers of the log.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _slots = FairSlots(1, WAITING_MAX)
 class TimeLookups:
     """The look-ups by time of one request of the client `owner`.
 
-    They share how many batches they may still open for nothing, and how many headers they may read.
+    The look-ups share how many batches they may still open for nothing, and how many headers they may read.
     """
 
     def __init__(self, owner: str = "") -> None:

@@ -34,9 +34,9 @@ class ContactLoss(NamedTuple):
     `others_contact_ms`: time since the last contact of each other broker that replied. `rank`: position of this broker
     among the live ones. `store_stalled_ms`: time for which the controller reports that its writes to the bucket fail.
     `brokers_queried`, `brokers_replied`: number of other brokers, whatever their replies. `excluded`: a controller goes
-    on without this broker. It has fenced this broker, or it writes and has not registered this process. `inactive_ms`:
-    time since any sign of a controller, a new slot of the log included. `unfollowed_epochs`: times in a row that this
-    broker was controller and no broker followed it.
+    on without this broker. The controller has fenced this broker, or writes and has not registered this process.
+    `inactive_ms`: time since any sign of a controller, a new slot of the log included. `unfollowed_epochs`: times in a
+    row that this broker was controller and no broker followed it.
     """
 
     silent_ms: int

@@ -1,7 +1,7 @@
 """Replay of the metadata log from the bucket alone, without any broker (I31): used by brokers, tools and Spark.
 
-A reader never trusts slots below the boundary (M3). It reads the entries first and the boundary after them. If the
-boundary has passed those entries, or an entry is missing, it starts over from the newest snapshot.
+A reader reads the entries first and the boundary after them, because slots below the boundary prove nothing (M3). If
+the boundary has passed those entries, or an entry is missing, it starts over from the newest snapshot.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A wrapper of any ObjectStore that injects faults: errors, lost replies, late writes, slow links, damaged bytes.
 
-It uses the given clock, so the same faults serve benchmarks (real time) and simulation (virtual time). Late writes wait
-in a list. They are applied in the order of their due times, before the next call reaches the store.
+The wrapper uses the given clock, so the same faults serve benchmarks (real time) and simulation (virtual time). Late
+writes wait in a list, and are applied in the order of their due times, before the next call reaches the store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The membership of a REST consumer in its group: a static member that joins, sends heartbeats and leaves.
 
-It runs on the broker that coordinates the group, and calls the coordinator directly. The consumer's settings are in the
-member's metadata, which the coordinator keeps. So the instance can be restored from them after a restart.
+The member runs on the broker that coordinates the group, and calls the coordinator directly. The consumer's settings
+are in the member's metadata, which the coordinator keeps. So the instance can be restored from them after a restart.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A client of a Kafka cluster over the Net and Clock ports, for the command line, for brokers and for simulations.
 
-It keeps one connection to each broker that it needs, and a small view of the cluster: brokers, leaders, coordinators.
-It repeats no request, because only the caller knows if that is safe: a request that was sent without a reply is
-`Unavailable`. Connecting is retried with growing pauses, up to `retry_seconds`.
+The client keeps one connection to each broker that it needs, and a small view of the cluster: brokers, leaders,
+coordinators. The client repeats no request, because only the caller knows if that is safe: a request that was sent
+without a reply is `Unavailable`. Connecting is retried with growing pauses, up to `retry_seconds`.
 """
 
 from __future__ import annotations

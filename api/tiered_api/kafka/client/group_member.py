@@ -1,6 +1,6 @@
 """A member of a consumer group, by the classic protocol: joins, sends heartbeats, commits, leaves.
 
-It offers the range assignor, which every client knows. The leader of a generation assigns for all members.
+The member offers the range assignor, which every client knows. The leader of a generation assigns for all members.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The generator of decoder functions: one function for each version of each message.
 
-The function is flat: structs and arrays become straight lines and loops. It has no code for fields that the version
-lacks. Adjacent fields of fixed size, and the length of the field after them, are unpacked together as one *run*.
+The function is flat: structs and arrays become straight lines and loops. The function has no code for fields that the
+version lacks. Adjacent fields of fixed size, and the length of the field after them, are unpacked together as one
+*run*.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ own.
 It is the outermost error boundary: a handler that fails ends its connection, not the broker.
 
 Handlers are modules of `handlers/`, named after their API, with `async def handle(context, call)`, which returns the
-reply as a message or as bytes. They are imported on first use, so that a start imports none.
+reply as a message or as bytes. The modules are imported on first use, so that a start imports none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The check of requests that only brokers of this cluster may send.
 
-Any client can learn the cluster id, node ids and epochs. It cannot know the credential, which is derived from an object
-in the bucket. Every inter-broker request carries the credential.
+Any client can learn the cluster id, node ids and epochs. A client cannot know the credential, which is derived from an
+object in the bucket. Every inter-broker request carries the credential.
 """
 
 from __future__ import annotations

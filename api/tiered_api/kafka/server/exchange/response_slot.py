@@ -1,7 +1,7 @@
 """The protocols through which dispatch, handlers and delayed fetches see a connection.
 
-They break the import circle: a connection knows the dispatch, and the dispatch and its handlers know only these
-protocols. Each handler adds to `RequestConnection` what it uses itself.
+The protocols break the import circle: a connection knows the dispatch, and the dispatch and its handlers know only
+these protocols. Each handler adds to `RequestConnection` what it uses itself.
 """
 
 from __future__ import annotations

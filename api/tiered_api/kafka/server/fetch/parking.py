@@ -1,6 +1,6 @@
 """The purgatory of fetches: reply slot, deadline and count of each fetch that waits for records.
 
-Consumer and follower fetches differ in what they read and listen to. They share how they wait.
+Consumer and follower fetches differ in what they read and listen to. Both kinds wait in the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""TieredFollow (API key 20001, ours): another broker follows the metadata log. Its requests are also its heartbeats.
+"""TieredFollow (API key 20001, ours): another broker follows the metadata log. The requests of that broker are also its
+heartbeats.
 
 The reply waits for new slots. If the connection ends first, the wait is cancelled, so that the controller notices a
 dead process at once.
