@@ -55,7 +55,7 @@ def test_recovery_of_a_thawed_controller_takes_few_bucket_requests(seconds: floa
             left -= {number for number in sorted(left) if await try_append(three, number, three.others()[0])}
             await asyncio.sleep(0.01)
         assert three.now - began < REQUESTS_MAX * seconds + 1
-        for each in writers:
-            each.cancel()
+        for writer in writers:
+            writer.cancel()
 
     run_scenario(scenario)
