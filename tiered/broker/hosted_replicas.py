@@ -123,6 +123,10 @@ class HostedReplicas:
         gauge.set_function(lambda: float(len(self._followers)))
         gauge = metrics.gauge("tiered_producer_ids", "Producers that the logs of this broker remember.")
         gauge.set_function(lambda: float(self.log_store.producer_limits.producer_count))
+        metrics.counter(
+            "tiered_idempotency_keys_forgotten_total",
+            "Idempotency keys that were forgotten early, because there were too many in a partition or in all.",
+        ).set_function(lambda: self.log_store.producer_limits.keys_forgotten)
 
     def subscribe(self, events: ReplicaEvents) -> None:
         """Reports all events of leader replicas to `events`."""

@@ -356,7 +356,10 @@ class Settings:
     )
     log_flush_scheduler_interval_ms: int = setting(10_000, "Time between two checks of flush.ms.", 1, LONG_MAX)
     producer_id_expiration_ms: int = setting(
-        DAY_MS, "Time after which the state of an idle idempotent producer is dropped.", 1, INT_MAX
+        DAY_MS,
+        "Time after which the state of an idle idempotent producer, or of an idempotency key, is dropped.",
+        1,
+        INT_MAX,
     )
     tiered_producer_ids_max: int = setting(
         200_000,
@@ -368,7 +371,8 @@ class Settings:
     tiered_producer_ids_max_per_partition: int = setting(
         10_000,
         "Most producer states of a partition. Above it, a new producer replaces one that wrote nothing for ten"
-        " minutes, or is refused, and clients try again. The same on all brokers.",
+        " minutes, or is refused, and clients try again. Half of them may be idempotency keys of HTTP. The same on all"
+        " brokers.",
         1,
         INT_MAX,
     )

@@ -8,6 +8,10 @@ The number of producer ids is bounded, because clients may invent ids. If there 
 forgets the producer that wrote longest ago, provided that it wrote nothing for `IDLE_MS`. Otherwise the leader refuses
 the new producer: a retry of a forgotten producer would be written twice. Followers, and a broker that loads its logs,
 cannot refuse. They keep the producers that wrote last, and so does the leader.
+
+A keyed id stands for an idempotency key of HTTP. It writes one batch, whose epoch and first sequence are a hash of the
+request. The batch in the log is the proof that the key was used. Keyed ids take half of the room of a partition at
+most, so that keys do not displace producers.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ BATCHES_RETAINED = 5
 UNSEEN = -1
 """The producer is known from a snapshot or the log: it has not written since this process started."""
 SEQUENCE_MAX = 2**31 - 1
+KEYED_FROM = 1 << 62
+"""Producer ids from here on are keyed ids. The controller allocates ids from 0 on."""
 
 IDLE_MS = 600_000
 """After this time no client retries a batch: by default clients stop after two to five minutes."""
@@ -82,12 +88,19 @@ class ProducerLimits:
     """Limits on the producer ids of all logs of a broker, together and each. `producer_count` is how many they have
     now."""
 
-    __slots__ = ("per_partition", "producer_count", "total")
+    __slots__ = ("keys_forgotten", "per_partition", "producer_count", "total")
 
     def __init__(self, per_partition: int = 10_000, total: int = 200_000) -> None:
         self.per_partition = per_partition
         self.total = total
         self.producer_count = 0
+        self.keys_forgotten = 0
+        """Keyed ids that had to make room for others before their time was over."""
+
+    @property
+    def keys_per_partition(self) -> int:
+        """Most keyed ids that a leader accepts in one partition."""
+        return max(self.per_partition // 2, 1)
 
     @property
     def is_nearly_full(self) -> bool:
@@ -101,7 +114,7 @@ class ProducerStates:
     The producers count against `limits`. `join_limits` shares limits with other partitions.
     """
 
-    __slots__ = ("_guards", "_limits", "_ongoing_txns", "_producers", "_unreplicated_txns", "end_offset")
+    __slots__ = ("_guards", "_keyed", "_limits", "_ongoing_txns", "_producers", "_unreplicated_txns", "end_offset")
 
     def __init__(self, end_offset: int = 0, limits: ProducerLimits | None = None) -> None:
         self.end_offset = end_offset
@@ -113,6 +126,8 @@ class ProducerStates:
         self._unreplicated_txns: list[tuple[int, int]] = []
         """(first offset, marker offset) of ended transactions whose marker may lie above the high watermark."""
         self._guards = VerificationGuards()
+        self._keyed = 0
+        """Number of keyed ids."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -152,12 +167,14 @@ class ProducerStates:
     def _add(self, producer_id: int, epoch: int) -> ProducerStateEntry:
         producer = self._producers[producer_id] = ProducerStateEntry(producer_id, epoch)
         self._limits.producer_count += 1
+        self._keyed += producer_id >= KEYED_FROM
         self._trim(keep_id=producer_id)
         return producer
 
     def _forget(self, producer_id: int) -> None:
         del self._producers[producer_id]
         self._limits.producer_count -= 1
+        self._keyed -= producer_id >= KEYED_FROM
 
     def _trim(self, keep_id: int = -1) -> None:
         """Forgets the producers that wrote longest ago, above the limit of one partition."""
@@ -171,24 +188,34 @@ class ProducerStates:
         """Returns the producer that wrote longest ago, of those without an open transaction."""
         return next((each for each in self._producers.values() if each.txn_first_offset < 0), None)
 
-    def _make_room(self, new_producers: int, now_ms: int) -> None:
-        """Makes room for `new_producers`. Raises `Refused` with a retriable code if no producer is idle."""
+    def _oldest_keyed(self) -> ProducerStateEntry | None:
+        """Returns the keyed id that wrote longest ago."""
+        return next((each for each in self._producers.values() if each.producer_id >= KEYED_FROM), None)
+
+    def _make_room(self, new_producers: int, new_keyed: int, now_ms: int) -> None:
+        """Makes room for `new_producers`, of which `new_keyed` are keyed ids. Raises `Refused` with a retriable code if
+        no producer is idle."""
         limits = self._limits
         while True:
-            if len(self._producers) + new_producers > limits.per_partition:
+            is_full_of_keys = bool(new_keyed) and self._keyed + new_keyed > limits.keys_per_partition
+            if is_full_of_keys:
+                full = f"the partition knows {self._keyed} idempotency keys, half of {PER_PARTITION} is"
+                full = f"{full} {limits.keys_per_partition}"
+            elif len(self._producers) + new_producers > limits.per_partition:
                 full = f"the partition knows {len(self._producers)} producer ids, {PER_PARTITION} is"
                 full = f"{full} {limits.per_partition}"
             elif limits.producer_count + new_producers > limits.total:
                 full = f"the broker knows {limits.producer_count} producer ids, {TOTAL} is {limits.total}"
             else:
                 return
-            oldest = self._oldest()
+            oldest = self._oldest_keyed() if is_full_of_keys else self._oldest()
             if oldest is not None and oldest.last_seen_ms == UNSEEN:
                 oldest.last_seen_ms = now_ms
             if oldest is None or now_ms - oldest.last_seen_ms < IDLE_MS:
                 raise Refused(
                     Code.THROTTLING_QUOTA_EXCEEDED, f"{full}, and none was idle for ten minutes: try again later"
                 )
+            limits.keys_forgotten += oldest.producer_id >= KEYED_FROM
             self._forget(oldest.producer_id)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
@@ -203,12 +230,13 @@ class ProducerStates:
     ) -> list[BatchMetadata]:
         """Returns the leading batches that are in the log already (a retry).
 
-        Raises `Refused` if the rest does not follow in sequence, begins a transaction without a valid `guard`, leaves
+        Raises `Refused` with DUPLICATE_RESOURCE if a keyed id has written another batch. Also raises `Refused` if the
+        rest does not follow in sequence, begins a transaction without a valid `guard`, leaves
         its open transaction, or comes from a new producer for which there is no room. Coordinators, which write on
         behalf of producers, have no sequences, and so no retries.
         """
         duplicates: list[BatchMetadata] = []
-        new = 0
+        new = new_keyed = 0
         accepted: dict[int, tuple[int, int, bool]] = {}
         for batch in batches:
             if batch.producer_id < 0 or batch.attributes & CONTROL:  # `is_marker_due` has the rules of markers
@@ -227,6 +255,11 @@ class ProducerStates:
                 self._check_transaction(batch, producer, begun, guard)
             if from_coordinator:
                 self._check_epoch(batch, producer.epoch if producer is not None else -1)
+            elif batch.producer_id >= KEYED_FROM:
+                if producer is not None or not is_first:
+                    why = f"idempotency key {batch.producer_id:x} was used here with another request"
+                    raise Refused(Code.DUPLICATE_RESOURCE, why)
+                new_keyed += 1
             else:
                 self._check_follows(batch, producer, accepted.get(batch.producer_id))
                 if is_transactional and guard is not None:
@@ -234,7 +267,7 @@ class ProducerStates:
             new += producer is None and is_first
             accepted[batch.producer_id] = (batch.producer_epoch, last, is_transactional)
         if new:
-            self._make_room(new, now_ms)
+            self._make_room(new, new_keyed, now_ms)
         return duplicates
 
     def _check_follows(
@@ -509,6 +542,7 @@ class ProducerStates:
                     BatchMetadata(first_sequence, last_sequence, last_offset - delta, last_offset, timestamp)
                 )
             states._producers[producer_id] = producer
+        states._keyed = sum(producer_id >= KEYED_FROM for producer_id in states._producers)
         open_ones = [p for p in states._producers.values() if p.txn_first_offset >= 0]
         for producer in sorted(open_ones, key=lambda p: p.txn_first_offset):
             states._ongoing_txns[producer.txn_first_offset] = producer.producer_id

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.aborted_txns import AbortedTxn
-from tiered.hot.producer_state import IDLE_MS, ProducerLimits, ProducerStates
+from tiered.hot.producer_state import IDLE_MS, KEYED_FROM, ProducerLimits, ProducerStates
 from tiered.hot.verification import UnverifiedProducer
 from tiered.records.batch import stamp
 from tiered.records.marker import TransactionMarker, encode_marker
@@ -273,3 +273,49 @@ def test_producer_with_an_open_transaction_is_not_evicted() -> None:
     states.apply(walked_batch(0, offset=1, producer=2), NOW)
     write(states, 3, 2, at=NOW + IDLE_MS)
     assert producer_ids(states) == [1, 3]
+
+
+KEY = KEYED_FROM + 5
+
+
+def test_keyed_id_writes_one_batch_and_a_retry_gets_its_offset() -> None:
+    states = ProducerStates()
+    first = walked_batch(TOP - 1, 4, offset=0, producer=KEY, epoch=77)
+    assert states.find_duplicates([first], NOW) == []  # also as the first batch of a log
+    states.apply(first, NOW)
+    loaded = ProducerStates.from_snapshot(states.encode_snapshot(), states.end_offset)
+    for known in (states, loaded):
+        [written] = known.find_duplicates([walked_batch(TOP - 1, 4, offset=9, producer=KEY, epoch=77)], NOW)
+        assert (written.base_offset, written.last_offset) == (0, 3)
+
+
+def test_keyed_id_refuses_every_other_batch() -> None:
+    states = ProducerStates()
+    states.apply(walked_batch(100, 2, producer=KEY, epoch=77), NOW)
+    for other in (
+        walked_batch(100, 3, producer=KEY, epoch=77),
+        walked_batch(102, 2, producer=KEY, epoch=77),
+        walked_batch(100, 2, producer=KEY, epoch=78),
+        walked_batch(0, 2, producer=KEY, epoch=78),
+        walked_batch(7, 2, producer=KEY, epoch=3),
+    ):
+        assert refusal(states, other) is Code.DUPLICATE_RESOURCE
+    fresh = [walked_batch(5, producer=KEY + 1), walked_batch(6, producer=KEY + 1, offset=1)]
+    assert refusal(states, *fresh) is Code.DUPLICATE_RESOURCE
+
+
+def test_keyed_ids_take_half_of_the_room_and_leave_producers_alone() -> None:
+    limits = ProducerLimits(4, 100)
+    states = ProducerStates(1, limits)
+    for number, producer in enumerate((1, 2, KEY, KEY + 1)):
+        batch = walked_batch(0, offset=number, producer=producer)
+        states.find_duplicates([batch], NOW)
+        states.apply(batch, NOW)
+    third = walked_batch(0, offset=9, producer=KEY + 2)
+    assert refusal(states, third) is Code.THROTTLING_QUOTA_EXCEEDED
+    states.find_duplicates([third], NOW + IDLE_MS)
+    assert (states.get(KEY), limits.keys_forgotten) == (None, 1)
+    assert states.get(1) is not None and states.get(KEY + 1) is not None
+    states.apply(third, NOW + IDLE_MS)
+    loaded = ProducerStates.from_snapshot(states.encode_snapshot(), states.end_offset, ProducerLimits(4, 100))
+    assert refusal(loaded, walked_batch(0, offset=10, producer=KEY + 3)) is Code.THROTTLING_QUOTA_EXCEEDED
