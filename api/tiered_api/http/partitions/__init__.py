@@ -5,6 +5,7 @@ May import: as http
 ~ records           the records endpoint of one partition
 ~ reads             start offset, size and wait of all reads of a partition
 ~ produce           produce with acks=all: partition, batch, outcome
+~ idempotency       `Idempotency-Key`: a request that is sent again writes nothing
 ~ event_stream      server-sent events of one partition
 ~ record_formats    embedded formats of REST v2 and v3: binary, JSON, string
 ~ record_json       records as JSON for readers

@@ -18,11 +18,14 @@ from tiered.records.partitioner import partition_of
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import (
     EXPECTED_ERRORS,
+    KEY_REUSED,
     PARTITION_NOT_FOUND,
     TOPIC_NOT_FOUND,
     HttpError,
     to_http_error,
 )
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key
 from tiered_api.http.partitions.record_formats import ProducerRecord
 from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
 
@@ -88,6 +91,22 @@ async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRe
     return (await _append(context, find_partition(context, topic, partition), [record]))[0]
 
 
+async def append_once(
+    request: HttpRequest, topic: TopicImage, records: Sequence[ProducerRecord], body: bytes
+) -> list[RecordMetadata | HttpError]:
+    """Appends the records of a request as `append_many` does, once for its idempotency key if it has one."""
+    key = await find_key(request, topic.topic_id, body)
+    if key is None:
+        return await append_many(request.context, topic, records)
+    with request.context.service(IdempotencyKeys).use(key):
+        return await append_many(request.context, topic, records, key)
+
+
+def _next_counter(key: IdempotencyKey | None) -> int:
+    """Returns the number that chooses the partition of keyless records: the same one for each try of a request."""
+    return next(keyless_counter) if key is None else key.producer_id
+
+
 def append_locally(
     context: HttpContext, topic: TopicImage, partition: int, record: ProducerRecord
 ) -> RecordMetadata | None:
@@ -109,30 +128,37 @@ def append_locally(
 
 
 async def append_many(
-    context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord]
+    context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord], key: IdempotencyKey | None = None
 ) -> list[RecordMetadata | HttpError]:
     """Appends one batch for each partition, or more if one would be too large. Returns the outcome of each record, in
-    order."""
+    order. With an idempotency key there is one batch for each partition, and `HttpError` is raised if one would be too
+    large, or if the key was used for another request."""
     check_writable(topic.name)
-    counter = next(keyless_counter)
+    counter = _next_counter(key)
     if len(records) <= RECORDS_PER_TURN:
-        return await _append_chunk(context, topic, records, counter)
+        return await _append_chunk(context, topic, records, counter, key)
+    if key is not None:
+        raise HttpError(413, f"a request with an Idempotency-Key has at most {RECORDS_PER_TURN} records")
     outcomes: list[RecordMetadata | HttpError] = []
     for start in range(0, len(records), RECORDS_PER_TURN):
-        outcomes += await _append_chunk(context, topic, records[start : start + RECORDS_PER_TURN], counter)
+        outcomes += await _append_chunk(context, topic, records[start : start + RECORDS_PER_TURN], counter, None)
         await asyncio.sleep(0)
     return outcomes
 
 
 async def _append_chunk(
-    context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord], counter: int
+    context: HttpContext,
+    topic: TopicImage,
+    records: Sequence[ProducerRecord],
+    counter: int,
+    key: IdempotencyKey | None,
 ) -> list[RecordMetadata | HttpError]:
     outcomes: list[RecordMetadata | HttpError] = [_UNKNOWN] * len(records)
     count = len(topic.partitions)
     groups: dict[int, list[int]] = {}
     for n, record in enumerate(records):
         groups.setdefault(choose_partition(record, count, counter), []).append(n)
-    remote = []
+    shares = []
     for partition, numbers in groups.items():
         try:
             source = find_partition(context, topic, partition)
@@ -143,13 +169,27 @@ async def _append_chunk(
             for n in numbers:
                 outcomes[n] = to_http_error(error)
             continue
-        if isinstance(source, RemotePartition):
+        shares.append(share)
+    if key is not None:
+        _check_single_batches(shares, records)
+    remote = []
+    for share in shares:
+        if isinstance(share.source, RemotePartition):
             remote.append(share)
         else:
-            await _append_partition(context, share, records, outcomes)
+            await _append_partition(context, share, records, outcomes, key)
     if remote:  # each waits for another broker
-        await asyncio.gather(*(_append_partition(context, share, records, outcomes) for share in remote))
+        await asyncio.gather(*(_append_partition(context, share, records, outcomes, key) for share in remote))
+    if key is not None:
+        _raise_if_reused(outcomes)
     return outcomes
+
+
+def _raise_if_reused(outcomes: Sequence[RecordMetadata | HttpError]) -> None:
+    """Raises the error of a key that another request has used: it is of the request, and not of one record."""
+    for outcome in outcomes:
+        if isinstance(outcome, HttpError) and outcome.error_code == KEY_REUSED:
+            raise outcome
 
 
 class _PartitionRecords(NamedTuple):
@@ -160,16 +200,25 @@ class _PartitionRecords(NamedTuple):
     limit: int
 
 
+def _check_single_batches(shares: Sequence[_PartitionRecords], records: Sequence[ProducerRecord]) -> None:
+    """Raises `HttpError` 413 if the records of a partition need several batches: a key is the producer of one batch."""
+    for share in shares:
+        if len(list(batches(records, share.numbers, share.limit))) > 1:
+            why = f"the records of partition {share.source.partition} do not fit into one batch of {share.limit} bytes"
+            raise HttpError(413, f"{why}: a request with an Idempotency-Key writes one batch for each partition")
+
+
 async def _append_partition(
     context: HttpContext,
     share: _PartitionRecords,
     records: Sequence[ProducerRecord],
     outcomes: list[RecordMetadata | HttpError],
+    key: IdempotencyKey | None,
 ) -> None:
     for count, batch in enumerate(batches(records, share.numbers, share.limit), 1):
         if count % BATCHES_PER_TURN == 0:
             await asyncio.sleep(0)
-        placed = await _append_batch(context, share.source, [records[n] for n in batch])
+        placed = await _append_batch(context, share.source, [records[n] for n in batch], key)
         for n, outcome in zip(batch, placed, strict=True):
             outcomes[n] = outcome
 
@@ -202,26 +251,48 @@ def max_record_size(record: ProducerRecord) -> int:
 
 
 async def _append_batch(
-    context: HttpContext, source: AnyPartition, records: Sequence[ProducerRecord]
+    context: HttpContext,
+    source: AnyPartition,
+    records: Sequence[ProducerRecord],
+    key: IdempotencyKey | None = None,
 ) -> list[RecordMetadata | HttpError]:
     try:
-        return list(await _append(context, source, records))
+        return list(await _append(context, source, records, key))
     except EXPECTED_ERRORS as error:
-        if len(records) == 1 or not isinstance(error, Refused) or error.code not in SINGLE_RECORD_CODES:
+        may_split = key is None and len(records) > 1
+        if not may_split or not isinstance(error, Refused) or error.code not in SINGLE_RECORD_CODES:
             return [to_http_error(error)] * len(records)
     return [outcome for record in records for outcome in await _append_batch(context, source, [record])]
 
 
 async def _append(
-    context: HttpContext, source: AnyPartition, records: Sequence[ProducerRecord]
+    context: HttpContext,
+    source: AnyPartition,
+    records: Sequence[ProducerRecord],
+    key: IdempotencyKey | None = None,
 ) -> list[RecordMetadata]:
     codec, level = topic_codec(source.config)
-    batch = bytearray(encode_batch([record[1:5] for record in records], codec=codec, level=level))
+    rows = [record[1:5] for record in records]
+    if key is None:
+        batch = bytearray(encode_batch(rows, codec=codec, level=level))
+    else:
+        batch = bytearray(
+            encode_batch(
+                rows,
+                codec=codec,
+                level=level,
+                producer_id=key.producer_id,
+                producer_epoch=key.producer_epoch,
+                base_sequence=key.base_sequence,
+            )
+        )
     try:
         appended = await source.append(batch, timeout_ms=context.limits.append_ms)
     except Refused as refused:
         raise _rephrase_refusal(refused) from None
     context.records_written.inc(len(records))
+    if key is not None:
+        context.service(IdempotencyKeys).mark_used(key)
     first, stamped, partition = appended.base_offset, appended.append_time_ms, source.partition
     if stamped >= 0:
         return [RecordMetadata(partition, first + n, stamped) for n in range(len(records))]

@@ -3,6 +3,7 @@ or events; and writes whole record batches."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 from aiohttp import web
@@ -10,14 +11,15 @@ from aiohttp import web
 from tiered.errors import Corrupt
 from tiered.ports import FileSlice
 from tiered.records.batch import check_batch
-from tiered.records.model import CONTROL, TRANSACTIONAL
-from tiered.records.native import walk
+from tiered.records.model import CONTROL, CRC_AT, CRC_FROM, TRANSACTIONAL
+from tiered.records.native import crc32c, walk
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.exchange.sendfile import FileSliceResponse
 from tiered_api.http.partitions.event_stream import stream_events
+from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key
 from tiered_api.http.partitions.reads import (
     ReadSpec,
     decode_memory,
@@ -33,6 +35,9 @@ from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
 
 NEXT_OFFSET = "Tiered-Next-Offset"
 """Header with the offset of the next read. The batches or records of a reply alone do not always tell it."""
+PRODUCER, PRODUCER_AT = struct.Struct(">qhi"), 43
+"""Producer id, epoch and base sequence in the header of a batch."""
+CRC = struct.Struct(">I")
 BATCHES_MAX = 10_000
 """Limit on the record batches of one body."""
 BATCH_MEMORY = 1_000
@@ -132,10 +137,18 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
     """Writes whole record batches as a Kafka client sends them. Duplicates of an idempotent producer are dropped. 307
     to the broker that leads the partition."""
     replica = require_local_leader(request)
-    data = bytearray(await request.read_body())
+    body = await request.read_body()
+    data = bytearray(body)
     await request.reserve_memory(count_batches(data) * BATCH_MEMORY)
     count = await request.context.run_job(max_decoded_size(data), validate_batches, data)
-    appended = await replica.append(data, timeout_ms=request.context.limits.append_ms)
+    key = await find_key(request, replica.topic_id, body)
+    if key is None:
+        appended = await replica.append(data, timeout_ms=request.context.limits.append_ms)
+    else:
+        set_key(data, key)
+        with request.context.service(IdempotencyKeys).use(key):
+            appended = await replica.append(data, timeout_ms=request.context.limits.append_ms)
+            request.context.service(IdempotencyKeys).mark_used(key)
     request.context.records_written.inc(count)
     return json_response(
         {
@@ -147,6 +160,16 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
             "duplicate": appended.is_duplicate,
         }
     )
+
+
+def set_key(data: bytearray, key: IdempotencyKey) -> None:
+    """Makes the key the producer of the batch. Raises `HttpError` 422 for several batches, and for a batch that has a
+    producer: that producer tells a retry by itself."""
+    batches = walk(data, check_crc=False).batches
+    if len(batches) != 1 or batches[0].producer_id >= 0:
+        raise HttpError(422, "a body with an Idempotency-Key is one record batch without a producer id")
+    PRODUCER.pack_into(data, PRODUCER_AT, key.producer_id, key.producer_epoch, key.base_sequence)
+    CRC.pack_into(data, CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
 
 
 def count_batches(data: bytearray) -> int:

@@ -23,6 +23,7 @@ from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import error_response
 from tiered_api.http.group_lags import GroupLags
+from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
 from tiered_api.http.server.router import RouteTable
 from tiered_api.http.server.routes import table
@@ -308,6 +309,7 @@ async def serve_http(broker: Broker, host: str, port: int, *, limits: HttpLimits
     context.add_service(ConsumerInstances(context))
     context.add_service(GroupLags(context))
     context.add_service(TransactionalIds(context))
+    context.add_service(IdempotencyKeys(context))
     listener = HttpListener(context, table(), AllowedHosts(broker.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)

@@ -15,6 +15,7 @@ from tiered.records.batch import Codec, encode_batch
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
+from tiered_api.http.partitions.idempotency import has_key
 from tiered_api.http.partitions.produce import (
     batches,
     choose_partition,
@@ -32,6 +33,8 @@ from tiered_api.http.transactions.transactional_ids import TransactionalIds
 async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     """Writes all records and commits all offsets in one transaction, or nothing."""
     context = request.context
+    if has_key(request):
+        raise HttpError(400, "transactions take no Idempotency-Key yet")
     data = await request.read_body()
     given = await request.parse_json_object(data)
     body = await context.run_job(len(data), parse_body, given, context.clock.wall_ms())

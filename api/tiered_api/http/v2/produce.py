@@ -12,7 +12,7 @@ from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import json_response
-from tiered_api.http.partitions.produce import RecordMetadata, append_many, find_topic
+from tiered_api.http.partitions.produce import RecordMetadata, append_once, find_topic
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v2
 from tiered_api.http.v2.topics import response_type
 
@@ -47,7 +47,7 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
     records = await request.context.run_job(
         len(body), parse_records, body, form, request.context.clock.wall_ms(), partition
     )
-    outcomes = await append_many(request.context, topic, records)
+    outcomes = await append_once(request, topic, records, body)
     offsets = [_offset_row(outcome) for outcome in outcomes]
     return json_response({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, media_type=kind)
 

@@ -26,8 +26,8 @@ from tiered_api.http.v3.produce_reports import ProduceReports
 HEADS_MAX = 4096
 """Most heads that are remembered; at this limit, all are dropped."""
 HEAD_BYTES = 1024
-UNSUPPORTED_HEADERS = ("Transfer-Encoding", "Content-Encoding", "Expect", "Upgrade")
-"""Headers with which the body is not simply the bytes that follow."""
+UNSUPPORTED_HEADERS = ("Transfer-Encoding", "Content-Encoding", "Expect", "Upgrade", "Idempotency-Key")
+"""Headers with which the body is not simply the bytes that follow, or the same head is not another record."""
 OPERATION = "v3_produce_records"
 
 _INTERNALS = ("_waiter", "_messages", "_next_keepalive_close_time", "_keepalive_timeout", "_reading_paused")

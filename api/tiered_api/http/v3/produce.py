@@ -11,11 +11,12 @@ from tiered.records.native import json_spans
 from tiered_api.http.exchange.errors import INVALID_BATCH, HttpError
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import HttpResponse, json_response
-from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_one, find_topic
+from tiered_api.http.partitions.idempotency import has_key
+from tiered_api.http.partitions.produce import RecordMetadata, append_once, append_one, find_topic
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
 from tiered_api.http.v3.produce_reports import ProduceReports
 from tiered_api.http.v3.shapes import check_cluster
-from tiered_api.http.v3.streaming import serve_stream
+from tiered_api.http.v3.streaming import produce_once, serve_stream
 
 ID_CHARACTERS = 80
 
@@ -25,6 +26,8 @@ async def produce_records(request: HttpRequest) -> web.StreamResponse:
     cluster_id = check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     reports = ProduceReports(cluster_id, topic.name)
+    if has_key(request):
+        return await produce_once(request, topic, reports)
     if "Transfer-Encoding" in request.headers:
         return await serve_stream(request, topic, reports)
     body = await request.read_body()
@@ -55,7 +58,8 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
     """Appends up to a limit of records with ids of the client; 207 with the lists of successes and failures."""
     cluster_id = check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
-    entries = _parse_entries(await request.read_json_object(), request.context.limits.batch_entries)
+    body = await request.read_body()
+    entries = _parse_entries(await request.parse_json_object(body), request.context.limits.batch_entries)
     now = request.context.clock.wall_ms()
     failures: list[dict[str, Any]] = []
     taken: list[tuple[str, ProducerRecord]] = []
@@ -66,7 +70,7 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
             failures.append({"id": name, "error_code": error.error_code, "message": error.message})
     reports = ProduceReports(cluster_id, topic.name)
     successes: list[dict[str, Any]] = []
-    outcomes = await append_many(request.context, topic, [record for _, record in taken])
+    outcomes = await append_once(request, topic, [record for _, record in taken], body)
     for (name, record), outcome in zip(taken, outcomes, strict=True):
         if isinstance(outcome, RecordMetadata):
             successes.append({"id": name, **orjson.loads(reports.format_success(record, outcome))})

@@ -6,7 +6,7 @@ The records of one chunk go into one batch per partition, so they share the cost
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import orjson
 from aiohttp import web
@@ -18,8 +18,8 @@ from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.decompress import Inflater, new_inflater
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
-from tiered_api.http.exchange.responses import abort_connection, open_stream
-from tiered_api.http.partitions.produce import RecordMetadata, append_many
+from tiered_api.http.exchange.responses import HttpResponse, abort_connection, open_stream
+from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_once
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
 from tiered_api.http.v3.produce_reports import ProduceReports
 
@@ -102,11 +102,41 @@ class JsonSplitter:
             raise self._fault
 
 
+async def produce_once(request: HttpRequest, topic: TopicImage, reports: ProduceReports) -> web.StreamResponse:
+    """Serves a body with an idempotency key. It is read whole, because the key is of the whole body."""
+    body = await request.read_body()
+    splitter = JsonSplitter(request.context.limits.record_bytes)
+    texts = [*splitter.feed(body), *splitter.finish()]
+    splitter.raise_fault()
+    if not texts:
+        raise HttpError(400, "malformed JSON: the body is empty")
+    parsed = _parse_all(texts, request.context.clock.wall_ms())
+    if len(parsed) == 1 and isinstance(parsed[0], HttpError):
+        raise parsed[0]
+    outcomes = await append_once(request, topic, [each for each in parsed if isinstance(each, ProducerRecord)], body)
+    if len(parsed) == 1 and isinstance(outcomes[0], HttpError):
+        raise outcomes[0]
+    lines = _format_reports(reports, parsed, outcomes)
+    return HttpResponse(lines if len(parsed) > 1 else lines.rstrip(b"\n"))
+
+
 async def _append(context: HttpContext, topic: TopicImage, reports: ProduceReports, texts: list[bytes]) -> bytes:
-    now = context.clock.wall_ms()
-    parsed = [_parse(text, now) for text in texts]
-    records = [record for record in parsed if isinstance(record, ProducerRecord)]
-    outcomes = iter(await append_many(context, topic, records))
+    parsed = _parse_all(texts, context.clock.wall_ms())
+    outcomes = await append_many(context, topic, [each for each in parsed if isinstance(each, ProducerRecord)])
+    return _format_reports(reports, parsed, outcomes)
+
+
+def _parse_all(texts: Iterable[bytes], now_ms: int) -> list[ProducerRecord | HttpError]:
+    return [_parse(text, now_ms) for text in texts]
+
+
+def _format_reports(
+    reports: ProduceReports,
+    parsed: Iterable[ProducerRecord | HttpError],
+    placed: Iterable[RecordMetadata | HttpError],
+) -> bytes:
+    """Returns a report for each record, one on each line, in order."""
+    outcomes = iter(placed)
     out: list[bytes] = []
     for record in parsed:
         if isinstance(record, HttpError):

@@ -1,0 +1,132 @@
+"""`Idempotency-Key`: a produce request that is sent again writes nothing (IETF draft httpapi-idempotency-key).
+
+The key becomes the producer id of the batches that the request writes, and a hash of the request becomes their epoch
+and first sequence. So the proof that the key was used is in the log with the records: the leader finds the batch as it
+finds a batch that an idempotent producer sends again. docs/decisions has the reasons.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from tiered.hot.producer_state import KEYED_FROM, SEQUENCE_MAX
+from tiered.ids import TopicId
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import KEY_IN_USE, KEY_REUSED, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+
+HEADER = "Idempotency-Key"
+KEY_CHARACTERS = 255
+EPOCH_MAX = (1 << 15) - 1
+USED_MAX = 10_000
+"""Keys that this broker remembers beside the log, to refuse another request before it writes anything."""
+
+
+class IdempotencyKey(NamedTuple):
+    """The key of one request, as the producer of its batches."""
+
+    topic_id: TopicId
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+class IdempotencyKeys:
+    """The keys that requests of this broker use now, and those that they used last."""
+
+    def __init__(self, context: HttpContext) -> None:
+        self._clock = context.clock
+        self._broker = context.broker
+        self._in_use: set[tuple[TopicId, int]] = set()
+        self._used: OrderedDict[tuple[TopicId, int], tuple[IdempotencyKey, int]] = OrderedDict()
+
+    @contextmanager
+    def use(self, key: IdempotencyKey) -> Iterator[None]:
+        """Reserves the key for one request. Raises `HttpError` 409 if a request with it is under way here, 422 if
+        another request has used it here."""
+        place = (key.topic_id, key.producer_id)
+        if place in self._in_use:
+            why = "a request with this Idempotency-Key is still under way"
+            raise HttpError(KEY_IN_USE, why, (("Retry-After", "1"),))
+        known = self._used.get(place)
+        if known is not None and known[0] != key and self._clock.mono_ns() < known[1]:
+            raise key_reused()
+        self._in_use.add(place)
+        try:
+            yield
+        finally:
+            self._in_use.discard(place)
+
+    def mark_used(self, key: IdempotencyKey) -> None:
+        """Notes that records with this key were written."""
+        place, kept_ns = (key.topic_id, key.producer_id), self._broker.settings.producer_id_expiration_ms * 1_000_000
+        self._used[place] = key, self._clock.mono_ns() + kept_ns
+        self._used.move_to_end(place)
+        if len(self._used) > USED_MAX:
+            self._used.popitem(last=False)
+
+
+def key_reused() -> HttpError:
+    """Returns the error for a key that another request has used."""
+    return HttpError(KEY_REUSED, "this Idempotency-Key was used for another request: use a new key for each request")
+
+
+def has_key(request: HttpRequest) -> bool:
+    """True if the request has an idempotency key."""
+    return HEADER in request.headers
+
+
+async def find_key(request: HttpRequest, topic_id: TopicId, body: bytes) -> IdempotencyKey | None:
+    """Returns the key of a request, or None without one. Raises `HttpError` 400 if it is malformed."""
+    values = request.headers.getall(HEADER, [])
+    if not values:
+        return None
+    if len(values) > 1:
+        raise HttpError(400, f"{HEADER} is repeated")
+    name = parse_key(values[0])
+    kind = request.headers.get("Content-Type", "")
+    return await request.context.run_job(len(body), make_key, topic_id, name, f"{request.target} {kind}", body)
+
+
+def parse_key(text: str) -> str:
+    """Returns the key in a header: a quoted string, as the draft says, or the bare key."""
+    name = text.strip()
+    if name.startswith('"'):
+        name = _unquote(name)
+    if not 0 < len(name) <= KEY_CHARACTERS or not (name.isascii() and name.isprintable()):
+        raise HttpError(400, f"{HEADER} has to be 1 to {KEY_CHARACTERS} printable ASCII characters")
+    return name
+
+
+def _unquote(text: str) -> str:
+    inner, out, at = text[1:-1], [], 0
+    if len(text) < 2 or not text.endswith('"'):
+        raise HttpError(400, f"{HEADER} begins with a quote and does not end with one")
+    while at < len(inner):
+        if inner[at] == "\\":
+            at += 1
+            if inner[at : at + 1] not in ('"', "\\"):
+                raise HttpError(400, f"{HEADER} has a backslash that stands before neither quote nor backslash")
+        elif inner[at] == '"':
+            raise HttpError(400, f"{HEADER} is not one quoted string")
+        out.append(inner[at])
+        at += 1
+    return "".join(out)
+
+
+def make_key(topic_id: TopicId, name: str, how: str, body: bytes) -> IdempotencyKey:
+    """Returns the key `name` of a request: `how` is its address and type."""
+    number = int.from_bytes(hashlib.sha256(b"key\0" + name.encode()).digest()[:8], "big")
+    content = hashlib.sha256(b"request\0" + how.encode() + b"\0")
+    content.update(body)
+    digest = content.digest()
+    return IdempotencyKey(
+        topic_id,
+        KEYED_FROM | number & (KEYED_FROM - 1),
+        int.from_bytes(digest[:2], "big") & EPOCH_MAX,
+        int.from_bytes(digest[2:6], "big") & SEQUENCE_MAX,
+    )

@@ -1,0 +1,157 @@
+"""Tests of `Idempotency-Key` on every produce route: a request that is sent again writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.http_cluster import HttpCluster
+from tests.e2e.http_cluster import run as run_cluster
+from tests.e2e.http_site import JSON, RAW, HttpBroker, HttpReply, http_broker, run
+from tiered.records.batch import encode_batch
+
+V2_BINARY = "application/vnd.kafka.binary.v2+json"
+TIME_MS = 1_700_000_000_000
+Send = Callable[[HttpBroker, str, str], Awaitable[HttpReply]]
+"""Sends a request with this key and this value."""
+
+
+async def send_v2(where: HttpBroker, key: str, value: str) -> HttpReply:
+    body = {"records": [{"value": value}, {"key": "aw==", "value": value}]}
+    return await where.ask("POST", "/topics/t", body, kind=V2_BINARY, Idempotency_Key=key)
+
+
+async def send_v2_partition(where: HttpBroker, key: str, value: str) -> HttpReply:
+    body = {"records": [{"value": value}]}
+    return await where.ask("POST", "/topics/t/partitions/1", body, kind=V2_BINARY, Idempotency_Key=key)
+
+
+async def send_v3(where: HttpBroker, key: str, value: str) -> HttpReply:
+    body = {"value": {"type": "STRING", "data": value}, "timestamp": TIME_MS}
+    return await where.ask("POST", f"{where.cluster}/topics/t/records", body, Idempotency_Key=key)
+
+
+async def send_v3_stream(where: HttpBroker, key: str, value: str) -> HttpReply:
+    text = b'{"value": {"type": "STRING", "data": "%b"}, "timestamp": %d}\n' % (value.encode(), TIME_MS)
+    return await where.ask("POST", f"{where.cluster}/topics/t/records", text * 3, Idempotency_Key=key)
+
+
+async def send_v3_batch(where: HttpBroker, key: str, value: str) -> HttpReply:
+    entries = [
+        {"id": f"{n}", "partition_id": n, "value": {"type": "STRING", "data": value}, "timestamp": TIME_MS}
+        for n in range(2)
+    ]
+    path = f"{where.cluster}/topics/t/records:batch"
+    return await where.ask("POST", path, {"entries": entries}, Idempotency_Key=key)
+
+
+async def send_raw(where: HttpBroker, key: str, value: str) -> HttpReply:
+    data = encode_batch([(TIME_MS, None, value.encode(), ())] * 2)
+    reply = await where.ask("POST", "/topics/t/partitions/0/records", data, kind=RAW, Idempotency_Key=key)
+    return reply._replace(body=reply.body.replace(b'"duplicate":true', b'"duplicate":false'))
+
+
+ROUTES: dict[str, Send] = {
+    "v2": send_v2,
+    "v2 partition": send_v2_partition,
+    "v3": send_v3,
+    "v3 stream": send_v3_stream,
+    "v3 batch": send_v3_batch,
+    "raw": send_raw,
+}
+
+
+async def high_watermarks(where: HttpBroker) -> list[int]:
+    return [(await where.get(f"/topics/t/partitions/{n}/offsets")).json["end_offset"] for n in range(2)]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_request_that_is_sent_again_gets_the_first_reply_and_writes_nothing(tmp_path: Path, route: str) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", 2)
+        await site.produce("t", "before")
+        send = ROUTES[route]
+        first = await send(site, '"one"', "YQ==")
+        assert first.status in (200, 207), first
+        ends = await high_watermarks(site)
+        for name in ('"one"', "one"):
+            again = await send(site, name, "YQ==")
+            assert (again.status, again.body) == (first.status, first.body)
+        assert await high_watermarks(site) == ends
+        other = await send(site, '"one"', "Yg==")
+        assert (other.status, other.json["error_code"]) == (422, 42209), other
+        assert await high_watermarks(site) == ends
+        fresh = await send(site, '"two"', "Yg==")
+        assert fresh.status == first.status
+        assert sum(await high_watermarks(site)) > sum(ends)
+
+    run(tmp_path, scenario)
+
+
+def test_key_survives_a_restart_and_the_loss_of_the_leader(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("t", [2, 3, 1], [3, 1, 2], min_insync_replicas="1")
+        first = await send_v3_batch(three[1], "one", "a")
+        assert not first.json["failures"], first
+        assert (await send_v3_batch(three[3], "one", "a")).json == first.json
+        await three.end(2)
+        again = await send_v3_batch(three[1], "one", "a")
+        assert again.json == first.json
+        assert await high_watermarks(three[3]) == [1, 1]
+        other = await send_v3_batch(three[3], "one", "b")
+        assert (other.status, other.json["error_code"]) == (422, 42209), other
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_key_is_in_the_log_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with http_broker(tmp_path / "data") as site:
+            await site.create("t", 2)
+            first = await send_v3_stream(site, "one", "a")
+        async with http_broker(tmp_path / "data") as site:
+            assert (await send_v3_stream(site, "one", "a")).body == first.body
+            assert (await send_v3_stream(site, "one", "b")).json["error_code"] == 42209
+
+    asyncio.run(scenario())
+
+
+def test_same_key_at_once_is_written_once(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("t", [1, 2], [2, 3])
+        replies = await asyncio.gather(*(send_v3(three[1 + n % 3], "one", "a") for n in range(12)))
+        assert {reply.status for reply in replies} <= {200, 409}
+        assert len({reply.body for reply in replies if reply.status == 200}) == 1
+        assert sum(await high_watermarks(three[1])) == 1
+        conflicts = [reply.json for reply in replies if reply.status == 409]
+        assert all(each["error_code"] == 40904 for each in conflicts)
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_refused_requests_leave_their_key_unused(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", 2, max_message_bytes="300")
+        large = await send_v3(site, "one", "a" * 500)
+        assert large.status == 413, large
+        assert (await send_v3(site, "one", "a")).status == 200
+        many = {"records": [{"value": "YWFhYWFhYWFhYWFhYWFhYWFh", "partition": 0}] * 30}
+        split = await site.ask("POST", "/topics/t", many, kind=V2_BINARY, Idempotency_Key="two")
+        assert (split.status, "one batch" in split.json["message"]) == (413, True), split
+        for key in ('"open', "x" * 256):
+            assert (await send_v3(site, key, "a")).status == 400
+        own = encode_batch([(TIME_MS, None, b"v", ())], producer_id=5, producer_epoch=0, base_sequence=0)
+        raw = await site.ask("POST", "/topics/t/partitions/0/records", own, kind=RAW, Idempotency_Key="three")
+        assert raw.status == 422, raw
+        twice = encode_batch([(TIME_MS, None, b"v", ())]) * 2
+        raw = await site.ask("POST", "/topics/t/partitions/0/records", twice, kind=RAW, Idempotency_Key="three")
+        assert raw.status == 422, raw
+        body: Any = {"records": []}
+        transaction = await site.ask("POST", "/tiered/v1/transactions", body, kind=JSON, Idempotency_Key="four")
+        assert transaction.status == 400, transaction
+
+    run(tmp_path, scenario)
