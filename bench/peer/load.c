@@ -1,9 +1,9 @@
 /* The loader of `make bench-peer`: one client for both brokers, on librdkafka.
 
    load MODE -b BROKERS -t TOPIC [-p partitions] [-s bytes] [-n records] [-f payloads] [-r records/s]
-        [-w warm seconds] [-T seconds] [-g groups] [-X name=value]...
+        [-w warm seconds] [-T seconds] [-g groups] [-k transactions] [-a abort every] [-X name=value]...
 
-   MODE: produce, consume, latency, fanout, closed. Prints a line "start" when the timed part begins and "end {JSON}" after it. */
+   MODE: produce, consume, latency, fanout, closed, transactions. Prints a line "start" when the timed part begins and "end {JSON}" after it. */
 #include "load.h"
 
 #include <errno.h>
@@ -154,7 +154,10 @@ static void delivered(rd_kafka_t *rk, const rd_kafka_message_t *message, void *o
 }
 
 rd_kafka_t *producer_of(const struct options *o) {
-    rd_kafka_conf_t *conf = conf_of(o);
+    return producer_from(conf_of(o));
+}
+
+rd_kafka_t *producer_from(rd_kafka_conf_t *conf) {
     rd_kafka_conf_set_dr_msg_cb(conf, delivered);
     return made(RD_KAFKA_PRODUCER, conf);
 }
@@ -181,7 +184,7 @@ void flush_all(rd_kafka_t *rk) {
 static struct options options_of(int argc, char **argv) {
     struct options o = {.partitions = 6, .size = 1024, .groups = 8, .rate = 1000, .warm = 1, .time = 5};
     int letter;
-    while ((letter = getopt(argc, argv, "b:t:p:s:n:f:r:w:T:g:X:")) != -1) {
+    while ((letter = getopt(argc, argv, "b:t:p:s:n:f:r:w:T:g:k:a:X:")) != -1) {
         switch (letter) {
         case 'b': o.brokers = optarg; break;
         case 't': o.topic = optarg; break;
@@ -193,6 +196,8 @@ static struct options options_of(int argc, char **argv) {
         case 'w': o.warm = atof(optarg); break;
         case 'T': o.time = atof(optarg); break;
         case 'g': o.groups = atoi(optarg); break;
+        case 'k': o.transactions = atol(optarg); break;
+        case 'a': o.abort_every = atol(optarg); break;
         case 'X':
             if (o.n_properties == PROPERTIES_MAX) fail("more than %d -X", PROPERTIES_MAX);
             o.properties[o.n_properties++] = optarg;
@@ -210,7 +215,7 @@ int main(int argc, char **argv) {
         void (*run)(const struct options *);
     } modes[] = {
         {"produce", run_produce}, {"consume", run_consume}, {"latency", run_latency},
-        {"fanout", run_fanout},   {"closed", run_closed},
+        {"fanout", run_fanout},   {"closed", run_closed},   {"transactions", run_transactions},
     };
     if (argc < 2) fail("a mode is needed");
     if (!strcmp(argv[1], "version")) {

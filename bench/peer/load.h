@@ -15,6 +15,7 @@ struct options {
     long records;      /* of one run; 0: until the time is over */
     double rate;       /* records a second */
     double warm, time; /* seconds */
+    long transactions, abort_every; /* 0: no limit, none aborted */
     char *properties[PROPERTIES_MAX]; /* name=value */
     int n_properties;
 };
@@ -50,6 +51,7 @@ const char *latencies_json(struct latencies *l);
 rd_kafka_conf_t *conf_of(const struct options *o);
 void conf_put(rd_kafka_conf_t *conf, const char *name, const char *value);
 rd_kafka_t *producer_of(const struct options *o);
+rd_kafka_t *producer_from(rd_kafka_conf_t *conf);
 rd_kafka_t *consumer_of(const struct options *o, const char *group);
 /* Sends, waiting while the queue is full. */
 void send_record(rd_kafka_t *rk, rd_kafka_topic_t *topic, int partition, int flags, void *value, size_t length);
@@ -62,5 +64,6 @@ void run_consume(const struct options *o);
 void run_latency(const struct options *o);
 void run_fanout(const struct options *o);
 void run_closed(const struct options *o);
+void run_transactions(const struct options *o);
 
 #endif

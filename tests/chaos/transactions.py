@@ -26,7 +26,10 @@ TRY_SECONDS = 10.0
 SILENCE_MS = 5000
 """Time after which a client asks for another coordinator: librdkafka would wait a minute for a silent one."""
 GROUP = "copiers"
-COPIED_AT_ONCE = 200
+COPIED_AT_ONCE = 100
+"""Most records of one transaction of a copier: with small segments, a batch has to fit into one."""
+FAILED = (Exception,)
+"""Errors that end a thread: the report has them."""
 
 
 class TransactionalProducer:
@@ -165,6 +168,9 @@ class Copier:
         self.copied: dict[int, int] = defaultdict(int)
         """By partition, the number of copied records."""
         self.restarts: list[str] = []
+        self.failures: list[str] = []
+        self.doing = "start"
+        """The call that it is in, for the report of a copier that hangs."""
         self._name = f"copier-{number}"
         self._source, self._target = topics
         self._address = address
@@ -174,6 +180,12 @@ class Copier:
         self.thread.start()
 
     def _run(self) -> None:
+        try:
+            self._copy_all()
+        except FAILED as error:
+            self.failures.append(f"{self._name} ended in {self.doing}: {error!r}")
+
+    def _copy_all(self) -> None:
         producer = TransactionalProducer(self._name, self._address, self._ending, self._log)
         self.restarts = producer.restarts
         consumer = Consumer(
@@ -186,16 +198,19 @@ class Copier:
         )  # fmt: skip
         consumer.subscribe([self._source])
         while not self._ending.is_set():
+            self.doing = "consume"
             messages = [each for each in consumer.consume(COPIED_AT_ONCE, 0.1) if not each.error()]
             if messages:
                 try:
                     self._copy(producer, consumer, messages)
                 except KafkaException as error:
+                    self.doing = f"recovery of {self.doing}"
                     producer.recover(error)
                     self._rewind(consumer)
         consumer.close()
 
     def _copy(self, producer: TransactionalProducer, consumer: Consumer, messages: list[Message]) -> None:
+        self.doing = "begin"
         producer.producer.begin_transaction()
         counts: dict[int, int] = defaultdict(int)
         ends: dict[int, int] = {}
@@ -207,7 +222,9 @@ class Copier:
             ends[partition] = offset + 1
         offsets = [TopicPartition(self._source, partition, end) for partition, end in ends.items()]
         member = consumer.consumer_group_metadata()
+        self.doing = "send offsets"
         producer.repeat(lambda seconds: producer.producer.send_offsets_to_transaction(offsets, member, seconds))
+        self.doing = "commit"
         producer.commit()
         for partition, count in counts.items():
             self.copied[partition] += count
@@ -215,6 +232,7 @@ class Copier:
     def _rewind(self, consumer: Consumer) -> None:
         """Reads on at the committed offsets of its partitions."""
         while not self._ending.is_set():
+            self.doing = "rewind"
             try:
                 for each in consumer.committed(consumer.assignment(), TRY_SECONDS):
                     consumer.seek(TopicPartition(each.topic, each.partition, max(each.offset, 0)))
@@ -230,7 +248,7 @@ class CopierChain:
     def __init__(self, address: str, topics: tuple[str, str], partitions: int, directory: Path) -> None:
         self.name = "copiers"
         self.times: dict[PartitionKey, list[float]] = {}
-        self.failures: list[str] = []
+        self._failures: list[str] = []
         self._address = address
         self._source, self._target = topics
         self._partitions = partitions
@@ -244,6 +262,10 @@ class CopierChain:
         """Returns the number of the last copied record of each partition."""
         copied = self.next_numbers()
         return {place: [(count - 1, -1)] for place, count in copied.items() if count}
+
+    @property
+    def failures(self) -> list[str]:
+        return self._failures + [each for copier in self._copiers for each in copier.failures]
 
     @property
     def epoch_bumps(self) -> list[str]:
@@ -267,12 +289,14 @@ class CopierChain:
             time.sleep(PAUSE_SECONDS)
         consumer.close()
         if any(found.get(each, -1) < end for each, end in ends.items()):
-            self.failures.append(f"copiers: committed {found} after {seconds} s, the source ends at {ends}")
+            doing = [each.doing for each in self._copiers]
+            why = f"copiers: committed {found} after {seconds} s, the source ends at {ends}; they are in {doing}"
+            self._failures.append(why)
 
     def finish(self, seconds: float) -> None:
         self._ending.set()
         for each in self._copiers:
             each.thread.join(seconds)
             if each.thread.is_alive():
-                self.failures.append(f"{each.thread.name}: a transaction has not ended after {seconds} s")
+                self._failures.append(f"{each.thread.name}: a transaction has not ended after {seconds} s")
         self._log.close()

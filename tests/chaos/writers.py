@@ -31,8 +31,10 @@ class Writer(Protocol):
     name: str
     times: dict[PartitionKey, list[float]]
     """Times of acknowledgements, in monotonic seconds; none of a client that writes in transactions."""
-    failures: list[str]
-    """Failed records, or a failure of the whole client."""
+
+    @property
+    def failures(self) -> list[str]:
+        """Returns failed records, or a failure of the whole client."""
 
     @property
     def acked(self) -> dict[PartitionKey, list[tuple[int, int]]]:
