@@ -52,6 +52,8 @@ ASK_SECONDS = 30.0
 COMPLETION_SECONDS = 0.1
 """Longest time that a request waits for the markers of the transaction before its own, instead of a retry by the client
 (Kafka's add.partitions.to.txn.retry.backoff.max.ms)."""
+COUNTED_EVERY = 32
+"""Calls after which the memory of all ids is counted again."""
 COMPLETION_WAITS_MAX = 10_000
 """Most requests that wait for a completion at the same time. Further ones get CONCURRENT_TRANSACTIONS at once."""
 
@@ -102,6 +104,7 @@ class TransactionCoordinators:
         )
         self._completion_waits: dict[str, list[asyncio.Future[None]]] = {}
         self._waiting = 0
+        self._calls_until_count = self._counted_bytes = 0
         self._add_metrics(metrics)
 
     def _topic_size(self) -> InternalTopicSize:
@@ -188,6 +191,13 @@ class TransactionCoordinators:
         """About how many bytes of memory all transactional ids of this broker take."""
         return sum(shard.state.memory_bytes for shard in self.host.shards())
 
+    def _count_memory(self) -> int:
+        """Returns the memory of all ids as it was at most `COUNTED_EVERY` calls ago: each transaction asks for it."""
+        if not self._calls_until_count:
+            self._calls_until_count, self._counted_bytes = COUNTED_EVERY, self.memory_bytes
+        self._calls_until_count -= 1
+        return self._counted_bytes
+
     def list_unserved(self) -> dict[str, str]:
         """Returns the partitions whose transactional ids cannot be served, with the reason."""
         return self.host.list_unserved()
@@ -262,7 +272,7 @@ class TransactionCoordinators:
                 expiration_check_ms=settings.transaction_remove_expired_transaction_cleanup_interval_ms,
                 bytes_max=settings.tiered_transactions_max_bytes,
             ),
-            lambda: self.memory_bytes - shard.state.memory_bytes,
+            lambda: self._count_memory() - shard.state.memory_bytes,
         )
         return shard
 

@@ -150,13 +150,15 @@ class ProduceHandler:
         ask = frames.parse_request(frame, version, at)
         weight = sum(len(topic.partitions) for topic in ask.topics) + len(frame) // PART_BYTES
         is_large = weight > LARGE_REQUEST_PARTITIONS or (weight > PIECE_PARTITIONS and not site.turns.has_time())
-        begins_transaction = ask.transactional_id is not None and bool(self._find_unverified(ask, version))
-        if is_large or begins_transaction:
+        unverified = self._find_unverified(ask, version) if ask.transactional_id is not None else []
+        if is_large or unverified:
             held = connection.retain_request(frame)
             if held is not frame:
                 ask = frames.parse_request(held, version, at)
             appending = PendingProduce(connection, version, correlation_id, ask)
-            self._spawn(connection, partial(self._append_later, appending, ask), "Produce")
+            self._spawn(
+                connection, partial(self._append_later, appending, ask.transactional_id or "", unverified), "Produce"
+            )
             return None
         appending = PendingProduce(connection, version, correlation_id, ask)
         for _ in self._append(appending):
@@ -175,22 +177,28 @@ class ProduceHandler:
 
     def _find_unverified(self, request: ParsedProduce, version: int) -> list[Unverified]:
         known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
-        return find_unverified(request, partial(self._find_replica, known))
 
-    async def _append_later(self, pending: PendingProduce, request: ParsedProduce) -> Sequence[Part] | None:
+        def find_replica(topic: ProduceTopic, index: int) -> LeaderReplica:
+            replica = known.get((topic.echo, index))
+            return (
+                replica if replica is not None and not replica.is_stopped else self._find_replica(known, topic, index)
+            )
+
+        return find_unverified(request, find_replica)
+
+    async def _append_later(
+        self, pending: PendingProduce, transactional_id: str, unverified: Sequence[Unverified]
+    ) -> Sequence[Part] | None:
         """Appends once the coordinator knows the partitions, in pieces with turns of other clients in between. The next
         request of the connection comes after the last piece."""
         connection, turns = pending.connection, self._context.turns
-        unverified = self._find_unverified(request, pending.version) if request.transactional_id is not None else []
         try:
             await turns.wait_turn()
             if unverified:
                 broker = self._context.broker
                 is_asked = pending.version >= ADDS_FROM or broker.settings.transaction_partition_verification_enable
                 ask = broker.transaction_verification.ask if is_asked else None
-                pending.guards = await verify_partitions(
-                    ask, request.transactional_id or "", unverified, pending.version
-                )
+                pending.guards = await verify_partitions(ask, transactional_id, unverified, pending.version)
             for _ in self._append(pending):
                 await turns.wait_turn()
         finally:
