@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.e2e.group_calls import QUICK, join, sync, versions
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tests.e2e.transaction_calls import CLIENTS, JAVA_3_9, JAVA_4_2, LIBRDKAFKA, TransactionalClient, Versions
+from tests.peer.kafka import tool
 from tiered.errors import Code
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.kafka.protocol.messages.offset_fetch import (
@@ -165,3 +167,32 @@ def test_open_transaction_survives_a_restart_and_ends_with_its_commit(tmp_path: 
 
     run(tmp_path, begin, **SETTINGS)
     run(tmp_path, end, **SETTINGS)
+
+
+@pytest.mark.java
+def test_kafkas_dump_tool_reads_transactional_offsets_and_markers(tmp_path: Path) -> None:
+    partitions: list[int] = []
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        producer = TransactionalClient(await site.client())
+        await producer.init()
+        for commit in (True, False):
+            assert await producer.commit_offsets("g", 7) is Code.NONE
+            assert await producer.end(commit) is Code.NONE
+        assert await producer.commit_offsets("g", 8) is Code.NONE
+        assert await producer.end(True) is Code.NONE
+        partitions.append(await site.node.group_coordinators.partition_for("g"))
+        while await offset_of(producer.client, stable=True) != (8, 0):
+            pass
+
+    run(tmp_path, scenario, **SETTINGS)
+    (file,) = tmp_path.glob(f"**/{OFFSETS_TOPIC}-{partitions[0]}/*.log")
+    text = tool("dump-log", "--offsets-decoder", "--files", str(file))
+    batches = [line for line in text.splitlines() if line.startswith("baseOffset")]
+    assert [("isTransactional: true" in each, "isControl: true" in each) for each in batches] == [
+        (True, False), (True, True)
+    ] * 3  # fmt: skip
+    assert all("isvalid: true" in each for each in batches)
+    assert text.count('"group":"g","topic":"a","partition":0') == 3 and text.count('"offset":8') == 1
+    assert re.findall(r"endTxnMarker: (\w+)", text) == ["COMMIT", "ABORT", "COMMIT"]
