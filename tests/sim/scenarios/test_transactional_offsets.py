@@ -1,0 +1,122 @@
+"""Tests of offsets in transactions whose group coordinator moves, or loses its disk: they become visible with the
+commit, and only then (I15)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.sim.scenarios.test_transactions import DONE_SECONDS, SETTINGS, begin, lose_all_disks, wait_complete
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.transactions import SimProducer, find_leader, find_transaction, running
+from tiered.coordinator.host import SNAPSHOT_SECONDS
+from tiered.errors import Code, Refused
+from tiered.groups.requests import CommitOffsets, CommitTransactionalOffsets, FetchOffsets, PartitionOffset
+from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.peers import TransactionPartitions
+from tiered.records.marker import TransactionMarker
+from tiered.shard import ProducerIdAndEpoch
+from tiered.transactions.metadata import TransactionState
+
+GROUP = "g"
+OFFSETS_SETTINGS = {**SETTINGS, "offsets_topic_num_partitions": 1}
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+COMMITTED = TransactionState.COMPLETE_COMMIT
+
+
+async def retry(three: ThreeBrokers, ask: Any) -> Any:
+    """Returns the reply of the coordinator of the group, wherever it is."""
+    start = three.now
+    while True:
+        assert three.now - start < DONE_SECONDS
+        leader = find_leader(three, OFFSETS)
+        node = (three.brokers[leader.state.node_id] if leader is not None else running(three)[0]).node
+        try:
+            return await ask(node)
+        except Refused as refused:
+            assert refused.code.retriable, refused
+        await asyncio.sleep(0.05)
+
+
+async def commit_in_transaction(three: ThreeBrokers, producer: SimProducer, offset: int) -> None:
+    """Writes an offset of the group in the transaction of a producer."""
+    request = CommitTransactionalOffsets(
+        GROUP, (PartitionOffset("t", 0, offset),), ProducerIdAndEpoch(producer.producer_id, producer.epoch)
+    )
+
+    async def ask(node: Any) -> Any:
+        async def verify(tp: TopicPartition) -> Code:
+            asked = TransactionPartitions(producer.name, producer.producer_id, producer.epoch, False, (tp,))
+            code: Code = (await node.transaction_verification.ask(asked))[tp]
+            return code
+
+        return await node.group_coordinators.commit_transactional_offsets(request, verify, adds_partition=True)
+
+    assert (await retry(three, ask)).codes == (Code.NONE,)
+
+
+async def offset_of(three: ThreeBrokers, *, stable: bool = True) -> int | Code:
+    request = FetchOffsets(GROUP, (("t", 0),), require_stable=stable)
+    reply = await retry(three, lambda node: node.group_coordinators.ask(GROUP, request))
+    return Code.UNSTABLE_OFFSET_COMMIT if reply.unstable else reply.offsets[0].offset
+
+
+async def begin_with_offset(three: ThreeBrokers) -> SimProducer:
+    """Returns a producer whose open transaction has an offset of 7, above a committed one of 3."""
+    producer = await begin(three, timeout_ms=300_000)
+    commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
+    await retry(three, lambda node: node.group_coordinators.ask(GROUP, commit))
+    await commit_in_transaction(three, producer, 7)
+    return producer
+
+
+def group_coordinator(three: ThreeBrokers) -> SimBroker:
+    leader = find_leader(three, OFFSETS)
+    assert leader is not None
+    return three.brokers[leader.state.node_id]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_offset_of_an_open_transaction_moves_with_the_coordinator_of_the_group(commit: bool) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin_with_offset(three)
+        await group_coordinator(three).kill()
+        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT and await offset_of(three, stable=False) == 3
+        assert await producer.end(commit) is Code.NONE
+        await wait_complete(three, producer, COMMITTED if commit else TransactionState.COMPLETE_ABORT)
+        assert await offset_of(three) == (7 if commit else 3)
+
+    run_scenario(scenario, **OFFSETS_SETTINGS)
+
+
+def test_decided_offset_moves_with_the_coordinator_of_the_group() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin_with_offset(three)
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
+        await group_coordinator(three).kill()
+        assert await offset_of(three) == 7
+
+    run_scenario(scenario, **OFFSETS_SETTINGS)
+
+
+def test_offset_of_an_open_transaction_survives_the_loss_of_all_disks() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin_with_offset(three)
+        producer_id, epoch = producer.producer_id, producer.epoch
+        await asyncio.sleep(SNAPSHOT_SECONDS + 5)
+        await lose_all_disks(three)
+        await three.wait_until(lambda: find_transaction(three, producer.name) is not None, DONE_SECONDS)
+        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
+        late = TransactionMarker(producer_id, epoch, False, 0, version=2)
+        with pytest.raises(Refused) as refused:
+            await group_coordinator(three).node.group_coordinators.write_marker(0, late)
+        assert refused.value.code is Code.INVALID_PRODUCER_EPOCH, "it is the marker of the transaction before"
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
+        assert await offset_of(three) == 7
+
+    run_scenario(scenario, **OFFSETS_SETTINGS)
