@@ -54,6 +54,8 @@ COMPLETION_SECONDS = 0.1
 (Kafka's add.partitions.to.txn.retry.backoff.max.ms)."""
 COUNTED_EVERY = 32
 """Calls after which the memory of all ids is counted again."""
+RECHECK_SECONDS = 0.005
+"""Pause before a request is decided again if no marker is missing."""
 COMPLETION_WAITS_MAX = 10_000
 """Most requests that wait for a completion at the same time. Further ones get CONCURRENT_TRANSACTIONS at once."""
 
@@ -84,6 +86,7 @@ class TransactionCoordinators:
         self.timed_out = 0
         self._view = ports.view
         self._producer_ids = ports.producer_ids
+        self._clock = ports.clock
         self._topic = InternalTopic(TRANSACTIONS_TOPIC, self._topic_size, ports.view, ports.channel)
         loader, store = ports.view.loader, ports.store
         self.host: CoordinatorHost[TransactionShard, Request, Reply] = CoordinatorHost(
@@ -210,6 +213,7 @@ class TransactionCoordinators:
             return False
         shard = self.host.find_shard(transactional_id)
         if shard is None or transactional_id not in shard.state.unmarked:
+            await self._clock.sleep(RECHECK_SECONDS)  # a request without a pause could ask for ever
             return shard is not None and asyncio.get_running_loop().time() < until
         completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waits = self._completion_waits.setdefault(transactional_id, [])
