@@ -30,7 +30,7 @@ from tiered.ports import World
 from tiered.replication.become_leader import PreviousLeader, prepare_leader_log
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
-from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
 from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_events import ReplicaEvents
@@ -90,6 +90,7 @@ class HostedReplicas:
         self._snapshot_stores = storage.snapshot_stores
         self._events: ReplicaEvents
         self._leader_ports: LeaderPorts
+        self._follower_ports = FollowerPorts(world.clock, storage.disk, self.save_offsets)
         self._has_controller_contact = has_controller_contact
         self._image = Image()
         """The image that is applied, or is being applied; the view has the newest one."""
@@ -449,9 +450,8 @@ class HostedReplicas:
             # The follower copies the records that it lacks, and counts for nothing before that.
             self.losses.clear_suspect_partitions({tp})
         follower = self._followers[tp] = FollowerReplica(
-            tp, follow.topic_id, hot, follow.leader, follow.leader_epoch,
-            high_watermark=self._high_watermarks.pop(tp, 0), clock=self._world.clock, disk=self._disk,
-            save_offsets=self.save_offsets,
+            tp, follow.topic_id, hot, follow.leader, follow.leader_epoch, self._follower_ports,
+            high_watermark=self._high_watermarks.pop(tp, 0),
         )  # fmt: skip
         self._check_synced_entry(hot)
         if self._fetchers is not None and follow.leader != NO_LEADER:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tiered.errors import Refused, Unavailable
@@ -37,6 +38,16 @@ if TYPE_CHECKING:
     from tiered.config.settings import TopicConfig
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FollowerPorts:
+    """The parts that all follower replicas of one broker share. `save_offsets` writes the start offsets of all logs
+    durably."""
+
+    clock: Clock
+    disk: DiskState
+    save_offsets: Callable[[], Awaitable[None]]
 
 
 class FollowerReplica:
@@ -71,11 +82,9 @@ class FollowerReplica:
         hot: DiskLog,
         leader: int,
         leader_epoch: int,
+        ports: FollowerPorts,
         *,
         high_watermark: int,
-        clock: Clock,
-        disk: DiskState,
-        save_offsets: Callable[[], Awaitable[None]],
     ) -> None:
         self.tp = tp
         self.topic_id = topic_id
@@ -95,9 +104,9 @@ class FollowerReplica:
         self._manifest_start_offset = 0
         """The log start offset that a manifest has, as far as this replica knows."""
         self._throttled_replicas = ThrottledReplicas()
-        self._clock = clock
-        self._disk = disk
-        self._save_offsets = save_offsets
+        self._clock = ports.clock
+        self._disk = ports.disk
+        self._save_offsets = ports.save_offsets
         if high_watermark:
             hot.producers.on_high_watermark(high_watermark)
 

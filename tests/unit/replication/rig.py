@@ -42,7 +42,7 @@ from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
-from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
 from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
@@ -324,8 +324,8 @@ class RunningFetchers:
         hot = await self._broker.open_log(tp)
         replica = FollowerReplica(
             tp, TOPIC_ID, hot, leader, epoch,
-            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state,
-            save_offsets=self._broker.save_offsets,
+            FollowerPorts(self._broker.clock, self._broker.state, self._broker.save_offsets),
+            high_watermark=high_watermark,
         )  # fmt: skip
         self._fetchers.follow(replica)
         return replica

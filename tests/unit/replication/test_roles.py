@@ -21,7 +21,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import encode_uuid
 from tiered.metadata.changes import NO_LEADER, PartitionChanged
 from tiered.metadata.delta import Lead
-from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
 
@@ -321,8 +321,9 @@ def test_truncation_of_a_stopped_replica_is_synced_by_the_next_one() -> None:
         await cluster.members[another_broker(leader)].partitions.save_offsets()
         copy.stop()
         after = FollowerReplica(
-            copy.tp, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
-            clock=cluster.rig.clock, disk=cluster.members[another_broker(leader)].broker.state, save_offsets=do_nothing,
+            copy.tp, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1,
+            FollowerPorts(cluster.rig.clock, cluster.members[another_broker(leader)].broker.state, do_nothing),
+            high_watermark=0,
         )  # fmt: skip
         assert not after.is_durable
         await after.make_durable()
