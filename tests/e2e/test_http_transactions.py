@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
 from tests.e2e.http_site import HttpBroker, HttpReply
+from tests.e2e.http_site import run as run_single
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.transactions.body import parse_body
 
@@ -40,6 +41,19 @@ async def group_offset(where: HttpBroker, group: str) -> int:
     """Returns the committed offset of partition 0 of topic `a`."""
     reply = await where.get(f"{where.cluster}/consumer-groups/{group}/lags/a/partitions/0")
     return reply.json["current_offset"] if reply.status == 200 else -1
+
+
+def test_broker_without_a_kafka_listener_refuses_transactions_at_once(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "a"})
+        async with asyncio.timeout(10):
+            reply = await commit(site, [record("a", 0, "x")])
+        assert (reply.status, reply.json["message"]) == (
+            400,
+            "transactions need a Kafka listener, and this broker has none",
+        )
+
+    run_single(tmp_path, scenario)
 
 
 def test_any_broker_writes_several_partitions_in_one_transaction(tmp_path: Path) -> None:

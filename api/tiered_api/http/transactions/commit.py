@@ -39,6 +39,9 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     given = await request.parse_json_object(data)
     body = await context.run_job(len(data), parse_body, given, context.clock.wall_ms())
     writes, numbers = _plan_writes(request, body)
+    own = context.broker.image.brokers.get(context.broker.settings.node_id)
+    if own is not None and not own.listeners:  # no other broker could reach this one, so it is alone
+        raise Refused(Code.INVALID_REQUEST, "transactions need a Kafka listener, and this broker has none")
     seconds = context.limits.append_ms / 1000
     async with context.service(TransactionalIds).take(seconds) as producer:
         try:
