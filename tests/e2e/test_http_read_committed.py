@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
-from tests.e2e.http_site import RAW, HttpBroker, run
+from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.e2e.test_http_consumers import HttpConsumer
 from tiered.records.batch import encode_batch
 from tiered.records.marker import TransactionMarker
@@ -192,3 +192,27 @@ async def create_consumer(three: HttpCluster, group: str, setting: dict[str, str
     made = (await three[1].ask("POST", f"/consumers/{group}", body, kind=V2)).json
     where = next(broker for broker in three.brokers.values() if made["base_uri"].startswith(broker.url))
     return HttpConsumer(where, made["base_uri"].removeprefix(where.url))
+
+
+def test_cold_records_are_read_as_hot_ones(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1")
+        producers, committed = Producers(site), []
+        for n in range(30):
+            await producers.write(ONE, "a" * 200)
+            committed += await producers.write(TWO, "c" * 200)
+            await producers.end(TWO, commit=True)
+            if n % 4 == 3:  # some transactions reach over several segments
+                await producers.end(ONE, commit=False)
+        await producers.end(ONE, commit=False)
+        replica, at = site.broker.leader_replica("t", 0), 0
+        await wait_until(lambda: replica.log.local_start_offset >= 60)
+        seen: list[int] = []
+        while at < replica.last_stable_offset:
+            reply = (await site.get(f"{PATH}?offset={at}&max_bytes=3000")).json
+            seen += offsets(reply["records"])
+            assert reply["next_offset"] > at
+            at = reply["next_offset"]
+        assert seen == committed
+
+    run(tmp_path, scenario, log_retention_check_interval_ms=20)
