@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import confluent_kafka
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -68,3 +69,26 @@ def test_unreadable_topic_is_refused_with_a_reason(
 ) -> None:
     with pytest.raises(PySparkException, match=why):
         spark.read.format("tiered").options(**{"bootstrap": topic.url, "topic": TOPIC, **options}).load().count()
+
+
+def test_committed_records_of_a_broker_are_rows_unless_asked_otherwise(
+    spark: SparkSession, topic: ServeProcess
+) -> None:
+    topic.create_topic("transactions")
+    producer = confluent_kafka.Producer({"bootstrap.servers": topic.kafka, "transactional.id": "test"})
+    producer.init_transactions(60)
+    for value, commit in (("a", True), ("b", False), ("c", True)):
+        producer.begin_transaction()
+        producer.produce("transactions", value)
+        if commit:
+            producer.commit_transaction(60)
+        else:
+            producer.flush(60)
+            producer.abort_transaction(60)
+    options = {"bootstrap": topic.url, "topic": "transactions"}
+    while topic.ask("GET", "/tiered/v1/topics/transactions/partitions/0")[1]["last_stable_offset"] < 6:
+        pass  # the last marker follows the commit
+    committed = spark.read.format("tiered").options(**options).load().orderBy("offset").collect()
+    assert [bytes(row["value"]) for row in committed] == [b"a", b"c"]
+    every = spark.read.format("tiered").options(**options, **{"kafka.isolation.level": "read_uncommitted"}).load()
+    assert [bytes(row["value"]) for row in every.orderBy("offset").collect()] == [b"a", b"b", b"c"]
