@@ -7,6 +7,7 @@ files of the next segment.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from tiered.config.settings import TopicConfig
@@ -23,6 +24,8 @@ from tiered.hot.segments import IndexChecksums, Segment, encode_line, encode_lin
 from tiered.hot.transaction_index import INDEX_BYTES_MAX, TransactionIndex
 from tiered.ports import Clock, File
 from tiered.records.model import CONTROL, WalkedBatch
+
+log = logging.getLogger(__name__)
 
 INDEX_WRITE_BYTES = 1 << 20
 """Bytes of log whose index entries may be in memory only: a start after a kill checks at most this much."""
@@ -270,9 +273,12 @@ class LogWriter:
         if not batch.attributes & CONTROL:
             self.producers.apply(batch, now_ms)
             return
-        aborted = self.producers.end_transaction(
-            batch, memoryview(data)[batch.position : batch.position + batch.size], now_ms
-        )
+        marker = memoryview(data)[batch.position : batch.position + batch.size]
+        try:
+            aborted = self.producers.end_transaction(batch, marker, now_ms)
+        except Corrupt as error:  # it ends nothing: nobody gets the records of its transaction
+            log.error("marker cannot be read directory=%s error=%s", self.files.directory, error)
+            return
         if aborted is not None:
             self.txn_index.add(self.active, aborted)
 

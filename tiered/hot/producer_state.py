@@ -17,6 +17,7 @@ most, so that keys do not displace producers.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _VERSION = 1
+_MARKER_OFFSET = itemgetter(1)
 _LAST_OFFSET = itemgetter(3)
 """Sort key of snapshot entries."""
 
@@ -114,7 +116,16 @@ class ProducerStates:
     The producers count against `limits`. `join_limits` shares limits with other partitions.
     """
 
-    __slots__ = ("_guards", "_keyed", "_limits", "_ongoing_txns", "_producers", "_unreplicated_txns", "end_offset")
+    __slots__ = (
+        "_guards",
+        "_keyed",
+        "_limits",
+        "_ongoing_txns",
+        "_producers",
+        "_unreplicated_txns",
+        "end_offset",
+        "first_unstable_offset",
+    )
 
     def __init__(self, end_offset: int = 0, limits: ProducerLimits | None = None) -> None:
         self.end_offset = end_offset
@@ -124,7 +135,10 @@ class ProducerStates:
         self._ongoing_txns: dict[int, int] = {}
         """First offset of each open transaction -> producer id, in the order of offsets."""
         self._unreplicated_txns: list[tuple[int, int]] = []
-        """(first offset, marker offset) of ended transactions whose marker may lie above the high watermark."""
+        """(first offset, marker offset) of ended transactions whose marker may lie above the high watermark, in
+        the order of markers."""
+        self.first_unstable_offset: int | None = None
+        """First offset whose outcome a read_committed reader cannot know yet. None if there is none."""
         self._guards = VerificationGuards()
         self._keyed = 0
         """Number of keyed ids."""
@@ -365,6 +379,7 @@ class ProducerStates:
         for producer in self._producers.values():
             producer.txn_first_offset = -1
         self._ongoing_txns.clear()
+        self._find_first_unstable()
 
     def _check_transaction(
         self,
@@ -456,6 +471,8 @@ class ProducerStates:
         if batch.attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
             producer.txn_first_offset, producer.txn_began_ms = batch.base_offset, now_ms
             self._ongoing_txns[batch.base_offset] = batch.producer_id
+            if self.first_unstable_offset is None:
+                self.first_unstable_offset = batch.base_offset
             self._guards.invalidate(batch.producer_id, batch.producer_epoch)
 
     def end_transaction(self, marker: WalkedBatch, batch: Buffer, now_ms: int = UNSEEN) -> AbortedTxn | None:
@@ -489,17 +506,16 @@ class ProducerStates:
 
     def on_high_watermark(self, high_watermark: int) -> None:
         """Drops ended transactions whose marker is below the high watermark: every reader can know their outcome."""
-        if self._unreplicated_txns:
-            self._unreplicated_txns = [ended for ended in self._unreplicated_txns if ended[1] >= high_watermark]
+        ended = self._unreplicated_txns
+        if ended and ended[0][1] < high_watermark:
+            del ended[: bisect_left(ended, high_watermark, key=_MARKER_OFFSET)]
+            self._find_first_unstable()
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Returns the first offset whose outcome a read_committed reader cannot know yet, or None."""
-        if not self._unreplicated_txns and not self._ongoing_txns:
-            return None
-        candidates = [first for first, _ in self._unreplicated_txns]
-        candidates += [next(iter(self._ongoing_txns))] if self._ongoing_txns else []
-        return min(candidates, default=None)
+    def _find_first_unstable(self) -> None:
+        first_ended = min(self._unreplicated_txns, default=None)
+        first_open = next(iter(self._ongoing_txns), None)
+        found = [] if first_ended is None else [first_ended[0]]
+        self.first_unstable_offset = min(found if first_open is None else [*found, first_open], default=None)
 
     def remove_expired(self, now_ms: int, idle_ms: int) -> None:
         """Forgets producers that wrote nothing for `idle_ms` and have no open transaction.
@@ -546,6 +562,7 @@ class ProducerStates:
         open_ones = [p for p in states._producers.values() if p.txn_first_offset >= 0]
         for producer in sorted(open_ones, key=lambda p: p.txn_first_offset):
             states._ongoing_txns[producer.txn_first_offset] = producer.producer_id
+        states._find_first_unstable()
         states._limits.producer_count = len(states._producers)
         states.join_limits(limits or ProducerLimits())
         return states
@@ -585,6 +602,9 @@ class ProducerStates:
             check_invariant(len(producer.batches) <= BATCHES_RETAINED, "window too large", producer)
             offsets = [offset for written in producer.batches for offset in (written.base_offset, written.last_offset)]
             check_invariant(offsets == sorted(offsets), "window out of order", producer)
+        known = self.first_unstable_offset
+        self._find_first_unstable()
+        check_invariant(known == self.first_unstable_offset, "first unstable offset is another", known)
         check_invariant(
             list(self._ongoing_txns) == sorted(self._ongoing_txns), "open transactions out of order", self._ongoing_txns
         )

@@ -99,6 +99,24 @@ def test_truncation_removes_an_aborted_transaction() -> None:
     asyncio.run(run())
 
 
+def test_marker_that_cannot_be_read_ends_nothing() -> None:
+    async def run() -> None:
+        on = disk()
+        log = await open_log(on)
+        log.append_as_follower(data(0, 0, 1), now_ms=NOW)
+        record = (NOW, b"\0\0\0\x09", b"\0\0\0\0\0\1", ())
+        other = encode_batch(
+            [record], base_offset=1, leader_epoch=0, producer_id=1, producer_epoch=0, transactional=True, control=True
+        )
+        log.append_as_follower(other, now_ms=NOW)
+        log.append_as_follower(data(2, 1, 1), now_ms=NOW)
+        for each in (log, await open_log(on.clone())):
+            each.producers.on_high_watermark(3)
+            assert (each.end_offset, each.first_unstable_offset) == (3, 0)
+
+    asyncio.run(run())
+
+
 def test_log_without_transactions_is_stable_to_its_end() -> None:
     async def run() -> None:
         log = await open_log(disk())
