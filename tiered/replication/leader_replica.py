@@ -21,7 +21,7 @@ from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Buffer, Clock
 from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker, encode_marker
-from tiered.records.model import ATTRIBUTES_END, HEADER_BYTES, TRANSACTIONAL
+from tiered.records.model import ATTRIBUTES_END, HEADER_BYTES, PRODUCER, PRODUCER_AT, TRANSACTIONAL
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
@@ -346,11 +346,14 @@ class LeaderReplica:
         has one for each partition. Records that are no batch need no verification: `append_now` refuses them."""
         if len(records) < HEADER_BYTES or not records[ATTRIBUTES_END - 1] & TRANSACTIONAL:
             return None
+        producers = self.log.producers
+        if producers.has_ongoing_txn(*PRODUCER.unpack_from(records, PRODUCER_AT)):
+            return None
         try:
             head = decode_header(records)
         except Corrupt:
             return None
-        return self.log.producers.find_unverified(head)
+        return producers.find_unverified(head)
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int = 0, *, moves_epoch: bool = False
