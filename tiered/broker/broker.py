@@ -155,7 +155,7 @@ class Broker:
         self.transaction_coordinators = TransactionCoordinators(
             TransactionPorts(
                 self.view, channel, self.hosted_replicas, self.store, transaction_snapshots, world.clock, peers,
-                self.producer_ids, self.marker_writer.write_marker,
+                self.producer_ids, self.marker_writer,
                 has_controller_contact=lambda: self.cluster.has_controller_contact,
             ),
             metrics,

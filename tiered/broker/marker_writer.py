@@ -28,6 +28,16 @@ class MarkerWriter:
         self._find_leader = find_leader
         self._offsets = offsets
 
+    def write_marker_now(self, tp: TopicPartition, marker: TransactionMarker) -> bool:
+        """Writes a marker if that needs no wait. True if it is committed then; `write_marker` does the rest otherwise.
+
+        Raises `Refused`.
+        """
+        if tp.topic == OFFSETS_TOPIC:
+            return False
+        replica = self._find_leader(*tp)
+        return replica.is_committed(replica.append_marker_now(marker))
+
     async def write_marker(self, tp: TopicPartition, marker: TransactionMarker) -> None:
         """Writes a marker if it is not there yet, and returns once it is committed. Raises `Refused`."""
         if tp.topic == OFFSETS_TOPIC:

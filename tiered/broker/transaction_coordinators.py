@@ -16,7 +16,7 @@ from typing import Any
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.internal_topic import InternalTopic, InternalTopicSize
 from tiered.broker.producer_ids import ProducerIds
-from tiered.broker.transaction_markers import MarkerPorts, TransactionMarkers, WriteMarker
+from tiered.broker.transaction_markers import MarkerPorts, OwnPartitions, TransactionMarkers
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts
@@ -72,7 +72,7 @@ class TransactionPorts:
     clock: Clock
     peers: Peers | None
     producer_ids: ProducerIds
-    write_marker: WriteMarker
+    own_partitions: OwnPartitions
     has_controller_contact: Callable[[], bool]
 
 
@@ -103,7 +103,7 @@ class TransactionCoordinators:
             ),
         )  # fmt: skip
         self.markers = TransactionMarkers(
-            MarkerPorts(ports.view, ports.clock, ports.peers, ports.write_marker), self._on_markers_written, metrics
+            MarkerPorts(ports.view, ports.clock, ports.peers, ports.own_partitions), self._on_markers_written, metrics
         )
         self._completion_waits: dict[str, list[asyncio.Future[None]]] = {}
         self._waiting = 0

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tiered.controller.member_view import MemberView
 from tiered.errors import Code, Refused, Unavailable
@@ -39,8 +39,18 @@ REQUEST_SECONDS = 15.0
 RETRY_SECONDS = (0.05, 1.0)
 """Shortest and longest pause before partitions that refused a marker get it again. A new image ends the pause."""
 
-WriteMarker = Callable[[TopicPartition, TransactionMarker], Awaitable[None]]
-"""Writes a marker to a partition of this broker, and returns once it is committed. Raises `Refused`."""
+WRITTEN_AT_ONCE = 16
+"""Most partitions of this broker that get the marker of a transaction in the turn of its decision."""
+
+
+class OwnPartitions(Protocol):
+    """The partitions of this broker: `MarkerWriter` in a broker."""
+
+    def write_marker_now(self, tp: TopicPartition, marker: TransactionMarker) -> bool:
+        """Writes a marker if that needs no wait. True if it is committed then. Raises `Refused`."""
+
+    async def write_marker(self, tp: TopicPartition, marker: TransactionMarker) -> None:
+        """Writes a marker if it is not there yet, and returns once it is committed. Raises `Refused`."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,7 +77,7 @@ class MarkerPorts:
     view: MemberView
     clock: Clock
     peers: Peers | None
-    write_marker: WriteMarker
+    own_partitions: OwnPartitions
 
 
 class TransactionMarkers:
@@ -81,7 +91,7 @@ class TransactionMarkers:
     ) -> None:
         self._view = ports.view
         self._peers = ports.peers
-        self._write_marker = ports.write_marker
+        self._own_partitions = ports.own_partitions
         self._on_written = on_written
         self._pending: dict[str, PendingMarkers] = {}
         self._ready: defaultdict[int, dict[_Target, None]] = defaultdict(dict)
@@ -114,7 +124,21 @@ class TransactionMarkers:
         self._drop(due.transactional_id)
         pending = PendingMarkers((partition, coordinator_epoch), due.transactional_id, marker, set(due.partitions))
         self._pending[due.transactional_id] = pending
-        self._route([_Target(pending, tp) for tp in sorted(due.partitions)])
+        targets = [_Target(pending, tp) for tp in sorted(due.partitions)]
+        if len(targets) <= WRITTEN_AT_ONCE:
+            written = [target for target in targets if self._is_written_now(target)]
+            self._finish(written, "written")
+            targets = [target for target in targets if target not in written]
+        self._route(targets)
+
+    def _is_written_now(self, target: _Target) -> bool:
+        """Writes a marker if this broker leads the partition alone. True if the marker is committed."""
+        if self._leader_of(target) != self._view.node_id:
+            return False
+        try:
+            return self._own_partitions.write_marker_now(target.tp, target.pending.marker)
+        except (Refused, Unavailable):  # the request that follows gets the same, and acts on it
+            return False
 
     def cancel(self, partition: int) -> None:
         """Drops all markers of a coordinator that has ended."""
@@ -222,7 +246,7 @@ class TransactionMarkers:
     async def _write_here(self, targets: Sequence[_Target]) -> Mapping[_Target, Code]:
         async def write(target: _Target) -> Code:
             try:
-                await self._write_marker(target.tp, target.pending.marker)
+                await self._own_partitions.write_marker(target.tp, target.pending.marker)
             except Refused as refused:
                 return refused.code
             except Unavailable:

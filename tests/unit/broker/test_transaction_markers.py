@@ -39,8 +39,14 @@ class SilentPeers:
         return [dict.fromkeys(each.partitions, Code.NONE) for each in markers]
 
 
-async def write_nothing(tp: TopicPartition, marker: TransactionMarker) -> None:
-    raise AssertionError("this broker leads nothing")
+class NoPartitions:
+    """The partitions of a broker that leads nothing."""
+
+    def write_marker_now(self, tp: TopicPartition, marker: TransactionMarker) -> bool:
+        raise AssertionError("this broker leads nothing")
+
+    async def write_marker(self, tp: TopicPartition, marker: TransactionMarker) -> None:
+        raise AssertionError("this broker leads nothing")
 
 
 def test_markers_go_to_a_new_leader_though_the_old_one_is_silent() -> None:
@@ -51,7 +57,7 @@ def test_markers_go_to_a_new_leader_though_the_old_one_is_silent() -> None:
     image = Image().apply([*changes, created, *led], 0)
     view, peers = make_view(image), SilentPeers("b2:1")
     reports: list[MarkersWritten] = []
-    ports = MarkerPorts(view, SimClock(loop), cast(Peers, peers), write_nothing)
+    ports = MarkerPorts(view, SimClock(loop), cast(Peers, peers), NoPartitions())
     markers = TransactionMarkers(ports, lambda partition, epoch, written: reports.append(written), Metrics())
 
     async def scenario() -> None:
