@@ -25,11 +25,18 @@ TRY_SECONDS = 10.0
 """Deadline of one call; a call that may be repeated is repeated until the client has ended."""
 SILENCE_MS = 5000
 """Time after which a client asks for another coordinator: librdkafka would wait a minute for a silent one."""
+OFFSETS_SECONDS = 4.0
+"""Deadline of the offsets of a transaction. librdkafka 2.16 may miss it by hours, if the coordinator that it knows has
+left the metadata for a moment (its issues 5456 and 5511)."""
 GROUP = "copiers"
 COPIED_AT_ONCE = 100
 """Most records of one transaction of a copier: with small segments, a batch has to fit into one."""
 FAILED = (Exception,)
 """Errors that end a thread: the report has them."""
+
+
+class CallHangsError(Exception):
+    """A call of a client has not returned long after its deadline."""
 
 
 class TransactionalProducer:
@@ -68,6 +75,28 @@ class TransactionalProducer:
             else:
                 return
 
+    def send_offsets(self, offsets: list[TopicPartition], member: object) -> None:
+        """Adds offsets to the transaction. Raises CallHangsError if the client does not return."""
+        self._doing = "send offsets"
+        outcome: list[KafkaException | None] = []
+
+        def call() -> None:
+            try:
+                self.repeat(lambda seconds: send(offsets, member, OFFSETS_SECONDS))
+            except KafkaException as error:
+                outcome.append(error)
+            else:
+                outcome.append(None)
+
+        send = self.producer.send_offsets_to_transaction
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(2 * OFFSETS_SECONDS)
+        if not outcome:
+            raise CallHangsError
+        if outcome[0] is not None:
+            raise outcome[0]
+
     def commit(self) -> None:
         self._doing = "commit"
         self.repeat(self.producer.commit_transaction)
@@ -76,16 +105,16 @@ class TransactionalProducer:
         self._doing = "abort"
         self.repeat(self.producer.abort_transaction)
 
-    def recover(self, error: KafkaException) -> bool:
+    def recover(self, error: KafkaException | CallHangsError) -> bool:
         """Returns True if the transaction is aborted now; False if its outcome is not known."""
-        if not error.args[0].fatal():
+        if isinstance(error, KafkaException) and not error.args[0].fatal():
             try:
                 self.abort()
             except KafkaException as second:
                 error = second
             else:
                 return True
-        self.restarts.append(f"{self._doing}: {error}")
+        self.restarts.append(f"{self._doing}: {error!r}")
         while not self._ending.is_set():
             with suppress(KafkaException):
                 self.producer = self._start()
@@ -203,7 +232,7 @@ class Copier:
             if messages:
                 try:
                     self._copy(producer, consumer, messages)
-                except KafkaException as error:
+                except (KafkaException, CallHangsError) as error:
                     self.doing = f"recovery of {self.doing}"
                     producer.recover(error)
                     self._rewind(consumer)
@@ -223,7 +252,7 @@ class Copier:
         offsets = [TopicPartition(self._source, partition, end) for partition, end in ends.items()]
         member = consumer.consumer_group_metadata()
         self.doing = "send offsets"
-        producer.repeat(lambda seconds: producer.producer.send_offsets_to_transaction(offsets, member, seconds))
+        producer.send_offsets(offsets, member)
         self.doing = "commit"
         producer.commit()
         for partition, count in counts.items():
