@@ -16,27 +16,39 @@ from types import ModuleType
 from typing import Any
 
 from tests.sim.cluster.options import ClusterOptions, TopicShape
-from tests.sim.mutants import bugs
+from tests.sim.mutants import bugs, transaction_bugs
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.log_store import LogStore
 from tiered.broker.tiering import Tiering
+from tiered.broker.transaction_markers import TransactionMarkers
 from tiered.cold import collector
 from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.controller import partition_transitions
 from tiered.controller.runtime import Runtime
 from tiered.controller.standby import StandbyController
+from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.groups import join
 from tiered.groups import offsets as commits
+from tiered.groups.log_state import LogState
+from tiered.groups.pending_offsets import PendingOffsets
+from tiered.groups.shard import GroupShard
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import OpenFiles
+from tiered.hot.verification import VerificationGuards
 from tiered.metadata import log_writer
 from tiered.metadata.log_writer import MetadataLog
 from tiered.replication import become_leader, leader_replica, offset_lookup
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState
+from tiered.transactions import partitions, producer_init
+from tiered.transactions import shard as transaction_shard
+from tiered.transactions.decision import ShardState
+from tiered.transactions.shard import TransactionShard
 from tiered_api.kafka.client.connection import BrokerConnection
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*: (?:liveness: not within [\d.]+ s: )?(.*)$", re.MULTILINE)
@@ -188,6 +200,22 @@ def _recreate_topics(drawn: ClusterOptions) -> ClusterOptions:
     )  # fmt: skip
 
 
+def _with_transactions(drawn: ClusterOptions) -> ClusterOptions:
+    """Adds transactional producers and copiers, whose coordinators and leaders move. No committed record is lost."""
+    topic = TopicShape("t0", 1, 3, 2, "none")
+    return drawn.with_changes(
+        topics=(topic,), transactional_producers=3, copies=True, source_partitions=2, senders=1, members=0,
+        troubles=("kill", "freeze", "isolated", "flapping"), troublemakers=2, pause_seconds=1.0, session_ms=1500,
+        send_rate=4.0, worst_fault=0.0, bucket_rate=0.0, chaos_seconds=25.0, rebuild=False, admin=False, moves=False,
+        rot=False, changes=(), joins=False, leaves=False, deletes=False, min_isr=1, small_chunk_share=0.0,
+    )  # fmt: skip
+
+
+def _with_cold_transactions(drawn: ClusterOptions) -> ClusterOptions:
+    """Does the same, and keeps nothing on disks that is in the bucket."""
+    return _with_transactions(drawn).with_changes(local_retention_bytes=1, segment_bytes=1024)
+
+
 MUTANTS = {
     mutant.name: mutant
     for mutant in (
@@ -316,6 +344,105 @@ MUTANTS = {
             "nobody_joins", "after a while no group takes a member", ("every partition of the group has an owner",),
             ((join, "_validate_join", bugs.refuse_late_members),), _with_group,
         ),
+        SimMutant(
+            "marker_before_decision", "markers are sent before the decision is committed", ("I14", "I15"),
+            ((CoordinatorRuntime, "_enqueue", transaction_bugs.report_events_at_once),), _with_transactions,
+        ),
+        SimMutant(
+            "markers_forgotten", "a coordinator that moved asks for no markers",
+            ("every transaction is decided", "no offset of a transaction is pending", "every copier reaches the end"),
+            ((TransactionShard, "on_loaded", transaction_bugs.forget_markers_at_load),), _with_transactions,
+        ),
+        SimMutant(
+            "timeouts_forgotten", "a coordinator that moved aborts nothing at its timeout",
+            ("every transaction is decided", "no offset of a transaction is pending", "every copier reaches the end"),
+            ((transaction_shard, "schedule_timeout", transaction_bugs.forget_timeouts_at_load),), _with_transactions,
+        ),
+        SimMutant(
+            "fence_forgotten", "a fence is not in the log", ("I16",),
+            ((producer_init, "handle_init_producer_id", transaction_bugs.fence_in_memory_only),), _with_transactions,
+        ),
+        SimMutant(
+            "fence_skipped", "an earlier epoch is taken for the present one", ("I16",),
+            (
+                (partitions, "check_producer", transaction_bugs.skip_fence),
+                (VerificationGuards, "is_valid", transaction_bugs.accept_without_guard),
+            ),
+            _with_transactions,
+        ),
+        SimMutant(
+            "commit_aborted_at_move", "a coordinator that moved aborts what is committed", ("I14", "I15"),
+            ((ShardState, "apply", transaction_bugs.abort_what_is_decided),), _with_transactions,
+        ),
+        SimMutant(
+            "refused_marker_counts", "a partition without its marker counts as done",
+            ("every transaction is decided", "no offset of a transaction is pending", "every copier reaches the end",
+             "I14"),
+            ((TransactionMarkers, "_take_codes", transaction_bugs.count_refused_markers),), _with_transactions,
+        ),
+        SimMutant(
+            "past_open_transactions", "the last stable offset passes open transactions", ("I14",),
+            ((LeaderReads, "offset_snapshot", transaction_bugs.ignore_open_transactions),),
+            _with_transactions,
+        ),
+        SimMutant(
+            "followed_transactions_forgotten", "a follower does not learn of open transactions", ("I14",),
+            ((DiskLog, "append_as_follower", transaction_bugs.forget_transactions_on_follow),), _with_transactions,
+        ),
+        SimMutant(
+            "unverified", "a transaction begins without its coordinator",
+            ("I14", "I16", "every transaction is decided", "every copier reaches the end"),
+            (
+                (ProducerStates, "find_unverified", transaction_bugs.verify_nothing),
+                (VerificationGuards, "is_valid", transaction_bugs.accept_without_guard),
+            ),
+            _with_transactions,
+        ),
+        SimMutant(
+            "aborted_not_listed", "a reply names no aborted transactions", ("I14",),
+            ((DiskLog, "read_committed", transaction_bugs.list_no_aborted),), _with_transactions,
+        ),
+        SimMutant(
+            "aborted_unsorted", "the list of aborted transactions is not sorted", ("I14",),
+            ((DiskLog, "read_committed", transaction_bugs.list_aborted_backwards),), _with_transactions,
+        ),
+        SimMutant(
+            "offsets_before_commit", "offsets are visible before the commit", ("I15", "I18"),
+            ((LogState, "apply", transaction_bugs.commit_offsets_at_once),), _with_transactions,
+        ),
+        SimMutant(
+            "aborted_offsets_commit", "an abort commits the offsets", ("I15",),
+            ((LogState, "end_transaction", transaction_bugs.commit_aborted_offsets),), _with_transactions,
+        ),
+        SimMutant(
+            "committed_offsets_drop", "a commit drops the offsets", ("I15",),
+            ((LogState, "end_transaction", transaction_bugs.drop_committed_offsets),), _with_transactions,
+        ),
+        SimMutant(
+            "markers_of_offsets_not_loaded", "a loaded shard of groups has not seen the markers",
+            ("I15", "every copier reaches the end", "no offset of a transaction is pending"),
+            ((GroupShard, "end_transaction", transaction_bugs.forget_markers_of_offsets),), _with_transactions,
+        ),
+        SimMutant(
+            "unstable_offsets", "a stable offset is one that a transaction may still change", ("I15",),
+            ((PendingOffsets, "has_partition", transaction_bugs.hide_pending_offsets),), _with_transactions,
+        ),
+        SimMutant(
+            "old_marker", "a marker of an earlier epoch ends a later transaction", ("I14", "I15"),
+            ((ProducerStates, "is_marker_due", transaction_bugs.accept_any_marker),), _with_transactions,
+        ),
+        SimMutant(
+            "guard_outlives_marker", "a guard is valid after the marker", ("I14", "every transaction is decided"),
+            ((VerificationGuards, "invalidate", transaction_bugs.keep_guards),), _with_transactions,
+        ),
+        SimMutant(
+            "pending_not_in_image", "an image of groups lacks open transactions", ("I15",),
+            ((PendingOffsets, "snapshot", transaction_bugs.leave_pending_offsets_out),), _with_transactions,
+        ),
+        SimMutant(
+            "aborted_cut_at_seam", "a read from the bucket names no aborted transactions", ("I14",),
+            ((ColdReader, "_find_aborted", transaction_bugs.list_no_aborted_of_cold),), _with_cold_transactions,
+        ),
     )
 }  # fmt: skip
 
@@ -351,5 +478,17 @@ FIRST_SEEDS = {
     "served_by_name": 2,
     "streams_left": 0,
     "wrong_cold_epoch": 4,
+    "fence_skipped": 1,
+    "refused_marker_counts": 2,
+    "past_open_transactions": 1,
+    "followed_transactions_forgotten": 1,
+    "unverified": 1,
+    "aborted_not_listed": 1,
+    "aborted_unsorted": 0,
+    "aborted_cut_at_seam": 1,
+    "offsets_before_commit": 1,
+    "aborted_offsets_commit": 1,
+    "committed_offsets_drop": 3,
+    "markers_of_offsets_not_loaded": 1,
 }
-"""By mutant: the first seed that shows it. Some mutants have a scenario as well (`scenarios.py`)."""
+"""By mutant: the first seed that shows it. Some mutants have a scenario as well, or only that (`scenarios.py`)."""

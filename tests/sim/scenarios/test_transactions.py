@@ -230,6 +230,30 @@ def test_coordinator_that_is_cut_off_decides_nothing() -> None:
     run_scenario(scenario, **SETTINGS)
 
 
+def test_fence_holds_at_the_next_coordinator() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3), (2, 3, 1), (3, 1, 2))
+        old, new = SimProducer(three), SimProducer(three)
+        await old.init()
+        await new.init()
+        keeper = find_coordinator(three, old.name)
+        assert keeper is not None
+        await keeper.kill()
+        code = Code.NOT_COORDINATOR
+        while code.retriable:
+            code = Code.NONE
+            try:
+                await old.try_write(0, b"old")
+            except Refused as refused:
+                code = refused.code
+                await asyncio.sleep(0.05)
+        assert code is Code.PRODUCER_FENCED
+        await new.write(1, b"new")
+        assert await new.end(True) is Code.NONE
+
+    run_scenario(scenario, **SETTINGS)
+
+
 async def lose_all_disks(three: ThreeBrokers) -> None:
     """Takes every disk, and starts the brokers again on empty ones."""
     for each in three.brokers.values():
