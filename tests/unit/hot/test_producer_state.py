@@ -170,6 +170,19 @@ def test_open_transaction_holds_the_stable_offset_until_its_marker_commits() -> 
     assert states.first_unstable_offset is None
 
 
+def test_marker_above_the_high_watermark_keeps_its_transaction_unstable() -> None:
+    states = apply_batches(
+        walked_batch(0, offset=4, attributes=TRANSACTIONAL),
+        walked_batch(0, offset=5, producer=8, attributes=TRANSACTIONAL),
+    )
+    states.end_transaction(*marker(6, commit=True), NOW)
+    states.end_transaction(*marker(7, commit=True, producer=8), NOW)
+    states.on_high_watermark(7)
+    assert states.first_unstable_offset == 5
+    states.on_high_watermark(8)
+    assert states.first_unstable_offset is None
+
+
 def test_aborted_transaction_has_kafkas_index_entry() -> None:
     states = apply_batches(
         walked_batch(0, offset=4, attributes=TRANSACTIONAL),
