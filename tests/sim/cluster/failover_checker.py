@@ -9,7 +9,7 @@ enough replicas are in sync. The bounds are checked in the run's own, coarse ste
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.sim.cluster.observer import Finding
@@ -25,6 +25,8 @@ TRIAL_CHANCE = 0.25
 """Share of the runs in which one broker goes missing once more after all has healed, long enough to check the
 bounds."""
 FAULT_KINDS = ("kill", "power", "freeze", "cut")
+CutLinks = tuple[tuple[str, str], ...]
+"""Links between brokers that are cut, each from one to another."""
 COMMIT_SECONDS = 7.0
 """Seconds that a record may wait for in-sync replicas: a follower that does not fetch it for `replica.lag.time.max.ms`
 (5 s) leaves the ISR."""
@@ -72,8 +74,12 @@ class FailoverChecker:
             self._before, self._since_ns, self._is_counted = state, run.loop.now_ns, False
             self._uncommitted.clear()
             return
-        missing = [host for host in run.operators.present_hosts() if self._broker_state(host) == MISSING]
-        if state is None or len(missing) != 1:
+        if state is None:
+            return
+        hosts = run.operators.present_hosts()
+        cuts = self._cut_links(hosts)
+        missing = [host for host in hosts if self._broker_state(host, cuts, len(hosts) - 1) == MISSING]
+        if len(missing) != 1:
             return
         seconds = (run.loop.now_ns - self._since_ns) / 1e9
         for finding in self._check_deadlines(missing[0], seconds):
@@ -94,29 +100,27 @@ class FailoverChecker:
                 return None
         if not self.healed and "disk_slow" in run.options.troubles:
             return None
-        each = [self._broker_state(host) for host in hosts]
-        return None if PARTLY_CUT in each else (tuple(each), tuple(host.lives for host in hosts), self._cut_links())
+        cuts = self._cut_links(hosts)
+        each = [self._broker_state(host, cuts, len(hosts) - 1) for host in hosts]
+        return None if PARTLY_CUT in each else (tuple(each), tuple(host.lives for host in hosts), cuts)
 
-    def _cut_links(self) -> tuple[tuple[str, str], ...]:
-        names = sorted(host.name for host in self._run.operators.present_hosts())
-        return tuple((a, b) for a in names for b in names if self._run.world.network.is_cut(a, b))
+    def _cut_links(self, hosts: Sequence[SimHost]) -> CutLinks:
+        network = self._run.world.network
+        if not network.has_cuts:
+            return ()
+        names = sorted(host.name for host in hosts)
+        return tuple((a, b) for a in names for b in names if network.is_cut(a, b))
 
-    def _broker_state(self, host: SimHost) -> str:
-        cuts, others = self._cut_links(), len(self._run.operators.present_hosts()) - 1
-        mine = sum(host.name in pair for pair in cuts)
-        if host.frozen or not host.process or mine == 2 * others:
+    def _broker_state(self, host: SimHost, cuts: CutLinks, others: int) -> str:
+        if host.frozen or not host.process or _is_isolated(host.name, cuts, others):
             return MISSING
-        # A broker that is cut off from missing brokers only works; one that lacks another broker does not.
+        # Who is cut off from somebody who is missing anyway works; who lacks one of the others does not.
         lacks = [
             pair
             for pair in cuts
-            if host.name in pair and not self._is_isolated(next(n for n in pair if n != host.name))
+            if host.name in pair and not _is_isolated(next(n for n in pair if n != host.name), cuts, others)
         ]
         return PARTLY_CUT if lacks or not host.up or host.server is None else WORKING
-
-    def _is_isolated(self, name: str) -> bool:
-        cuts, others = self._cut_links(), len(self._run.operators.present_hosts()) - 1
-        return sum(name in pair for pair in cuts) == 2 * others
 
     def _check_deadlines(self, missing: SimHost, seconds: float) -> Iterator[Finding]:
         image, bounds = self._run.model.image, self._bounds
@@ -196,6 +200,11 @@ class FailoverChecker:
             yield Finding("I19", f"{tp}: {committed} to {upto} waited {seconds:.1f} s for replicas that are in sync")
         elif committed < upto:
             self.latest_seconds["taken"] = max(seconds, self.latest_seconds.get("taken", 0.0))
+
+
+def _is_isolated(name: str, cuts: CutLinks, others: int) -> bool:
+    """True if both directions to each of the `others` are cut."""
+    return sum(name in pair for pair in cuts) == 2 * others
 
 
 async def run_trial(run: ClusterRun) -> None:

@@ -110,6 +110,10 @@ class SimNetwork:
         for stream in [stream for stream in self._streams if (stream.host, stream.far.host) == (one, other)]:
             stream.reset_both()
 
+    @property
+    def has_cuts(self) -> bool:
+        return bool(self._cuts)
+
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
 
