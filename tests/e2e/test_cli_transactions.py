@@ -107,3 +107,27 @@ def test_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
         assert ([row["value"] for row in got["records"]], got["next_offset"]) == (["a"], 3)
 
     run(tmp_path, scenario)
+
+
+def test_produced_input_is_one_transaction(cluster: CliCluster) -> None:
+    topic, name = cluster.create_topic(2), cluster.new_name("id")
+    data = "".join(f"{n % 2} v{n}\n" for n in range(10))
+    options = ("-f", r"%p %v\n", "-o", "%p %v\\n", "--transactional-id", name)
+    assert sorted(cluster.produce(topic, data, *options)) == sorted(data.splitlines())
+    assert sorted(cluster.consume(topic, "-n", "10", "-o", "start")) == [f"v{n}" for n in range(10)]
+    [shown] = cluster.rows("transaction", "describe", name)
+    assert shown["state"] in ("PrepareCommit", "CompleteCommit")
+    cluster.produce(topic, data, *options)  # the same id again
+    assert len(cluster.consume(topic, "-n", "20", "-o", "start")) == 20
+
+
+def test_failed_input_leaves_nothing_for_committed_readers(cluster: CliCluster) -> None:
+    topic, name = cluster.create_topic(max_message_bytes="2000"), cluster.new_name("id")
+    data = "small\n" + "x" * 5000 + "\n"
+    said = cluster.run(
+        "topic", "produce", topic, "-o", "", "-z", "none", "--transactional-id", name, stdin=data.encode(), code=1
+    )
+    assert "the transaction is not committed" in said
+    cluster.produce(topic, "after\n", "-o", "")
+    assert cluster.consume(topic) == ["after"]
+    assert "--acks all" in cluster.run("topic", "produce", topic, "--transactional-id", name, "--acks", "1", code=2)

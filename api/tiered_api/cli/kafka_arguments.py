@@ -202,6 +202,18 @@ def _produce(verbs: Commands) -> None:
     produce.add_argument(
         "--acks", type=_acks, default=-1, metavar="0|1|all", help="replicas that must have a record (default all)"
     )
+    produce.add_argument(
+        "--transactional-id",
+        metavar="ID",
+        help="write all records in one transaction, committed at the end of the input",
+    )
+    produce.add_argument(
+        "--transaction-timeout",
+        type=_milliseconds,
+        default=60_000,
+        metavar="1m",
+        help="time after which the broker aborts the transaction (default 1m)",
+    )
     produce.add_argument("-Z", "--tombstone", action="store_true", help="an empty value is written as null")
     produce.add_argument("--allow-auto-topic-creation", action="store_true", help="a missing topic is created")
     produce.add_argument(

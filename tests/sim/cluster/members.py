@@ -61,7 +61,13 @@ class InstanceClient(ObservedClient):
     instance: str | None = None
 
     async def send(
-        self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
+        self,
+        request: Message,
+        response_type: type[A],
+        *,
+        node_id: int | None = None,
+        timeout: float | None = None,
+        version_max: int | None = None,
     ) -> A:
         if self.instance is not None:
             if isinstance(request, LeaveGroupRequest):
@@ -69,7 +75,7 @@ class InstanceClient(ObservedClient):
                     each.group_instance_id = self.instance
             elif isinstance(request, (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, OffsetCommitRequest)):
                 request.group_instance_id = self.instance
-        return await super().send(request, response_type, node_id=node_id, timeout=timeout)
+        return await super().send(request, response_type, node_id=node_id, timeout=timeout, version_max=version_max)
 
 
 class TimedMember(ConsumerGroupMember):

@@ -95,11 +95,19 @@ class TransactionalWireClient(ObservedClient):
     highest: dict[type[Message], int] = SECOND_VERSIONS
 
     async def send(
-        self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
+        self,
+        request: Message,
+        response_type: type[A],
+        *,
+        node_id: int | None = None,
+        timeout: float | None = None,
+        version_max: int | None = None,
     ) -> A:
         connection = await (self._connect_any() if node_id is None else self._connect_to(node_id))
         version = connection.choose_version(request)
-        version = min(version, self.highest.get(type(request), version))
+        version = min(
+            version, self.highest.get(type(request), version), version if version_max is None else version_max
+        )
         return await connection.send(request, response_type, self.timeout if timeout is None else timeout, version)
 
 

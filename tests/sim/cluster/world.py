@@ -275,10 +275,16 @@ class ObservedClient(KafkaClient):
     on_reply: OnReply = staticmethod(lambda *told: None)
 
     async def send(
-        self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
+        self,
+        request: Message,
+        response_type: type[A],
+        *,
+        node_id: int | None = None,
+        timeout: float | None = None,
+        version_max: int | None = None,
     ) -> A:
         before, asked_ns = self.on_request(request), self.clock.mono_ns()
-        got = await super().send(request, response_type, node_id=node_id, timeout=timeout)
+        got = await super().send(request, response_type, node_id=node_id, timeout=timeout, version_max=version_max)
         self.on_reply(request, got, node_id, before, asked_ns)
         return got
 

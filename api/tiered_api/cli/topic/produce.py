@@ -19,6 +19,7 @@ from tiered_api.cli.text.record_format import PrintableRecord, compile_format
 from tiered_api.cli.text.record_input import InputRecord, RecordReader
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.producer import BATCH_BYTES, DeliveryReport, KafkaProducer
+from tiered_api.kafka.client.transactions import ProducerTransaction
 
 READ_BYTES = 1 << 20
 STDIN = 0
@@ -44,6 +45,7 @@ async def _produce(args: Namespace) -> Exit:
             batch_bytes=BATCH_BYTES if args.max_message_bytes is None else args.max_message_bytes,
             delivery_seconds=args.delivery_timeout,
             create_topics=args.allow_auto_topic_creation,
+            transaction=_make_transaction(client, args),
         )
         try:
             async with producer, contextlib.aclosing(_read_stdin(producer)) as pieces:
@@ -53,7 +55,7 @@ async def _produce(args: Namespace) -> Exit:
             if not producer.added:
                 raise
             _print_written(producer)
-            print_error(no.why)
+            print_error(no.why if args.transactional_id is None else f"the transaction is not committed: {no.why}")
             return Exit.FAILED
         except Unavailable:
             _print_written(producer)
@@ -65,6 +67,14 @@ async def _produce(args: Namespace) -> Exit:
             print("tiered: the reader of the output is gone (-o '' prints nothing)", file=sys.stderr)
             return Exit.FAILED
     return Exit.OK
+
+
+def _make_transaction(client: KafkaClient, args: Namespace) -> ProducerTransaction | None:
+    if args.transactional_id is None:
+        return None
+    if args.acks != -1:
+        raise Refused(Code.INVALID_REQUEST, "--transactional-id needs --acks all")
+    return ProducerTransaction(client, args.transactional_id, args.transaction_timeout)
 
 
 async def _read_stdin(producer: KafkaProducer) -> AsyncGenerator[bytes, None]:

@@ -93,11 +93,19 @@ class KafkaClient:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def send(
-        self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
+        self,
+        request: Message,
+        response_type: type[A],
+        *,
+        node_id: int | None = None,
+        timeout: float | None = None,
+        version_max: int | None = None,
     ) -> A:
-        """Sends a request to broker `node_id`, or to any broker. Returns the reply."""
+        """Sends a request to broker `node_id`, or to any broker. Returns the reply. `version_max` is the highest
+        version of the request that the caller can use."""
         connection = await (self._connect_any() if node_id is None else self._connect_to(node_id))
-        return await connection.send(request, response_type, self.timeout if timeout is None else timeout)
+        version = None if version_max is None else min(version_max, connection.choose_version(request))
+        return await connection.send(request, response_type, self.timeout if timeout is None else timeout, version)
 
     async def send_without_reply(self, request: Message, *, node_id: int) -> None:
         """Sends a request that has no reply."""

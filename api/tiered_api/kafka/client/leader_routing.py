@@ -85,6 +85,7 @@ async def send_to_coordinator(
     read_error_code: Callable[[A], int],
     timeout: float | None = None,
     kind: int = GROUP,
+    version_max: int | None = None,
 ) -> A:
     """Sends a request to the coordinator of a group, or of a transactional id, and returns the reply. While there is
     none, or it loads, it is retried for the client's retry time; then the last reply is returned."""
@@ -92,7 +93,7 @@ async def send_to_coordinator(
     for pause in client.backoffs():
         node = await find_coordinator(client, name, deadline, kind)
         try:
-            got = await client.send(request, response_type, node_id=node, timeout=timeout)
+            got = await client.send(request, response_type, node_id=node, timeout=timeout, version_max=version_max)
         except Unavailable:
             client.coordinators.pop((kind, name), None)
             raise

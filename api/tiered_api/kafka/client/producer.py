@@ -1,7 +1,8 @@
 """A producer: one batch in flight for each partition, so that retries keep the order.
 
 With acks=all the producer is idempotent: a batch that is sent again because its reply was lost is written once. A batch
-that cannot be delivered ends the producer, and the records that were not written are reported.
+that cannot be delivered ends the producer, and the records that were not written are reported. With a transaction, all
+records of the producer are in it: the end of the producer commits it, or aborts it after an error.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from tiered.records.batch import encode_batch
 from tiered.records.model import Codec, ProducerRecord
 from tiered.records.partitioner import partition_of
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
+from tiered_api.kafka.client.transactions import PRODUCE_MAX, ProducerTransaction
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -34,6 +37,7 @@ PENDING_MAX = 16 << 20
 BATCH_BYTES = 1_000_000
 """Below the limit of a broker with the default of message.max.bytes."""
 RECORD_OVERHEAD = 24
+ABORT_SECONDS = 5.0
 SEQUENCE_MODULUS = 1 << 31
 
 
@@ -80,6 +84,7 @@ class KafkaProducer:
         batch_bytes: int = BATCH_BYTES,
         delivery_seconds: float = 120.0,
         create_topics: bool = False,
+        transaction: ProducerTransaction | None = None,
     ) -> None:
         self.added = 0
         self.written = 0
@@ -91,6 +96,7 @@ class KafkaProducer:
         self._batch_bytes = batch_bytes
         self._delivery_ns = int(delivery_seconds * 1e9)
         self._create_topics = create_topics
+        self._transaction = transaction
         self._partition_counts: dict[str, int] = {}
         self._sticky: dict[str, int] = {}
         self._queues: dict[TopicPartition, _Queue] = {}
@@ -101,7 +107,9 @@ class KafkaProducer:
         self._sender_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> KafkaProducer:
-        if self._acks == -1:
+        if self._transaction is not None:
+            self._producer_id_and_epoch = await self._transaction.begin()
+        elif self._acks == -1:
             self._producer_id_and_epoch = await self._init_producer_id()
         self._sender_task = asyncio.get_running_loop().create_task(self._send_all(), name="producer")
         return self
@@ -113,9 +121,28 @@ class KafkaProducer:
         try:
             if error is None:
                 await self.flush()
+                if self._transaction is not None:
+                    await self._transaction.end(commit=True)
+        except BaseException:
+            await self._abort()
+            raise
         finally:
-            self._sender_task.cancel()
-            await asyncio.gather(self._sender_task, return_exceptions=True)
+            await self._stop_sender()
+        if error is not None:
+            await self._abort()
+
+    async def _stop_sender(self) -> None:
+        assert self._sender_task is not None
+        self._sender_task.cancel()
+        await asyncio.gather(self._sender_task, return_exceptions=True)
+
+    async def _abort(self) -> None:
+        """Aborts the transaction if that is possible in a short time. Otherwise its timeout does."""
+        await self._stop_sender()
+        if self._transaction is not None:
+            with suppress(Refused, Unavailable, TimeoutError):
+                async with asyncio.timeout(ABORT_SECONDS):
+                    await self._transaction.end(commit=False)
 
     async def add(self, topic: str, partition: int | None, record: ProducerRecord) -> None:
         """Adds a record; waits while too much is pending. A fault of the sender is raised here or by `flush`."""
@@ -276,12 +303,15 @@ class KafkaProducer:
     async def _send_to_leader(self, node_id: int, batches: dict[TopicPartition, _Batch]) -> bool:
         request = self._make_request(batches)
         try:
+            if self._transaction is not None:
+                await self._transaction.add_partitions(batches)
             if self._acks == 0:
                 await self._client.send_without_reply(request, node_id=node_id)
                 for tp, batch in batches.items():
                     self._complete_batch(tp, batch, -1, -1)
                 return False
-            got = await self._client.send(request, ProduceResponse, node_id=node_id)
+            version_max = None if self._transaction is None else PRODUCE_MAX
+            got = await self._client.send(request, ProduceResponse, node_id=node_id, version_max=version_max)
         except Unavailable as fault:
             if self._producer_id_and_epoch[0] < 0:
                 # It may be written: without a producer id, a retry could write it twice.
@@ -308,10 +338,12 @@ class KafkaProducer:
                     producer_id=identity,
                     producer_epoch=epoch,
                     base_sequence=sequence,
+                    transactional=self._transaction is not None,
                 )
             topic = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic))
             topic.partition_data.append(PartitionProduceData(index=tp.partition, records=batch.data))
-        return ProduceRequest(acks=self._acks, timeout_ms=self._client.timeout_ms, topic_data=list(topics.values()))
+        name = None if self._transaction is None else self._transaction.transactional_id
+        return ProduceRequest(name, self._acks, self._client.timeout_ms, list(topics.values()))
 
     def _handle_response(self, tp: TopicPartition, batch: _Batch, got: PartitionProduceResponse) -> bool:
         """Handles the reply for one partition. Returns True if its batch must be sent again."""

@@ -1,11 +1,12 @@
-"""Transactional ids and open transactions of a cluster: listed, described and aborted (KIP-664)."""
+"""Transactions of a cluster: one that a producer writes, and those of others, listed, described and aborted
+(KIP-98, KIP-664)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.client.leader_routing import (
@@ -14,6 +15,11 @@ from tiered_api.kafka.client.leader_routing import (
     find_coordinator,
     send_to_coordinator,
     send_to_leaders,
+)
+from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
 )
 from tiered_api.kafka.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -24,6 +30,7 @@ from tiered_api.kafka.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
+from tiered_api.kafka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tiered_api.kafka.protocol.messages.write_txn_markers import (
@@ -34,9 +41,12 @@ from tiered_api.kafka.protocol.messages.write_txn_markers import (
 )
 from tiered_api.kafka.protocol.schema import Message
 
-ONGOING = "Ongoing"
+ADD_PARTITIONS_MAX, END_MAX, PRODUCE_MAX = 3, 4, 11
+"""Highest versions of requests in a transaction whose producer names its partitions itself."""
 FENCE_TIMEOUT_MS = 1
 """Timeout for a producer id that nobody uses."""
+
+A = TypeVar("A", bound=Message)
 
 
 class ListedTransactionalId(NamedTuple):
@@ -70,6 +80,89 @@ class OpenTransaction(NamedTuple):
     coordinator_epoch: int
     start_offset: int
     last_timestamp: int
+
+
+class ProducerTransaction:
+    """One transaction of a producer: begun, extended by partitions, and ended. It works with every broker since Kafka
+    0.11, because it names its partitions itself (transaction version 0 and 1)."""
+
+    def __init__(self, client: KafkaClient, transactional_id: str, timeout_ms: int) -> None:
+        self.transactional_id = transactional_id
+        self._client = client
+        self._timeout_ms = timeout_ms
+        self._identity = (-1, -1)
+        self._partitions: set[TopicPartition] = set()
+
+    async def begin(self) -> tuple[int, int]:
+        """Returns producer id and epoch. An open transaction of the id is aborted first, and its producer fenced."""
+        request = InitProducerIdRequest(self.transactional_id, self._timeout_ms)
+        reply = await self._ask(request, InitProducerIdResponse, lambda reply: reply.error_code)
+        self._identity = (reply.producer_id, reply.producer_epoch)
+        return self._identity
+
+    async def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Adds the partitions that are not in the transaction yet. That has to precede their first record."""
+        new = set(partitions) - self._partitions
+        if not new:
+            return
+        topics: dict[str, AddPartitionsToTxnTopic] = {}
+        for name, number in sorted(new):
+            topics.setdefault(name, AddPartitionsToTxnTopic(name)).partitions.append(number)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self._identity[0],
+            v3_and_below_producer_epoch=self._identity[1],
+            v3_and_below_topics=list(topics.values()),
+        )
+        await self._ask(request, AddPartitionsToTxnResponse, _add_error_code, ADD_PARTITIONS_MAX)
+        self._partitions |= new
+
+    async def end(self, *, commit: bool) -> None:
+        """Commits or aborts. Does nothing if no partition was added."""
+        if self._partitions:
+            request = EndTxnRequest(self.transactional_id, *self._identity, commit)
+            await self._ask(request, EndTxnResponse, lambda reply: reply.error_code, END_MAX)
+            self._partitions.clear()
+
+    async def _ask(
+        self,
+        request: Message,
+        response_type: type[A],
+        read_error_code: Callable[[A], int],
+        version_max: int | None = None,
+    ) -> A:
+        """Sends a request to the coordinator, again after a code that permits it, or a lost reply: each of these
+        requests may be repeated."""
+        name, deadline = self.transactional_id, self._client.new_deadline()
+        for pause in self._client.backoffs():
+            try:
+                reply = await send_to_coordinator(
+                    self._client, name, request, response_type, read_error_code, kind=TRANSACTION,
+                    version_max=version_max,
+                )  # fmt: skip
+            except Unavailable as fault:
+                if fault.final or self._client.has_passed(deadline):
+                    raise
+            else:
+                number = read_error_code(reply)
+                if not number:
+                    return reply
+                if not code_from_number(number).retriable or self._client.has_passed(deadline):
+                    raise to_refused(number, f"transactional id {name}")
+            await pause()
+        raise AssertionError("pauses never end")
+
+
+def _add_error_code(reply: AddPartitionsToTxnResponse) -> int:
+    """Returns the first error. OPERATION_NOT_ATTEMPTED only says that another partition has one."""
+    found = [
+        each.partition_error_code
+        for topic in reply.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+        if each.partition_error_code
+    ]
+    causes = [number for number in found if number != Code.OPERATION_NOT_ATTEMPTED.number]
+    return next(iter(causes or found), 0)
 
 
 async def list_transactional_ids(
