@@ -14,6 +14,7 @@ import pytest
 
 from tests.peer.kafka import Peer, tool
 from tests.unit.hot.fixtures import NOW, TOPIC_ID, FixedClock, batch, read_all
+from tests.unit.hot.transactions import TransactionWriter
 from tiered.config.settings import TopicConfig
 from tiered.hot.checkpoints import parse_metadata
 from tiered.hot.disk_log import DiskLog
@@ -26,6 +27,7 @@ from tiered.system.local_disk import LocalDisk
 
 SEGMENT_BYTES = 1 << 20
 RECORDS = 4000
+TRANSACTIONAL = ("--transactional-id", "perf", "--transaction-duration-ms", "100")
 COMPLAINTS = re.compile(r"mismatch|misordered|not found|non-consecutive|corrupt|invalid|exception|error", re.IGNORECASE)
 
 
@@ -105,14 +107,39 @@ def test_kafkas_dump_tool_reads_our_files(disk: LocalDisk, tmp_path: Path) -> No
 
 
 @pytest.mark.java
+def test_kafkas_dump_tool_reads_our_transactions(disk: LocalDisk, tmp_path: Path) -> None:
+    async def run() -> TransactionWriter:
+        log = await open_log(disk)
+        writer = TransactionWriter(log)
+        writer.write_at_random(random.Random(1), 300)
+        await log.close_clean()
+        return writer
+
+    writer = asyncio.run(run())
+    text = dump_log(tmp_path / "t-0", ".log", "--deep-iteration")
+    aborted = [txn for txn in writer.ended if not txn.commit]
+    assert text.count("endTxnMarker: ABORT") == len(aborted) > 0
+    assert text.count("endTxnMarker: COMMIT") == len(writer.ended) - len(aborted) > 0
+    index = re.findall(
+        r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+)", dump_log(tmp_path / "t-0", ".txnindex")
+    )
+    assert [tuple(map(int, each)) for each in index] == [
+        (txn.producer_id, txn.offsets[0], txn.marker_offset) for txn in aborted
+    ]
+    open_offsets = re.findall(r"currentTxnFirstOffset: OptionalLong\[(\d+)\]", dump_log(tmp_path / "t-0", ".snapshot"))
+    assert sorted(map(int, open_offsets)) == sorted(offsets[0] for offsets in writer.open.values())
+
+
+@pytest.mark.java
 @pytest.mark.slow
-def test_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), TRANSACTIONAL], ids=["idempotent", "transactional"])
+def test_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path, options: tuple[str, ...]) -> None:
     with Peer() as peer:
         address = ("--bootstrap-server", peer.address)
         tool("topics", *address, "--create", "--topic", "t", "--config", f"segment.bytes={SEGMENT_BYTES}")
         sizes = ("--num-records", str(RECORDS), "--record-size", "900", "--throughput", "-1")
         small = (f"bootstrap.servers={peer.address}", "batch.size=3000", "enable.idempotence=true")
-        tool("producer-perf", "--topic", "t", *sizes, "--producer-props", *small)
+        tool("producer-perf", "--topic", "t", *sizes, *options, "--producer-props", *small)
         peer.stop()
         theirs = peer.logs / "t-0"
         files = {path.name: path.read_bytes() for path in theirs.iterdir()}
@@ -129,7 +156,9 @@ def test_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path) -> 
             assert {name for name in files if written.get(name) != files[name]} == set()
 
             opened = await open_log(LocalDisk(str(peer.logs)), topic_id=topic_id)
-            assert opened.end_offset == RECORDS
+            assert (opened.end_offset > RECORDS) if options else (opened.end_offset == RECORDS)
+            opened.producers.on_high_watermark(opened.end_offset)
+            assert opened.producers.first_unstable_offset is None
             assert opened.offset_gaps == []
             assert len(read_all(opened, max_bytes=1 << 20)) == sum(len(files[n]) for n in files if n.endswith(".log"))
             assert len(opened.producers) == 1
