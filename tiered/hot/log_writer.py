@@ -300,9 +300,10 @@ class LogWriter:
         """Writes the new entries of the transaction index. The next flush of any kind makes them durable: a start after
         a power cut takes the entries of markers below the flushed offset from the file."""
         if self.txn_index.unwritten:
+            is_new = len(self.txn_index.unwritten) == self.active.txn_index_bytes
             self.txn_index.write(self.active)
             self.unsynced.note_replaced(f"{self.active.base_offset:020d}.txnindex")
-            self.unsynced.directory_changed = True
+            self.unsynced.directory_changed |= is_new
 
     def take_snapshot(self) -> None:
         """Writes a producer snapshot at the log end, and deletes older snapshots that are not at the base of a segment.

@@ -49,7 +49,7 @@ class TransactionIndex:
         self._mapped: dict[int, Buffer] = {}
         """Mapped indexes, least recently used first."""
         self.bases = [segment.base_offset for segment in segments if segment.txn_index_bytes]
-        self.unwritten = b""
+        self.unwritten = bytearray()
         """Entries of the active segment that are not in its file yet."""
         self._recent: list[AbortedTxn] = []
         self._recent_from = segments[-1].next_offset
@@ -79,7 +79,7 @@ class TransactionIndex:
         """Writes the entries that are not in the file yet. Raises `Unavailable`: then none of them is."""
         if self.unwritten:
             self._files.open(self._files.path(active.base_offset, SUFFIX), create=True).append([self.unwritten])
-            self.unwritten = b""
+            self.unwritten = bytearray()
 
     def replace(self, segment: Segment, entries: Sequence[AbortedTxn]) -> None:
         """Replaces all entries of a segment, after a truncation or a rebuild."""
@@ -93,7 +93,7 @@ class TransactionIndex:
         self._mapped.pop(base_offset, None)
         if base_offset in self.bases:
             if base_offset == self.bases[-1]:
-                self.unwritten = b""
+                self.unwritten = bytearray()
             self.bases.remove(base_offset)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class TransactionIndex:
         if segment.base_offset not in self.bases:
             return []
         written = self._files.read(self._files.path(segment.base_offset, SUFFIX)) or b""
-        unwritten = self.unwritten if segment is segments[-1] else b""
+        unwritten = bytes(self.unwritten) if segment is segments[-1] else b""
         return find_in_index(self._checked(segments, segment, written + unwritten), 0, MAX_OFFSET).aborted
 
     def _find_in_segment(self, segments: Sequence[Segment], segment: Segment, offset: int, end: int) -> FoundTxns:
@@ -127,7 +127,7 @@ class TransactionIndex:
             if offset >= self._recent_from:
                 return find_in_entries(self._recent, offset, end)
             written = self._files.read(self._files.path(segment.base_offset, SUFFIX)) or b""
-            return find_in_index(self._checked(segments, segment, written + self.unwritten), offset, end)
+            return find_in_index(self._checked(segments, segment, written + bytes(self.unwritten)), offset, end)
         index = self._mapped.pop(segment.base_offset, None)
         if index is None:
             index = self._checked(segments, segment, self._map(segment))
@@ -150,7 +150,7 @@ class TransactionIndex:
             log.warning("rebuilt transaction index is not written directory=%s error=%s", self._files.directory, error)
         else:
             if segment is segments[-1]:
-                self.unwritten = b""
+                self.unwritten = bytearray()
         return encode_aborted_txns(entries)
 
     def _map(self, segment: Segment) -> Buffer:
