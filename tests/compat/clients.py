@@ -94,10 +94,14 @@ def _kafkajs() -> list[str]:
     return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", str(source / "driver.js")]
 
 
-@functools.cache
 def _java(pom: Path) -> list[str]:
+    return compile_java(DRIVERS / "java" / "Driver.java", pom, "Driver")
+
+
+@functools.cache
+def compile_java(source: Path, pom: Path, main_class: str) -> list[str]:
+    """Returns the command of a Java class that is compiled with the jars of a POM."""
     classpath = f"{jars(pom)}/*"
-    source = DRIVERS / "java" / "Driver.java"
 
     def compile_(folder: Path) -> None:
         command = ["javac", "-nowarn", "-cp", classpath, "-d", str(folder), str(source)]
@@ -105,7 +109,7 @@ def _java(pom: Path) -> list[str]:
 
     classes = _make_once(_cache("java", source, pom), compile_)
     log = f"-Dlog4j2.configurationFile={PEER_POM / 'log4j2.properties'}"
-    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", log, "-cp", f"{classes}:{classpath}", "Driver"]
+    return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", log, "-cp", f"{classes}:{classpath}", main_class]
 
 
 def _all_assignors_but(assignor: str) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ def test_committed_offsets_survive_a_killed_broker(fragile: CompatBroker, name: 
         other.ask("leave")
 
 
-@pytest.mark.parametrize("kind", kinds("transactions"))
+@pytest.mark.parametrize("kind", kinds("transactions", slow=("kafka-python",)))
 def test_transactions_are_whole_after_kills_of_the_broker(kind: ClientKind, fragile: CompatBroker, name: str) -> None:
     """The broker dies within a transaction and while one ends. A client that gives up begins anew."""
     places = [(name, partition) for partition in range(PARTITIONS)]
