@@ -21,6 +21,7 @@ from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts
 from tiered.coordinator.routing import partition_of
+from tiered.coordinator.snapshot import encode_batches
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
@@ -29,7 +30,11 @@ from tiered.object_store.metered import MeteredStore
 from tiered.peers import Peers
 from tiered.ports import Clock
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.shard import CoordinatorRecord
 from tiered.transactions.limits import TransactionSettings
+from tiered.transactions.metadata import NO_PRODUCER_ID
+from tiered.transactions.records import transaction_record
+from tiered.transactions.renewal import renew_producer
 from tiered.transactions.requests import (
     AddPartitions,
     EndTransaction,
@@ -52,6 +57,8 @@ ASK_SECONDS = 30.0
 COMPLETION_SECONDS = 0.1
 """Longest time that a request waits for the markers of the transaction before its own, instead of a retry by the client
 (Kafka's add.partitions.to.txn.retry.backoff.max.ms)."""
+RENEWED_AT_ONCE = 500
+"""Producers that are renewed before others have their turn."""
 COUNTED_EVERY = 32
 """Calls after which the memory of all ids is counted again."""
 RECHECK_SECONDS = 0.005
@@ -85,6 +92,7 @@ class TransactionCoordinators:
     def __init__(self, ports: TransactionPorts, metrics: Metrics) -> None:
         self.timed_out = 0
         self._view = ports.view
+        self._clock = ports.clock
         self._producer_ids = ports.producer_ids
         self._clock = ports.clock
         self._topic = InternalTopic(TRANSACTIONS_TOPIC, self._topic_size, ports.view, ports.channel)
@@ -106,6 +114,8 @@ class TransactionCoordinators:
             MarkerPorts(ports.view, ports.clock, ports.peers, ports.own_partitions), self._on_markers_written, metrics
         )
         self._completion_waits: dict[str, list[asyncio.Future[None]]] = {}
+        self._renewed_epochs: dict[int, int] = {}
+        """Leader epoch in which the producers of a partition were renewed last, by partition."""
         self._waiting = 0
         self._calls_until_count = self._counted_bytes = 0
         self._add_metrics(metrics)
@@ -281,10 +291,44 @@ class TransactionCoordinators:
         return shard
 
     async def find_corrections(self, shard: TransactionShard, written_before_slot: int) -> Sequence[Request]:
-        """Returns nothing: a loaded shard asks for the markers of decided transactions by itself."""
+        """Renews the producers of a log that may have lost records (R5).
+
+        Returns nothing: a loaded shard asks for the markers of decided transactions by itself.
+        """
         if shard.state.skipped_records:
             log.error("records of transactional ids cannot be read count=%d", shard.state.skipped_records)
+        topic, names = self._view.image.topics.get(TRANSACTIONS_TOPIC), list(shard.state.transactions)
+        if topic is None or not names:
+            return ()
+        number = partition_of(names[0], len(topic.partitions))
+        led, loss = self.host.led_partitions.get(number), topic.partitions[number].loss
+        if led is not None and loss is not None:
+            epoch = led.replica.leader_epoch
+            renews_all = loss.leader_epoch == epoch and self._renewed_epochs.get(number) != epoch
+            await self._renew_producers(led.replica, shard, names, None if renews_all else loss.at_ms)
+            self._renewed_epochs[number] = epoch
         return ()
+
+    async def _renew_producers(
+        self, replica: LeaderReplica, shard: TransactionShard, names: Sequence[str], before_ms: int | None
+    ) -> None:
+        """Writes records that give new producer ids, before the shard is served. `before_ms`: only to ids that are no
+        newer."""
+        renewed = 0
+        for first in range(0, len(names), RENEWED_AT_ONCE):
+            records: list[CoordinatorRecord] = []
+            for name in names[first : first + RENEWED_AT_ONCE]:
+                value = shard.state.transactions[name]
+                if before_ms is None or value.updated_ms <= before_ms:
+                    new_id = await self._producer_ids.next_id() if value.state.is_prepared else NO_PRODUCER_ID
+                    records.append(transaction_record(name, renew_producer(value, self._clock.wall_ms(), new_id)))
+            for each in encode_batches(records, self._clock.wall_ms()):
+                await replica.append(bytearray(each))
+            shard.apply(records)
+            renewed += len(records)
+            await self._clock.sleep(0)
+        if renewed:
+            log.warning("producers get new ids after a loss partition=%s transactional_ids=%d", replica.tp, renewed)
 
     def on_request(self, request: Request) -> None:
         """Notes nothing."""

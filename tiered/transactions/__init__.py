@@ -9,6 +9,7 @@ May import: words
   producer_init  InitProducerId: a producer's id and epoch, and the fence against its predecessor
   partitions     AddPartitionsToTxn: partitions that join a transaction, or that belong to it
   end            EndTxn, timeouts, and the completion after all markers
+  renewal        new producer ids after a loss of the log (R5)
   expiry         expiry of transactional ids that nobody uses
   admin          description and listing of transactions
   records        records of `__transaction_state` in Kafka's bytes

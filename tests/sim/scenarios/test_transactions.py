@@ -299,3 +299,30 @@ def test_decided_transaction_in_an_image_completes_after_all_disks_are_lost() ->
         assert_nothing_is_open(three, 0, 1, 2)
 
     run_scenario(scenario, **SETTINGS)
+
+
+def test_producer_goes_on_in_a_rebuilt_cluster_whose_coordinator_knows_only_an_earlier_epoch() -> None:
+    """Records go to the bucket after seconds, and transactional ids once a minute."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3), configs={"segment.bytes": "1024"})
+        producer = SimProducer(three)
+        await producer.init()
+        await producer.write(0, b"first")
+        assert await producer.end(True) is Code.NONE
+        await asyncio.sleep(SNAPSHOT_SECONDS + 5)
+        for _ in range(20):
+            await producer.write(0, b"v" * 500)
+            assert await producer.end(True) is Code.NONE
+        replica = find_leader(three, TopicPartition("t", 0))
+        assert replica is not None
+        await three.wait_until(lambda: replica.cold_end_offset >= 30, 30)
+        await lose_all_disks(three)
+        await producer.init()
+        assert producer.epoch == 0, "an id that no partition knows"
+        await producer.write(0, b"again")
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
+        assert_nothing_is_open(three, 0)
+
+    run_scenario(scenario, **SETTINGS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers
@@ -27,9 +27,11 @@ PATIENCE_SECONDS = 30.0
 RETRIED = frozenset((Code.CONCURRENT_TRANSACTIONS, Code.COORDINATOR_LOAD_IN_PROGRESS))
 
 
-async def create_topic(three: ThreeBrokers, *assignments: Sequence[int]) -> None:
+async def create_topic(
+    three: ThreeBrokers, *assignments: Sequence[int], configs: Mapping[str, str] | None = None
+) -> None:
     """Creates the topic `t` with its partitions on these brokers; the first of each list leads."""
-    await three.controller.node.submit(CreateTopic("t", assignments=assignments))
+    await three.controller.node.submit(CreateTopic("t", assignments=assignments, configs=configs or {}))
     await three.wait_until(lambda: all("t" in each.node.image.topics for each in running(three)), 10)
 
 
