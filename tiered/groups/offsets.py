@@ -8,6 +8,7 @@ from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import Decision, GroupState
 from tiered.groups.pending_offsets import offset_size, pending_size
+from tiered.groups.rebalance import drop_group_if_unused
 from tiered.groups.records import NO_TIME, OffsetKey, OffsetValue, offset_key, offset_record
 from tiered.groups.requests import (
     NO_OFFSET,
@@ -105,6 +106,8 @@ def _write_offsets(
         records.append(offset_record(group.name, row.topic, row.partition, value, producer))
         codes.append(Code.NONE)
     decision.write(*records)
+    if not records:
+        drop_group_if_unused(decision, group)  # strangers may name any number of groups
     return tuple(codes)
 
 

@@ -46,6 +46,12 @@ def test_commit_without_a_member_creates_a_simple_group(rig: Rig) -> None:
     assert rig.committed() == 7
 
 
+def test_group_whose_first_commit_is_refused_leaves_nothing() -> None:
+    full = Rig(GroupSettings(bytes_max=0))
+    assert full.commit() is full.commit_in_transaction(group="h") is Code.COORDINATOR_NOT_AVAILABLE
+    assert not full.shard.state.groups
+
+
 def test_offsets_of_all_groups_are_bounded_and_old_ones_can_move() -> None:
     rig = Rig(GroupSettings(bytes_max=3_000))
     codes = [rig.commit(group=f"g{number}") for number in range(20)]
