@@ -31,20 +31,20 @@ def test_http_writes_only_to_the_topic_that_was_named(replicas: int) -> None:
         site = HttpContext(node, HttpLimits(append_ms=2_000))
         before = node.image.topics["t"]
         if replicas == 1:
-            assert append_locally(site, before, 0, incoming(b"old")) is not None
+            assert append_locally(site, before, incoming(b"old")) is not None
         end = again.old_replica.log.end_offset
         await again.recreate()
         after = node.image.topics["t"]
         for topic in (before, after):
             with pytest.raises(Refused):
-                append_locally(site, topic, 0, incoming(b"lost"))
+                append_locally(site, topic, incoming(b"lost"))
         for topic in (before, after):
             (outcome,) = await append_many(site, topic, [incoming(b"lost")])
             assert isinstance(outcome, Exception)
         assert again.old_replica.log.end_offset == end
         new = await again.release_slow()
         assert new.log.end_offset == 0
-        assert append_locally(site, before, 0, incoming(b"lost")) is None
+        assert append_locally(site, before, incoming(b"lost")) is None
         (outcome,) = await append_many(site, before, [incoming(b"lost")])
         assert isinstance(outcome, Exception) and new.log.end_offset == 0
         (outcome,) = await append_many(site, after, [incoming(b"new")])

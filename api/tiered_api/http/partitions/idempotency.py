@@ -46,20 +46,26 @@ class IdempotencyKeys:
 
     @contextmanager
     def use(self, key: IdempotencyKey) -> Iterator[None]:
-        """Reserves the key for one request. Raises `HttpError` 409 if a request with it is under way here, 422 if
-        another request has used it here."""
+        """Reserves the key for one request, after `check`."""
+        self.check(key)
+        place = (key.topic_id, key.producer_id)
+        self._in_use.add(place)
+        try:
+            yield
+        finally:
+            self._in_use.discard(place)
+
+    def check(self, key: IdempotencyKey) -> None:
+        """Raises `HttpError` 409 if a request with this key is under way here, 422 if another request has used the key
+        here."""
         place = (key.topic_id, key.producer_id)
         if place in self._in_use:
             why = "a request with this Idempotency-Key is still under way"
             raise HttpError(KEY_IN_USE, why, (("Retry-After", "1"),))
         known = self._used.get(place)
         if known is not None and known[0] != key and self._clock.mono_ns() < known[1]:
-            raise key_reused()
-        self._in_use.add(place)
-        try:
-            yield
-        finally:
-            self._in_use.discard(place)
+            why = "this Idempotency-Key was used for another request: use a new key for each request"
+            raise HttpError(KEY_REUSED, why)
 
     def mark_used(self, key: IdempotencyKey) -> None:
         """Notes that records with this key were written."""
@@ -68,11 +74,6 @@ class IdempotencyKeys:
         self._used.move_to_end(place)
         if len(self._used) > USED_MAX:
             self._used.popitem(last=False)
-
-
-def key_reused() -> HttpError:
-    """Returns the error for a key that another request has used."""
-    return HttpError(KEY_REUSED, "this Idempotency-Key was used for another request: use a new key for each request")
 
 
 def has_key(request: HttpRequest) -> bool:
@@ -88,8 +89,12 @@ async def find_key(request: HttpRequest, topic_id: TopicId, body: bytes) -> Idem
     if len(values) > 1:
         raise HttpError(400, f"{HEADER} is repeated")
     name = parse_key(values[0])
-    kind = request.headers.get("Content-Type", "")
-    return await request.context.run_job(len(body), make_key, topic_id, name, f"{request.target} {kind}", body)
+    return await request.context.run_job(len(body), make_key, topic_id, name, address_of(request), body)
+
+
+def address_of(request: HttpRequest) -> str:
+    """Returns what a request means beside its body: the address and the type of the body."""
+    return f"{request.target} {request.headers.get('Content-Type', '')}"
 
 
 def parse_key(text: str) -> str:
@@ -106,6 +111,8 @@ def _unquote(text: str) -> str:
     inner, out, at = text[1:-1], [], 0
     if len(text) < 2 or not text.endswith('"'):
         raise HttpError(400, f"{HEADER} begins with a quote and does not end with one")
+    if '"' not in inner and "\\" not in inner:
+        return inner
     while at < len(inner):
         if inner[at] == "\\":
             at += 1
@@ -118,10 +125,10 @@ def _unquote(text: str) -> str:
     return "".join(out)
 
 
-def make_key(topic_id: TopicId, name: str, how: str, body: bytes) -> IdempotencyKey:
-    """Returns the key `name` of a request: `how` is its address and type."""
+def make_key(topic_id: TopicId, name: str, address: str, body: bytes) -> IdempotencyKey:
+    """Returns the key `name` of a request."""
     number = int.from_bytes(hashlib.sha256(b"key\0" + name.encode()).digest()[:8], "big")
-    content = hashlib.sha256(b"request\0" + how.encode() + b"\0")
+    content = hashlib.sha256(b"request\0" + address.encode() + b"\0")
     content.update(body)
     digest = content.digest()
     return IdempotencyKey(

@@ -108,16 +108,19 @@ def _next_counter(key: IdempotencyKey | None) -> int:
 
 
 def append_locally(
-    context: HttpContext, topic: TopicImage, partition: int, record: ProducerRecord
+    context: HttpContext, topic: TopicImage, record: ProducerRecord, key: IdempotencyKey | None = None
 ) -> RecordMetadata | None:
     """Appends one record to a partition that commits it at once. Returns None and does nothing for any other partition.
     Raises the error that refuses the record."""
+    partition = choose_partition(record, len(topic.partitions), _next_counter(key))
     if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
     replica = context.broker.leader_replica(topic.name, partition)
     if replica.topic_id != topic.topic_id or not replica.commits_on_append:
         return None
-    step = _append(context, replica, [record])
+    if key is not None:
+        context.service(IdempotencyKeys).check(key)
+    step = _append(context, replica, [record], key)
     try:
         step.send(None)
     except StopIteration as done:
