@@ -142,7 +142,11 @@ class ChaosRun:
 
     def run_fault(self, fault: ChaosFault) -> None:
         """Runs one fault from its begin until everything is live again."""
-        scene = FaultContext(self.trio, self.wait_live(fault.starts_balanced), self.pause)
+        view = self.wait_live(fault.starts_balanced)
+        # A coordinator that has just moved writes to the bucket before it serves: a fault begins after that.
+        before = self.next_numbers()
+        self.trio.wait_until(lambda: self.acked_since(before), FINISH_SECONDS, lambda: self.missing_acks(before))
+        scene = FaultContext(self.trio, view, self.pause)
         began = time.monotonic()
         fault.begin(scene)
         sent = self.next_numbers()  # from now on: what was under way may still be acknowledged
