@@ -1,5 +1,6 @@
 """Consume-transform-produce: each copier reads committed records of its partition, and writes one record for each
-together with the offset that it has reached, in one transaction. After any doubt it begins at the committed offset."""
+together with the offset that it has reached, in one transaction. After any unknown outcome it begins at the committed
+offset."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ class Copier:
         await self._session._client.close()
 
     async def _copy_from_committed(self) -> None:
-        """Copies until an outcome is in doubt. A new transactional id does not fence the one before: only the stable
+        """Copies until an outcome is unknown. A new transactional id does not fence the one before: only the stable
         offset keeps the copier from what that one may still commit."""
         if self._rng.random() < NEW_ID_SHARE:
             self._ids += 1

@@ -1,7 +1,7 @@
 """A transactional producer over the wire, of both kinds of clients: those that add partitions to a transaction before
 they write (transaction version 1), and those whose first write adds the partition (version 2, KIP-890).
 
-It repeats each request until the outcome is known, or until it gives up. After any doubt it begins anew with
+It repeats each request until the outcome is known, or until it gives up. After any unknown outcome it begins anew with
 InitProducerId, which fences what it was before.
 """
 
@@ -61,7 +61,7 @@ RETRIED_CODES = STALE_COORDINATOR_CODES | {Code.CONCURRENT_TRANSACTIONS, Code.RE
 
 
 class Outcome(Enum):
-    """What a client knows about its transaction."""
+    """A transaction as its client knows it."""
 
     OPEN = "open"
     COMMITTED = "committed"

@@ -127,7 +127,7 @@ def test_work_that_waits_is_not_overtaken_for_good() -> None:
         for seconds in range(1, 100):
             heavy.add(1.0, now + seconds)
         assert heavy.delay(now + 100) < 25
-        assert heavy.used(now + 150) < 1e-9, "forgotten"
+        assert heavy.used_seconds(now + 150) < 1e-9, "forgotten"
 
     run(scenario())
 

@@ -16,7 +16,7 @@ from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.leader_routing import require_all
 from tiered_api.kafka.client.transactions import (
     DescribedTransaction,
-    OpenTransaction,
+    PartitionTransaction,
     abort_transaction,
     describe_transaction,
     fence_producer,
@@ -150,5 +150,5 @@ async def _find_hanging(args: Namespace) -> list[Row]:
     ]
 
 
-def _place(found: OpenTransaction) -> Row:
+def _place(found: PartitionTransaction) -> Row:
     return {"topic": found.tp.topic, "partition": found.tp.partition, "start_offset": found.start_offset}

@@ -71,7 +71,7 @@ class DescribedTransaction(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class OpenTransaction(NamedTuple):
+class PartitionTransaction(NamedTuple):
     """An open transaction as the leader of a partition sees it."""
 
     tp: TopicPartition
@@ -101,7 +101,7 @@ class ProducerTransaction:
         return self._identity
 
     async def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Adds the partitions that are not in the transaction yet. That has to precede their first record."""
+        """Adds the partitions that are not in the transaction yet, before their first record is written."""
         new = set(partitions) - self._partitions
         if not new:
             return
@@ -228,7 +228,7 @@ async def fence_producer(client: KafkaClient, transactional_id: str) -> None:
 
 async def list_open_transactions(
     client: KafkaClient, partitions: Iterable[TopicPartition]
-) -> PartitionOutcomes[list[OpenTransaction]]:
+) -> PartitionOutcomes[list[PartitionTransaction]]:
     """Returns the open transactions of partitions, as their leaders see them."""
 
     def make(share: Mapping[TopicPartition, None]) -> Message:
@@ -237,12 +237,12 @@ async def list_open_transactions(
             topics.setdefault(name, TopicRequest(name)).partition_indexes.append(number)
         return DescribeProducersRequest(list(topics.values()))
 
-    def read(reply: DescribeProducersResponse) -> Iterable[tuple[TopicPartition, int, list[OpenTransaction]]]:
+    def read(reply: DescribeProducersResponse) -> Iterable[tuple[TopicPartition, int, list[PartitionTransaction]]]:
         for topic in reply.topics:
             for row in topic.partitions:
                 tp = TopicPartition(topic.name, row.partition_index)
                 found = [
-                    OpenTransaction(
+                    PartitionTransaction(
                         tp, each.producer_id, each.producer_epoch, each.coordinator_epoch,
                         each.current_txn_start_offset, each.last_timestamp,
                     )
@@ -254,7 +254,9 @@ async def list_open_transactions(
     return await send_to_leaders(client, dict.fromkeys(partitions), make, DescribeProducersResponse, read)
 
 
-async def find_hanging_transactions(client: KafkaClient, opened: Sequence[OpenTransaction]) -> list[OpenTransaction]:
+async def find_hanging_transactions(
+    client: KafkaClient, opened: Sequence[PartitionTransaction]
+) -> list[PartitionTransaction]:
     """Returns those of these transactions that no coordinator knows as open in their partition."""
     by_producer = {each.producer_id for each in opened}
     if not by_producer:
@@ -272,7 +274,7 @@ async def find_hanging_transactions(client: KafkaClient, opened: Sequence[OpenTr
     return [each for each in opened if (each.producer_id, each.tp) not in held]
 
 
-async def abort_transaction(client: KafkaClient, found: OpenTransaction) -> None:
+async def abort_transaction(client: KafkaClient, found: PartitionTransaction) -> None:
     """Writes an abort marker for a hanging transaction to its partition. Raises `Refused`."""
 
     def make(share: Mapping[TopicPartition, None]) -> Message:

@@ -39,7 +39,7 @@ class RequestConnection(Protocol):
 
     @property
     def turn_share(self) -> TurnShare:
-        """What the connection used of the turns for long work."""
+        """The share that the connection used of the turns for long work."""
 
     @property
     def listener(self) -> str:

@@ -40,12 +40,12 @@ class TurnShare:
 
     def add(self, seconds: float, now: float) -> None:
         """Adds used time."""
-        self._used = self.used(now) + seconds
+        self._used = self.used_seconds(now) + seconds
         self._updated = now
         if self._host is not None:
             self._host.add(seconds, now)
 
-    def used(self, now: float) -> float:
+    def used_seconds(self, now: float) -> float:
         """Returns the used time, less what is forgotten by now."""
         return self._used * exp((self._updated - now) / USAGE_SECONDS) if self._used else 0.0
 
@@ -54,7 +54,7 @@ class TurnShare:
 
         The logarithm keeps the order of clients while they wait: all usage is forgotten at the same rate.
         """
-        used = self.used(now) + (self._host.used(now) * HOST_PART if self._host is not None else 0.0)
+        used = self.used_seconds(now) + (self._host.used_seconds(now) * HOST_PART if self._host is not None else 0.0)
         return USAGE_SECONDS * log1p(used / PIECE_SECONDS)
 
 
@@ -63,7 +63,7 @@ CLIENT: ContextVar[TurnShare | None] = ContextVar("client", default=None)
 
 
 class WaitingPiece(NamedTuple):
-    """A piece that waits. Of two pieces, the one that is due first comes first.
+    """A piece that waits. The piece that is due first comes first.
 
     `start` runs the piece. It returns True if the piece begins in the next turn and takes all of that turn.
     """
