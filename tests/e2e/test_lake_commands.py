@@ -86,12 +86,19 @@ def test_load_verify_and_sql(tmp_path: Path) -> None:
     assert damaged[0] == 1, "broken data, not a store that cannot be reached"
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Returns a store with the topic `letters`, of a broker that has stopped."""
+    place = tmp_path_factory.mktemp("store")
+    with ServeProcess(place / "data", "--store", f"file://{place}/bucket") as broker:
+        broker.create_topic("letters")
+    return f"file://{place}/bucket"
+
+
 @pytest.mark.parametrize("module", ["load", "repair", "verify"])
 def test_unknown_topic_is_an_error_before_spark_starts(
-    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+    store: str, tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ServeProcess(tmp_path / "data", "--store", (store := f"file://{tmp_path}/bucket")):
-        pass
     work = importlib.import_module(f"pyspark_tiered.{module}")
     monkeypatch.setattr(work, "session", lambda: pytest.fail("Spark starts"))
     with pytest.raises(Refused, match="there is no topic nope in"):
@@ -101,10 +108,8 @@ def test_unknown_topic_is_an_error_before_spark_starts(
 @pytest.mark.parametrize("module", ["repair", "verify"])
 @pytest.mark.parametrize("exists", [False, True], ids=["no warehouse", "an empty warehouse"])
 def test_topic_that_was_never_loaded_is_an_error_before_spark_starts(
-    tmp_path: Path, module: str, exists: bool, monkeypatch: pytest.MonkeyPatch
+    store: str, tmp_path: Path, module: str, exists: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ServeProcess(tmp_path / "data", "--store", (store := f"file://{tmp_path}/bucket")) as broker:
-        broker.create_topic("letters")
     warehouse = tmp_path / "a warehouse"
     if exists:
         (warehouse / "other" / "_delta_log").mkdir(parents=True)

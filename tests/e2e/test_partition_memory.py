@@ -9,7 +9,7 @@ from pathlib import Path
 import tiered
 from tests.e2e.site import SimBrokerRig, run
 
-PARTITIONS = 500
+PARTITIONS = 150
 BYTES_MAX, BLOCKS_MAX = 5_000, 58
 """Measured: 4,640 bytes in 54 blocks. Before slots and lazily made events it was 8,080 bytes in 82 blocks."""
 ENGINE = str(Path(tiered.__file__).parent)

@@ -201,7 +201,7 @@ class ColdReader:
         `Corrupt`. After a failure it pauses as `read` does.
         """
         lookups = lookups or TimeLookups()
-        async with self._lookup_slots.take(lookups.owner):
+        async with self._lookup_slots.take(lookups.owner, lookups.part):
             with self._with_backoff(partition_id, TIME_LOOKUPS, manifest):
                 return await self._find_by_time(partition_id, timestamp, manifest, lookups)
 

@@ -6,8 +6,8 @@ are produced, so the header may be false. A false header costs a batch that is o
 first offset, as Kafka's time index would. The result is still right: no record before that offset is as late as the
 timestamp.
 
-One large batch is read and opened at a time, by a thread. Other look-ups wait for it without any batch in memory, and
-clients take turns by their addresses.
+One large batch is read and opened at a time, by a thread. Other look-ups wait for it without any batch in memory.
+Addresses take turns, and the connections of an address do.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _slots = FairSlots(1, WAITING_MAX)
 
 
 class TimeLookups:
-    """The look-ups by time of one request of the client `owner`.
+    """The look-ups by time of one request, of the connection `part` of the address `owner`.
 
     The look-ups share how many batches they may still open for nothing, and how many headers they may read.
     """
 
-    def __init__(self, owner: str = "") -> None:
+    def __init__(self, owner: str = "", part: str = "") -> None:
         self.headers = HeaderBudget()
-        self.owner = owner
+        self.owner, self.part = owner, part
         self._wasted_left = WASTED_BATCHES_MAX
 
     async def find_in_batch(self, candidate: CandidateBatch, timestamp: int, start: int) -> tuple[int, int] | None:
@@ -59,7 +59,7 @@ class TimeLookups:
             if _is_small(candidate):
                 found = work()
             else:
-                async with _slots.take(self.owner):
+                async with _slots.take(self.owner, self.part):
                     found = await _workers.run(work)
         except Corrupt:  # the compressed bytes cannot be opened: the client that reads them has to handle that
             return unopened

@@ -23,7 +23,7 @@ class Crowd:
         return [asyncio.create_task(self._work(owner)) for owner in owners]
 
     async def _work(self, owner: str) -> None:
-        async with self._slots.take(owner):
+        async with self._slots.take(owner[0], owner):
             self.began.append(owner)
             await self.done.wait()
 
@@ -49,6 +49,18 @@ def test_owners_take_turns() -> None:
         crowd.done.set()
         await asyncio.gather(*works)
         assert "".join(crowd.began) == "aabcaba"
+
+    scenario(play)
+
+
+def test_connections_of_an_owner_take_turns_within_the_turns_of_the_owner() -> None:
+    async def play() -> None:
+        crowd = Crowd(FairSlots(1, 100))
+        works = crowd.start("a1", "a1", "a1", "a1", "a2", "b1", "a3", "b1")
+        await settle()
+        crowd.done.set()
+        await asyncio.gather(*works)
+        assert crowd.began == ["a1", "a1", "b1", "a2", "b1", "a3", "a1", "a1"]
 
     scenario(play)
 

@@ -47,10 +47,6 @@ class DispatchConnection(FetchConnection, ProduceConnection, Protocol):
     started_ns: int
     """Time at which the request began, by the monotonic clock."""
 
-    @property
-    def host(self) -> str:
-        """Host of the client, without the port."""
-
 
 class Dispatch:
     """The handlers of one server, and the tasks in which they run."""
@@ -155,9 +151,9 @@ class Dispatch:
         self._context.requests[api.key] += 1
         request = decode(api.request_type, header.version, frame, header.position)
         call = Call(
-            request, header.version, header.correlation_id, header.client_id or "", connection.host, connection.listener
+            request, header.version, header.correlation_id, header.client_id or "", connection.peer, connection.listener
         )
-        work = partial(self._handle, connection.peer, call, api.key)
+        work = partial(self._handle, call, api.key)
         self.spawn(connection, partial(self._run_long_poll, connection, work) if api.is_long_poll else work, api.name)
 
     async def _run_long_poll(self, connection: RequestConnection, work: Work) -> Sequence[Part] | None:
@@ -167,7 +163,7 @@ class Dispatch:
         finally:
             self._long_polls.pop(connection, None)
 
-    async def _handle(self, peer: str, call: Call[Any], key: int) -> Sequence[Part]:
+    async def _handle(self, call: Call[Any], key: int) -> Sequence[Part]:
         begun_ns = self._mono_ns()
         await self._context.turns.wait_turn()
         response = await self._find_handler(key)(self._context, call)
@@ -176,7 +172,7 @@ class Dispatch:
         body = response if isinstance(response, bytes) else encode(response, call.version)
         log.debug(
             "kafka request handled api=%s version=%d peer=%s client=%.100s bytes=%d ms=%.1f",
-            _api_name(key), call.version, peer, call.client_id, len(body), (self._mono_ns() - begun_ns) / 1e6,
+            _api_name(key), call.version, call.peer, call.client_id, len(body), (self._mono_ns() - begun_ns) / 1e6,
         )  # fmt: skip
         return [b"".join((_SIZE.pack(len(head) + len(body)), head, body))]
 

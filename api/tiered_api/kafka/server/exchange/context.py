@@ -27,8 +27,14 @@ class Call(Generic[R]):
     version: int
     correlation_id: int
     client_id: str
-    client_host: str
+    peer: str
+    """HOST:PORT of the client."""
     listener: str
+
+    @property
+    def client_host(self) -> str:
+        """Host of the client, without the port."""
+        return self.peer.rpartition(":")[0]
 
 
 class Refusals:

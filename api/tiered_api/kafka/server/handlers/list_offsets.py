@@ -59,7 +59,7 @@ async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListO
             place = topic.name, each.partition_index
             wanted[place] = None if place in wanted else (topic.topic_id, each)
     work = _refuse if is_impostor(context, call, request.replica_id) else _look_up_offset
-    lookups = TimeLookups(call.client_host)
+    lookups = TimeLookups(call.client_host, call.peer)
     works = [partial(work, context, call, name, number, each, lookups) for (name, number), each in wanted.items()]
     timed_out = Code.REQUEST_TIMED_OUT.number
     places = list(wanted)
