@@ -23,7 +23,6 @@ SAME_MEANING = {"log.dirs": "data.dir", "log.dir": "data.dir", "broker.id": "nod
 ONE_PROCESS = "a process is broker and controller in one"
 ONE_LOOP = "network and requests share one loop"
 NO_SHARE_GROUPS = "share groups are not served yet"
-ONE_MIN_ISR = "the topic has min.insync.replicas as all others"
 AT_THE_DEADLINE = "a transaction is aborted at its timeout, not at the next check"
 NO_ZOOKEEPER = "the cluster metadata is in the bucket"
 WITHOUT_EFFECT = {
@@ -38,7 +37,6 @@ WITHOUT_EFFECT = {
     "num.recovery.threads.per.data.dir": ONE_LOOP,
     "socket.send.buffer.bytes": ONE_LOOP,
     "socket.receive.buffer.bytes": ONE_LOOP,
-    "transaction.state.log.min.isr": ONE_MIN_ISR,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": AT_THE_DEADLINE,
     "share.coordinator.state.topic.replication.factor": NO_SHARE_GROUPS,
     "share.coordinator.state.topic.min.isr": NO_SHARE_GROUPS,

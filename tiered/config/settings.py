@@ -298,6 +298,12 @@ class Settings:
     transaction_state_log_replication_factor: int = setting(
         3, "Replicas of `__transaction_state`; fewer while there are fewer brokers.", 1, 32767
     )
+    transaction_state_log_min_isr: int = setting(
+        2,
+        "Least in-sync replicas for a change of `__transaction_state`; all of them if it has fewer replicas.",
+        1,
+        32767,
+    )
     transaction_state_log_segment_bytes: int = setting(
         100 * MIB, "Size at which a segment of `__transaction_state` is closed.", 1024, INT_MAX
     )

@@ -32,7 +32,10 @@ def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
     segment_bytes = str(
         settings.offsets_topic_segment_bytes if is_of_groups else settings.transaction_state_log_segment_bytes
     )
-    return {**_FIXED, "segment.bytes": segment_bytes, "max.message.bytes": segment_bytes}
+    configs = {**_FIXED, "segment.bytes": segment_bytes, "max.message.bytes": segment_bytes}
+    if not is_of_groups:
+        configs["min.insync.replicas"] = str(settings.transaction_state_log_min_isr)
+    return configs
 
 
 def check_configs(name: str, configs: Mapping[str, str]) -> None:

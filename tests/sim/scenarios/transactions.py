@@ -70,7 +70,10 @@ async def ask(three: ThreeBrokers, name: str, request: Request) -> Any:
     start = three.now
     while True:
         assert three.now - start < PATIENCE_SECONDS, request
-        broker = find_coordinator(three, name) or running(three)[0]
+        broker = find_coordinator(three, name) or next(iter(running(three)), None)
+        if broker is None:
+            await asyncio.sleep(0.05)
+            continue
         try:
             reply: Any = await broker.node.transaction_coordinators.ask(name, request)
         except Refused as refused:
