@@ -15,7 +15,6 @@ from tests.compat.brokers import CompatBroker, run_broker
 from tests.compat.client import DriverClient
 from tests.compat.clients import KINDS, ClientKind
 from tests.peer.wire import Wire
-from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -32,7 +31,6 @@ BROKERS = [
 NUMBERS = itertools.count(1)
 LED_SECONDS = 60.0
 LATEST = -1
-TRANSACTION_APIS = {22, 24, 25, 26, 28, 65, 66}
 Clients = Callable[[ClientKind], DriverClient]
 """Starter of the clients that many tests share."""
 
@@ -102,15 +100,6 @@ def wait_led(address: str, topic: str, partitions: int) -> None:
             if not any(each.error_code for found in reply.topics for each in found.partitions):
                 return
             assert time.monotonic() < until, f"{topic} is not led"
-
-
-@pytest.fixture(scope="session")
-def transactions(broker: CompatBroker) -> None:
-    """Skips the tests of transactions if the broker does not serve them yet."""
-    with Wire(broker.address) as wire:
-        served = {each.api_key for each in wire.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).api_keys}
-    if not served >= TRANSACTION_APIS:
-        pytest.skip("this broker does not serve transactions yet")
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from tests.peer.kafka import java
 
 pytestmark = [
     pytest.mark.java,
-    pytest.mark.usefixtures("transactions"),
     pytest.mark.skipif(not ALL, reason="make compat runs it: applications in Java that are killed and start again"),
 ]
 WORDS = ("log", "segment", "record", "offset", "epoch", "leader")

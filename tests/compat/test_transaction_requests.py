@@ -53,7 +53,6 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 
-pytestmark = pytest.mark.usefixtures("transactions")
 SECONDS = 20.0
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
@@ -370,8 +369,7 @@ def test_transactions_are_listed_by_producer_duration_and_pattern(wire: Wire, br
     while topic not in listed(ListTransactionsRequest([], [], 0)):
         assert time.monotonic() < until, "it is older than 0 ms after a millisecond"
     assert topic not in listed(ListTransactionsRequest([], [], 3_600_000))
-    if broker.name == "peer":  # ours refuses every pattern
-        assert listed(ListTransactionsRequest([], [], -1, f"{topic[:20]}.*{topic[-6:]}")) == [topic]
+    assert listed(ListTransactionsRequest([], [], -1, f"{topic[:20]}.*{topic[-6:]}")) == [topic]
     reply = wire.ask(ListTransactionsRequest([], [], -1, "["), ListTransactionsResponse)
     assert CODES[reply.error_code] is Code.INVALID_REGULAR_EXPRESSION
     unknown = wire.ask(ListTransactionsRequest(["Dreaming"], []), ListTransactionsResponse)

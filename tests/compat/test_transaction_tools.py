@@ -15,7 +15,7 @@ from tests.compat.clients import ALL, KINDS
 from tests.compat.conftest import Clients
 from tests.peer.kafka import tool
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.usefixtures("transactions")]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 THOROUGH = pytest.mark.skipif(not ALL, reason="make compat runs it: a JVM for every step")
 Run = Callable[..., list[list[str]]]
 

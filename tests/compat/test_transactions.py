@@ -22,7 +22,6 @@ from tests.compat.transactions import (
     wait_for_value,
 )
 
-pytestmark = pytest.mark.usefixtures("transactions")
 FENCED = r"(?i)fenced|invalid_?producer_?epoch|producer's epoch|epoch is smaller"
 REFUSED_MEMBER = r"(?i)fenced|generation|unknown_?member|commit_?failed"
 Start = Callable[[ClientKind], DriverClient]
