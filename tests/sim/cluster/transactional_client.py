@@ -136,6 +136,11 @@ class TransactionalSession:
         client.highest = FIRST_VERSIONS if is_first else SECOND_VERSIONS
 
     @property
+    def moves_epoch(self) -> bool:
+        """True if each end of a transaction gives the client a new epoch."""
+        return not self._is_first
+
+    @property
     def is_ready(self) -> bool:
         """True if the client has a producer id that it may use."""
         return self.producer_id >= 0
@@ -163,10 +168,12 @@ class TransactionalSession:
 
     # -- the steps of a transaction -----------------------------------------------------------------------------------
 
-    async def init(self) -> bool:
-        """Gets a producer id, and fences all others. False if no reply came in time."""
+    async def init(self, *, goes_on: bool = False) -> bool:
+        """Gets a producer id, and fences all others. False if it got none. A client that `goes_on` gets the next epoch
+        of its own id, unless it was fenced itself (KIP-360)."""
+        known = (self.producer_id, self.epoch) if goes_on else (-1, -1)
         self._forget()
-        request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=self._timeout_ms)
+        request = InitProducerIdRequest(self.transactional_id, self._timeout_ms, *known)
         got = await self._call_coordinator(request, InitProducerIdResponse, lambda each: each.error_code)
         if got is None or got.error_code:
             return False

@@ -52,9 +52,7 @@ class TransactionalProducer:
         for tp in rng.choices(partitions, k=rng.randint(1, BATCHES_MAX)):
             if not await session.write(tp, self._make_values()):
                 self.counts[f"refused_{session.last_code.name}"] += 1
-                if rng.random() < 0.5 and session.is_ready:
-                    await session.end(False)
-                session.abandon()
+                await self._recover()
                 return
         drawn = rng.random()
         if self.stays or drawn >= ABORT_SHARE + HANG_SHARE + FENCE_SHARE:
@@ -69,6 +67,16 @@ class TransactionalProducer:
             await asyncio.sleep(rng.choice((0.0, 4.0, 12.0)))
         else:
             await self._be_replaced(partitions)
+
+    async def _recover(self) -> None:
+        """Aborts a transaction of which a write is in doubt, or leaves it to the next `init`."""
+        session = self._session
+        if self._rng.random() < 0.5 and session.is_ready:
+            await session.end(False)
+            if session.is_ready and not session.moves_epoch:
+                self.counts["went_on"] += await session.init(goes_on=True)
+        else:
+            session.abandon()
 
     async def _be_replaced(self, partitions: list[TopicPartition]) -> None:
         """Begins anew as another process, and lets the old one go on."""
