@@ -46,12 +46,13 @@ class TransactionIndex:
     def __init__(self, files: SegmentFiles, segments: Sequence[Segment], producers_max: int) -> None:
         self._files = files
         self._producers_max = producers_max
-        self._mapped: dict[int, Buffer] = {}
+        # Most logs have no aborted transaction: what is empty takes no memory of its own.
+        self._mapped: dict[int, Buffer] | None = None
         """Mapped indexes, least recently used first."""
-        self.bases = [segment.base_offset for segment in segments if segment.txn_index_bytes]
-        self.unwritten = bytearray()
+        self.bases: Sequence[int] = tuple(segment.base_offset for segment in segments if segment.txn_index_bytes)
+        self.unwritten: bytes | bytearray = b""
         """Entries of the active segment that are not in its file yet."""
-        self._recent: list[AbortedTxn] = []
+        self._recent: list[AbortedTxn] | None = None
         self._recent_from = segments[-1].next_offset
         """All entries of the active segment whose marker is at or above this offset are in `_recent`."""
 
@@ -59,17 +60,22 @@ class TransactionIndex:
 
     def set_active(self, segment: Segment) -> None:
         """Makes `segment` the active one. Everything is written."""
-        self._mapped.pop(segment.base_offset, None)
-        self._recent, self._recent_from = [], segment.next_offset
+        if self._mapped:
+            self._mapped.pop(segment.base_offset, None)
+        self._recent, self._recent_from = None, segment.next_offset
 
     def add(self, active: Segment, aborted: AbortedTxn) -> None:
         """Adds the entry of a marker that is in the log. `write` brings it to the file."""
         entry = aborted.encode()
+        if not self.unwritten:
+            self.unwritten = bytearray()
         self.unwritten += entry
         active.txn_index_bytes += len(entry)
         active.txn_index_crc = crc32c(entry, active.txn_index_crc)
         if not self.bases or self.bases[-1] != active.base_offset:
-            self.bases.append(active.base_offset)
+            self.bases = (*self.bases, active.base_offset)
+        if self._recent is None:
+            self._recent = []
         self._recent.append(aborted)
         if len(self._recent) > RECENT_MAX:
             del self._recent[: RECENT_MAX // 2]
@@ -79,22 +85,23 @@ class TransactionIndex:
         """Writes the entries that are not in the file yet. Raises `Unavailable`: then none of them is."""
         if self.unwritten:
             self._files.open(self._files.path(active.base_offset, SUFFIX), create=True).append([self.unwritten])
-            self.unwritten = bytearray()
+            self.unwritten = b""
 
     def replace(self, segment: Segment, entries: Sequence[AbortedTxn]) -> None:
         """Replaces all entries of a segment, after a truncation or a rebuild."""
         self.drop(segment.base_offset)
         write_index(self._files, segment, entries)
         if entries:
-            self.bases.insert(bisect_left(self.bases, segment.base_offset), segment.base_offset)
+            self.bases = tuple(sorted((*self.bases, segment.base_offset)))
 
     def drop(self, base_offset: int) -> None:
         """Forgets the entries of a segment that is removed. Its file is left to the caller."""
-        self._mapped.pop(base_offset, None)
+        if self._mapped:
+            self._mapped.pop(base_offset, None)
         if base_offset in self.bases:
             if base_offset == self.bases[-1]:
-                self.unwritten = bytearray()
-            self.bases.remove(base_offset)
+                self.unwritten = b""
+            self.bases = tuple(base for base in self.bases if base != base_offset)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -125,9 +132,11 @@ class TransactionIndex:
     def _find_in_segment(self, segments: Sequence[Segment], segment: Segment, offset: int, end: int) -> FoundTxns:
         if segment is segments[-1]:
             if offset >= self._recent_from:
-                return find_in_entries(self._recent, offset, end)
+                return find_in_entries(self._recent or (), offset, end)
             written = self._files.read(self._files.path(segment.base_offset, SUFFIX)) or b""
             return find_in_index(self._checked(segments, segment, written + bytes(self.unwritten)), offset, end)
+        if self._mapped is None:
+            self._mapped = {}
         index = self._mapped.pop(segment.base_offset, None)
         if index is None:
             index = self._checked(segments, segment, self._map(segment))
@@ -150,7 +159,7 @@ class TransactionIndex:
             log.warning("rebuilt transaction index is not written directory=%s error=%s", self._files.directory, error)
         else:
             if segment is segments[-1]:
-                self.unwritten = bytearray()
+                self.unwritten = b""
         return encode_aborted_txns(entries)
 
     def _map(self, segment: Segment) -> Buffer:

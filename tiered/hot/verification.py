@@ -36,21 +36,19 @@ class VerificationGuard:
         self.holders = 0
 
 
-class VerificationGuards:
-    """The valid guards of one partition. Each holder has a request that waits, and this bounds their number."""
+class VerificationGuards(dict[int, VerificationGuard]):
+    """The valid guards of one partition, by producer id. Each holder has a request that waits, and this bounds their
+    number."""
 
-    __slots__ = ("_guards",)
-
-    def __init__(self) -> None:
-        self._guards: dict[int, VerificationGuard] = {}
+    __slots__ = ()
 
     def begin(self, producer: UnverifiedProducer, moves_epoch: bool) -> VerificationGuard:
         """Returns a guard of the producer; `end` has to follow in any case. The guard of an epoch that a later one has
         replaced is not valid from the start."""
         producer_id, epoch, sequence = producer
-        guard = self._guards.get(producer_id)
+        guard = self.get(producer_id)
         if guard is None or epoch > guard.epoch:
-            guard = self._guards[producer_id] = VerificationGuard(producer_id, epoch, sequence, moves_epoch)
+            guard = self[producer_id] = VerificationGuard(producer_id, epoch, sequence, moves_epoch)
         elif epoch < guard.epoch:
             guard = VerificationGuard(producer_id, epoch, sequence, moves_epoch)
         else:
@@ -61,16 +59,16 @@ class VerificationGuards:
     def end(self, guard: VerificationGuard) -> None:
         """Gives back a guard."""
         guard.holders -= 1
-        if not guard.holders and self._guards.get(guard.producer_id) is guard:
-            del self._guards[guard.producer_id]
+        if not guard.holders and self.get(guard.producer_id) is guard:
+            del self[guard.producer_id]
 
     def invalidate(self, producer_id: int, up_to_epoch: int) -> None:
         """Makes the guard of a producer invalid, if it is of this epoch or an earlier one: its transaction has begun or
         ended here."""
-        guard = self._guards.get(producer_id)
+        guard = self.get(producer_id)
         if guard is not None and guard.epoch <= up_to_epoch:
-            del self._guards[producer_id]
+            del self[producer_id]
 
     def is_valid(self, guard: VerificationGuard | None, producer_id: int, epoch: int) -> bool:
         """True if a transaction of the producer may begin under this guard."""
-        return guard is not None and guard.epoch == epoch and self._guards.get(producer_id) is guard
+        return guard is not None and guard.epoch == epoch and self.get(producer_id) is guard
