@@ -101,7 +101,13 @@ class GroupMember:
     """One member that joins, reads, commits, and joins again, until `working` is unset."""
 
     def __init__(
-        self, name: str, group: str, client: InstanceClient, loop: SimLoop, history: ClientHistory, topic: str
+        self,
+        name: str,
+        group: str,
+        client: InstanceClient,
+        loop: SimLoop,
+        history: ClientHistory,
+        topics: Sequence[str],
     ) -> None:
         self.name = name
         self.returns = 0
@@ -113,7 +119,7 @@ class GroupMember:
         self._client = client
         self._loop = loop
         self._history = history
-        self._topic = topic
+        self._topics = topics
         self._rng = random.Random(f"{loop.seed}/{name}")
         self._return_rng = random.Random(f"{loop.seed}/{name}/comes-back")
         self._last_reply_ns = 0
@@ -130,7 +136,7 @@ class GroupMember:
         return self._current[1].positions()
 
     async def work(self) -> None:
-        member = TimedMember(self._client, self._group, [self._topic], self._loop)
+        member = TimedMember(self._client, self._group, self._topics, self._loop)
         while self.working:
             try:
                 await self._run_generation(member)

@@ -125,6 +125,8 @@ class ClusterOptions:
     moves_at_once: int = 1
     static: bool = False
     """True if all members of the group but one are static."""
+    group_topics: int = 1
+    """Number of topics that the members of the group read."""
     deletes: bool = False
     """True if records are deleted during the whole run."""
     changes: tuple[str, ...] = ()
@@ -184,6 +186,11 @@ class ClusterOptions:
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
         return replace(self, **changes)
+
+    @property
+    def subscription(self) -> list[str]:
+        """Returns the topics that the members of the group read."""
+        return [shape.name for shape in self.topics[: self.group_topics]]
 
     @property
     def transactional_topics(self) -> tuple[TopicShape, ...]:
@@ -258,6 +265,7 @@ def _draw_operations(made: ClusterOptions) -> dict[str, Any]:
         "topics": topics,
         "members": max(made.members, groups.choice((0, 0, 2, 2, 3))),
         "static": groups.random() < STATIC_SHARE,
+        "group_topics": min(len(topics), random.Random(f"{made.seed}/group-topics").choice((1, 2, 2))),
         "joins": joins,
         "leaves": joins and brokers.random() < LEAVES_SHARE,
         "moves_at_once": random.Random(f"{made.seed}/moves-at-once").choice((1, 4)),

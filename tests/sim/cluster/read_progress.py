@@ -34,7 +34,7 @@ async def wait_until_read(run: ClusterRun) -> None:
     for reader in readers:
         reader.stays = True
     if members:
-        wanted = [tp for tp in ends if tp.topic == run.options.topics[0].name]
+        wanted = [tp for tp in ends if tp.topic in run.options.subscription]
         await run.wait_until(
             lambda: not any(find_unowned([member.positions() for member in members], wanted)),
             REBALANCED_SECONDS, "every partition of the group has an owner",

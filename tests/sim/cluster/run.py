@@ -243,7 +243,7 @@ class ClusterRun:
             name = f"m{number}"
             client = self.world.client(f"c-{name}", InstanceClient)
             client.instance = name if options.static and number else None
-            self.clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.topics[0].name))
+            self.clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.subscription))
         for node in self.world.hosts if options.members else ():
             asks = self.world.client(f"c-asks{node}")
             self.clients.append(

@@ -448,7 +448,7 @@ MUTANTS = {
 
 
 FIRST_SEEDS = {
-    "above_high_watermark": 0,
+    "above_high_watermark": 5,
     "manifest_first": 0,
     "equal_epochs": 0,
     "answers_at_once": 2,
@@ -467,7 +467,7 @@ FIRST_SEEDS = {
     "sequences_lost": 0,
     "unclean_election": 10,
     "r2_joins_behind": 15,
-    "sweep_too_early": 5,
+    "sweep_too_early": 10,
     "r4_first_leads": 0,
     "rot_is_whole": 1,
     "nobody_joins": 0,
