@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -302,6 +303,50 @@ def test_unreadable_partition_is_retried_with_pauses_until_the_deadline() -> Non
         assert len(said) == 1 and "t-0" in said[0] and "KAFKA_STORAGE_ERROR" in said[0]
 
     simulate(test, timeout=10)
+
+
+def test_empty_replies_between_failures_do_not_restart_the_deadline() -> None:
+    """A broker that waits for the bucket replies without records when the longest wait of a fetch is over."""
+
+    async def test(client: KafkaClient, broker: Scripted) -> None:
+        answers = itertools.cycle([*[fetch_reply(b"")] * 3, fetch_reply(b"", Code.KAFKA_STORAGE_ERROR)])
+        broker.script[FetchRequest] = lambda *_: next(answers)
+        said: list[str] = []
+        consumer = KafkaConsumer(client, warn=said.append)
+        consumer.assign({HERE: 0})
+        async with asyncio.timeout(60):
+            with pytest.raises(Unavailable, match="t-0 could not be read for 10 s: KAFKA_STORAGE_ERROR"):
+                while True:
+                    await consumer.poll()
+        assert client.clock.mono_ns() <= 16e9 and len(said) == 1
+
+    simulate(test, timeout=10)
+
+
+def test_partition_whose_broker_sends_nothing_is_given_up_at_the_deadline() -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
+        broker.script[FetchRequest] = lambda *_: fetch_reply(b"")
+        consumer = KafkaConsumer(client)
+        consumer.assign({HERE: 0})
+        with pytest.raises(Unavailable, match="t-0 could not be read for 10 s: its broker sends no records below 100"):
+            while client.clock.mono_ns() < 60e9:
+                await consumer.poll()
+                await client.clock.sleep(0.5)
+        assert 10e9 <= client.clock.mono_ns() <= 12e9
+
+    simulate(test, timeout=10)
+
+
+def test_reply_without_records_at_the_end_of_the_log_is_a_success() -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
+        answers = itertools.cycle([fetch_reply(b"", Code.KAFKA_STORAGE_ERROR), fetch_reply(b"")])
+        broker.script[FetchRequest] = lambda *_: next(answers)
+        consumer = KafkaConsumer(client)
+        consumer.assign({HERE: 100})
+        while client.clock.mono_ns() < 20e9:
+            await consumer.poll()
+
+    simulate(test, timeout=5)
 
 
 def test_successful_read_restarts_the_deadline_of_a_partition() -> None:

@@ -51,9 +51,10 @@ class FetchedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class _ReadFailure:
-    """A partition that its leader refuses to serve: the start of the failures, the time of the next try, and the
-    pauses."""
+    """A partition that its leader refuses to serve: the last error, the start of the failures, the time of the next
+    try, and the pauses."""
 
+    code: Code
     since_ns: int
     retry_at_ns: int
     backoffs: Iterator[float]
@@ -66,6 +67,8 @@ class _Position:
     offset: int
     aborted_producers: set[int] = field(default_factory=set)
     failure: _ReadFailure | None = None
+    unread_since_ns: int | None = None
+    """Time since when replies have no records although the log does. The broker may wait for the bucket."""
 
 
 class KafkaConsumer:
@@ -214,6 +217,8 @@ class KafkaConsumer:
         if got.error_code:
             raise to_refused(got.error_code, "fetch")
         out: list[FetchedBatch] = []
+        unread: list[tuple[TopicPartition, _Position, int]] = []
+        is_empty = True
         for topic in got.responses:
             for each in topic.partitions:
                 tp = TopicPartition(topic.topic, each.partition_index)
@@ -223,10 +228,30 @@ class KafkaConsumer:
                 if each.error_code:
                     self._handle_error(tp, position, each)
                     continue
-                position.failure = None
                 if each.records is not None and len(each.records):
+                    position.failure = position.unread_since_ns = None
                     out += self._decode_batches(tp, position, each)
+                    is_empty = False
+                elif position.offset >= (end := self._end_of(each)):
+                    position.failure = position.unread_since_ns = None
+                else:
+                    unread.append((tp, position, end))
+        for tp, position, end in unread if is_empty else ():  # else other partitions took all room of the reply
+            self._check_unread(tp, position, end)
         return out
+
+    def _end_of(self, got: PartitionData) -> int:
+        """Returns the offset before which the leader has records for this consumer."""
+        return got.last_stable_offset if self._isolation and got.last_stable_offset >= 0 else got.high_watermark
+
+    def _check_unread(self, tp: TopicPartition, position: _Position, end: int) -> None:
+        """Raises `Unavailable` if replies have no records for the time limit of a request."""
+        now_ns = self._client.clock.mono_ns()
+        if position.unread_since_ns is None:
+            position.unread_since_ns = now_ns
+        elif now_ns - position.unread_since_ns >= self._client.timeout * 1e9:
+            why = position.failure.code.name if position.failure else f"its broker sends no records below {end}"
+            raise Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {why}")
 
     def _handle_error(self, tp: TopicPartition, position: _Position, got: PartitionData) -> None:
         """Continues after an error if that is possible."""
@@ -245,11 +270,12 @@ class KafkaConsumer:
         trouble = position.failure
         if trouble is None:
             first = 0.0 if code is not Code.KAFKA_STORAGE_ERROR else BACKOFF_FIRST_SECONDS
-            trouble = position.failure = _ReadFailure(now_ns, now_ns, _backoffs(first))
+            trouble = position.failure = _ReadFailure(code, now_ns, now_ns, _backoffs(first))
             if code is Code.KAFKA_STORAGE_ERROR:
                 self._warn(f"{tp} cannot be read now, its broker says {code.name} (its disk, or the bucket)")
         elif now_ns - trouble.since_ns >= self._client.timeout * 1e9:
             raise Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {code.name}")
+        trouble.code = code
         trouble.retry_at_ns = now_ns + int(next(trouble.backoffs) * 1e9)
 
     def _backoff_seconds(self) -> float:
