@@ -40,7 +40,7 @@ RETRY_SECONDS = (0.05, 1.0)
 """Shortest and longest pause before partitions that refused a marker get it again. A new image ends the pause."""
 
 WRITTEN_AT_ONCE = 16
-"""Most partitions of this broker that get the marker of a transaction in the turn of its decision."""
+"""Most partitions of this broker that get markers in one turn."""
 
 
 class OwnPartitions(Protocol):
@@ -124,21 +124,7 @@ class TransactionMarkers:
         self._drop(due.transactional_id)
         pending = PendingMarkers((partition, coordinator_epoch), due.transactional_id, marker, set(due.partitions))
         self._pending[due.transactional_id] = pending
-        targets = [_Target(pending, tp) for tp in sorted(due.partitions)]
-        if len(targets) <= WRITTEN_AT_ONCE:
-            written = [target for target in targets if self._is_written_now(target)]
-            self._finish(written, "written")
-            targets = [target for target in targets if target not in written]
-        self._route(targets)
-
-    def _is_written_now(self, target: _Target) -> bool:
-        """Writes a marker if this broker leads the partition alone. True if the marker is committed."""
-        if self._leader_of(target) != self._view.node_id:
-            return False
-        try:
-            return self._own_partitions.write_marker_now(target.tp, target.pending.marker)
-        except (Refused, Unavailable):  # the request that follows gets the same, and acts on it
-            return False
+        self._route([_Target(pending, tp) for tp in sorted(due.partitions)])
 
     def cancel(self, partition: int) -> None:
         """Drops all markers of a coordinator that has ended."""
@@ -253,9 +239,20 @@ class TransactionMarkers:
                 return Code.NOT_LEADER_OR_FOLLOWER
             return Code.NONE
 
-        if len(targets) == 1:
-            return {targets[0]: await write(targets[0])}
-        return dict(zip(targets, await asyncio.gather(*map(write, targets)), strict=True))
+        codes: dict[_Target, Code] = {}
+        if len(targets) <= WRITTEN_AT_ONCE:
+            codes = {target: Code.NONE for target in targets if self._is_written_now(target)}
+        waiting = [target for target in targets if target not in codes]
+        if not waiting:
+            return codes
+        return codes | dict(zip(waiting, await asyncio.gather(*map(write, waiting)), strict=True))
+
+    def _is_written_now(self, target: _Target) -> bool:
+        """Writes a marker. True if it is committed without a wait, because this broker has the only replica in sync."""
+        try:
+            return self._own_partitions.write_marker_now(target.tp, target.pending.marker)
+        except (Refused, Unavailable):  # the write that follows gets the same
+            return False
 
     async def _write_there(self, node_id: int, targets: Sequence[_Target]) -> Mapping[_Target, Code]:
         by_transaction: dict[PendingMarkers, list[TopicPartition]] = {}

@@ -261,12 +261,12 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
 
     def _deliver_replies(self, results: Iterable[CoordinatorResult[ReplyT, Any]]) -> None:
         for result in results:
-            for event in result.events:
-                self._on_event(event)
             for token, reply in result.replies:
                 future = self._pending_replies.pop(token, None)
                 if future is not None and not future.done():
                     future.set_result(reply)
+            for event in result.events:  # the work that an event begins comes after the replies
+                self._on_event(event)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
