@@ -195,7 +195,7 @@ class ClusterRun:
         await self.check_writable()
         await self.transactions.check_all()
         dumps = await audit.audit_run(self)
-        if self.options.rebuild:
+        if self.options.rebuild and self.transactions.can_all_be_cold:
             await rebuilding.check_rebuild(self, dumps)
         self.findings.raise_if_any()
 

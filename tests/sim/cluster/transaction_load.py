@@ -100,6 +100,11 @@ class TransactionLoad:
         lost = {model.image.topics_by_id[each.topic_id].name for each in model.image.losses}
         return not lost & judged and not model.unclean_election_times
 
+    @property
+    def can_all_be_cold(self) -> bool:
+        """True if no transaction may stay open: its coordinator may have lost it, and its records then go nowhere."""
+        return not self.producers or self.is_lossless
+
     async def settle(self) -> None:
         """I19: after the faults no transaction hangs, and the copiers reach the end."""
         run = self._run
