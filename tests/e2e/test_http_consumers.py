@@ -10,8 +10,11 @@ import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, http_broker, run
 from tiered.controller.requests import DeleteTopic
-from tiered.groups.requests import FetchOffsets
+from tiered.errors import Code
+from tiered.groups.requests import CommitTransactionalOffsets, FetchOffsets, PartitionOffset
 from tiered.ids import TopicPartition
+from tiered.records.marker import TransactionMarker
+from tiered.shard import ProducerIdAndEpoch
 from tiered_api.http.consumers.member import encode_metadata, user_data_of
 
 V2 = "application/vnd.kafka.v2+json"
@@ -293,3 +296,24 @@ def test_unused_consumer_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 await asyncio.sleep(0.02)
 
     asyncio.run(scenario())
+
+
+def test_consumer_waits_for_a_transaction_that_may_change_its_offset(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        await where.produce("t", '"a"', '"b"', '"c"')
+        groups = where.broker.group_coordinators
+        producer = ProducerIdAndEpoch(7, 0)
+
+        async def confirm(tp: TopicPartition) -> Code:
+            return Code.NONE
+
+        commit = CommitTransactionalOffsets("g", (PartitionOffset("t", 0, 2),), producer)
+        await groups.commit_transactional_offsets(commit, confirm, adds_partition=True)
+        careful = await HttpConsumer.create(where, "g")
+        await careful.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+        assert (await careful.ask("GET", "/records?timeout=300", accept=JSON)).json == []
+        await groups.write_marker(await groups.partition_for("g"), TransactionMarker(*producer, True, 0))
+        assert values(await careful.read(1)) == ["c"], "goes on at what the transaction committed"
+
+    run(tmp_path, scenario)

@@ -66,7 +66,8 @@ class _GroupReader:
 
     async def _start_offsets(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the committed offsets, or the offset of the command for partitions without one."""
-        known = await fetch_committed_offsets(self._client, self._args.group)
+        stable = self._args.read_committed
+        known = await fetch_committed_offsets(self._client, self._args.group, require_stable=stable)
         new = [each for each in mine if each not in known]
         defaults = await resolve_offsets(self._client, self._where.start, new, read_committed=self._args.read_committed)
         return {each: known[each] if each in known else defaults[each] for each in mine}

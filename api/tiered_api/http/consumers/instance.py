@@ -227,12 +227,15 @@ class ConsumerInstance:
 
     async def resolve_position(self, tp: TopicPartition, source: AnyPartition) -> int | None:
         """Returns the next offset to read: the position, else the committed offset, else the reset offset. None if
-        there is none."""
+        there is none, or while a transaction may change the committed offset of a read_committed consumer (KIP-447)."""
         spot = self._positions.get(tp)
         if spot is None or spot.topic_id != source.topic_id:
             version = self.assignment_version
-            committed = (await self.fetch_committed([tp]))[0]
-            start = committed.offset if committed.offset != NO_OFFSET else await self._reset_offset(source)
+            reply = await self._fetch_offsets([tp], require_stable=self.config.read_committed)
+            if reply.unstable:  # a later read asks again, once the transaction is over
+                return None
+            committed = reply.offsets[0].offset
+            start = committed if committed != NO_OFFSET else await self._reset_offset(source)
             if start is None or version != self.assignment_version:
                 return None
             spot = self._positions[tp] = ConsumerPosition(source.topic_id, start)
@@ -295,13 +298,16 @@ class ConsumerInstance:
     async def fetch_committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
         """Returns the committed offsets in the order of `partitions`, without those of earlier topics of the same
         names."""
+        return list((await self._fetch_offsets(partitions, require_stable=False)).offsets)
+
+    async def _fetch_offsets(self, partitions: list[TopicPartition], *, require_stable: bool) -> FetchOffsetsReply:
         topics = self._context.broker.image.topics
         ids = tuple((name, topics[name].topic_id) for name in {tp.topic for tp in partitions} & topics.keys())
-        request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
+        request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids, require_stable=require_stable)
         reply: FetchOffsetsReply = await self._call_coordinator(request)
         if reply.code is not Code.NONE:
             raise Refused(reply.code, f"the offsets of the group cannot be read: {reply.code.name}")
-        return list(reply.offsets)
+        return reply
 
     async def _call_coordinator(self, request: Request) -> Any:
         return await retry_while_loading(

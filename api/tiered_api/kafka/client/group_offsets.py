@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.leader_routing import PartitionOutcomes, send_to_coordinator
@@ -26,11 +27,27 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
 )
 
 
-async def fetch_committed_offsets(client: KafkaClient, group: str) -> dict[TopicPartition, int]:
-    """Returns all offsets that a group has committed. Raises `Refused` if its coordinator cannot return them."""
+async def fetch_committed_offsets(
+    client: KafkaClient, group: str, *, require_stable: bool = False
+) -> dict[TopicPartition, int]:
+    """Returns all offsets that a group has committed. `require_stable` waits for transactions that may change one of
+    them. Raises `Refused` if its coordinator cannot return them."""
+    deadline = client.new_deadline()
+    for pause in client.backoffs():
+        try:
+            return await _fetch_once(client, group, require_stable)
+        except Refused as refused:
+            if refused.code is not Code.UNSTABLE_OFFSET_COMMIT or client.has_passed(deadline):
+                raise
+        await pause()
+    raise AssertionError("pauses never end")
+
+
+async def _fetch_once(client: KafkaClient, group: str, require_stable: bool) -> dict[TopicPartition, int]:
     request = OffsetFetchRequest(
-        group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)]
-    )
+        group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)],
+        require_stable=require_stable,
+    )  # fmt: skip
     got = await send_to_coordinator(client, group, request, OffsetFetchResponse, _fetch_error_code)
     if number := _fetch_error_code(got):
         raise to_refused(number, f"offsets of group {group}")
