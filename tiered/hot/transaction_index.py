@@ -12,7 +12,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from tiered.errors import Unavailable
+from tiered.errors import Corrupt, Unavailable
 from tiered.hot.aborted_txns import (
     MAX_OFFSET,
     AbortedTxn,
@@ -41,7 +41,7 @@ RECENT_MAX = 256
 class TransactionIndex:
     """Aborted transactions of one log. `bases` are the base offsets of the segments that have any, in order."""
 
-    __slots__ = ("_files", "_mapped", "_producers_max", "_recent", "_recent_from", "bases", "unwritten")
+    __slots__ = ("_damaged", "_files", "_mapped", "_producers_max", "_recent", "_recent_from", "bases", "unwritten")
 
     def __init__(self, files: SegmentFiles, segments: Sequence[Segment], producers_max: int) -> None:
         self._files = files
@@ -52,6 +52,8 @@ class TransactionIndex:
         self.bases: Sequence[int] = tuple(segment.base_offset for segment in segments if segment.txn_index_bytes)
         self.unwritten: bytes | bytearray = b""
         """Entries of the active segment that are not in its file yet."""
+        self._damaged: dict[int, str] | None = None
+        """The reason why the index of a segment cannot be rebuilt: nobody reads the segment for it again."""
         self._recent: list[AbortedTxn] | None = None
         self._recent_from = segments[-1].next_offset
         """All entries of the active segment whose marker is at or above this offset are in `_recent`."""
@@ -98,6 +100,8 @@ class TransactionIndex:
         """Forgets the entries of a segment that is removed. Its file is left to the caller."""
         if self._mapped:
             self._mapped.pop(base_offset, None)
+        if self._damaged:
+            self._damaged.pop(base_offset, None)
         if base_offset in self.bases:
             if base_offset == self.bases[-1]:
                 self.unwritten = b""
@@ -149,10 +153,17 @@ class TransactionIndex:
         """Returns the index if it is as it was written, else the one that the log has."""
         if len(index) == segment.txn_index_bytes and crc32c(index) == segment.txn_index_crc:
             return index
+        base = segment.base_offset
+        if self._damaged and base in self._damaged:
+            raise Corrupt(self._damaged[base], where=self._files.path(base, SUFFIX))
         log.warning(
             "transaction index is rebuilt from the log directory=%s base=%d", self._files.directory, segment.base_offset
         )
-        entries = replay_aborted_txns(self._files, segments, segment, self._producers_max)
+        try:
+            entries = replay_aborted_txns(self._files, segments, segment, self._producers_max)
+        except Corrupt as error:
+            self._damaged = {**(self._damaged or {}), base: str(error)}
+            raise
         try:
             write_index(self._files, segment, entries)
         except Unavailable as error:
