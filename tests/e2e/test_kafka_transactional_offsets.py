@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -12,7 +13,12 @@ from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tests.e2e.transaction_calls import CLIENTS, JAVA_3_9, JAVA_4_2, LIBRDKAFKA, TransactionalClient, Versions
 from tests.peer.kafka import tool
 from tiered.errors import Code
+from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.system.clock import SystemClock
+from tiered.system.network import SocketNet
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.group_offsets import fetch_committed_offsets
 from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -167,6 +173,26 @@ def test_open_transaction_survives_a_restart_and_ends_with_its_commit(tmp_path: 
 
     run(tmp_path, begin, **SETTINGS)
     run(tmp_path, end, **SETTINGS)
+
+
+def test_our_client_waits_for_a_stable_offset(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        producer = TransactionalClient(await site.client())
+        await producer.init()
+        assert await producer.commit_offsets("g", 7) is Code.NONE
+        assert await producer.end(True) is Code.NONE
+        assert await producer.commit_offsets("g", 8) is Code.NONE
+        host, port = site.address.rsplit(":", 1)
+        client = KafkaClient(SocketNet(), SystemClock(), [Address(host, int(port))])
+        waiting = asyncio.ensure_future(fetch_committed_offsets(client, "g", require_stable=True))
+        assert await fetch_committed_offsets(client, "g") == {TopicPartition("a", 0): 7}
+        assert not waiting.done()
+        assert await producer.end(True) is Code.NONE
+        assert await waiting == {TopicPartition("a", 0): 8}
+        await client.close()
+
+    run(tmp_path, scenario, **SETTINGS)
 
 
 @pytest.mark.java
