@@ -65,7 +65,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         test_transactional_offsets.test_offset_of_an_open_transaction_moves_with_the_coordinator_of_the_group(True)
     ),
     "pending_not_in_image": (
-        test_transactional_offsets.test_offset_of_an_open_transaction_survives_the_loss_of_all_disks
+        test_transactional_offsets.test_offset_of_a_decided_transaction_survives_the_loss_of_all_disks
     ),
 }
 """The scenario of each such mutant, by its name."""

@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.sim.scenarios.test_transactions import DONE_SECONDS, SETTINGS, begin, lose_all_disks, wait_complete
+from tests.sim.scenarios.test_transactions import (
+    DONE_SECONDS,
+    SETTINGS,
+    begin,
+    lose_all_disks,
+    stop_markers,
+    wait_complete,
+)
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
-from tests.sim.scenarios.transactions import SimProducer, find_leader, find_transaction, running
+from tests.sim.scenarios.transactions import SimProducer, find_coordinator, find_leader, running
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.requests import CommitOffsets, CommitTransactionalOffsets, FetchOffsets, PartitionOffset
+from tiered.hot.producer_state import ProducerStates
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.peers import TransactionPartitions
@@ -103,18 +111,33 @@ def test_decided_offset_moves_with_the_coordinator_of_the_group() -> None:
     run_scenario(scenario, **OFFSETS_SETTINGS)
 
 
-def test_offset_of_an_open_transaction_survives_the_loss_of_all_disks() -> None:
+def test_offset_of_a_decided_transaction_survives_the_loss_of_all_disks() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         producer = await begin_with_offset(three)
-        producer_id, epoch = producer.producer_id, producer.epoch
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        stop_markers(keeper)
+        assert await producer.end(True) is Code.NONE
         await asyncio.sleep(SNAPSHOT_SECONDS + 5)
         await lose_all_disks(three)
-        await three.wait_until(lambda: find_transaction(three, producer.name) is not None, DONE_SECONDS)
-        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
-        late = TransactionMarker(producer_id, epoch, False, 0, version=2)
+        await wait_complete(three, producer, COMMITTED)
+        assert await offset_of(three) == 7, "the image of groups has it, and the marker comes after all"
+
+    run_scenario(scenario, **OFFSETS_SETTINGS)
+
+
+def test_late_marker_ends_no_transaction_of_a_log_that_forgot_its_producers() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin_with_offset(three)
+        leader = find_leader(three, OFFSETS)
+        assert leader is not None
+        leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from an image
+        groups = group_coordinator(three).node.group_coordinators
+        late = TransactionMarker(producer.producer_id, producer.epoch, False, 0, version=2)
         with pytest.raises(Refused) as refused:
-            await group_coordinator(three).node.group_coordinators.write_marker(0, late)
+            await groups.write_marker(0, late)
         assert refused.value.code is Code.INVALID_PRODUCER_EPOCH, "it is the marker of the transaction before"
+        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
         assert await producer.end(True) is Code.NONE
         await wait_complete(three, producer, COMMITTED)
         assert await offset_of(three) == 7
