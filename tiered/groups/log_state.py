@@ -118,15 +118,28 @@ class LogState:
                 yield topic, partition, offset
 
     def snapshot(self) -> Iterator[list[CoordinatorRecord]]:
-        """Yields the fewest records that give this state, one group at a time. The state may change in between."""
-        for group in list(dict.fromkeys((*self.groups, *self.offsets, *self.pending.groups()))):
-            yield self._snapshot_group(group)
+        """Yields the fewest records that give this state, in parts. The state may change in between.
 
-    def _snapshot_group(self, group: str) -> list[CoordinatorRecord]:
+        The first part has all pending offsets, with the committed ones of their groups. Later parts have none: a
+        replay of the log after the snapshot would end them with the marker of an earlier transaction.
+        """
+        undecided = dict.fromkeys(self.pending.groups())
+        decided = [group for group in dict.fromkeys((*self.groups, *self.offsets)) if group not in undecided]
+        if undecided:
+            yield [record for group in undecided for record in self._snapshot_undecided(group)]
+        for group in decided:
+            yield self._snapshot_decided(group)
+
+    def _snapshot_undecided(self, group: str) -> list[CoordinatorRecord]:
         found = self.pending.snapshot(group, is_superseded=True)
-        found += [offset_record(group, *each) for each in self.iterate_offsets(group)]
+        found += (offset_record(group, *each) for each in self.iterate_offsets(group))
         found += self.pending.snapshot(group, is_superseded=False)
+        return found + self._snapshot_members(group)
+
+    def _snapshot_decided(self, group: str) -> list[CoordinatorRecord]:
+        found = [offset_record(group, *each) for each in self.iterate_offsets(group)]
+        return found + self._snapshot_members(group)
+
+    def _snapshot_members(self, group: str) -> list[CoordinatorRecord]:
         value = self.groups.get(group)
-        if value is not None:
-            found.append(CoordinatorRecord(group_key(group), value))
-        return found
+        return [] if value is None else [CoordinatorRecord(group_key(group), value)]

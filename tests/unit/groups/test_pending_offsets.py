@@ -10,6 +10,7 @@ import pytest
 from tests.unit.groups.rig import THAT, THIS, G, Rig
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
+from tiered.groups.log_state import LogState
 from tiered.groups.offset_corrections import OffsetCorrections, OffsetLimit
 from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
@@ -297,3 +298,23 @@ def test_epoch_of_a_pending_offset_is_that_of_its_producer(rig: Rig) -> None:
     assert rig.shard.log_state.pending.epoch_of(7) == 4
     assert rig.shard.log_state.pending.epoch_of(8) is None
     assert rig.shard.log_state.pending.find(8, OffsetKey(G, "t", 0)) is None
+
+
+def test_snapshot_in_parts_keeps_the_offset_of_a_later_transaction_pending(rig: Rig) -> None:
+    rig.commit(offset=1, group="another")
+    rig.commit_in_transaction(offset=3)
+    parts, records, markers = rig.shard.snapshot(), len(rig.log), len(rig.markers)
+    found = list(next(parts))
+    rig.end_transaction()
+    rig.commit_in_transaction(offset=9)
+    for part in parts:
+        found += part
+    rig.end_transaction(is_commit=False)
+    loaded = LogState()
+    loaded.apply(found)
+    for position, producer_id, is_commit in rig.markers[markers:]:
+        loaded.apply(rig.log[records:position])
+        loaded.end_transaction(producer_id, is_commit)
+        records = position
+    assert rig.committed() == 3
+    assert loaded.offsets == rig.shard.log_state.offsets
