@@ -70,19 +70,22 @@ def explain_from_log(store: str, cold: ColdTopic, gaps: Sequence[Gap], limit: in
 
 
 async def _read_reasons(bucket: Bucket, cold: ColdTopic, gap: Gap) -> AsyncGenerator[Gap]:
-    """Yields the parts of a gap, a batch of the log each, and the offsets between batches."""
-    if gap.why != EMPTY:
+    """Yields the parts of a gap, a batch of the log each, and the offsets between batches.
+
+    Others may have inserted rows into the table: of partitions that the topic does not have, and beyond its end.
+    """
+    known = 0 <= gap.partition < len(cold.partitions)
+    end = min(gap.end, cold.partitions[gap.partition].readable_end_offset) if known else gap.start
+    if gap.why != EMPTY or end <= gap.start:
         yield gap
         return
-    offset = gap.start
-    pieces = read_decided_batches(
-        bucket, PartitionId(cold.topic_id, gap.partition), gap.start, gap.end, manifest=_manifest(cold, gap.partition)
-    )
+    offset, partition_id = gap.start, PartitionId(cold.topic_id, gap.partition)
+    pieces = read_decided_batches(bucket, partition_id, gap.start, end, manifest=_manifest(cold, gap.partition))
     async with aclosing(pieces):
         async for piece, committed in pieces:
             kept = {batch.base_offset for batch in committed}
             for batch in piece.batches:
-                low, high = max(batch.base_offset, offset), min(batch.last_offset + 1, gap.end)
+                low, high = max(batch.base_offset, offset), min(batch.last_offset + 1, end)
                 if low >= high:
                     continue
                 if offset < low:

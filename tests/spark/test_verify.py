@@ -102,6 +102,13 @@ def test_each_gap_has_the_reason_that_the_log_gives(tmp_path: Path) -> None:
         Gap(0, 4, 5, ABORTED),
         Gap(0, 5, 7, CONTROL_RECORD),
     ]
+    foreign = [Gap(0, 6, 20, EMPTY), Gap(0, 30, 40, EMPTY), Gap(4, 0, 3, EMPTY)]
+    assert explain_from_log(store, cold, foreign, 100) == [
+        Gap(0, 6, 7, CONTROL_RECORD),
+        Gap(0, 7, 8, PRESENT),
+        Gap(0, 8, 20, EMPTY),
+        *foreign[1:],
+    ]
     assert explain_from_log(store, cold, gaps, 2) == [Gap(0, 0, 2, ABORTED), Gap(0, 3, 4, CONTROL_RECORD)]
 
 
