@@ -193,7 +193,7 @@ def test_partitions_are_shared_while_members_come_and_go(tmp_path: Path) -> None
 
         for _ in range(5):
             member = AIOKafkaConsumer(
-                "t", bootstrap_servers=site.address, group_id="g", session_timeout_ms=6000, heartbeat_interval_ms=100,
+                "t", bootstrap_servers=site.address, group_id="g", session_timeout_ms=3000, heartbeat_interval_ms=100,
                 enable_auto_commit=False, metadata_max_age_ms=60_000,
             )  # fmt: skip
             await member.start()
@@ -213,7 +213,7 @@ def test_partitions_are_shared_while_members_come_and_go(tmp_path: Path) -> None
             await member.stop()
         await lost.stop()
 
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1000)
 
 
 def test_later_member_continues_at_the_committed_offset(tmp_path: Path) -> None:
