@@ -48,6 +48,11 @@ class HttpRequest(web.BaseRequest):
         """The address of the client; empty if unknown."""
         return self.remote or ""
 
+    @property
+    def connection_name(self) -> str:
+        """A name that the connection of the request has alone while it lasts."""
+        return str(id(self.protocol))
+
     # -- path and query -------------------------------------------------------------------------------------------
 
     def path_number(self, name: str) -> int:

@@ -288,7 +288,7 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
         targets = (
             [(tp, _offset(row, "offset")) for tp, row in _parse_rows(body, "offsets")] if "offsets" in body else []
         )
-        lookups = TimeLookups(request.peer)
+        lookups = TimeLookups(request.peer, request.connection_name)
         for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
             instance.check_assigned(tp)
             source = instance.open_partition(tp)
