@@ -15,6 +15,8 @@ from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
+from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.replication.leader_replica import LeaderReplica
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import ClusterRun
@@ -126,6 +128,13 @@ def _unnamed_objects(run: ClusterRun) -> list[str]:
     return [key for key in run.model.unreferenced() if not jumped or key.split("/")[1] in known]
 
 
+def is_held_back(image: Image, replica: LeaderReplica) -> bool:
+    """True if an open transaction holds uploads back for ever: its coordinator has lost it."""
+    topic = image.topics.get(TRANSACTIONS_TOPIC)
+    may_be_lost = topic is not None and any(each.loss is not None for each in topic.partitions)
+    return may_be_lost and replica.last_stable_offset < replica.high_watermark
+
+
 def _roll_until_cold(run: ClusterRun) -> bool:
     """True if all tiered records are in the bucket. Each call rolls the active segments: a leader that took over
     meanwhile has its own active segment."""
@@ -135,6 +144,8 @@ def _roll_until_cold(run: ClusterRun) -> bool:
             partition_id = PartitionId(replica.topic_id, replica.partition)
             gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
             tiered = replica.config.remote_storage_enable
+            if is_held_back(run.model.image, replica):
+                continue
             if run.model.is_modelled(partition_id) and tiered and gone < replica.high_watermark:
                 cold = False
                 if replica.log.active_view.size:

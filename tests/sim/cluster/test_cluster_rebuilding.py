@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,10 +12,24 @@ from tests.sim.cluster import rebuilding
 from tests.sim.cluster.rebuilding import find_moved_offsets
 from tests.sim.cluster.test_cluster_model import make_cold
 from tests.unit.cold.rig import PID, batch
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import TopicDeleted
+from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
+from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 
 T, U = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "stable", "held_back"), [(Loss(1, 0, 0), 3, True), (Loss(1, 0, 0), 9, False), (None, 3, False)]
+)
+def test_open_transaction_holds_uploads_back_if_its_coordinator_lost_it(
+    loss: Loss | None, stable: int, held_back: bool
+) -> None:
+    topic = TopicImage(TRANSACTIONS_TOPIC, TopicId("A" * 22), (PartitionImage((1,), loss=loss),), {}, 0)
+    image = replace(Image(), topics={TRANSACTIONS_TOPIC: topic})
+    replica = SimpleNamespace(last_stable_offset=stable, high_watermark=9)
+    assert rebuilding.is_held_back(image, cast(Any, replica)) is held_back
 
 
 @pytest.mark.parametrize(

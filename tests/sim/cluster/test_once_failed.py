@@ -45,6 +45,10 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    12200120: (
+        "the run waited for uploads that a transaction holds back which its coordinator has lost with the disks",
+        test_cluster_rebuilding.test_open_transaction_holds_uploads_back_if_its_coordinator_lost_it,
+    ),
     12100010: (
         "an unclean election of the partition of groups took a generation, and the checker knew of lost disks only",
         test_cluster_checkers.test_i17_generation_that_goes_back_is_reported,
