@@ -40,13 +40,13 @@ class CallHangsError(Exception):
 
 
 class TransactionalProducer:
-    """A transactional producer of confluent-kafka. It repeats what may be repeated, and begins anew after a fatal
+    """A transactional producer of confluent-kafka. It repeats what may be repeated, and begins anew after each other
     error."""
 
     def __init__(self, name: str, address: str, ending: threading.Event, log: logging.Logger) -> None:
         self.name = name
         self.restarts: list[str] = []
-        """Fatal errors, each of which ended one producer: the outcome of its transaction is not known."""
+        """Errors, each of which ended one producer."""
         self._address = address
         self._ending = ending
         self._log = log
@@ -75,6 +75,10 @@ class TransactionalProducer:
             else:
                 return
 
+    def begin(self) -> None:
+        self._doing = "begin"
+        self.producer.begin_transaction()
+
     def send_offsets(self, offsets: list[TopicPartition], member: object) -> None:
         """Adds offsets to the transaction. Raises CallHangsError if the client does not return."""
         self._doing = "send offsets"
@@ -102,24 +106,22 @@ class TransactionalProducer:
         self.repeat(self.producer.commit_transaction)
 
     def abort(self) -> None:
+        """Aborts once all records have a reply. librdkafka 2.16 purges a batch whose reply was lost, and gives its
+        sequence to the next one without a new epoch: then any broker takes that one for a repeated batch."""
         self._doing = "abort"
+        while self.producer.flush(TRY_SECONDS) and not self._ending.is_set():
+            pass
         self.repeat(self.producer.abort_transaction)
 
     def recover(self, error: KafkaException | CallHangsError) -> bool:
-        """Returns True if the transaction is aborted now; False if its outcome is not known."""
-        if isinstance(error, KafkaException) and not error.args[0].fatal():
-            try:
-                self.abort()
-            except KafkaException as second:
-                error = second
-            else:
-                return True
+        """Starts another producer, which ends the transaction first. Returns True if it was not to be committed."""
         self.restarts.append(f"{self._doing}: {error!r}")
+        was_committing = self._doing == "commit"
         while not self._ending.is_set():
             with suppress(KafkaException):
                 self.producer = self._start()
                 break
-        return False
+        return not was_committing
 
 
 class TransactionalWriter:
@@ -155,7 +157,7 @@ class TransactionalWriter:
                 self.outcomes[number] = TransactionOutcome.ABORTED if was_aborted else TransactionOutcome.UNKNOWN
 
     def _run_transaction(self, producer: TransactionalProducer, number: int) -> None:
-        producer.producer.begin_transaction()
+        producer.begin()
         for _ in range(EACH):
             for partition, next_number in enumerate(self._next_numbers):
                 self._next_numbers[partition] += 1
@@ -240,7 +242,7 @@ class Copier:
 
     def _copy(self, producer: TransactionalProducer, consumer: Consumer, messages: list[Message]) -> None:
         self.doing = "begin"
-        producer.producer.begin_transaction()
+        producer.begin()
         counts: dict[int, int] = defaultdict(int)
         ends: dict[int, int] = {}
         for each in messages:
