@@ -10,7 +10,7 @@ from tiered.errors import Code, Corrupt
 from tiered.ids import TopicPartition
 from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
 from tiered.transactions.limits import NO_TIMEOUT_MS, TransactionSettings
-from tiered.transactions.metadata import NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState
+from tiered.transactions.metadata import EPOCH_MAX, NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState
 from tiered.transactions.records import read_key, read_value, transaction_record
 from tiered.transactions.requests import Event, MarkersDue, Reply
 
@@ -140,9 +140,12 @@ def schedule_timeout(state: ShardState, transactional_id: str, value: Transactio
 def check_producer(
     value: TransactionMetadata | None, producer_id: int, producer_epoch: int
 ) -> Code | TransactionMetadata:
-    """Returns the metadata if the request comes from the present producer of the id, else the code of the refusal."""
+    """Returns the metadata if the request comes from the present producer of the id, else the code of the refusal.
+
+    The last epoch is that of a fence. A transaction of it could not be ended: no marker has a later epoch.
+    """
     if value is None or value.producer_id != producer_id:
         return Code.INVALID_PRODUCER_ID_MAPPING
-    if value.producer_epoch != producer_epoch:
+    if value.producer_epoch != producer_epoch or producer_epoch == EPOCH_MAX:
         return Code.PRODUCER_FENCED
     return value

@@ -90,6 +90,8 @@ def test_fence_takes_the_epoch_above_the_last_that_a_producer_has() -> None:
     rig.init()
     assert rig.found().producer_epoch == EPOCH_MAX
     rig.write_all_markers()
+    fenced = ProducerIdReply(Code.NONE, 100, EPOCH_MAX)
+    assert rig.add(fenced, P0) is Code.PRODUCER_FENCED, "no marker could end a transaction of the last epoch"
     assert rig.init() == ProducerIdReply(Code.NONE, 101, 0)
 
 
