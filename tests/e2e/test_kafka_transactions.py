@@ -335,7 +335,9 @@ def test_markers_of_strangers_abort_and_do_not_commit(tmp_path: Path, version: i
         assert await write(False, b"no broker's") is Code.CLUSTER_AUTHORIZATION_FAILED
         assert await write(False, b"", "none") is Code.UNKNOWN_TOPIC_OR_PARTITION
         assert await write(False, b"", "a", 9) is Code.UNKNOWN_TOPIC_OR_PARTITION
-        assert replica.log.end_offset == 1
+        stranger = await site.create("b")
+        assert await write(False, b"", "b") is Code.INVALID_TXN_STATE, "it has no transaction there"
+        assert (replica.log.end_offset, stranger.log.end_offset, len(stranger.log.producers)) == (1, 0, 0)
         assert await write(False, b"") is Code.NONE, "as kafka-transactions.sh abort does it"
         assert await write(False, site.node.credential) is Code.NONE, "a second one changes nothing"
         assert await read_decided(client, replica) == ([], 2)

@@ -191,6 +191,13 @@ class GroupCoordinators:
             raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{why}: the pending offsets have epoch {epoch}")
         await coordinator.write_marker(marker)
 
+    def has_pending_offsets(self, partition: int, producer_id: int) -> bool:
+        """True if an open transaction of the producer has written offsets in a partition of `__consumer_offsets`.
+
+        Raises `Refused` if this broker does not serve the partition.
+        """
+        return self.host.find_coordinator_of(partition).shard.log_state.pending.epoch_of(producer_id) is not None
+
     async def partition_for(self, group: str) -> int:
         """Returns the partition of `__consumer_offsets` whose leader coordinates a group."""
         return await self.host.partition_for(group)

@@ -20,6 +20,8 @@ class OffsetMarkers(Protocol):
 
     async def write_marker(self, partition: int, marker: TransactionMarker) -> None: ...
 
+    def has_pending_offsets(self, partition: int, producer_id: int) -> bool: ...
+
 
 class MarkerWriter:
     """The partitions of one broker, as the coordinators of transactions see them."""
@@ -45,3 +47,15 @@ class MarkerWriter:
             await self._offsets.write_marker(tp.partition, marker)
         else:
             await self._find_leader(*tp).append_marker(marker, timeout_ms=COMMIT_MS)
+
+    async def abort_transaction(self, tp: TopicPartition, marker: TransactionMarker) -> None:
+        """Writes an abort marker that an operator sends, if the producer has an open transaction in the partition.
+        Raises `Refused`."""
+        replica, is_offsets = self._find_leader(*tp), tp.topic == OFFSETS_TOPIC
+        has_pending = is_offsets and self._offsets.has_pending_offsets(tp.partition, marker.producer_id)
+        if not has_pending and not replica.log.producers.is_abort_due(marker):
+            await replica.wait_committed(replica.log.end_offset, COMMIT_MS)
+        elif is_offsets:
+            await self._offsets.write_marker(tp.partition, marker)
+        else:
+            await replica.wait_committed(replica.append_marker_now(marker), COMMIT_MS)

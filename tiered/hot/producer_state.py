@@ -365,6 +365,10 @@ class ProducerStates:
         """Gives back a guard."""
         self._guards.end(guard)
 
+    def invalidate_verifications(self) -> None:
+        """Makes all guards invalid: another leader may end transactions from now on."""
+        self._guards.clear()
+
     def check_transaction(self, producer_id: int, epoch: int, guard: VerificationGuard | None, now_ms: int) -> None:
         """Raises `Refused` if a coordinator's batch of this producer cannot go on with its transaction, or begin it."""
         probe = WalkedBatch(0, 0, 0, 0, 0, TRANSACTIONAL, 0, 0, producer_id, epoch, 0, 1)
@@ -440,6 +444,26 @@ class ProducerStates:
         self._guards.invalidate(marker.producer_id, ended_epoch)
         is_known = marker.producer_epoch == producer.epoch and marker.coordinator_epoch == producer.coordinator_epoch
         return is_open or not is_known
+
+    def is_abort_due(self, marker: TransactionMarker) -> bool:
+        """Returns True if an abort marker that no coordinator sends ends an open transaction; False if it is repeated.
+
+        Raises `Refused` for any other one. Otherwise a stranger could fence producers and coordinators, and displace
+        producers by ids that nobody has.
+        """
+        producer = self._producers.get(marker.producer_id)
+        who = f"abort of producer {marker.producer_id} epoch {marker.producer_epoch}"
+        if producer is None or producer.txn_first_offset < 0:
+            written = (producer.epoch, producer.coordinator_epoch) if producer is not None else None
+            if written != (marker.producer_epoch, marker.coordinator_epoch):
+                raise Refused(Code.INVALID_TXN_STATE, f"{who}: no transaction of the producer is open here")
+            return False
+        if marker.producer_epoch != producer.epoch + marker.moves_epoch:
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{who}: the open transaction has epoch {producer.epoch}")
+        if marker.coordinator_epoch > max(producer.coordinator_epoch, 0):
+            why = f"coordinator epoch {marker.coordinator_epoch} is above {producer.coordinator_epoch}"
+            raise Refused(Code.INVALID_REQUEST, f"{who}: {why}")
+        return True
 
     # -- applying -----------------------------------------------------------------------------------------------------
 

@@ -289,3 +289,32 @@ def test_coordinator_epoch_and_open_transaction_survive_a_snapshot(partition: Pa
     assert again.first_unstable_offset == 2
     with pytest.raises(Refused, match="coordinator epoch 4 is below 5"):
         again.is_marker_due(TransactionMarker(PRODUCER, 0, True, 4))
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def test_operator_aborts_an_open_transaction_of_its_epoch_only(partition: Partition) -> None:
+    def abort(epoch: int, coordinator: int = 0, version: int = 0) -> Code | bool:
+        try:
+            return partition.states.is_abort_due(TransactionMarker(PRODUCER, epoch, False, coordinator, version))
+        except Refused as refused:
+            return refused.code
+
+    assert abort(0) is Code.INVALID_TXN_STATE, "the producer is unknown"
+    partition.begin(epoch=3)
+    assert abort(2) is abort(4) is Code.INVALID_PRODUCER_EPOCH
+    assert abort(3, coordinator=1) is Code.INVALID_REQUEST, "the coordinator would be fenced"
+    assert abort(4, version=2) is True
+    assert abort(3) is True
+    partition.apply_marker(TransactionMarker(PRODUCER, 3, False, 0))
+    assert abort(3) is False, "a repeated one changes nothing"
+    assert abort(4) is Code.INVALID_TXN_STATE
+
+
+def test_guard_ends_with_the_leadership(partition: Partition) -> None:
+    waiting = partition.guard()
+    partition.states.invalidate_verifications()
+    assert partition.append(0, guard=waiting) is Code.INVALID_TXN_STATE
+    partition.states.end_verification(waiting)
+    partition.begin()

@@ -1,13 +1,14 @@
 """WriteTxnMarkers (API key 27): commit and abort markers for partitions that this broker leads.
 
 Coordinators send it to the leaders of a decided transaction. Operators abort a hanging transaction with it (KIP-664).
-An operator has no credential, and can only abort: a commit is the coordinator's to decide. v2+ has the transaction
-version (KIP-1228), with which the epoch of a marker must be above that of the records.
+An operator has no credential, and can only abort an open transaction: a commit is the coordinator's to decide. v2+ has
+the transaction version (KIP-1228), with which the epoch of a marker must be above that of the records.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -26,6 +27,8 @@ from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
 WRITES_AT_ONCE = 500
 """Markers of one request that are written at the same time."""
 
+WriteMarker = Callable[[TopicPartition, TransactionMarker], Awaitable[None]]
+
 
 async def handle(context: KafkaContext, call: Call[WriteTxnMarkersRequest]) -> WriteTxnMarkersResponse:
     """Returns one code for each partition, once its marker is committed or refused."""
@@ -37,14 +40,15 @@ async def handle(context: KafkaContext, call: Call[WriteTxnMarkersRequest]) -> W
         refused = Refused(Code.CLUSTER_AUTHORIZATION_FAILED, "only a coordinator decides that a transaction commits")
     if refused is not None:
         context.refusals.record("stranger", call.client_host, refused.why)
-    slots = asyncio.Semaphore(WRITES_AT_ONCE)
+    slots, writer = asyncio.Semaphore(WRITES_AT_ONCE), context.broker.marker_writer
+    write = writer.write_marker if request.credential else writer.abort_transaction
     return WriteTxnMarkersResponse(
-        list(await asyncio.gather(*(_write_marker(context, each, slots, refused) for each in request.markers)))
+        list(await asyncio.gather(*(_write_marker(write, each, slots, refused) for each in request.markers)))
     )
 
 
 async def _write_marker(
-    context: KafkaContext, asked: WritableTxnMarker, slots: asyncio.Semaphore, refused: Refused | None
+    write_marker: WriteMarker, asked: WritableTxnMarker, slots: asyncio.Semaphore, refused: Refused | None
 ) -> WritableTxnMarkerResult:
     marker = TransactionMarker(
         asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch,
@@ -52,7 +56,7 @@ async def _write_marker(
     )  # fmt: skip
 
     async def write(name: str, number: int) -> WritableTxnMarkerPartitionResult:
-        code = refused.code if refused is not None else await _write(context, TopicPartition(name, number), marker)
+        code = refused.code if refused is not None else await _write(write_marker, TopicPartition(name, number), marker)
         return WritableTxnMarkerPartitionResult(number, code.number)
 
     async def write_in_turn(name: str, number: int) -> WritableTxnMarkerPartitionResult:
@@ -71,9 +75,9 @@ async def _write_marker(
     )
 
 
-async def _write(context: KafkaContext, tp: TopicPartition, marker: TransactionMarker) -> Code:
+async def _write(write_marker: WriteMarker, tp: TopicPartition, marker: TransactionMarker) -> Code:
     try:
-        await context.broker.marker_writer.write_marker(tp, marker)
+        await write_marker(tp, marker)
     except Refused as refused:
         return refused.code
     except Unavailable:
