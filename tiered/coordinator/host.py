@@ -154,6 +154,8 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
                 if code is not Code.NONE:
                     raise Refused(code, f"{replica.tp} does not belong to the transaction of producer {producer_id}")
                 coordinator = await self.find_coordinator(key)  # another broker may lead by now
+                if coordinator.replica is not replica:
+                    raise Refused(Code.NOT_COORDINATOR, f"{replica.tp} got another leader meanwhile")
             submitted = coordinator.submit_in_transaction(request, producer, guard)
         finally:
             if guard is not None:

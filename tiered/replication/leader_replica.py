@@ -647,6 +647,7 @@ class LeaderReplica:
         """Stops serving: every caller gets `why`, those that already wait included."""
         self.on_loss_reported()
         self._wake_deletions()
+        self.log.producers.invalidate_verifications()
         self.reads.stop(why)
 
 

@@ -271,6 +271,22 @@ def test_last_stable_offset_is_never_below_the_log_start() -> None:
 # -- the open transaction after a failure -----------------------------------------------------------------------------
 
 
+def test_guard_of_an_earlier_leadership_begins_no_transaction() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        first = await rig.brokers[1].lead(0, [1])
+        guard = first.begin_verification(PRODUCER, 0)
+        first.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads, and writes the marker"))
+        second = await rig.brokers[1].lead(1, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
+        assert second.log is first.log
+        with pytest.raises(Refused) as refused:
+            second.append_now(transactional_batch(PRODUCER, 0), 1, guard=guard)
+        assert refused.value.code is Code.INVALID_TXN_STATE
+
+    rig.run(scenario)
+
+
 def test_next_leader_keeps_the_transaction_open() -> None:
     rig = ReplicationRig()
 

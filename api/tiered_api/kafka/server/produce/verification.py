@@ -89,8 +89,11 @@ async def verify_partitions(
         end_guards(wanted, guards)
         raise
     for each in wanted:
-        code = codes.get(each.replica.tp, Code.NETWORK_EXCEPTION)
-        if code is not Code.NONE:
+        code, stop_error = codes.get(each.replica.tp, Code.NETWORK_EXCEPTION), each.replica.reads.stop_error
+        if stop_error is not None:
+            end_guards((each,), guards)
+            guards[each.place] = stop_error
+        elif code is not Code.NONE:
             end_guards((each,), guards)
             why = f"{each.replica.tp} is not in the transaction of {transactional_id[:249]!r}: {code}"
             guards[each.place] = Refused(_code_for_producer(code, version), why)
