@@ -33,6 +33,7 @@ May import: controller, coordinator, groups, transactions
 ~ suspects            brokers that may be gone, for Metadata replies during failover
 ~ retention_clock     the retention time, corrected if this broker's clock is fast
 ~ late_transactions   open transactions that hold back a last stable offset for too long
+~ lost_markers        pending offsets of transactions whose marker was lost with the disks
 ~ health              the health report of this broker
 ~ cluster_metrics     cluster gauges under the names of Kafka's JMX exporter
 ~ topic_metrics       metrics by topic, under the names of Kafka's JMX exporter

@@ -68,6 +68,10 @@ class PendingOffsets:
         found = self._groups.get(key.group, {}).get(key[1:], {}).get(producer_id)
         return found.value if found is not None else None
 
+    def producers(self) -> list[ProducerIdAndEpoch]:
+        """Returns the producers that have pending offsets."""
+        return [self._producer(producer_id) for producer_id in self._transactions]
+
     def groups(self) -> Iterable[str]:
         """Returns the groups that have pending offsets."""
         return self._groups

@@ -18,8 +18,11 @@ from tests.sim.scenarios.test_transactions import (
 )
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, find_coordinator, find_leader, running
+from tiered.broker.late_transactions import LATE_GRACE_MS
+from tiered.broker.lost_markers import CHECK_SECONDS
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
+from tiered.groups.records import OffsetKey, OffsetValue
 from tiered.groups.requests import CommitOffsets, CommitTransactionalOffsets, FetchOffsets, PartitionOffset
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import TopicPartition
@@ -143,3 +146,19 @@ def test_late_marker_ends_no_transaction_of_a_log_that_forgot_its_producers() ->
         assert await offset_of(three) == 7
 
     run_scenario(scenario, **OFFSETS_SETTINGS)
+
+
+def test_pending_offset_whose_marker_is_lost_does_not_hold_consumers_back_for_ever() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
+        await retry(three, lambda node: node.group_coordinators.ask(GROUP, commit))
+        (shard,) = group_coordinator(three).node.group_coordinators.host.shards()
+        value = OffsetValue(7, -1, "", 0)
+        pending = shard.log_state.pending
+        pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # as after a start from an image
+        await asyncio.sleep(CHECK_SECONDS)
+        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT, "its marker may yet come"
+        await asyncio.sleep(LATE_GRACE_MS / 1000 + 2 * CHECK_SECONDS)
+        assert await offset_of(three) == 3
+
+    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
