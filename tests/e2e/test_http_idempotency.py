@@ -70,7 +70,7 @@ async def high_watermarks(where: HttpBroker) -> list[int]:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_request_that_is_sent_again_gets_the_first_reply_and_writes_nothing(tmp_path: Path, route: str) -> None:
+def test_request_sent_again_gets_the_first_offsets_and_writes_nothing(tmp_path: Path, route: str) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 2)
         await site.produce("t", "before")

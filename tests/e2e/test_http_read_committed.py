@@ -164,7 +164,7 @@ def test_event_stream_skips_aborted_records_and_continues(tmp_path: Path) -> Non
     run(tmp_path, scenario)
 
 
-def test_consumer_reads_committed_records_unless_its_settings_say_otherwise(tmp_path: Path) -> None:
+def test_consumer_reads_committed_records_unless_its_settings_differ(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2])
         committed = await write_transactions(three[1])

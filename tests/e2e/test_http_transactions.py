@@ -195,7 +195,7 @@ def test_invalid_body_is_refused_with_its_place(body: dict[str, Any], code: int,
     assert refused.value.error_code == code
 
 
-def test_unknown_topics_and_partitions_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_unknown_topics_and_partitions_are_refused_before_any_write(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("a", [1, 2])
         none = await commit(three[1], [record("a", 0, "x"), record("none", 0, "x")])

@@ -44,7 +44,7 @@ def test_first_request_finds_a_ready_coordinator(tmp_path: Path, version: int) -
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_transactional_id_has_a_coordinator_and_a_share_group_gets_a_final_error(tmp_path: Path, version: int) -> None:
+def test_transactional_id_has_a_coordinator_and_a_share_group_has_none(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         request = FindCoordinatorRequest(key="x", key_type=1, coordinator_keys=["x"])

@@ -219,7 +219,7 @@ def test_record_that_wakes_many_fetches_delays_nobody(tmp_path: Path) -> None:
         asyncio.run(scenario(to))
 
 
-def test_backlogs_of_some_connections_delay_no_small_request_of_their_address(tmp_path: Path) -> None:
+def test_backlogs_of_connections_delay_no_small_request_of_their_address(tmp_path: Path) -> None:
     topics, connections = scale(2, 10), scale(4, 60)
 
     async def scenario(to: AttackedBroker) -> None:

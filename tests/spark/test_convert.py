@@ -140,7 +140,7 @@ def test_timestamp_beyond_sparks_range_becomes_null_on_request(log_with_bad_time
     assert (file.min_timestamp_us, file.max_timestamp_us, file.null_timestamps) == (0, 199_000, 2)
 
 
-def test_load_leaves_out_aborted_records_and_stops_before_an_open_transaction(tmp_path: Path) -> None:
+def test_load_leaves_out_aborted_records_and_stops_at_an_open_transaction(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
     filling.create_topic(store, "t", TOPIC, 1)
     written = filling.TransactionalLog()

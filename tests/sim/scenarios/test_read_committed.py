@@ -152,7 +152,7 @@ def test_restarted_broker_keeps_the_transaction_open() -> None:
     run_scenario(scenario, **SETTINGS)
 
 
-def test_partition_rebuilt_from_the_bucket_shows_the_same_committed_records() -> None:
+def test_partition_rebuilt_from_the_bucket_shows_its_committed_records() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[(1, 2, 3)], configs=TIERED))
         await three.wait_until(lambda: all("t" in each.node.image.topics for each in running(three)), 10)

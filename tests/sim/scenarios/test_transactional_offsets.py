@@ -91,7 +91,7 @@ def group_coordinator(three: ThreeBrokers) -> SimBroker:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_offset_of_an_open_transaction_moves_with_the_coordinator_of_the_group(commit: bool) -> None:
+def test_offset_of_an_open_transaction_moves_with_the_group_coordinator(commit: bool) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         producer = await begin_with_offset(three)
         await group_coordinator(three).kill()

@@ -135,7 +135,7 @@ def test_no_marker_is_written_before_the_outcome_is_committed() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_marker_of_an_earlier_coordinator_does_not_end_the_next_transaction(version: int) -> None:
+def test_marker_of_an_earlier_coordinator_ends_no_later_transaction(version: int) -> None:
     async def scenario(three: ThreeBrokers) -> None:
         producer = await begin(three, version=version)
         keeper = find_coordinator(three, producer.name)
@@ -263,7 +263,7 @@ async def lose_all_disks(three: ThreeBrokers) -> None:
     await asyncio.gather(*(each.start() for each in three.brokers.values()))
 
 
-def test_open_transaction_does_not_hang_in_a_cluster_rebuilt_from_the_bucket() -> None:
+def test_open_transaction_does_not_hang_after_a_rebuild_from_the_bucket() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         producer = await begin(three, timeout_ms=300_000)
         await asyncio.sleep(SNAPSHOT_SECONDS + 5)
@@ -284,7 +284,7 @@ def test_open_transaction_does_not_hang_in_a_cluster_rebuilt_from_the_bucket() -
     run_scenario(scenario, **SETTINGS)
 
 
-def test_decided_transaction_in_an_image_completes_after_all_disks_are_lost() -> None:
+def test_decided_transaction_in_an_image_completes_without_any_disk() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         producer = await begin(three)
         keeper = find_coordinator(three, producer.name)
@@ -301,7 +301,7 @@ def test_decided_transaction_in_an_image_completes_after_all_disks_are_lost() ->
     run_scenario(scenario, **SETTINGS)
 
 
-def test_producer_goes_on_in_a_rebuilt_cluster_whose_coordinator_knows_only_an_earlier_epoch() -> None:
+def test_producer_goes_on_if_a_rebuilt_coordinator_knows_an_earlier_epoch() -> None:
     """Records go to the bucket after seconds, and transactional ids once a minute."""
 
     async def scenario(three: ThreeBrokers) -> None:

@@ -211,7 +211,7 @@ def test_open_transaction_is_not_verified_again(rig: CounterRig) -> None:
     rig.run(scenario)
 
 
-def test_records_that_a_marker_overtook_are_refused_and_the_coordinator_goes_on(rig: CounterRig) -> None:
+def test_coordinator_refuses_records_that_a_marker_overtook_and_goes_on(rig: CounterRig) -> None:
     async def scenario() -> None:
         replica = await rig.lead()
         asked, answer = asyncio.Event(), asyncio.Event()

@@ -79,7 +79,7 @@ def test_offsets_of_topics_that_are_gone_are_removed(rig: Rig) -> None:
     assert [topic for topic, _, _ in rig.shard.log_state.iterate_offsets(G)] == ["whole"]
 
 
-def test_only_offsets_of_the_deleted_topic_are_removed_if_another_has_its_name(rig: Rig) -> None:
+def test_only_offsets_of_the_deleted_topic_go_if_another_has_its_name(rig: Rig) -> None:
     commit(rig, G, PartitionOffset("t", 0, 1, topic_id=THAT), PartitionOffset("t", 1, 2))
     commit(rig, "h", PartitionOffset("t", 0, 3, topic_id=THIS))
     rig.topic_ids["t"] = THIS

@@ -95,7 +95,7 @@ def test_offset_that_was_committed_after_the_pending_one_stays(rig: Rig, through
 
 
 @pytest.mark.parametrize("through_image", [False, True])
-def test_later_of_two_pending_offsets_stays_when_its_producer_commits_first(rig: Rig, through_image: bool) -> None:
+def test_later_of_two_pending_offsets_stays_if_its_producer_commits_first(rig: Rig, through_image: bool) -> None:
     rig.commit_in_transaction(1, 3)
     rig.commit_in_transaction(2, 8)
     rig.end_transaction(2)
@@ -251,7 +251,7 @@ def test_deletion_of_the_group_removes_pending_offsets_too(rig: Rig) -> None:
     assert rig.describe().code is Code.GROUP_ID_NOT_FOUND and rig.shard.state.memory_bytes == 0
 
 
-def test_pending_offset_of_a_deleted_topic_goes_and_that_of_its_successor_stays(rig: Rig) -> None:
+def test_pending_offset_goes_with_its_topic_and_not_with_its_successor(rig: Rig) -> None:
     rig.topic_ids["t"] = THIS
     rig.commit_in_transaction(1, 3)
     rig.topic_ids["t"] = THAT

@@ -35,7 +35,7 @@ def test_follower_refuses_batches_that_do_not_continue_its_log() -> None:
     run_scenario(scenario)
 
 
-def test_follower_takes_a_batch_that_expands_too_much_and_readers_refuse_it() -> None:
+def test_batch_that_expands_too_much_is_copied_and_refused_to_readers() -> None:
     """A follower that refused a batch of its leader could never be in sync."""
 
     async def scenario(on: SimDisk) -> None:

@@ -153,7 +153,7 @@ def test_guard_that_was_given_back_is_invalid(partition: Partition) -> None:
     assert partition.append(0, guard=guard) is Code.INVALID_TXN_STATE
 
 
-def test_guard_of_a_later_epoch_replaces_the_earlier_one_and_not_the_other_way(partition: Partition) -> None:
+def test_guard_of_a_later_epoch_replaces_an_earlier_one_only(partition: Partition) -> None:
     old, new, zombie = partition.guard(0), partition.guard(1), partition.guard(0)
     assert partition.append(0, epoch=0, guard=old) is Code.INVALID_TXN_STATE
     assert partition.append(0, epoch=0, guard=zombie) is Code.INVALID_TXN_STATE
@@ -216,9 +216,7 @@ def test_coordinator_writes_without_sequences(partition: Partition) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_marker_of_versions_0_and_1_has_the_epoch_of_the_records_or_a_later_one(
-    partition: Partition, version: int
-) -> None:
+def test_marker_of_versions_0_and_1_has_no_earlier_epoch_than_the_records(partition: Partition, version: int) -> None:
     partition.begin(epoch=3)
     assert partition.end(epoch=2, version=version) is Code.INVALID_PRODUCER_EPOCH
     assert partition.is_open

@@ -186,7 +186,7 @@ def test_reader_gets_the_same_after_a_kill_or_a_power_cut(seed: int) -> None:
     run_scenario(scenario)
 
 
-def test_snapshot_that_outlived_the_index_is_not_believed_above_the_flushed_offset() -> None:
+def test_snapshot_without_its_index_is_not_believed_above_the_flush() -> None:
     async def scenario(on: SimDisk) -> None:
         log = await open_log(on, config(segment_bytes=1 << 20))
         writer = TransactionWriter(log)
@@ -237,7 +237,7 @@ def survivor(writer: TransactionWriter, log: DiskLog) -> TransactionWriter:
     return left
 
 
-def test_entries_above_the_log_end_go_before_new_records_take_their_offsets() -> None:
+def test_entries_above_the_log_end_go_before_records_take_their_offsets() -> None:
     async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
         writer = TransactionWriter(log)
@@ -392,7 +392,7 @@ def test_full_disk_delays_an_entry_and_breaks_nothing() -> None:
     run_scenario(scenario)
 
 
-def test_clean_log_with_aborted_transactions_is_not_in_the_list_of_clean_logs() -> None:
+def test_log_with_aborted_transactions_is_not_in_the_list_of_clean_logs() -> None:
     async def run() -> None:
         log = await open_log(disk())
         writer = TransactionWriter(log)

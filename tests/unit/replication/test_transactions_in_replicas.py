@@ -137,7 +137,7 @@ def test_marker_needs_what_acks_all_needs() -> None:
     rig.run(scenario)
 
 
-def test_only_transactional_records_of_no_open_transaction_need_verification() -> None:
+def test_only_first_records_of_a_transaction_need_verification() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -174,7 +174,7 @@ def test_clients_cannot_write_markers() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_committed_records_are_the_same_on_disk_in_the_bucket_and_across_the_seam(seed: int) -> None:
+def test_committed_records_are_the_same_on_disk_in_the_bucket_and_in_both(seed: int) -> None:
     rig = ReplicationRig(config=SMALL_SEGMENTS)
 
     async def scenario() -> None:
@@ -339,7 +339,7 @@ def test_restart_keeps_the_transaction_open(rolled: bool) -> None:
     rig.run(scenario)
 
 
-def test_log_that_restarts_at_the_cold_end_has_no_open_transaction_below_it() -> None:
+def test_log_restarted_at_the_cold_end_has_no_open_transaction_below_it() -> None:
     rig = ReplicationRig(config=SMALL_SEGMENTS)
 
     async def scenario() -> None:

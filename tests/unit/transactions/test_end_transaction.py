@@ -161,7 +161,7 @@ def test_markers_of_an_earlier_transaction_complete_nothing() -> None:
     assert rig.found().state is COMPLETE_COMMIT and rig.found().producer_epoch == producer.producer_epoch + 1
 
 
-def test_open_transaction_is_aborted_at_its_timeout_and_its_producer_fenced() -> None:
+def test_timeout_aborts_the_open_transaction_and_fences_its_producer() -> None:
     rig = ShardRig()
     producer = rig.init(timeout_ms=1_000)
     rig.add(producer, P0)
