@@ -282,15 +282,6 @@ def test_rule_names_the_files_that_keep_it(number: str) -> None:
             assert re.search(rf"\b(def|class) {name}\b", (ROOT / path).read_text()), f"{number}: {path} has no {name}"
 
 
-NOT_NAMED_YET = {
-    *(("tiered/groups/join.py", "I17"), ("tiered/groups/rebalance.py", "I17")),
-    *(("tiered/groups/offsets.py", "I18"), ("tiered/groups/expiry.py", "I19")),
-    *(("tiered/coordinator/loader.py", "I18"), ("tiered/coordinator/runtime.py", "I18")),
-    *(("tiered/coordinator/host.py", "R5"), ("tiered/coordinator/snapshot_store.py", "I31")),
-}
-"""Files and rules that their docstrings should name. One that names its rule has to leave this list."""
-
-
 @pytest.mark.parametrize("number", sorted(number for number in rules() if RULE.fullmatch(number)))
 def test_file_that_keeps_a_rule_names_it(number: str) -> None:
     """A reader of a file has to see which rule a change may break: in its docstring, or in its line of the map."""
@@ -299,7 +290,7 @@ def test_file_that_keeps_a_rule_names_it(number: str) -> None:
         package = ast.get_docstring(tree(file.parent / "__init__.py")) or ""
         line = re.search(rf"^[~ ] {file.stem} .*$", package, re.MULTILINE)
         said = _numbers((ast.get_docstring(tree(file)) or "") + (line[0] if line else ""))
-        assert (number in said) != ((path, number) in NOT_NAMED_YET), f"{path} and {number}"
+        assert number in said, f"{path} and {number}"
 
 
 def test_readme_names_both_set_up_commands_and_the_licence_is_whole() -> None:

@@ -1,8 +1,8 @@
 """The coordinators of one broker for one internal topic: one for each partition of it that the broker leads.
 
-A coordinator begins when its partition is led, is loaded before it gets requests, and ends with the leadership. One
-task sleeps until the next deadline of any shard, one writes the snapshots. Neither sends a request to the bucket while
-nothing changes. The host does not create the topic, and knows no request: `CoordinatorKind` does.
+A coordinator begins when its partition is led, is loaded before it gets requests (R5), and ends with the leadership.
+One task sleeps until the next deadline of any shard, one writes the snapshots. Neither sends a request to the bucket
+while nothing changes. The host does not create the topic, and knows no request: `CoordinatorKind` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Loads a shard: the snapshot, then the log from its offset on (R5).
 
 It works in slices, with a turn for other tasks in between: a coordinator with a long log delays only its own callers.
-Markers of transactions take effect where they stand in the log (I15).
+The shard gets each committed offset in the order of the log (I18). Markers of transactions take effect where they stand
+in the log (I15).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The coordinator of one partition of an internal topic: a pure shard, its log, and the callers that wait.
 
 All decisions of one turn of the event loop go to the log as one group of batches, and no caller gets its reply before
-they are committed. Decisions run ahead of the log. Therefore a failed append ends the coordinator, and its shard is
-loaded again from the log. A marker of a transaction changes shard and log in the same turn (I15).
+they are committed (I18). Decisions run ahead of the log. Therefore a failed append ends the coordinator, and its shard
+is loaded again from the log. A marker of a transaction changes shard and log in the same turn (I15).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Snapshots of coordinators in the bucket: reads, writes, deletes them, and makes logs agree with them (R5).
 
-A snapshot replaces a log that is lost. Therefore it counts as written only after the store confirmed it. Only then the
-log below it and older snapshots are deleted. A leader deletes no snapshot of an epoch above its own.
+A snapshot replaces a log that is lost (I31). Therefore it counts as written only after the store confirmed it. Only
+then the log below it and older snapshots are deleted. A leader deletes no snapshot of an epoch above its own.
 """
 
 from __future__ import annotations

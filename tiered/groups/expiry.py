@@ -1,8 +1,8 @@
 """Expiry of committed offsets by Kafka's rules (KIP-211).
 
-In an empty group, offsets expire one retention time after the group became empty. In a group that never had members,
-each offset expires one retention time after its commit. In a stable group of consumers, offsets of topics without a
-subscriber expire one retention time after their commit. During a rebalance no offset expires.
+In an empty group, offsets expire one retention time after the group became empty (I19). In a group that never had
+members, each offset expires one retention time after its commit. In a stable group of consumers, offsets of topics
+without a subscriber expire one retention time after their commit. During a rebalance no offset expires.
 
 While a transaction that wrote an offset for a partition is open, the offset of that partition does not expire.
 

@@ -6,6 +6,8 @@ chosen protocol changes.
 
 A member of the current generation that joins again with the same protocols gets that generation. In a stable group the
 leader starts a rebalance by joining again, and so does any member whose protocols changed.
+
+A member owns partitions only in the generation that it joined (I17).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commit, fetch, deletion and correction of offsets: permissions, and the stored values."""
+"""Commit, fetch, deletion and correction of offsets: permissions, and the stored values (I18)."""
 
 from __future__ import annotations
 

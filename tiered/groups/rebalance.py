@@ -2,8 +2,8 @@
 
     Empty or Stable -- prepare_rebalance --> Preparing -- complete_join --> Completing -- apply_assignments --> Stable
 
-An assignment is a lasting promise: no member gets it before it is committed to the log. A generation that still forms
-is not in the log. After the coordinator moves, the group goes on from the generation before, and its members join
+An assignment is a lasting promise: no member gets it before it is committed to the log (I17). A generation that still
+forms is not in the log. After the coordinator moves, the group goes on from the generation before, and its members join
 again.
 """
 
