@@ -148,6 +148,16 @@ def _prepare(
     return value
 
 
+def resume_markers(decision: TransactionDecision, transactional_id: str) -> None:
+    """Goes on with a decided transaction after a load. The log may end between the decision and the completion of a
+    transaction without partitions: no marker would complete that one."""
+    left = decision.state.unmarked.get(transactional_id)
+    if left:
+        decision.request_markers(transactional_id)
+    elif left is not None:
+        _complete(decision, transactional_id, decision.state.transactions[transactional_id])
+
+
 def handle_markers_written(decision: TransactionDecision, request: MarkersWritten) -> CodeReply:
     """Notes markers that are committed. The transaction is complete with the last one."""
     state, transactional_id = decision.state, request.transactional_id

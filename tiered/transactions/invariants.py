@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tiered.transactions.decision import TIMEOUT, ShardState, size_of
+from tiered.transactions.decision import MARKERS, TIMEOUT, ShardState, size_of
 from tiered.transactions.limits import NO_TIMEOUT_MS
 from tiered.transactions.metadata import EPOCH_MAX, NO_PRODUCER_ID, NO_TIME, TransactionState
 
@@ -22,14 +22,15 @@ def find_violations(state: ShardState) -> Iterator[str]:
         if other != name:
             yield f"{name} and {other} share producer id {value.producer_id}"
         is_open = value.state is TransactionState.ONGOING or value.state.is_prepared
-        if is_open is not bool(value.partitions):
+        resumes = value.state.is_prepared and (MARKERS, name, "") in state.deadlines
+        if is_open is not bool(value.partitions) and not resumes:
             yield f"{name} is {value.state.label} with {len(value.partitions)} partitions"
         if is_open and value.started_ms == NO_TIME:
             yield f"{name} is {value.state.label}, and began at no time"
         if value.next_producer_id != NO_PRODUCER_ID and not value.state.is_prepared:
             yield f"{name} is {value.state.label}, and waits for producer id {value.next_producer_id}"
         left = state.unmarked.get(name)
-        if value.state.is_prepared is not bool(left):
+        if value.state.is_prepared is not bool(left) and not resumes:
             yield f"{name} is {value.state.label}, and waits for markers in {left}"
         elif left and not left <= value.partitions:
             yield f"{name} waits for markers in {left}, which are not in {value.partitions}"

@@ -100,8 +100,7 @@ class TransactionShard:
             if kind == TIMEOUT:
                 end.abort_timed_out(decision, name)
             elif kind == MARKERS:
-                if name in self.state.unmarked:
-                    decision.request_markers(name)
+                end.resume_markers(decision, name)
             else:
                 self._expire(decision)
         return decision.result()

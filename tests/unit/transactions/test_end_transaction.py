@@ -198,3 +198,14 @@ def test_end_that_races_a_timeout_finds_one_outcome() -> None:
     assert rig.end(producer, True).code is NONE
     rig.pass_time(5_000)
     assert rig.found().state is PREPARE_COMMIT
+
+
+def test_abort_without_partitions_completes_though_the_log_ends_after_its_decision() -> None:
+    rig = ShardRig()
+    producer = rig.init()
+    following = rig.end(producer, False)
+    assert rig.found().state is TransactionState.COMPLETE_ABORT
+    del rig.log[-1]
+    rig.reload()
+    assert rig.found().state is TransactionState.COMPLETE_ABORT
+    assert rig.add(following, P0) is Code.NONE
