@@ -117,9 +117,15 @@ class PendingOffsets:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def add(self, producer: ProducerIdAndEpoch, key: OffsetKey, value: OffsetValue) -> None:
-        """Adds an offset, which the producer's marker decides about. It replaces an earlier one of the transaction."""
+        """Adds an offset, which the producer's marker decides about. It replaces an earlier one of the transaction.
+
+        Offsets of another epoch are of a transaction that has ended: its marker is lost, after a start from an image.
+        The marker of this transaction must not commit them.
+        """
+        before = self._transactions.get(producer.producer_id)
+        if before is not None and before.epoch != producer.epoch:
+            self.end_transaction(producer.producer_id, False)
         transaction = self._transactions.setdefault(producer.producer_id, OpenTransaction(producer.epoch))
-        transaction.epoch = producer.epoch
         transaction.keys[key] = None
         by_producer = self._groups.setdefault(key.group, {}).setdefault(key[1:], {})
         replaced = by_producer.pop(producer.producer_id, None)

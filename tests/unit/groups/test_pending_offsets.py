@@ -318,3 +318,14 @@ def test_snapshot_in_parts_keeps_the_offset_of_a_later_transaction_pending(rig: 
         records = position
     assert rig.committed() == 3
     assert loaded.offsets == rig.shard.log_state.offsets
+
+
+@pytest.mark.parametrize("through_image", [False, True])
+def test_commit_does_not_bring_an_offset_of_an_earlier_epoch_into_force(rig: Rig, through_image: bool) -> None:
+    rig.commit(offset=3)
+    rig.commit_in_transaction(offset=9, epoch=4)
+    rig.commit_in_transaction(offset=7, epoch=5, topic="u")
+    rig.reload(through_image=through_image)
+    assert rig.stable_offset() == 3, "the marker of that transaction is lost"
+    rig.end_transaction()
+    assert (rig.committed(), rig.committed("u")) == (3, 7)
