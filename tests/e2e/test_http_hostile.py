@@ -62,6 +62,16 @@ def test_request_that_is_not_http_gets_400_and_the_connection_ends(tmp_path: Pat
     run(tmp_path, scenario)
 
 
+def test_line_of_a_head_that_is_too_long_gets_431_without_its_bytes(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        key = b"Idempotency-Key: " + b"k" * 20_000
+        for head in (b"POST /topics/t HTTP/1.1\r\n" + HOST + key, b"GET /" + b"k" * 20_000 + b" HTTP/1.1\r\n" + HOST):
+            answer = await site.raw(head + b"\r\n\r\n")
+            assert (status_of(answer), b"kkk" in answer) == (431, False), answer
+
+    run(tmp_path, scenario)
+
+
 def test_wrong_methods_media_types_and_addresses_are_named(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")

@@ -10,6 +10,7 @@ from collections import Counter as Tally
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
@@ -155,6 +156,8 @@ class HttpConnection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         log.debug("request refused status=%d peer=%s reason=%r", status, self._peer_address, message)
+        if isinstance(exc, LineTooLong):
+            return error_response(HttpError(431, "a line of the head is too long"), close=True)
         if status < 500:
             return error_response(malformed_head(status, message), close=True)
         return error_response(HttpError(500, "internal error"), close=True)
