@@ -138,7 +138,9 @@ class TransactionalClient:
         code = Code.CONCURRENT_TRANSACTIONS
         while code is Code.CONCURRENT_TRANSACTIONS:
             got = await self.client.ask(request, self.versions.produce, ProduceResponse)
-            code = code_from_number(got.responses[0].partition_responses[0].error_code)
+            [reply] = got.responses[0].partition_responses
+            assert "Code." not in (reply.error_message or ""), reply
+            code = code_from_number(reply.error_code)
         if code is Code.NONE:
             self._sequences[place] = first + len(values)
         return code
