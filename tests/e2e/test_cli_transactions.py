@@ -109,6 +109,11 @@ def test_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_refusal_of_a_long_transactional_id_quotes_its_beginning(cluster: CliCluster) -> None:
+    said = cluster.run("transaction", "describe", "x" * 10_000, code=1)
+    assert "transactional id xxx" in said and len(said) < 400
+
+
 def test_produced_input_is_one_transaction(cluster: CliCluster) -> None:
     topic, name = cluster.create_topic(2), cluster.new_name("id")
     data = "".join(f"{n % 2} v{n}\n" for n in range(10))
@@ -117,6 +122,7 @@ def test_produced_input_is_one_transaction(cluster: CliCluster) -> None:
     assert sorted(cluster.consume(topic, "-n", "10", "-o", "start")) == [f"v{n}" for n in range(10)]
     [shown] = cluster.rows("transaction", "describe", name)
     assert shown["state"] in ("PrepareCommit", "CompleteCommit")
+    assert (shown["duration_ms"] is None) == (shown["state"] == "CompleteCommit")
     cluster.produce(topic, data, *options)  # the same id again
     assert len(cluster.consume(topic, "-n", "20", "-o", "start")) == 20
 

@@ -304,7 +304,12 @@ def _transaction(verbs: Commands) -> None:
     module = "transaction.commands"
     listed = _add_verb(verbs, "list", "list transactional ids", module, "list_transactions", aliases=("ls",))
     listed.add_argument(
-        "-s", "--states", action="append", default=[], metavar="STATE,...", help="only those: Ongoing, Empty, ..."
+        "-s",
+        "--states",
+        action="append",
+        default=[],
+        metavar="STATE,...",
+        help="only those: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort",
     )
     listed.add_argument(
         "--longer-than", type=_duration, metavar="5m", help="only transactions that are open for so long"

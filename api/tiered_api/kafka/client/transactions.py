@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from tiered.config.setting import shorten
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
@@ -43,6 +44,8 @@ from tiered_api.kafka.protocol.schema import Message
 
 ADD_PARTITIONS_MAX, END_MAX, PRODUCE_MAX = 3, 4, 11
 """Highest versions of requests in a transaction whose producer names its partitions itself."""
+_ENDED = frozenset(("CompleteCommit", "CompleteAbort"))
+"""States of an id whose last transaction has ended. Brokers return its start time until the next one begins."""
 FENCE_TIMEOUT_MS = 1
 """Timeout for a producer id that nobody uses."""
 
@@ -148,9 +151,13 @@ class ProducerTransaction:
                 if not number:
                     return reply
                 if not code_from_number(number).retriable or self._client.has_passed(deadline):
-                    raise to_refused(number, f"transactional id {name}")
+                    raise to_refused(number, _describe_id(name))
             await pause()
         raise AssertionError("pauses never end")
+
+
+def _describe_id(transactional_id: str) -> str:
+    return f"transactional id {shorten(transactional_id)}"
 
 
 def _add_error_code(reply: AddPartitionsToTxnResponse) -> int:
@@ -193,7 +200,7 @@ async def describe_transaction(client: KafkaClient, transactional_id: str) -> De
     )  # fmt: skip
     found = reply.transaction_states[0]
     if found.error_code:
-        raise to_refused(found.error_code, f"transactional id {transactional_id}")
+        raise to_refused(found.error_code, _describe_id(transactional_id))
     return DescribedTransaction(
         transactional_id,
         await find_coordinator(client, transactional_id, kind=TRANSACTION),
@@ -201,7 +208,7 @@ async def describe_transaction(client: KafkaClient, transactional_id: str) -> De
         found.producer_epoch,
         found.transaction_state,
         found.transaction_timeout_ms,
-        found.transaction_start_time_ms,
+        -1 if found.transaction_state in _ENDED else found.transaction_start_time_ms,
         tuple(sorted(TopicPartition(each.topic, number) for each in found.topics for number in each.partitions)),
     )
 
@@ -222,7 +229,7 @@ async def fence_producer(client: KafkaClient, transactional_id: str) -> None:
             return
         # CONCURRENT_TRANSACTIONS: the abort has begun.
         if not code_from_number(reply.error_code).retriable or client.has_passed(deadline):
-            raise to_refused(reply.error_code, f"transactional id {transactional_id}")
+            raise to_refused(reply.error_code, _describe_id(transactional_id))
         await pause()
 
 
