@@ -79,10 +79,19 @@ class ProducerStateEntry:
     txn_began_ms: int = field(default=UNSEEN, compare=False)
     """When the open transaction began here, by the broker's clock."""
 
-    def find_batch(self, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
+    def find_batch(
+        self, first_sequence: int, last_sequence: int, *, transactional: bool = False
+    ) -> BatchMetadata | None:
+        """Returns the batch with these sequences, which a retry repeats.
+
+        A transactional batch repeats only a batch of the open transaction. librdkafka gives the sequence of an aborted
+        batch, whose reply it never got, to a batch of its next transaction. As a retry, that one would be lost.
+        """
+        if transactional and self.txn_first_offset < 0:
+            return None
         for written in self.batches:
             if written.first_sequence == first_sequence and written.last_sequence == last_sequence:
-                return written
+                return None if transactional and written.base_offset < self.txn_first_offset else written
         return None
 
 
@@ -259,7 +268,9 @@ class ProducerStates:
             producer = self._producers.get(batch.producer_id)
             is_first = batch.producer_id not in accepted
             if producer is not None and is_first and producer.epoch == batch.producer_epoch and not from_coordinator:
-                duplicate = producer.find_batch(batch.base_sequence, last)
+                duplicate = producer.find_batch(
+                    batch.base_sequence, last, transactional=batch.attributes & TRANSACTIONAL != 0
+                )
                 if duplicate is not None and len(duplicates) == batches.index(batch):
                     duplicates.append(duplicate)
                     continue
@@ -342,17 +353,9 @@ class ProducerStates:
         return producer
 
     def find_unverified(self, batch: BatchHeader) -> UnverifiedProducer | None:
-        """Returns the producer of a batch that would begin a transaction here. Returns None for any other batch, and
-        for a batch that is in the log already."""
+        """Returns the producer of a batch that would begin a transaction here. Returns None for any other batch."""
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         if not batch.is_transactional or producer_id < 0 or self.has_ongoing_txn(producer_id, epoch):
-            return None
-        producer = self._producers.get(producer_id)
-        if (
-            producer is not None
-            and producer.epoch == epoch
-            and producer.find_batch(batch.base_sequence, batch.last_sequence) is not None
-        ):
             return None
         return UnverifiedProducer(producer_id, epoch, batch.base_sequence)
 

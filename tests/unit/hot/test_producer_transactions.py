@@ -176,12 +176,23 @@ def test_later_epoch_does_not_join_a_transaction_that_is_open(partition: Partiti
     assert partition.append(0, epoch=1, guard=partition.guard(1)) is Code.INVALID_TXN_STATE
 
 
-def test_retry_of_a_written_batch_needs_no_guard(partition: Partition) -> None:
+def test_retry_within_a_transaction_needs_no_guard(partition: Partition) -> None:
     partition.begin()
-    assert partition.end() is True
     assert not partition.needs_verification(0)
     assert partition.append(0) is None
-    assert not partition.is_open
+    assert partition.states.end_offset == 1
+
+
+def test_batch_of_an_ended_transaction_is_no_retry_in_the_next_one(partition: Partition) -> None:
+    partition.begin()
+    assert partition.end(commit=False) is True
+    assert partition.needs_verification(0)
+    assert partition.append(0) is Code.INVALID_TXN_STATE
+    guard = partition.guard()
+    assert partition.append(0, guard=guard) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    partition.states.end_verification(guard)
+    partition.begin(1)
+    assert partition.append(0) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_sequences_begin_at_0_after_a_marker_that_moved_the_epoch(partition: Partition) -> None:
