@@ -15,6 +15,7 @@ from tiered.config import listeners, rules
 from tiered.config.kafka_aliases import HOUR_MS, LEADERS_ONLY, MINUTE_MS, RACK_AWARE, resolve_aliases
 from tiered.config.listeners import PLAINTEXT, Endpoint
 from tiered.config.setting import SettingRow, Value, rows, setting, text_of, unknown_setting
+from tiered.errors import Code, Refused
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -508,6 +509,13 @@ def broker_rows() -> dict[str, SettingRow]:
     return rows(Settings)
 
 
+def unknown_topic_setting(name: str) -> Refused:
+    """Returns the error for a name that no setting of topics has."""
+    if name in broker_rows():
+        return Refused(Code.INVALID_CONFIG, f"{name}: it is a setting of brokers, not of topics")
+    return unknown_setting(name, topic_rows(), "topic")
+
+
 def parse_address(text: str, name: str) -> tuple[str, int]:
     """Returns the parts of `HOST:PORT`; IPv6 hosts are in brackets.
 
@@ -523,7 +531,7 @@ def _parse_values(table: Mapping[str, SettingRow], given: Mapping[str, str], kin
     parsed: dict[str, Value] = {}
     for name, text in given.items():
         if name not in table:
-            raise unknown_setting(name, table, kind)
+            raise unknown_topic_setting(name) if kind == "topic" else unknown_setting(name, table, kind)
         parsed[name.replace(".", "_")] = table[name].parse(text)
     return parsed
 

@@ -49,6 +49,7 @@ def test_missing_values_come_from_the_given_defaults() -> None:
     [
         ({"retention.mss": "1"}, "retention.mss: unknown topic setting; did you mean retention.ms?"),
         ({"zzz": "1"}, "zzz: unknown topic setting"),
+        ({"tiered.upload.max.lag.ms": "1"}, "tiered.upload.max.lag.ms: it is a setting of brokers, not of topics"),
         ({"segment.bytes": "lots"}, "segment.bytes=lots: it must be an integer from 1024 to 2147483647"),
         ({"segment.bytes": "1"}, "segment.bytes=1: it must be an integer from 1024 to 2147483647"),
         ({"segment.bytes": "1e9"}, "segment.bytes=1e9: it must be an integer from 1024 to 2147483647"),

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from tiered.config.setting import unknown_setting
-from tiered.config.settings import topic_rows
+from tiered.config.settings import topic_rows, unknown_topic_setting
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered.errors import Code, Refused
 from tiered.metadata.config_sources import TopicConfigEntries
@@ -96,7 +95,7 @@ def _parse_topic(topic: CreatableTopic, validate_only: bool) -> CreateTopic:
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.name not in topic_rows():
-            raise unknown_setting(config.name, topic_rows(), "topic")
+            raise unknown_topic_setting(config.name)
         if config.value is None:
             raise Refused(Code.INVALID_CONFIG, f"{config.name}: a setting of a new topic has to have a value")
         if config.name in configs:
