@@ -95,7 +95,7 @@ async def verify_partitions(
             guards[each.place] = stop_error
         elif code is not Code.NONE:
             end_guards((each,), guards)
-            why = f"{each.replica.tp} is not in the transaction of {transactional_id[:249]!r}: {code.name}"
+            why = f"the partition is not in the transaction of {transactional_id[:249]!r}: {code.name}"
             guards[each.place] = Refused(_code_for_producer(code, version), why)
     return guards
 
