@@ -129,7 +129,7 @@ def test_offset_of_a_decided_transaction_survives_the_loss_of_all_disks() -> Non
     run_scenario(scenario, **OFFSETS_SETTINGS)
 
 
-def test_late_marker_ends_no_transaction_of_a_log_that_forgot_its_producers() -> None:
+def test_late_marker_ends_no_transaction_of_a_log_without_its_producers() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         producer = await begin_with_offset(three)
         leader = find_leader(three, OFFSETS)
@@ -148,7 +148,7 @@ def test_late_marker_ends_no_transaction_of_a_log_that_forgot_its_producers() ->
     run_scenario(scenario, **OFFSETS_SETTINGS)
 
 
-def test_pending_offset_whose_marker_is_lost_does_not_hold_consumers_back_for_ever() -> None:
+def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
         await retry(three, lambda node: node.group_coordinators.ask(GROUP, commit))

@@ -200,7 +200,7 @@ def test_end_that_races_a_timeout_finds_one_outcome() -> None:
     assert rig.found().state is PREPARE_COMMIT
 
 
-def test_abort_without_partitions_completes_though_the_log_ends_after_its_decision() -> None:
+def test_abort_without_partitions_completes_after_a_load_of_its_decision() -> None:
     rig = ShardRig()
     producer = rig.init()
     following = rig.end(producer, False)
