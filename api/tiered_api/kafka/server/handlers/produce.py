@@ -117,7 +117,7 @@ class PendingProduce:
         self.uncommitted: list[tuple[LeaderReplica, int, list[ProduceResult], int]] = []
         """Partitions that are not committed yet: the offset up to which they must be, and the place of the result."""
         self.guards: dict[Place, VerificationGuard | Refused] = {}
-        """Of partitions in which a transaction begins: the guard for the append, or the refusal."""
+        """Guards for the appends that begin a transaction in a partition, or their refusals."""
         self.has_failed = False
 
 
