@@ -175,8 +175,8 @@ def with_group(drawn: ClusterOptions) -> ClusterOptions:
 
 
 def find_last_only(original: Callable[..., Any]) -> Callable[..., Any]:
-    def find(producer: ProducerStateEntry, first: int, last: int) -> Any:
-        found = original(producer, first, last)
+    def find(producer: ProducerStateEntry, first: int, last: int, **options: bool) -> Any:
+        found = original(producer, first, last, **options)
         return found if found is producer.batches[-1] else None
 
     return find
