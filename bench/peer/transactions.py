@@ -14,6 +14,9 @@ ABORT_EVERY = 10
 RECORDS_EACH = 200
 TRANSACTIONS = 5000
 """Transactions of the log that is read."""
+WRITERS = 20
+"""Producers that write this log. At Kafka each of them writes nine transactions in a second: librdkafka waits for
+100 ms if the markers of the transaction before are not written yet."""
 IDEMPOTENT_RECORDS = 1_000_000
 SETTINGS = {"transaction.state.log.num.partitions": "8"}
 TRANSACTIONAL: dict[str, object] = {name: value for name, value in PRODUCER.items() if name != "acks"}
@@ -65,9 +68,11 @@ def measure_commits(leg: Leg, *, producers: int) -> Figures:
 def measure_reads(leg: Leg) -> Figures:
     """Measures whole passes over a log with one aborted transaction in ten, by isolation level."""
     with leg.broker(leg.root, SETTINGS) as broker:
-        options = ["-g", "1", "-n", str(RECORDS_EACH), "-k", str(TRANSACTIONS), "-a", str(ABORT_EVERY)]
-        transact(broker, TOPIC, [*options, "-w", "0", "-T", "300"], TRANSACTIONAL)
+        options = ["-g", str(WRITERS), "-n", str(RECORDS_EACH), "-k", str(TRANSACTIONS), "-a", str(ABORT_EVERY)]
+        done = transact(broker, TOPIC, [*options, "-w", "0", "-T", "300"], TRANSACTIONAL)
         written = TRANSACTIONS * RECORDS_EACH
+        if done.counts["records"] != written:
+            raise RuntimeError(f"{broker.name} took {done.counts['records']:.0f} records of {written} in time")
         passes = {}
         for level, count in (
             ("read_uncommitted", written), ("read_committed", written - written // ABORT_EVERY),
