@@ -190,8 +190,15 @@ class ChaosRun:
         acked = self.acked_since(sent)
         live = acked and self.trio.is_in_sync()
         if not live and not late and time.monotonic() >= late_at:
-            late += [str(self.trio.fetch_views())] if acked else self.missing_acks(sent)
+            late += self.unsettled() if acked else self.missing_acks(sent)
         return live
+
+    def unsettled(self) -> list[str]:
+        """Returns what each broker says of the partitions that are not in sync."""
+        return [
+            f"broker {node} {'does not reply' if view is None else 'says: ' + view.describe_unsettled()}"
+            for node, view in self.trio.fetch_views().items()
+        ]
 
     def missing_acks(self, sent: Mapping[tuple[int, PartitionKey], int]) -> list[str]:
         """Returns the partitions without an acknowledgement."""

@@ -33,6 +33,15 @@ class ClusterView:
         holders = {node for held in self.replicas.values() for node in held}
         return self.controller in nodes and self.brokers == nodes and led and still and holders <= set(nodes)
 
+    def describe_unsettled(self) -> str:
+        """Returns the controller, the brokers, and each partition that has no leader or is not in sync, as one line."""
+        found = [
+            f"{topic}-{number}: leader {self.leaders[topic, number]}, in sync {self.in_sync[topic, number]} of {held}"
+            for (topic, number), held in self.replicas.items()
+            if self.leaders[topic, number] < 0 or self.in_sync[topic, number] != held
+        ]
+        return f"controller {self.controller}, brokers {self.brokers}; {'; '.join(found) or 'all in sync'}"
+
     def partitions_led_by(self, node: int) -> list[tuple[str, int]]:
         return [place for place, leader in self.leaders.items() if leader == node]
 
