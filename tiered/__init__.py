@@ -22,6 +22,7 @@ Packages, each above those that it may import:
 
   config/        settings of brokers and topics
   records/       record batch format v2, in C and in Python
+  compaction/    log compaction as pure decisions
   system/        the real Clock, Rng, Net and Disk of a machine
   object_store/  implementations of the ObjectStore port, and their wrappers
   hot/           the log of one partition on local disk

@@ -2,7 +2,16 @@
 from collections.abc import Collection, Sequence
 
 from tiered.ports import Buffer
-from tiered.records.model import ArrowColumns, ProducerRecord, Record, RecordSection, WalkedBatch, WalkResult
+from tiered.records.model import (
+    ArrowColumns,
+    FilterResult,
+    ProducerRecord,
+    PutResult,
+    Record,
+    RecordSection,
+    WalkedBatch,
+    WalkResult,
+)
 
 def crc32c(data: Buffer, value: int = 0, /) -> int: ...
 def crc32c_ways(data: Buffer) -> list[int]: ...
@@ -42,3 +51,28 @@ def arrow(
 ) -> ArrowColumns: ...
 def murmur2(data: Buffer) -> int: ...
 def json_spans(buf: Buffer) -> tuple[list[tuple[int, int]], int]: ...
+def put_keys(
+    table: bytearray | memoryview,
+    seed: bytes,
+    keys: int,
+    keys_max: int,
+    latest_offset: int,
+    data: Buffer,
+    start: int,
+    end: int,
+    from_offset: int,
+    one: bool,
+) -> PutResult: ...
+def filter_batches(
+    table: Buffer,
+    seed: bytes,
+    latest_offset: int,
+    data: Buffer,
+    start: int,
+    end: int,
+    kept_offsets: bytes,
+    last_next_offset: int,
+    now_ms: int,
+    horizon_ms: int,
+    one: bool,
+) -> FilterResult: ...

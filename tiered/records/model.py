@@ -39,6 +39,8 @@ CODEC_MASK = 0x07
 APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40
+"""The base timestamp is the time from which on tombstones and markers of the batch may go (KIP-534)."""
 
 Header = tuple[str, bytes | None]
 """One header of a record."""
@@ -152,6 +154,29 @@ class WalkResult(NamedTuple):
 
     batches: list[WalkedBatch]
     end: int
+    why: str
+
+
+class PutResult(NamedTuple):
+    """What `put_keys` did. `end` is the first byte not taken, `why` as in `WalkResult`, or the reason to stop."""
+
+    end: int
+    keys: int
+    latest_offset: int
+    records: int
+    keyless: int
+    why: str
+
+
+class FilterResult(NamedTuple):
+    """What `filter_batches` did: the batches that stay, and how many; records read and kept; `end` and `why` as in
+    `PutResult`."""
+
+    data: bytes
+    end: int
+    batches: int
+    records_read: int
+    records_kept: int
     why: str
 
 

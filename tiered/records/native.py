@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from tiered.records.pure_compact import filter_batches, put_keys
+
 NATIVE: bool
 """True if the C extension is in use."""
 
@@ -53,11 +55,13 @@ __all__ = [
     "check_records",
     "crc32c",
     "encode_records",
+    "filter_batches",
     "first_at_or_after",
     "fit",
     "json_spans",
     "murmur2",
     "outside",
+    "put_keys",
     "rows",
     "some_rows",
     "walk",

@@ -205,7 +205,7 @@ def _parse_record(data: Buffer, at: int, end: int) -> tuple[Parsed, int]:
     return (timestamp_delta, offset_delta, key, value, tuple(headers)), end
 
 
-class _SectionReader:
+class SectionReader:
     """Iterates over the records of a section. Checks that offset deltas increase, and with `dense` that they have no
     gap."""
 
@@ -260,7 +260,7 @@ class _SectionReader:
 def check_records(payload: Buffer, count: int) -> None:
     """Raises `Corrupt` unless an uncompressed section is exactly `count` well-formed records with offset deltas 0, 1, 2
     ..."""
-    section = _SectionReader(payload, count, dense=True)
+    section = SectionReader(payload, count, dense=True)
     while section.next_record() is not None:
         pass
 
@@ -278,7 +278,7 @@ def rows(
     `append_time` (ms) replaces all timestamps unless it is -1. Header keys that are not UTF-8 get replacement
     characters. Raises `Corrupt` for more than `objects` records and headers together.
     """
-    section = _SectionReader(payload, count)
+    section = SectionReader(payload, count)
     base = (base_offset, base_timestamp, append_time)
     out, whole = _rows_within(section, *base, INT64_MIN, INT64_MAX, objects)
     if not whole:
@@ -301,11 +301,11 @@ def some_rows(
     The result ends before a record that would exceed `size` bytes of the section, or `objects` records and headers
     together. The first record is returned whatever its size. Raises `Corrupt` if it alone has more than `objects`.
     """
-    return _rows_within(_SectionReader(payload, count), base_offset, base_timestamp, append_time, start, size, objects)
+    return _rows_within(SectionReader(payload, count), base_offset, base_timestamp, append_time, start, size, objects)
 
 
 def _rows_within(
-    section: _SectionReader,
+    section: SectionReader,
     base_offset: int,
     base_timestamp: int,
     append_time: int,
@@ -331,7 +331,7 @@ def _rows_within(
     return out, True
 
 
-def _too_many(section: _SectionReader) -> Corrupt:
+def _too_many(section: SectionReader) -> Corrupt:
     return Corrupt(f"record {section.number - 1} exceeds the bound on records and headers")
 
 
@@ -343,7 +343,7 @@ def first_at_or_after(
 
     Reads no further than that record. Returns None if there is no such record.
     """
-    section = _SectionReader(payload, count)
+    section = SectionReader(payload, count)
     while (parsed := section.next_record()) is not None:
         place = section.offset_and_timestamp(parsed, base_offset, base_timestamp, -1)
         if place[1] >= timestamp and place[0] >= start:
@@ -356,7 +356,7 @@ def outside(payload: Buffer, base_timestamp: int, low: int, high: int, count: in
 
     Reads no further than the last of them.
     """
-    section = _SectionReader(payload, count)
+    section = SectionReader(payload, count)
     found: list[tuple[int, int]] = []
     while len(found) < most and (parsed := section.next_record()) is not None:
         timestamp = section.offset_and_timestamp(parsed, 0, base_timestamp, -1)[1]
@@ -443,7 +443,7 @@ def arrow(
     lists = array("i", [0])
     has_headers: list[bool] = []
     for payload, base_offset, base_timestamp, append_time, count in sections:
-        section = _SectionReader(payload, count)
+        section = SectionReader(payload, count)
         while (parsed := section.next_record()) is not None:
             offset, timestamp = section.offset_and_timestamp(parsed, base_offset, base_timestamp, append_time)
             if not start <= offset < end:

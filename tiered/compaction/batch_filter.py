@@ -1,0 +1,224 @@
+"""The two passes of a clean over whole batches: keys into the map, then the batches without what is superseded.
+
+The rules are those of Kafka's cleaner. The native functions take the records of plain batches. Here are the batches
+that need more: compressed ones are opened and closed once each, transactional ones belong to a decided transaction, and
+control batches have rules of their own. A batch that cannot be read raises `Corrupt`, and nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiered.compaction.transactions import CleanedTransactions, MarkerKind
+from tiered.errors import Corrupt
+from tiered.ports import Buffer
+from tiered.records import native
+from tiered.records.batch import decode_header, decode_records, decompress_payload
+from tiered.records.compression import compress
+from tiered.records.key_offset_map import KeyOffsetMap
+from tiered.records.marker import decode_marker
+from tiered.records.model import APPEND_TIME, CODEC_MASK, DELETE_HORIZON, HEADER_BYTES, BatchHeader
+from tiered.records.pure_compact import FULL, SPECIAL, empty_batch, has_offset, rebuild_batch
+
+SHORT = "short"
+
+
+class LastRecord(NamedTuple):
+    """The last record of a producer that may still write. `offset` is -1 if only markers of its are known."""
+
+    offset: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class CleanRules:
+    """All that decides beside the records themselves.
+
+    `horizon_ms` is the delete horizon of tombstones and markers that are cleaned for the first time: now and
+    delete.retention.ms. A batch that ends at `upper_bound`, the first offset that is not cleaned, is never dropped.
+    """
+
+    now_ms: int
+    horizon_ms: int
+    upper_bound: int
+    kept_offsets: bytes
+    producer_epochs: Mapping[int, int]
+    """Epochs of the producers of which only markers are known: their last marker stays."""
+
+    @classmethod
+    def of(
+        cls, now_ms: int, delete_retention_ms: int, upper_bound: int, producers: Mapping[int, LastRecord]
+    ) -> CleanRules:
+        """Collects the rules. `producers` are those whose last sequence a retry may still need, by their ids."""
+        offsets = sorted(last.offset for last in producers.values() if last.offset >= 0)
+        epochs = {producer_id: last.epoch for producer_id, last in producers.items() if last.offset < 0}
+        horizon_ms = min(now_ms + delete_retention_ms, 2**63 - 1)
+        return cls(now_ms, horizon_ms, upper_bound, array("q", offsets).tobytes(), epochs)
+
+
+class CleanedBatches(NamedTuple):
+    """Batches that stay, how many, and the counts of records. `end` is the first byte that belongs to a batch that is
+    not there as a whole."""
+
+    data: bytes
+    end: int
+    batches: int
+    records_read: int
+    records_kept: int
+
+
+def put_batches(
+    key_map: KeyOffsetMap,
+    data: Buffer,
+    transactions: CleanedTransactions[Any],
+    *,
+    from_offset: int,
+    start: int = 0,
+) -> tuple[int, bool]:
+    """Puts the keys of whole batches at or above `from_offset` into the map. Returns (bytes consumed, True if the map
+    is full).
+
+    Keys of aborted transactions do not count. If the map is full, `key_map.latest_offset` says how far it goes: in the
+    middle of a batch, if need be. Raises `Corrupt` with the position if a batch cannot be read.
+    """
+    end, at = len(data), start
+    while at < end:
+        put = key_map.put_batches(data, at, end, from_offset)
+        at = put.end
+        if put.why == FULL:
+            return at, True
+        if put.why == SHORT:
+            return at, False
+        if not put.why:
+            continue
+        if put.why != SPECIAL:
+            raise Corrupt(put.why, position=at)
+        head = decode_header(data, at)
+        if head.is_control:
+            transactions.is_marker_needless(head, marker_kind(data, at, head))
+        elif not transactions.is_aborted(head):
+            put = key_map.put_batches(*_opened(data, at, head), from_offset, one=True)
+            if put.why == FULL:
+                return at, True
+            if put.why:
+                raise Corrupt(put.why, position=at)
+        if head.last_offset >= from_offset:
+            key_map.cover(head.last_offset)
+        at += head.size
+    return at, False
+
+
+def clean_batches(
+    key_map: KeyOffsetMap, data: Buffer, transactions: CleanedTransactions[Any], rules: CleanRules, *, start: int = 0
+) -> CleanedBatches:
+    """Returns the whole batches of `data` without the records that go. Raises `Corrupt` as `put_batches` does."""
+    out: list[bytes | bytearray | Buffer] = []
+    end, at = len(data), start
+    batches = read = kept = 0
+    while at < end:
+        step = native.filter_batches(
+            key_map.table, key_map.seed, key_map.latest_offset, data, at, end,
+            rules.kept_offsets, rules.upper_bound, rules.now_ms, rules.horizon_ms, False,
+        )  # fmt: skip
+        out.append(step.data)
+        at, batches, read, kept = step.end, batches + step.batches, read + step.records_read, kept + step.records_kept
+        if step.why == SHORT:
+            break
+        if not step.why:
+            continue
+        if step.why != SPECIAL:
+            raise Corrupt(step.why, position=at)
+        head = decode_header(data, at)
+        if head.is_control:
+            cleaned, stayed = _clean_marker(data, at, head, transactions, rules)
+        elif transactions.is_aborted(head):
+            cleaned, stayed = (empty_batch(data, at) if _must_stay(head, rules) else b""), 0
+        else:
+            cleaned, stayed = _clean_special(key_map, data, at, head, rules)
+        out.append(cleaned)
+        batches, read, kept = batches + bool(cleaned), read + head.count, kept + stayed
+        at += head.size
+    return CleanedBatches(b"".join(out), at, batches, read, kept)
+
+
+def marker_kind(data: Buffer, at: int, head: BatchHeader) -> MarkerKind:
+    """Returns the kind of the control batch at `at`."""
+    if head.count == 0:
+        return MarkerKind.NONE
+    try:
+        marker = decode_marker(memoryview(data)[at : at + head.size])
+    except Corrupt:
+        return MarkerKind.OTHER
+    return MarkerKind.COMMIT if marker.commit else MarkerKind.ABORT
+
+
+def _opened(data: Buffer, at: int, head: BatchHeader) -> tuple[Buffer, int, int]:
+    """Returns the batch at `at` without compression: (buffer, start, end)."""
+    if not head.codec:
+        return data, at, at + head.size
+    body = decompress_payload(data, at, head)
+    opened = rebuild_batch(
+        data, at, body, count=head.count, attributes=head.attributes & ~CODEC_MASK,
+        base_timestamp=head.base_timestamp, max_timestamp=head.max_timestamp,
+    )  # fmt: skip
+    return opened, 0, len(opened)
+
+
+def _clean_special(
+    key_map: KeyOffsetMap, data: Buffer, at: int, head: BatchHeader, rules: CleanRules
+) -> tuple[Buffer, int]:
+    """Returns (a compressed or transactional batch without what goes, records that stayed)."""
+    opened, start, end = _opened(data, at, head)
+    step = native.filter_batches(
+        key_map.table, key_map.seed, key_map.latest_offset, opened, start, end,
+        rules.kept_offsets, rules.upper_bound, rules.now_ms, rules.horizon_ms, True,
+    )  # fmt: skip
+    if step.why:
+        raise Corrupt(step.why, position=at)
+    if not head.codec or not step.records_kept:
+        return step.data, step.records_kept
+    cleaned = decode_header(step.data)
+    if cleaned.count == head.count and cleaned.attributes & DELETE_HORIZON == head.attributes & DELETE_HORIZON:
+        return memoryview(data)[at : at + head.size], head.count
+    body = compress(head.codec, memoryview(step.data)[HEADER_BYTES:])
+    return rebuild_batch(
+        step.data, 0, body, count=cleaned.count, attributes=cleaned.attributes | head.codec,
+        base_timestamp=cleaned.base_timestamp, max_timestamp=cleaned.max_timestamp,
+    ), cleaned.count  # fmt: skip
+
+
+def _clean_marker(
+    data: Buffer, at: int, head: BatchHeader, transactions: CleanedTransactions[Any], rules: CleanRules
+) -> tuple[Buffer, int]:
+    """Returns (a control batch or what stays of it, records that stayed).
+
+    A marker whose transaction has no batch left gets a delete horizon first, and goes once that has passed: a reader
+    that began before has seen the batches.
+    """
+    needless = transactions.is_marker_needless(head, marker_kind(data, at, head))
+    has_horizon = bool(head.attributes & DELETE_HORIZON)
+    if head.count == 0 or (needless and has_horizon and head.base_timestamp <= rules.now_ms):
+        return (empty_batch(data, at) if _must_stay(head, rules) else b""), 0
+    if not needless or has_horizon:
+        return memoryview(data)[at : at + head.size], head.count
+    records = decode_records(data, at)
+    body = native.encode_records([record[1:] for record in records], rules.horizon_ms)
+    newest = head.max_timestamp if head.attributes & APPEND_TIME else max(each.timestamp for each in records)
+    return rebuild_batch(
+        data, at, body, count=len(records), attributes=(head.attributes & ~CODEC_MASK) | DELETE_HORIZON,
+        base_timestamp=rules.horizon_ms, max_timestamp=newest,
+    ), len(records)  # fmt: skip
+
+
+def _must_stay(head: BatchHeader, rules: CleanRules) -> bool:
+    """True if a batch without records stays for its last sequence or its offsets."""
+    if head.next_offset == rules.upper_bound:
+        return True
+    if head.producer_id < 0:
+        return False
+    if head.is_control:
+        return rules.producer_epochs.get(head.producer_id) == head.producer_epoch
+    return has_offset(rules.kept_offsets, head.last_offset)
