@@ -40,6 +40,7 @@ OUTERMOST = {
     "api/tiered_api/kafka/server/dispatch.py",
     "tests/fuzz/rounds.py",
     "tests/sim/__main__.py",
+    "tests/sim/harness/loop.py",
 }
 """Task boundaries, where an unknown error ends one task or reply instead of the broker: only these catch any error."""
 

@@ -6,12 +6,14 @@ All disks are lost once everything is cold; the rebuilt state is compared with t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster import audit
 from tests.sim.cluster.checkers import PartitionDump
+from tests.sim.cluster.observer import patched
 from tests.sim.cluster.senders import SimProducer
-from tiered.coordinator.host import SNAPSHOT_SECONDS
+from tiered.coordinator import host as coordinator_host
 from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
@@ -23,7 +25,14 @@ if TYPE_CHECKING:
 
 COLD_SECONDS = 120.0
 SWEEP_SECONDS = 240.0
-SNAPSHOT_SLACK_SECONDS = 10.0
+SNAPSHOT_SECONDS, SNAPSHOT_SLACK_SECONDS = 10.0, 10.0
+"""Interval of coordinator snapshots in a run with a rebuild: shorter than a broker's, so that no run waits long.
+Seconds until the last of them is written."""
+
+
+def short_snapshot_intervals() -> AbstractContextManager[None]:
+    """Makes coordinators write snapshots often, within the context."""
+    return patched(coordinator_host, "SNAPSHOT_SECONDS", lambda _: SNAPSHOT_SECONDS)
 
 
 async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionDump]) -> None:
@@ -111,7 +120,7 @@ def _topic_settings(image: Image) -> dict[str, tuple[TopicId, int, dict[str, str
 
 
 async def _settled_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
-    """Returns the offsets of the group once no loss of disks can change them: its image follows within a minute. All
+    """Returns the offsets of the group once no loss of disks can change them: its snapshot follows soon. All
     committed records are cold, so that no offset is cut back."""
     if not run.options.members:
         return {}

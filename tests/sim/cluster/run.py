@@ -159,7 +159,8 @@ class ClusterRun:
 
     async def main(self) -> None:
         groups = self.offsets_checker.watch() if self.options.members else nullcontext()
-        with self.observer.watch(), self.topic_id_checker.watch(), groups, short_sessions():
+        snapshots = rebuilding.short_snapshot_intervals() if self.options.rebuild else nullcontext()
+        with self.observer.watch(), self.topic_id_checker.watch(), groups, short_sessions(), snapshots:
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._shut_down)
                 await self._run_phases()

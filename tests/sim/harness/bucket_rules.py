@@ -35,11 +35,14 @@ class BucketRules:
         self._epochs: dict[int, int] = {}
         self._boundary = Boundary()
         self._deleted: set[TopicId] = set()
+        self._unreferenced: list[str] | None = None
+        """Objects that no manifest names; None if the bucket has changed since they were listed."""
         self.counts = {"snapshots": 0, "collected_slots": 0, "spills": 0, "void_slots": 0}
         bucket.memory.on_write = self._check
         bucket.memory.on_delete = self._check_delete
 
     def _check(self) -> None:
+        self._unreferenced = None
         written = self._bucket.written
         for key, body in written[self._seen :]:
             try:
@@ -62,6 +65,7 @@ class BucketRules:
 
     def _check_delete(self, keys: Sequence[str]) -> None:
         """I23: no named object is deleted. M3: no slot above the boundary is deleted."""
+        self._unreferenced = None
         named: dict[PartitionId, set[str]] = {}
         for key in keys:
             if key.startswith("meta/log/"):
@@ -100,8 +104,12 @@ class BucketRules:
 
     def unreferenced(self) -> list[str]:
         """Returns data objects that no manifest names."""
-        named = {key for manifest in self.manifests() for key in self.named_keys(manifest.partition_id)}
-        return sorted(key for key in self._bucket.objects if key.startswith("data/") and key not in named)
+        if self._unreferenced is None:
+            named = {key for manifest in self.manifests() for key in self.named_keys(manifest.partition_id)}
+            self._unreferenced = sorted(
+                key for key in self._bucket.objects if key.startswith("data/") and key not in named
+            )
+        return self._unreferenced
 
     def _check_immutable(self, key: str, body: bytes) -> None:
         crc = zlib.crc32(body)

@@ -14,15 +14,17 @@ import asyncio
 import contextlib
 import gc
 import random
-import zlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+from zlib import crc32
 
 NS = 1_000_000_000
 TASKS_AT_ONCE = 100
+CALLBACK, ARGUMENTS, CONTEXT = 3, 4, 5
+"""Places in a `SimHandle`."""
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -82,50 +84,17 @@ def ordered_task_groups() -> Iterator[None]:
         group.__init__ = begin
 
 
-def do_nothing() -> None:
-    """Callback of a cancelled timer."""
-
-
-class SimHandle(asyncio.Handle):
-    """A waiting call. It is as small as possible, because a run makes thousands a second."""
+class SimHandle(list[Any]):
+    """A waiting call: its time, a random number and a count that order calls of the same time, then callback, arguments
+    and context. It is a list, because a run makes thousands a second: C code makes and compares lists."""
 
     __slots__ = ()
-
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: Context | None
-    ) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = self._source_traceback = None
-
-
-class SimTimerHandle(asyncio.TimerHandle):
-    """A waiting call of a timer."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: SimLoop,
-        context: Context | None,
-    ) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = self._scheduled = False
-        self._repr = self._source_traceback = None
-        self._when = when
 
     def cancel(self) -> None:
-        self._cancelled = True
-        self._callback, self._args = do_nothing, ()
+        self[CALLBACK], self[ARGUMENTS] = None, ()
+
+    def cancelled(self) -> bool:
+        return self[CALLBACK] is None
 
 
 class SimLoop(Loop):
@@ -136,14 +105,14 @@ class SimLoop(Loop):
         self.now_ns = 0
         self.steps = 0
         self.digest = 0
-        self._tie_rng = random.Random(f"{seed}/loop")
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[int, float, int, SimTimerHandle]] = []
+        self._draw_tie = random.Random(f"{seed}/loop").random
+        self._ready: deque[SimHandle] = deque()
+        self._timers: list[SimHandle] = []
         self._count = 0
         self._tasks: dict[asyncio.Task[Any], str] = {}
         """All tasks that may still run, and those that ended since the last clean-up."""
         self._tasks_most = TASKS_AT_ONCE
-        self._halted: dict[str, list[asyncio.Handle] | None] = {}
+        self._halted: dict[str, list[SimHandle] | None] = {}
         """Processes that do not run, with their waiting calls, or None for a dead one."""
         self._errors: list[dict[str, Any]] = []
         self._end_ns = round(seconds_max * NS)
@@ -181,39 +150,46 @@ class SimLoop(Loop):
     def _run_until_done(self, main: asyncio.Future[Any]) -> None:
         """Runs one call after the other until `main` is done. Every event passes here, so that attributes are looked up
         once."""
-        ready, halted, crc32 = self._ready, self._halted, zlib.crc32
-        while not main.done():
+        ready, halted, is_done, steps_max = self._ready, self._halted, main.done, self._steps_max
+        while not is_done():
             if not ready:
                 self._advance_to_timer()
-            handle: Any = ready.popleft()
-            if handle._cancelled:
+            handle = ready.popleft()
+            _, _, _, callback, arguments, context = handle
+            if callback is None:
                 continue
             if halted:
-                owner = handle._context.get(PROCESS, "")
+                owner = context.get(PROCESS, "")
                 if owner in halted:
                     waiting = halted[owner]
                     if waiting is not None:
                         waiting.append(handle)
                     continue
             self.steps += 1
-            self.digest = crc32(_label(handle._callback).encode(), self.digest)
-            handle._run()
-            if self.steps > self._steps_max:
+            try:
+                context.run(callback, *arguments)
+            except Exception as error:  # noqa: BLE001 the end of the run raises it
+                self.call_exception_handler({"message": f"error in {callback!r}", "exception": error})
+            if self.steps > steps_max:
                 raise RunTooLong(f"{self.steps} steps seed={self.seed}")
 
     def _advance_to_timer(self) -> None:
-        """Advances to the next timer, and makes all timers of that instant ready."""
+        """Advances to the next timer, and makes all timers of that instant ready. The digest takes the time and the
+        steps so far: an order that differs gives other steps or other times."""
         timers = self._timers
-        while timers and timers[0][3]._cancelled:
+        while timers and timers[0][CALLBACK] is None:
             heappop(timers)
         if not timers:
             raise Deadlock(f"seed={self.seed} at={self.now_ns / NS}s\n" + self._describe_waiting())
-        now_ns = self.now_ns = max(self.now_ns, timers[0][0])
+        if timers[0][0] > self.now_ns:
+            self.now_ns = timers[0][0]
+        now_ns = self.now_ns
         if now_ns > self._end_ns:
             raise RunTooLong(f"{now_ns / NS} s seed={self.seed}\n" + self._describe_waiting())
+        append = self._ready.append
         while timers and timers[0][0] <= now_ns:
-            self._ready.append(heappop(timers)[3])
-        self.digest = zlib.crc32(b"%d" % now_ns, self.digest)
+            append(heappop(timers))
+        self.digest = crc32(b"%d %d" % (now_ns, self.steps), self.digest)
 
     def _describe_waiting(self) -> str:
         lines = []
@@ -259,29 +235,31 @@ class SimLoop(Loop):
     def time(self) -> float:
         return self.now_ns / NS
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = SimHandle(callback, args, self, context)
+    ) -> SimHandle:
+        handle = SimHandle((0, 0.0, 0, callback, args, copy_context() if context is None else context))
         self._ready.append(handle)
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> SimHandle:
         return self.call_at_ns(self.now_ns + max(0, round(delay * NS)), callback, context, args)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> SimHandle:
         return self.call_at_ns(round(when * NS), callback, context, args)
 
     def call_at_ns(
         self, when_ns: int, callback: Callable[..., object], context: Context | None, args: tuple[Any, ...] = ()
-    ) -> asyncio.TimerHandle:
-        handle = SimTimerHandle(when_ns / NS, callback, args, self, context)
+    ) -> SimHandle:
         self._count += 1
-        heappush(self._timers, (when_ns, self._tie_rng.random(), self._count, handle))
+        handle = SimHandle(
+            (when_ns, self._draw_tie(), self._count, callback, args, copy_context() if context is None else context)
+        )
+        heappush(self._timers, handle)
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -328,10 +306,3 @@ class SimLoop(Loop):
 
     def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
         raise AssertionError("a thread in a simulation")
-
-
-def _label(call: Any) -> str:
-    owner = getattr(call, "__self__", None)
-    if isinstance(owner, asyncio.Task):
-        return owner.get_name()
-    return getattr(call, "__qualname__", None) or type(call).__name__
