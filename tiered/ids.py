@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import uuid
+from functools import lru_cache
 from typing import NamedTuple, NewType
 
 NO_EPOCH = -1
@@ -54,6 +55,7 @@ def incarnation_digest(incarnation: str) -> str:
     return hashlib.sha256(incarnation.encode()).hexdigest()
 
 
+@lru_cache(maxsize=4096)
 def decode_uuid(value: str) -> bytes:
     """Returns the 16 bytes of an id in Kafka's text form. Raises ValueError if the text is not such an id."""
     raw = base64.urlsafe_b64decode(value + "==")

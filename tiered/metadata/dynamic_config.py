@@ -6,7 +6,7 @@ The metadata log overrides the settings of the start; `tiered.metadata.effective
 from __future__ import annotations
 
 from tiered.config.settings import Settings
-from tiered.metadata.effective_config import broker_settings
+from tiered.metadata.effective_config import broker_settings, overrides
 from tiered.metadata.image import Image
 
 
@@ -16,6 +16,7 @@ class DynamicBrokerConfig:
     def __init__(self, startup: Settings) -> None:
         self.startup = startup
         self.current = startup
+        self._overrides: dict[str, str] = {}
 
     @property
     def node_id(self) -> int:
@@ -23,4 +24,6 @@ class DynamicBrokerConfig:
 
     def apply_image(self, image: Image) -> None:
         """Takes the settings in force as of an image. Raises `Refused` if they contradict each other."""
-        self.current = broker_settings(image, self.startup, self.node_id)
+        given = overrides(image, self.startup, self.node_id)
+        if given != self._overrides:
+            self.current, self._overrides = broker_settings(image, self.startup, self.node_id), given

@@ -13,6 +13,7 @@ from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.image import Image, TopicImage
 
 MIN_ISR = "min.insync.replicas"
+_DEFAULT_MIN_ISR = TopicConfig().min_insync_replicas
 
 
 def cluster_min_isr(image: Image) -> int:
@@ -21,7 +22,7 @@ def cluster_min_isr(image: Image) -> int:
 
     Leader and controller both use this value and no other. Otherwise an eligible replica might lack records (KIP-966).
     """
-    return int(image.broker_configs.get(ALL_BROKERS, {}).get(MIN_ISR, TopicConfig().min_insync_replicas))
+    return int(image.broker_configs.get(ALL_BROKERS, {}).get(MIN_ISR, _DEFAULT_MIN_ISR))
 
 
 def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
@@ -30,10 +31,16 @@ def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
     `cluster_min_isr` wins over the value that the broker was started with. Raises `Refused` if settings contradict each
     other.
     """
+    given = overrides(image, own, node_id)
+    return Settings.from_strings(given, defaults=own) if given else own
+
+
+def overrides(image: Image, own: Settings, node_id: int) -> dict[str, str]:
+    """Returns the settings that the image gives `node_id` in place of its `own`."""
     given = {**image.broker_configs.get(ALL_BROKERS, {}), **image.broker_configs.get(node_id, {})}
     if own.min_insync_replicas != cluster_min_isr(image):
         given[MIN_ISR] = str(cluster_min_isr(image))
-    return Settings.from_strings(given, defaults=own) if given else own
+    return given
 
 
 def overridden_settings(image: Image, own: Settings, node_id: int) -> dict[str, tuple[object, str]]:
