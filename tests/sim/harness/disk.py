@@ -10,6 +10,7 @@ import copy
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from tests.sim.harness.durable_bytes import DurableBytes, Folder, Inode, Write, count_bytes
@@ -220,14 +221,17 @@ class SimDisk:
     # -- names --------------------------------------------------------------------------------------------------------
 
     def _find(self, path: str) -> Inode | Folder | None:
+        return self._find_node(_parts(path))
+
+    def _find_node(self, parts: Sequence[str]) -> Inode | Folder | None:
         node: Inode | Folder | None = self._contents.root
-        for name in _parts(path):
+        for name in parts:
             node = node.names.get(name) if isinstance(node, Folder) else None
         return node
 
     def _parent(self, path: str, verb: str) -> tuple[Folder, str]:
         *above, name = _parts(path)
-        folder = self._find("/".join(above) or ".")
+        folder = self._find_node(above)
         if not isinstance(folder, Folder):
             raise self._error(verb, path, "No such file or directory")
         return folder, name
@@ -310,7 +314,8 @@ class SimFile:
         self._inode.change(Write(self._disk.next_sequence(), offset, data))
 
 
-def _parts(path: str) -> list[str]:
+@lru_cache(maxsize=10_000)
+def _parts(path: str) -> tuple[str, ...]:
     parts = path.split("/")
     assert path and not path.startswith("/") and ".." not in parts, f"bad path {path!r}"
-    return [part for part in parts if part not in ("", ".")]
+    return tuple(part for part in parts if part not in ("", "."))

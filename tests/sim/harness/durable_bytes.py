@@ -9,7 +9,7 @@ survives. A name is durable only when its folder was synced, however often the f
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,11 +25,13 @@ class Write(NamedTuple):
     data: bytes | None
 
     def apply(self, target: bytearray) -> None:
-        if self.data is None:
-            del target[self.offset :]
-        target.extend(bytes(max(0, self.offset - len(target))))
-        if self.data is not None:
-            target[self.offset : self.offset + len(self.data)] = self.data
+        _, offset, data = self
+        if data is None:
+            del target[offset:]
+        if offset > len(target):
+            target.extend(bytes(offset - len(target)))
+        if data is not None:
+            target[offset : offset + len(data)] = data
 
 
 @dataclass
@@ -100,8 +102,8 @@ class NameChange(NamedTuple):
 
     edits: NameEdits
 
-    def touches(self, folders: Sequence[Folder]) -> bool:
-        return any(folder is mine for folder, _, _ in self.edits for mine in folders)
+    def touches(self, folders: Collection[Folder]) -> bool:
+        return any(edit[0] in folders for edit in self.edits)
 
     def make_durable(self) -> None:
         for folder, name, node in self.edits:
@@ -131,10 +133,10 @@ class DurableBytes:
 
     def make_names_durable(self, folder: Folder) -> None:
         """Makes a folder's names durable; after a move between folders also the earlier changes of the other one."""
-        needed, durable, waiting = [folder], [], []
+        needed, durable, waiting = {folder}, [], []
         for naming in reversed(self.journal):
             if naming.touches(needed):
-                needed += [touched for touched, _, _ in naming.edits]
+                needed.update(touched for touched, _, _ in naming.edits)
                 durable.append(naming)
             else:
                 waiting.append(naming)

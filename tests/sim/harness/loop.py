@@ -21,6 +21,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 from zlib import crc32
 
+from tests.sim.harness.timeouts import quick_timeouts
+
 NS = 1_000_000_000
 TASKS_AT_ONCE = 100
 CALLBACK, ARGUMENTS, CONTEXT = 3, 4, 5
@@ -127,7 +129,7 @@ class SimLoop(Loop):
         gc_was_on = gc.isenabled()
         gc.disable()  # finalizers run when memory says so, not when the seed does
         try:
-            with ordered_task_groups(), asyncio.Runner(loop_factory=lambda: self) as runner:
+            with ordered_task_groups(), quick_timeouts(), asyncio.Runner(loop_factory=lambda: self) as runner:
                 result = runner.run(main)
         finally:
             if gc_was_on:

@@ -31,7 +31,7 @@ class SimNetwork:
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
         self.loop = loop
-        self._rng = rng
+        self._draw = rng.random
         self.latency_seconds = (0.0001, 0.002)
         self.is_asymmetric = False
         """True if each direction between two hosts has its own latency."""
@@ -114,13 +114,18 @@ class SimNetwork:
     def has_cuts(self) -> bool:
         return bool(self._cuts)
 
+    @property
+    def has_faults(self) -> bool:
+        """True if a link is cut, or a host has no power."""
+        return bool(self._cuts or self._powered_off)
+
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
 
     def latency(self, source: str, target: str) -> float:
         """Returns the seconds that the next chunk takes from one host to another."""
         least, most = self.latency_seconds
-        seconds = least + (most - least) * self._rng.random()
+        seconds = least + (most - least) * self._draw()
         return seconds * self._latency_factor(source, target) if self.is_asymmetric else seconds
 
     def _latency_factor(self, source: str, target: str) -> float:
@@ -133,7 +138,7 @@ class SimNetwork:
     def chunk_size(self, is_small: bool) -> int:
         """Returns the maximum size of the next chunk in bytes. Small chunks are log-uniform: a few hundred bytes arrive
         in about six chunks, cut anywhere, instead of byte by byte."""
-        drawn = self._rng.random()
+        drawn = self._draw()
         return int(self.chunk_bytes_max**drawn) if is_small else 1 + int(self.chunk_bytes_max * drawn)
 
     def next_has_small_chunks(self) -> bool:

@@ -36,6 +36,7 @@ class SimStream:
         self._context = context
         self._has_small_chunks = has_small_chunks
         self._network = network
+        self._loop = network.loop
         self._inbox = bytearray()
         self._in_flight: list[tuple[int, bytes | StreamSignal]] = []
         self._in_flight_bytes = 0
@@ -57,12 +58,14 @@ class SimStream:
 
     def recv_into(self, buffer: memoryview) -> int | None:
         self._check()
-        if not self._inbox:
+        inbox = self._inbox
+        if not inbox:
             return 0 if self._end_received else None
-        size = min(len(buffer), len(self._inbox), self._network.chunk_size(self._has_small_chunks))
-        buffer[:size] = self._inbox[:size]
-        del self._inbox[:size]
-        self.far.wake_writer()
+        size = min(len(buffer), len(inbox), self._network.chunk_size(self._has_small_chunks))
+        buffer[:size] = inbox[:size]
+        del inbox[:size]
+        if self.far._writable:
+            self.far.wake_writer()
         return size
 
     def sendmsg(self, parts: Sequence[Buffer], *, more: bool = False) -> int | None:
@@ -102,13 +105,17 @@ class SimStream:
 
     def flush(self) -> None:
         """Delivers due bytes in order, unless the link is cut."""
-        while self._in_flight and self._in_flight[0][0] <= self._network.loop.now_ns:
-            if self._network.is_cut(self.host, self.far.host) or self._network.is_powered_off(self.far.host):
+        in_flight, network = self._in_flight, self._network
+        while in_flight and in_flight[0][0] <= self._loop.now_ns:
+            if network.has_faults and (
+                network.is_cut(self.host, self.far.host) or network.is_powered_off(self.far.host)
+            ):
                 return
-            data = self._in_flight.pop(0)[1]
-            self._in_flight_bytes -= _size(data)
+            data = in_flight.pop(0)[1]
+            if type(data) is bytes:
+                self._in_flight_bytes -= len(data)
             self.far.receive(data)
-        if self._closed and not self._in_flight:
+        if self._closed and not in_flight:
             self._network.drop_stream(self)
 
     def receive(self, data: bytes | StreamSignal) -> None:
@@ -174,17 +181,18 @@ class SimStream:
     def wake_writer(self) -> None:
         if self._writable and not self._write_due and self._can_write():
             self._write_due = True
-            self._network.loop.call_soon(self._call_writer, context=self._context)
+            self._loop.call_soon(self._call_writer, context=self._context)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _send(self, data: bytes | StreamSignal) -> None:
-        loop = self._network.loop
+        loop = self._loop
         due_ns = loop.now_ns + round(self._network.latency(self.host, self.far.host) * 1e9)
         if self._in_flight:
             due_ns = max(due_ns, self._in_flight[-1][0])
         self._in_flight.append((due_ns, data))
-        self._in_flight_bytes += _size(data)
+        if type(data) is bytes:
+            self._in_flight_bytes += len(data)
         loop.call_at_ns(due_ns, self.flush, self._network.context)
 
     def _free_window(self) -> int:
@@ -195,12 +203,9 @@ class SimStream:
             raise Unavailable(f"connection lost peer={self.peer} error={self._error or 'closed'}", final=True)
 
     def _wake(self) -> None:
-        if self._readable and not self._read_due and self._can_read():
+        if self._readable and not self._read_due and (self._inbox or self._end_received or self._error):
             self._read_due = True
-            self._network.loop.call_soon(self._call_reader, context=self._context)
-
-    def _can_read(self) -> bool:
-        return bool(self._inbox or self._end_received or self._error)
+            self._loop.call_soon(self._call_reader, context=self._context)
 
     def _can_write(self) -> bool:
         return bool(self._error) or self._free_window() > 0
@@ -208,16 +213,13 @@ class SimStream:
     def _call_reader(self) -> None:
         """Readiness is a level, as with `add_reader`: the call repeats while there is something to read."""
         self._read_due = False
-        if self._readable and self._can_read():
+        if self._readable and (self._inbox or self._end_received or self._error):
             self._readable()
-            self._wake()
+            if self._inbox or self._end_received or self._error:
+                self._wake()
 
     def _call_writer(self) -> None:
         self._write_due = False
         if self._writable and self._can_write():
             self._writable()
             self.wake_writer()
-
-
-def _size(data: bytes | StreamSignal) -> int:
-    return len(data) if type(data) is bytes else 0
