@@ -19,6 +19,7 @@ def test_i30_resource_above_its_bound_is_reported(name: str, monkeypatch: pytest
     load = {name: LIMITS[name]}
     of = cast(Any, SimpleNamespace(high_load={}, findings=Findings(lambda what: None)))
     monkeypatch.setattr(resources, "measure_loads", lambda of: [(SimpleNamespace(process="b1"), None, load)])
+    monkeypatch.setattr(resources, "count_files_needed", lambda node: 0)
     resources.check_limits(of)
     of.findings.raise_if_any()
     load[name] += 1
@@ -26,6 +27,19 @@ def test_i30_resource_above_its_bound_is_reported(name: str, monkeypatch: pytest
     with pytest.raises(BrokenRules, match=f"I30: b1 holds {load[name]} {name}"):
         of.findings.raise_if_any()
     assert of.high_load == load
+
+
+def test_i30_open_files_of_many_segments_are_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = {"files": LIMITS["files"] + 300}
+    of = cast(Any, SimpleNamespace(high_load={}, findings=Findings(lambda what: None)))
+    monkeypatch.setattr(resources, "measure_loads", lambda of: [(SimpleNamespace(process="b1"), None, load)])
+    monkeypatch.setattr(resources, "count_files_needed", lambda node: 300)
+    resources.check_limits(of)
+    of.findings.raise_if_any()
+    load["files"] += 1
+    resources.check_limits(of)
+    with pytest.raises(BrokenRules, match="I30: b1 holds 1301 files"):
+        of.findings.raise_if_any()
 
 
 def test_i30_every_bound_has_a_measured_resource(monkeypatch: pytest.MonkeyPatch) -> None:
