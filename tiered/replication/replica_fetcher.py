@@ -277,12 +277,13 @@ class ReplicaFetcher:
         """Returns the partitions that may be fetched: what their requests claim is as durable as their topics demand,
         and so is every truncation."""
         waiting = [state for state in states if not state.replica.is_durable]
-        results = await asyncio.gather(*(state.replica.make_durable() for state in waiting), return_exceptions=True)
-        for state, result in zip(waiting, results, strict=True):
-            if isinstance(result, Unavailable):
-                self._back_off(state, str(result))
-            elif isinstance(result, BaseException):
-                raise result
+        if waiting:
+            results = await asyncio.gather(*(state.replica.make_durable() for state in waiting), return_exceptions=True)
+            for state, result in zip(waiting, results, strict=True):
+                if isinstance(result, Unavailable):
+                    self._back_off(state, str(result))
+                elif isinstance(result, BaseException):
+                    raise result
         now_ns = self._ports.clock.mono_ns()
         return [each for each in states if not each.replica.is_stopped and each.retry_at_ns <= now_ns]
 

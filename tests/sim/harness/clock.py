@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.loop import NS, SimLoop
 
 EPOCH_MS = 1_700_000_000_000
 """Begin of simulated wall clocks: a present-day time, so that timestamps have their usual size."""
@@ -21,7 +21,8 @@ class SimClock:
         self.drift_ppm = 0
 
     def mono_ns(self) -> int:
-        return self._loop.now_ns + self._loop.now_ns * self.drift_ppm // 1_000_000
+        now_ns = self._loop.now_ns
+        return now_ns + now_ns * self.drift_ppm // 1_000_000 if self.drift_ppm else now_ns
 
     def cpu_ns(self) -> int:
         return 0  # computing takes no time in a simulation
@@ -34,7 +35,21 @@ class SimClock:
         self.wall_offset_ms += milliseconds
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / (1 + self.drift_ppm / 1e6) if self.drift_ppm else seconds)
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        wait_ns = round((seconds / (1 + self.drift_ppm / 1e6) if self.drift_ppm else seconds) * NS)
+        future = self._loop.create_future()
+        timer = self._loop.call_at_ns(self._loop.now_ns + wait_ns, _wake, None, (future,))
+        try:
+            await future
+        finally:
+            timer.cancel()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class SimRng:

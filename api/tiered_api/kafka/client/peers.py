@@ -205,8 +205,11 @@ class KafkaPeers:
         broker.requests += 1
         end = asyncio.get_running_loop().time() + timeout
         try:
-            async with asyncio.timeout_at(end):
-                await broker.permits.acquire()
+            if broker.permits.locked():
+                async with asyncio.timeout_at(end):
+                    await broker.permits.acquire()
+            else:
+                await broker.permits.acquire()  # at once
             try:
                 return await self._exchange(broker, address, request, response_type, end, version, on_send)
             finally:

@@ -103,7 +103,7 @@ class Dispatch:
         """Runs work in a task, and fills a slot that is reserved now with its result. None closes the connection. When
         the connection closes, the task is cancelled."""
         slot = connection.reserve_slot()
-        task = asyncio.ensure_future(self._run(connection, slot, work, what))
+        task = asyncio.get_running_loop().create_task(self._run(connection, slot, work, what))
         slot.on_close = task.cancel
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
