@@ -107,7 +107,7 @@ def main() -> int:
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
     tasks = [(seed, world) for seed in seeds for world in ([args.of] if args.of else WORLDS)]
     began, failed, totals = time.perf_counter(), list[str](), dict[str, int]()
-    with multiprocessing.Pool(min(args.jobs, len(tasks)), maxtasksperchild=50) as pool:
+    with multiprocessing.Pool(min(args.jobs, len(tasks)), maxtasksperchild=500) as pool:
         for seed, world, report, counts in pool.imap_unordered(_run_task, tasks):
             if report:
                 failed.append(f"{world}:{seed}")
