@@ -24,6 +24,8 @@ from tiered.records.model import APPEND_TIME, CODEC_MASK, DELETE_HORIZON, HEADER
 from tiered.records.pure_compact import FULL, SPECIAL, empty_batch, has_offset, rebuild_batch
 
 SHORT = "short"
+HORIZON_MAX = 2**62
+"""Limit on a delete horizon: timestamps are relative to it."""
 
 
 class LastRecord(NamedTuple):
@@ -50,13 +52,22 @@ class CleanRules:
 
     @classmethod
     def of(
-        cls, now_ms: int, delete_retention_ms: int, upper_bound: int, producers: Mapping[int, LastRecord]
+        cls,
+        now_ms: int,
+        delete_retention_ms: int,
+        upper_bound: int,
+        producers: Mapping[int, LastRecord],
+        *,
+        keeps_tombstones: bool = False,
     ) -> CleanRules:
-        """Collects the rules. `producers` are those whose last sequence a retry may still need, by their ids."""
+        """Collects the rules. `producers` are those whose last sequence a retry may still need, by their ids.
+
+        With `keeps_tombstones` no delete horizon has passed: older records of a key may lie outside of the walk.
+        """
         offsets = sorted(last.offset for last in producers.values() if last.offset >= 0)
         epochs = {producer_id: last.epoch for producer_id, last in producers.items() if last.offset < 0}
-        horizon_ms = min(now_ms + delete_retention_ms, 2**63 - 1)
-        return cls(now_ms, horizon_ms, upper_bound, array("q", offsets).tobytes(), epochs)
+        horizon_ms = min(now_ms + delete_retention_ms, HORIZON_MAX)
+        return cls(-1 if keeps_tombstones else now_ms, horizon_ms, upper_bound, array("q", offsets).tobytes(), epochs)
 
 
 class CleanedBatches(NamedTuple):

@@ -14,6 +14,9 @@ May import: compaction, config, records
 ~ segment_index         look-ups in segments by offset, size and time, with indexes checked by CRC
 ~ segment_view          closed segments, and the data that is uploaded with each
 ~ segment_deletion      deletion of the oldest segments: renamed at once, deleted after a delay
+~ segment_swap          replacement of closed segments by a cleaned one, safe against a crash at any step
+~ interrupted_swaps     swaps that a crash has interrupted, finished before a load
+~ log_cleaning          one clean of a log: two passes over its batches, then the swaps
   aborted_txns          entries of transaction indexes, and the search in them
 ~ transaction_index     aborted transactions of a log, by the segment that has their marker
   index                 offset index and time index as bytes in Kafka's formats

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import Lineage
@@ -23,6 +24,9 @@ SEGMENTS_FILE = "segment-checkpoint"
 SUSPECT_FILE = "rotten"
 """Marks a log that lost records to corruption. Written before the corrupt part is truncated, and removed once the
 cluster knows that records are missing."""
+
+COMPACTION_FILE = "compaction"
+"""Marks a log that compaction may have left with gaps between its offsets, and says how far the last clean went."""
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -73,6 +77,29 @@ def parse_lineage(data: bytes, *, where: str = "") -> Lineage:
     if any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(pairs)):
         raise Corrupt("leader epochs are out of order", where=where)
     return pairs
+
+
+class CompactionState(NamedTuple):
+    """The last clean of a log: all below `clean_to` was cleaned, at `cleaned_ms`. It took `bytes_before` to
+    `bytes_after`. -1 if there was none."""
+
+    clean_to: int = -1
+    cleaned_ms: int = -1
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+def encode_compaction(state: CompactionState) -> bytes:
+    return encode_rows([" ".join(map(str, state))])
+
+
+def parse_compaction(data: bytes, *, where: str = "") -> CompactionState:
+    """Parses `compaction`. A file that a power cut left empty still marks the log."""
+    try:
+        rows = [tuple(map(int, row.split())) for row in parse_rows(data, where=where)]
+        return CompactionState(*rows[0]) if rows else CompactionState()
+    except (ValueError, TypeError):
+        raise Corrupt("the state of compaction is not four numbers", where=where) from None
 
 
 def encode_metadata(topic_id: str) -> bytes:

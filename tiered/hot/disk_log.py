@@ -12,13 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from tiered.compaction.cleanable_range import CleanableRange, LogEnds, find_cleanable, is_compacted
 from tiered.config.settings import TopicConfig
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints, recovery, truncation
 from tiered.hot.aborted_txns import list_for_readers
+from tiered.hot.checkpoints import CompactionState
 from tiered.hot.clean_shutdown import CleanLogEntry, is_small
 from tiered.hot.flush import GroupFlush
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
+from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogCleaning, segment_facts
 from tiered.hot.log_loader import LogLoader
 from tiered.hot.log_reader import LogReader
 from tiered.hot.log_writer import LogWriter, UnsyncedState
@@ -26,6 +29,7 @@ from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import CandidateBatch, HeaderBudget, SegmentIndex
+from tiered.hot.segment_swap import SegmentSwap
 from tiered.hot.segment_view import LogSegmentData, SegmentView, build_segment_data
 from tiered.hot.segments import find_segment_number, is_roll_due
 from tiered.hot.synced_logs import SyncedLogEntry
@@ -60,8 +64,10 @@ class DiskLog:
         "_log_limiter",
         "_reader",
         "_resumed_at",
+        "_swap",
         "_writer",
         "checkpointed_start_offset",
+        "compaction",
         "config",
         "name",
         "start_offset",
@@ -84,8 +90,11 @@ class DiskLog:
         start_offset: int,
         topic_id: str,
         name: str,
+        compaction: CompactionState | None = None,
     ) -> None:
         self.synced_entry = synced_entry
+        self.compaction = compaction
+        """The last clean; None for a log in which compaction left no gap between offsets."""
         self.config = config
         self.name = name
         self.topic_id = topic_id
@@ -102,6 +111,7 @@ class DiskLog:
         self._group_flush = group_flush
         self._reader = LogReader(writer, writer.index, writer.files)
         self._deletion = SegmentDeletion(writer)
+        self._swap = SegmentSwap(writer, self._deletion)
         self._log_limiter: LogLimiter | None = None  # made with the first refused write
         self.configure(config)
 
@@ -147,7 +157,11 @@ class DiskLog:
         whole = same_boot or clean
         trusted_to = recovery.WHOLE_LOG if whole else recovery_point
         limits = producer_limits or ProducerLimits()
-        opening = LogLoader(own, config, clock.wall_ms(), trusted_to, clean=clean, producers_max=limits.per_partition)
+        compaction = None if is_new or clean_entry is not None else _load_compaction(own)
+        opening = LogLoader(
+            own, config, clock.wall_ms(), trusted_to, clean=clean, producers_max=limits.per_partition,
+            may_have_gaps=compaction is not None or is_compacted(config),
+        )  # fmt: skip
         resumed = (
             opening.create(start_offset)
             if is_new
@@ -162,9 +176,13 @@ class DiskLog:
         writer = LogWriter(own, clock, SegmentIndex(own, metrics), opened, unsynced, limits)
         self = cls(
             writer, GroupFlush(writer, clock, metrics), clock, config, synced_entry or SyncedLogEntry(),
-            start_offset=start_offset, topic_id=topic_id, name=name,
+            start_offset=start_offset, topic_id=topic_id, name=name, compaction=compaction,
         )  # fmt: skip
         self.truncated_bytes = opened.truncated_bytes
+        if compaction is not None and compaction.clean_to > end:
+            self._note_compaction(compaction._replace(clean_to=end))
+        elif compaction is None and is_compacted(config) and end > opened.segments[0].base_offset:
+            self._mark_compacted()  # another program may have cleaned it
         if resumed is not None and start_offset == 0:
             self._resumed_at = (end, opened.epochs.lineage)
         self.suspect = opening.suspect
@@ -223,6 +241,7 @@ class DiskLog:
     def configure(self, config: TopicConfig) -> None:
         """Applies changed settings."""
         self.config = config
+        self._index.may_have_gaps = self.compaction is not None or is_compacted(config)
         self.synced_entry.configure(ack=config.flush == "ack", end_offset=self.end_offset)
 
     async def update_synced_entry(self) -> None:
@@ -244,7 +263,7 @@ class DiskLog:
 
     def make_clean_entry(self, leader_epoch: int, has_cold_segments: bool) -> CleanLogEntry | None:
         """Returns the entry that describes this log once it is closed, or None if the log is too large for one."""
-        if self._writer.txn_index.bases:
+        if self._writer.txn_index.bases or self._index.may_have_gaps:
             return None
         if not is_small(self.segment_count, len(self.producers), self._writer.builder):
             return None
@@ -380,7 +399,8 @@ class DiskLog:
 
         Does not judge again what a leader judges at produce, such as sizes and decompressed sizes. A follower that
         refused a batch of its leader could never be in sync; every reader bounds what it opens.
-        Raises `Refused` with CORRUPT_MESSAGE if they are invalid or do not begin at the log end.
+        Raises `Refused` with CORRUPT_MESSAGE if they are invalid or do not begin at the log end. In a compacted log
+        they may begin later: the leader's cleaner has removed the offsets before.
         """
         walked = walk(data)
         if walked.why or not walked.batches:
@@ -388,7 +408,10 @@ class DiskLog:
         offset = self.end_offset
         for batch in walked.batches:
             if batch.base_offset != offset:
-                raise Refused(Code.CORRUPT_MESSAGE, f"batch at offset {batch.base_offset} does not follow {offset - 1}")
+                if batch.base_offset < offset or not self._index.may_have_gaps:
+                    why = f"batch at offset {batch.base_offset} does not follow {offset - 1}"
+                    raise Refused(Code.CORRUPT_MESSAGE, why)
+                self._mark_compacted()
             offset = batch.last_offset + 1
         if len(data) <= self.config.segment_bytes:
             self._write(data, walked.batches, now_ms)
@@ -472,6 +495,56 @@ class DiskLog:
         """Returns the greatest timestamp in any batch header, or -1 if there is none."""
         return max(segment.max_timestamp for segment in self._writer.segments)
 
+    # -- clean --------------------------------------------------------------------------------------------------------
+
+    def find_cleanable(self, high_watermark: int, now_ms: int) -> CleanableRange:
+        """Returns the part of this log that compaction may clean. Records that a power cut could take stay as they
+        are."""
+        state = self.compaction or CompactionState()
+        limit = min(high_watermark, self.flushed_offset)
+        ends = LogEnds(self.local_start_offset, state.clean_to, limit, self.first_unstable_offset, self.end_offset)
+        return find_cleanable([segment_facts(each) for each in self._writer.segments[:-1]], ends, self.config, now_ms)
+
+    async def clean(
+        self, found: CleanableRange, resources: CleanerResources, *, keeps_tombstones: bool = False
+    ) -> CleanResult:
+        """Cleans the closed segments in `found`, which `find_cleanable` has just returned. One clean at a time.
+
+        Before offsets are removed, the log is marked as compacted: a start then takes a gap for lawful. Raises
+        `LogChanged`, `Corrupt` for a batch that cannot be read, and `Unavailable` of the disk.
+        """
+        if self.compaction is None:
+            await self._save_compaction(CompactionState())
+        now_ms = self._clock.wall_ms()
+        cleaning = LogCleaning(
+            self._writer, self._swap, self.config, found, resources, now_ms, keeps_tombstones=keeps_tombstones
+        )
+        try:
+            result = await cleaning.run()
+        except Unavailable as error:
+            if error.final or self._swap.is_half_done:
+                self._group_flush.fail(f"a clean of the log failed: {error}", final=error.final)
+            raise
+        finally:
+            self._reader.clear_hints()
+        clean_to = min(result.clean_to, self.end_offset)
+        await self._save_compaction(CompactionState(clean_to, now_ms, result.bytes_before, result.bytes_after))
+        return result
+
+    async def _save_compaction(self, state: CompactionState) -> None:
+        self.compaction = state
+        data = checkpoints.encode_compaction(state)
+        await checkpoints.save(self._files.disk, self._files.directory, checkpoints.COMPACTION_FILE, data)
+
+    def _mark_compacted(self) -> None:
+        """Marks the log before it gets a gap. The next flush makes the mark durable, together with the gap."""
+        if self.compaction is None:
+            self._note_compaction(CompactionState())
+
+    def _note_compaction(self, state: CompactionState) -> None:
+        self.compaction = state
+        self._writer.replace(checkpoints.COMPACTION_FILE, checkpoints.encode_compaction(state))
+
     # -- roll and truncate --------------------------------------------------------------------------------------------
 
     def is_roll_due(self, now_ms: int, *, max_age_ms: int | None = None) -> bool:
@@ -531,7 +604,10 @@ class DiskLog:
         self._reader.clear_hints()
         self.truncations.made += 1
         try:
+            self._swap.cancel()
             action()
+            if self.compaction is not None and self.compaction.clean_to > self.end_offset:
+                self._note_compaction(self.compaction._replace(clean_to=self.end_offset))
         except Unavailable as error:
             self._group_flush.fail(f"a truncation of the log failed: {error}", final=error.final)
             raise Unavailable(self._group_flush.write_failure, final=error.final) from None
@@ -562,6 +638,8 @@ class DiskLog:
         """
         await self._deletion.sync_producer_snapshot(offset)
         self._reader.clear_hints()
+        if self._writer.segments[0].next_offset <= offset:
+            self._swap.cancel()
         return self._deletion.drop_segments_below(offset, self._clock.wall_ms())
 
     async def delete_dropped_files(self, now_ms: int) -> int:
@@ -576,3 +654,16 @@ class DiskLog:
         made, flushed = self.truncations.made, await self._group_flush.flush(up_to)
         self.truncations.mark_synced(made if up_to is None else 0)
         return flushed
+
+
+def _load_compaction(files: SegmentFiles) -> CompactionState | None:
+    """Returns the state of the last clean, or None for a log that is not marked. A damaged file still marks the log."""
+    path = f"{files.directory}/{checkpoints.COMPACTION_FILE}"
+    data = files.read(path)
+    if data is None:
+        return None
+    try:
+        return checkpoints.parse_compaction(data, where=path)
+    except Corrupt as error:
+        log.warning("the log is cleaned from its start error=%s", error)
+        return CompactionState()

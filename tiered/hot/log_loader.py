@@ -16,6 +16,7 @@ from tiered.hot import checkpoints, recovery
 from tiered.hot.aborted_txns import ENTRY_BYTES, MAX_OFFSET, decode_aborted_txns, encode_aborted_txns
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.index import IndexBuilder, lookup_offset
+from tiered.hot.interrupted_swaps import finish_swaps
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.hot.producer_recovery import AbortedBySegment, load_producers, replay_aborted_txns
 from tiered.hot.producer_state import ProducerStates
@@ -62,6 +63,7 @@ class LogLoader:
         *,
         clean: bool,
         producers_max: int,
+        may_have_gaps: bool = False,
     ) -> None:
         self._files = files
         self._config = config
@@ -69,6 +71,8 @@ class LogLoader:
         self._trusted_to = trusted_to
         self._clean = clean
         self._producers_max = producers_max
+        self._may_have_gaps = may_have_gaps
+        """Compaction may have removed offsets between batches and at the end of a segment."""
         self.suspect = False
         self._truncated_bytes = 0
         self._index_file_sizes = (0, 0)
@@ -178,6 +182,7 @@ class LogLoader:
 
     def _remove_leftovers(self) -> recovery.DirectoryListing:
         self._files.disk.make_dirs(self._files.directory)
+        finish_swaps(self._files)
         listing = recovery.classify_files(self._files.disk.list(self._files.directory))
         for name in listing.leftovers:
             self._files.disk.remove(f"{self._files.directory}/{name}")
@@ -203,6 +208,8 @@ class LogLoader:
             segments.append(segment)
             if following is None:
                 break
+            if self._may_have_gaps and self._is_whole(segment, checkpointed.get(base)):
+                segment.next_offset = following
             if segment.next_offset != following:
                 self._delete_segments(bases[number + 1 :])
                 break
@@ -230,6 +237,8 @@ class LogLoader:
             builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
             end, next_offset = batch.position + batch.size, batch.last_offset + 1
         builder.finish()
+        if self._may_have_gaps and end == size:
+            next_offset = following
         if next_offset != following:
             log.error(
                 "records are missing from a segment directory=%s base=%d from=%d to=%d readable=%d size=%d",
@@ -256,7 +265,8 @@ class LogLoader:
         builder, end, next_offset = start.builder, start.position, start.next_offset
         self._index_file_sizes = len(builder.offsets), len(builder.times)
         for batch in self._files.walk_batches(base, end, check_crc=True):
-            if batch.base_offset != next_offset or batch.leader_epoch < self._last_epoch:
+            follows = batch.base_offset == next_offset or (self._may_have_gaps and batch.base_offset > next_offset)
+            if not follows or batch.leader_epoch < self._last_epoch:
                 break
             self._last_epoch = batch.leader_epoch
             builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
@@ -273,6 +283,11 @@ class LogLoader:
         created = checkpointed.created_ms if checkpointed is not None else self._guess_created_ms(builder)
         segment = Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset)
         return segment, builder
+
+    def _is_whole(self, segment: Segment, checkpointed: Segment | None) -> bool:
+        """True if a recovered segment that is not the last one has all that it had, as far as can be known."""
+        cut = self._truncated_bytes > 0 or (checkpointed is not None and checkpointed.size > segment.size)
+        return not cut
 
     def _check_truncation(self, base: int, end: int, next_offset: int, checkpointed: Segment | None) -> None:
         """Logs what is about to be truncated, and why. Raises `CorruptLog` if a loss is not noted on the disk yet."""
@@ -399,6 +414,8 @@ class LogLoader:
             if segment is segments[-1] or any(base < start < segment.next_offset for start in starts):
                 walked = self._files.walk_batches(base, 0, check_crc=False)
                 seen = ((one.leader_epoch, one.base_offset) for one in walked)
+            elif segment.size == 0:
+                continue
             else:
                 first = decode_header(self._files.log_file(base).pread(0, HEADER_BYTES))
                 seen = (one for one in [(first.leader_epoch, first.base_offset)])

@@ -60,6 +60,8 @@ class LogReader:
         else:
             segment = self.find_segment(offset)
             position = self._index.find_position(segment, offset)
+            if position >= segment.size:
+                segment, position = self._find_next_batch(segment), 0
         end, next_offset = segment.size, segment.next_offset
         if limit < next_offset:
             end, next_offset = self._index.find_position(segment, limit), limit
@@ -76,3 +78,12 @@ class LogReader:
         if next_offset == limit:
             self._last_read = (offset, limit, segment.base_offset, position, end - position)
         return FileSlice(self._files.log_file(segment.base_offset), position, end - position)
+
+    def _find_next_batch(self, segment: Segment) -> Segment:
+        """Returns the first segment after `segment` that has a batch, or the active one: compaction has removed what
+        was at the end of `segment`."""
+        segments = self._writer.segments
+        number = find_segment_number(segments, segment.base_offset) + 1
+        while number < len(segments) - 1 and not segments[number].size:
+            number += 1
+        return segments[min(number, len(segments) - 1)]

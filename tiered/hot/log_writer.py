@@ -171,6 +171,21 @@ class LogWriter:
         self.segments.append(Segment(offset, offset, 0, self._clock.wall_ms()))
         self.set_active_segment(IndexBuilder(offset, interval), (0, 0), offset)
 
+    def _move_empty_segment(self, offset: int, interval: int) -> Segment:
+        """Begins the empty active segment at `offset` instead: compaction has removed the offsets before, and more of
+        them than an index can span."""
+        old = self.segments[-1]
+        old.next_offset = offset
+        self.begin_empty_segment(offset, interval)
+        self.segments.remove(old)
+        self.index.unmap(old.base_offset)
+        for suffix in SUFFIXES[:3]:
+            self.files.remove(self.files.path(old.base_offset, suffix))
+        if len(self.segments) > 1:
+            self.segments[-2].next_offset = offset
+            self.rewrite_checkpoint()
+        return self.active
+
     def replace_producers(self, producers: ProducerStates) -> None:
         """Replaces the producer state after the log end has moved."""
         self.producers.leave_limits()
@@ -194,6 +209,8 @@ class LogWriter:
             self.roll(config.index_interval_bytes)
             active = self.active
         if active.size == 0:
+            if batches[-1].last_offset - active.base_offset > RELATIVE_MAX:
+                active = self._move_empty_segment(batches[0].base_offset, config.index_interval_bytes)
             active.created_ms = now_ms
         position = active.size
         for batch in batches:
@@ -408,10 +425,12 @@ class LogWriter:
         else:
             self.rewrite_checkpoint()
 
-    def rewrite_checkpoint(self) -> None:
-        """Rewrites the segment checkpoint without old lines and without deleted segments."""
+    def rewrite_checkpoint(self, closed: Iterable[Segment] | None = None) -> None:
+        """Rewrites the segment checkpoint without old lines and without deleted segments. `closed` are other lines than
+        those of the closed segments."""
         self._checkpoint_lines = 0
-        self.replace(checkpoints.SEGMENTS_FILE, encode_lines([*self.segments[:-1], self._checkpointed or self.active]))
+        lines = self.segments[:-1] if closed is None else closed
+        self.replace(checkpoints.SEGMENTS_FILE, encode_lines([*lines, self._checkpointed or self.active]))
 
     @property
     def unproved_bytes(self) -> int:

@@ -57,7 +57,7 @@ def load_producers(
         states, offset = ProducerStates(start, limits), start
     for segment in segments[max(find_segment_number(segments, offset), 0) :]:
         if segment.base_offset < end and segment.next_offset > offset:
-            found = _replay_segment(files, states, segment, offset, end)
+            found, _ = _replay_segment(files, states, segment, offset, end)
             if aborted is not None and found:
                 aborted[segment.base_offset] = found
     states.end_offset = end
@@ -73,8 +73,8 @@ def replay_aborted_txns(
     begin = segment.base_offset
     states = load_producers(files, segments, snapshots, begin, producers_max)[0]
     states.end_offset = begin
-    found = _replay_segment(files, states, segment, begin, segment.next_offset)
-    if states.end_offset != segment.next_offset:
+    found, position = _replay_segment(files, states, segment, begin, segment.next_offset)
+    if position != segment.size:
         where = files.path(begin, ".log")
         raise Corrupt(f"batches from offset {states.end_offset} on cannot be read", where=where)
     return found
@@ -88,8 +88,9 @@ def read_offset_index(files: SegmentFiles, segment: Segment) -> bytes:
 
 def _replay_segment(
     files: SegmentFiles, states: ProducerStates, segment: Segment, start: int, end: int
-) -> list[AbortedTxn]:
-    """Applies the batches of one segment in `[start, end)`. Returns the transactions that they abort."""
+) -> tuple[list[AbortedTxn], int]:
+    """Applies the batches of one segment in `[start, end)`. Returns the transactions that they abort, and the position
+    after the last batch that could be read."""
     aborted: list[AbortedTxn] = []
     position = 0
     if start > segment.base_offset:
@@ -100,7 +101,7 @@ def _replay_segment(
         for batch in batches:
             if batch.position >= segment.size or batch.base_offset >= end:
                 break
-            next_offset = batch.last_offset + 1
+            next_offset, position = batch.last_offset + 1, batch.position + batch.size
             if batch.producer_id < 0 or batch.base_offset < start:
                 continue
             if batch.attributes & CONTROL or (
@@ -121,7 +122,7 @@ def _replay_segment(
             for one in written[-BATCHES_RETAINED:]:
                 states.apply(one)
     states.end_offset = next_offset
-    return aborted
+    return aborted, position
 
 
 def _end_transaction(

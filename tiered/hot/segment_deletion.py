@@ -6,7 +6,10 @@ reader inside the segment can finish.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiered.hot.log_writer import SUFFIXES, LogWriter
+from tiered.hot.segments import Segment
 
 DELETED = ".deleted"
 
@@ -36,21 +39,30 @@ class SegmentDeletion:
 
     def drop_segments_below(self, offset: int, now_ms: int) -> int:
         """Drops closed segments that end at or below `offset`. Returns how many."""
-        writer, files, dropped = self._writer, self._writer.files, 0
+        writer, dropped = self._writer, 0
         while len(writer.segments) > 1 and writer.segments[0].next_offset <= offset:
             segment = writer.segments.pop(0)
             writer.index.unmap(segment.base_offset)
             writer.txn_index.drop(segment.base_offset)
-            for suffix in SUFFIXES:
-                path = files.path(segment.base_offset, suffix)
-                if files.disk.exists(path):
-                    files.forget(path)
-                    files.disk.rename(path, path + DELETED)
-                    self._renamed_files.append((now_ms, path + DELETED))
+            self._rename(segment, SUFFIXES, now_ms)
             dropped += 1
         if dropped:
             writer.rewrite_checkpoint()
         return dropped
+
+    def retire(self, segments: Sequence[Segment], now_ms: int) -> None:
+        """Renames the files of segments that a cleaned one replaces. Producer snapshots stay: they are of an offset."""
+        for segment in segments:
+            self._rename(segment, SUFFIXES[:-1], now_ms)
+
+    def _rename(self, segment: Segment, suffixes: Sequence[str], now_ms: int) -> None:
+        files = self._writer.files
+        for suffix in suffixes:
+            path = files.path(segment.base_offset, suffix)
+            if files.disk.exists(path):
+                files.forget(path)
+                files.disk.rename(path, path + DELETED)
+                self._renamed_files.append((now_ms, path + DELETED))
 
     async def delete_files(self, renamed_before_ms: int) -> int:
         """Deletes files that were renamed at or before `renamed_before_ms`. Returns how many."""

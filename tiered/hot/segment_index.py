@@ -62,12 +62,14 @@ class CandidateBatch(NamedTuple):
 class SegmentIndex:
     """Look-ups in all segments of one log. The active segment has its indexes in memory (`set_active`)."""
 
-    __slots__ = ("_active", "_builder", "_files", "_mapped", "_rebuilt")
+    __slots__ = ("_active", "_builder", "_files", "_mapped", "_rebuilt", "may_have_gaps")
 
     def __init__(self, files: SegmentFiles, metrics: Metrics) -> None:
         self._files = files
         self._mapped: dict[int, tuple[Buffer, Buffer]] = {}
         """Mapped indexes, least recently used first."""
+        self.may_have_gaps = False
+        """Compaction may have removed offsets of the log: an offset may belong to no batch."""
         self._active = -1
         self._builder = IndexBuilder(0, 0)
         self._rebuilt = metrics.counter("tiered_log_index_rebuilds_total", "Indexes that did not prove themselves.")
@@ -93,7 +95,7 @@ class SegmentIndex:
     def find_position(self, segment: Segment, offset: int) -> int:
         """Returns the position of the batch that holds `offset`, or of the first one after it.
 
-        Returns the segment's size if `offset` is after the last batch.
+        Returns the segment's size if `offset` is after the last batch, which compaction may have moved forward.
         """
         if offset >= segment.next_offset:
             return segment.size
@@ -101,6 +103,8 @@ class SegmentIndex:
         for batch in self._files.walk_positions(segment.base_offset, start, segment.size):
             if batch.last_offset >= offset:
                 return batch.position
+        if self.may_have_gaps:
+            return segment.size
         raise Corrupt(
             f"offset {offset} is not at the position in the index", where=self._files.path(segment.base_offset, "")
         )

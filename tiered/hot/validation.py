@@ -9,25 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+from tiered.compaction.cleanable_range import COMPACT
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
-from tiered.records.batch import RATIO_MAX, check_batch, decompressed_max, set_append_time, stamp
+from tiered.records.batch import RATIO_MAX, check_batch, decompressed_max, open_section, set_append_time, stamp
 from tiered.records.model import (
     APPEND_TIME,
     BAD_RECORDS,
     CODEC_MASK,
     CONTROL,
+    DELETE_HORIZON,
     HEADER_BYTES,
     TRANSACTIONAL,
     Codec,
     WalkedBatch,
     codec_of,
 )
-from tiered.records.native import fit, walk
+from tiered.records.native import find_keyless, fit, walk
 from tiered.records.opened_size import decompressed_size
 
-_FORBIDDEN = APPEND_TIME | CONTROL
+_FORBIDDEN = APPEND_TIME | CONTROL | DELETE_HORIZON
 _NO_TIMESTAMP = -1
+NO_KEY = "has no key, which a compacted topic needs"
 
 
 class LogAppendInfo(NamedTuple):
@@ -83,6 +86,8 @@ def validate_batches(
             _check_decompressed_size(data, batch)
     if check_each_record:
         _check_all_records(data, batches)
+    if COMPACT in config.cleanup_policy:
+        _check_keys(data, batches)
     if config.message_timestamp_type == "LogAppendTime":
         for batch in batches:
             set_append_time(data, batch.position, now_ms)
@@ -104,7 +109,7 @@ def _validate_single(
 ) -> WalkedBatch | None:
     """Returns the batch of a request that has exactly one plain batch, after a single pass. Returns None for all
     others."""
-    if config.message_timestamp_type != "CreateTime":
+    if config.message_timestamp_type != "CreateTime" or COMPACT in config.cleanup_policy:
         return None
     batch = fit(data, next_offset, leader_epoch, config.max_message_bytes)
     if batch is not None:
@@ -129,6 +134,8 @@ def _check_shape(batch: WalkedBatch, config: TopicConfig, from_coordinator: bool
     has_sequence = batch.base_sequence >= 0 or from_coordinator
     if batch.producer_id >= 0 and (batch.producer_epoch < 0 or not has_sequence):
         _refuse(Code.INVALID_RECORD, batch, "a producer id needs a sequence and an epoch")
+    if batch.attributes & DELETE_HORIZON:
+        _refuse(Code.INVALID_RECORD, batch, "only the cleaner may set a delete horizon")
     if batch.attributes & TRANSACTIONAL and batch.producer_id < 0:
         _refuse(Code.INVALID_RECORD, batch, "a transactional batch needs a producer id")
 
@@ -163,6 +170,20 @@ def _check_all_records(data: bytearray | memoryview, batches: Sequence[WalkedBat
             check_batch(data, batch.position)
         except Corrupt as error:
             _refuse(Code.INVALID_RECORD, batch, str(error))
+
+
+def _check_keys(data: bytearray | memoryview, batches: Sequence[WalkedBatch]) -> None:
+    """Refuses a record without a key: in a compacted topic nobody could read it for long."""
+    for batch in batches:
+        if batch.attributes & CONTROL:
+            continue
+        try:
+            body, *_ = open_section(data, batch.position)
+            keyless = find_keyless(body, batch.count, 1)
+        except Corrupt as error:
+            _refuse(Code.INVALID_RECORD, batch, str(error))
+        if keyless:
+            _refuse(Code.INVALID_RECORD, batch, f"record {keyless[0]} {NO_KEY}")
 
 
 def _walk_error(data: bytearray | memoryview, end: int, why: str) -> Refused:

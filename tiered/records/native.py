@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 
-from tiered.records.pure_compact import filter_batches, put_keys
-
 NATIVE: bool
 """True if the C extension is in use."""
 
@@ -20,11 +18,14 @@ try:
         check_records,
         crc32c,
         encode_records,
+        filter_batches,
+        find_keyless,
         first_at_or_after,
         fit,
         json_spans,
         murmur2,
         outside,
+        put_keys,
         rows,
         some_rows,
         walk,
@@ -46,6 +47,7 @@ except ImportError:
         some_rows,
         walk,
     )
+    from tiered.records.pure_compact import filter_batches, find_keyless, put_keys
 
     NATIVE = False
 
@@ -56,6 +58,7 @@ __all__ = [
     "crc32c",
     "encode_records",
     "filter_batches",
+    "find_keyless",
     "first_at_or_after",
     "fit",
     "json_spans",

@@ -21,6 +21,7 @@ from tiered.records.model import (
     CODEC_MASK,
     CONTROL,
     CRC_FROM,
+    DELETE_HORIZON,
     HEADER,
     HEADER_BYTES,
     LENGTH_FROM,
@@ -121,7 +122,7 @@ def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_by
     if (
         length + LENGTH_FROM != len(whole)
         or magic != MAGIC
-        or attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL)
+        or attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON)
         or attributes & CODEC_MASK > Codec.ZSTD
         or count < 1
         or count != last_delta + 1

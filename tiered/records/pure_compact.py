@@ -174,6 +174,17 @@ def filter_batches(
     return FilterResult(bytes(out), at, batches, read, kept, "")
 
 
+def find_keyless(payload: Buffer, count: int, most: int) -> list[int]:
+    """Returns the numbers of the first `most` records of an uncompressed section that have no key. Reads no further
+    than the last of them."""
+    section = SectionReader(payload, count)
+    found: list[int] = []
+    while len(found) < most and (parsed := section.next_record()) is not None:
+        if parsed[2][0] < 0:
+            found.append(section.number - 1)
+    return found
+
+
 def has_offset(offsets: bytes, offset: int) -> bool:
     """True if `offset` is among `offsets`: sorted native int64."""
     found = bisect_left(range(len(offsets) // 8), offset, key=lambda i: int(_INT64.unpack_from(offsets, i * 8)[0]))
@@ -193,7 +204,7 @@ def _filter_batch(
     has_horizon = bool(batch.attributes & DELETE_HORIZON)
     keeps_tombstones = not has_horizon or now_ms < batch.base_timestamp
     section = _open(whole, batch)
-    stay: list[tuple[int, int, int]] = []  # start, end, timestamp delta
+    stay: list[tuple[int, int, int, int]] = []  # number, start, end, timestamp delta
     position, has_tombstone = 0, False
     while (parsed := section.next_record()) is not None:
         start, position = position, section.position
@@ -207,15 +218,15 @@ def _filter_batch(
             continue
         has_tombstone |= is_tombstone
         section.offset_and_timestamp(parsed, batch.base_offset, batch.base_timestamp, -1)
-        stay.append((start, position, parsed[0]))
+        stay.append((section.number - 1, start, position, parsed[0]))
+    if not stay:
+        return b"", 0
     needs_horizon = has_tombstone and not has_horizon
     if len(stay) == batch.count and not needs_horizon:
         return whole[batch.position : batch.position + batch.size], len(stay)
-    if not stay:
-        return b"", 0
     base_timestamp = horizon_ms if needs_horizon else batch.base_timestamp
     body = bytearray()
-    for number, (start, end, delta) in enumerate(stay):
+    for number, start, end, delta in stay:
         if needs_horizon:
             moved = batch.base_timestamp + delta - horizon_ms
             if not INT64_MIN <= moved <= INT64_MAX:
@@ -223,7 +234,7 @@ def _filter_batch(
             _append_moved(body, section.data, start, end, moved)
         else:
             body += section.data[start:end]
-    newest = max(batch.base_timestamp + delta for _, _, delta in stay)
+    newest = max(batch.base_timestamp + delta for *_, delta in stay)
     return rebuild_batch(
         whole,
         batch.position,

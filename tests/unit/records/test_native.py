@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered.records import native, pure
+from tiered.records import native, pure, pure_compact
 
 SHOW = "from tiered.records import native; print(native.NATIVE, native.crc32c(b'123456789'), native.crc32c.__module__)"
 ROOT = Path(native.__file__).parents[2]
@@ -51,4 +51,6 @@ def test_every_function_returns_a_new_reference_to_none() -> None:
 
 
 def test_c_and_python_have_the_same_names() -> None:
-    assert set(native.__all__) == {*pure.__all__, "NATIVE"}
+    compaction = {"filter_batches", "find_keyless", "put_keys"}
+    assert compaction <= vars(pure_compact).keys()
+    assert set(native.__all__) == {*pure.__all__, *compaction, "NATIVE"}

@@ -1,7 +1,8 @@
 /* The module `tiered.records._native`: the functions of pure.py in C. pure.py describes each of them. */
 #include "native.h"
 
-PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type;
+PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type, *PutResult_type,
+    *FilterResult_type;
 
 PyObject *named_tuple(PyObject *type, Py_ssize_t size) {
     allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
@@ -24,6 +25,9 @@ static PyMethodDef methods[] = {
     {"arrow", KEYWORDS(native_arrow), NULL},
     {"murmur2", native_murmur2, METH_O, NULL},
     {"json_spans", native_json_spans, METH_O, NULL},
+    {"put_keys", native_put_keys, METH_VARARGS, NULL},
+    {"filter_batches", native_filter_batches, METH_VARARGS, NULL},
+    {"find_keyless", native_find_keyless, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -42,6 +46,8 @@ PyMODINIT_FUNC PyInit__native(void) {
         take("tiered.records.model", "WalkedBatch", &Walked_type) < 0 ||
         take("tiered.records.model", "WalkResult", &Batches_type) < 0 ||
         take("tiered.records.model", "ArrowColumns", &ArrowColumns_type) < 0 ||
+        take("tiered.records.model", "PutResult", &PutResult_type) < 0 ||
+        take("tiered.records.model", "FilterResult", &FilterResult_type) < 0 ||
         take("tiered.errors", "Corrupt", &Corrupt_type) < 0)
         return NULL;
     crc32c_init();

@@ -16,7 +16,7 @@
 #define OBJECTS_MAX (1 << 20)
 
 /* The named tuples of model.py and the Corrupt of errors.py, set once when the module is made. */
-extern PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type;
+extern PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type, *PutResult_type, *FilterResult_type;
 
 /* Returns a new instance of a named tuple with room for `size` items, to be filled by PyTuple_SetItem. */
 PyObject *named_tuple(PyObject *type, Py_ssize_t size);
@@ -37,5 +37,8 @@ PyObject *native_encode_records(PyObject *, PyObject *, PyObject *);
 PyObject *native_arrow(PyObject *, PyObject *, PyObject *);
 PyObject *native_murmur2(PyObject *, PyObject *);
 PyObject *native_json_spans(PyObject *, PyObject *);
+PyObject *native_put_keys(PyObject *, PyObject *);
+PyObject *native_filter_batches(PyObject *, PyObject *);
+PyObject *native_find_keyless(PyObject *, PyObject *);
 
 #endif

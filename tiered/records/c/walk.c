@@ -1,22 +1,12 @@
 /* Batches one after the other: header checks and CRC, first without Python objects, so that the GIL can be
  * released. */
+#include "batch.h"
 #include "native.h"
 #include "record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define HEADER_BYTES 61
-#define LENGTH_FROM 12
-#define MIN_LENGTH (HEADER_BYTES - LENGTH_FROM)
-#define MAGIC 2
-#define CRC_FROM 21
-#define CODEC_MASK 0x07
-#define CODEC_LAST 4
-#define APPEND_TIME 0x08
-#define TRANSACTIONAL 0x10
-#define CONTROL 0x20
-#define WHY_ROOM (FAULT_ROOM + 16)
 #define FIELDS 12
 
 /* The fields of WalkedBatch, in its order. */
@@ -31,13 +21,6 @@ typedef struct {
     char why[WHY_ROOM];
     int out_of_memory;
 } Walk;
-
-static int64_t big(const uint8_t *p, int bytes) {
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) value = value << 8 | p[i];
-    int spare = 64 - 8 * bytes;
-    return (int64_t)(value << spare) >> spare;
-}
 
 /* Writes the fault of a batch to `why`, with the text of pure.py. Always returns 0. */
 static int64_t fault(char *why, size_t room, const char *words, long long number, int expected) {
@@ -58,9 +41,7 @@ static int records_prove(const uint8_t *p, int64_t size, int64_t count, char *wh
     return 0;
 }
 
-/* Returns the size of the batch at p, or 0 with `why` set. */
-static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, int check_records, char *why,
-                            size_t room) {
+int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, int check_records, char *why, size_t room) {
     if (left < HEADER_BYTES) return fault(why, room, "short", 0, 0);
     int64_t length = big(p + 8, 4), magic = big(p + 16, 1), size = LENGTH_FROM + length;
     int64_t base_offset = big(p, 8), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;
@@ -75,10 +56,6 @@ static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, in
     if (check_records && !(big(p + 21, 2) & (CODEC_MASK | CONTROL)) && !records_prove(p, size, count, why, room))
         return 0;
     return size;
-}
-
-static void big_put(uint8_t *p, int bytes, int64_t value) {
-    for (int i = bytes - 1; i >= 0; i--, value >>= 8) p[i] = (uint8_t)value;
 }
 
 static Batch batch_at(const uint8_t *p, Py_ssize_t at, int64_t size) {
@@ -206,7 +183,8 @@ static int batch_fits(const uint8_t *p, Py_ssize_t size, int64_t base_offset, in
     if (size < HEADER_BYTES || size > max_bytes || big(p + 8, 4) != size - LENGTH_FROM || p[16] != MAGIC) return 0;
     int64_t attributes = big(p + 21, 2), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;
     char why[WHY_ROOM];
-    if (attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL) || (attributes & CODEC_MASK) > CODEC_LAST) return 0;
+    if (attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON)) return 0;
+    if ((attributes & CODEC_MASK) > CODEC_LAST) return 0;
     if (count < 1 || count != last_delta + 1 || base_offset < 0) return 0;
     if (__builtin_add_overflow(base_offset, last_delta, &last_offset)) return 0;
     if (big(p + 43, 8) >= 0 && (big(p + 51, 2) < 0 || big(p + 53, 4) < 0)) return 0;

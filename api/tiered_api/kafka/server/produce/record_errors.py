@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
+from tiered.hot.validation import NO_KEY
 from tiered.records import native
 from tiered.records.batch import open_section
 
@@ -31,6 +32,8 @@ class RecordErrors:
     ) -> Sequence[tuple[int, str]]:
         """Returns (place in the batch, error text) of the faulty records. Empty if no record is at fault, or if the
         request has used up its limits."""
+        if refused.code is Code.INVALID_RECORD and refused.why.endswith(NO_KEY):
+            return self._find_keyless(batch)
         if refused.code is Code.INVALID_RECORD:
             number = _NUMBER.search(refused.why)
             return [(int(number[1]), refused.why)] if number is not None else ()
@@ -46,3 +49,14 @@ class RecordErrors:
         self._bytes_left -= min(self._bytes_left, len(payload))
         self._errors_left -= len(found)
         return [(place, f"timestamp {stamp} is not within [{low}, {high}]") for place, stamp in found]
+
+    def _find_keyless(self, batch: memoryview) -> Sequence[tuple[int, str]]:
+        try:
+            payload, _, _, _, count = open_section(batch, max_bytes=self._bytes_left)
+            found = native.find_keyless(payload, count, self._errors_left)
+        except Corrupt:
+            self._bytes_left = 0
+            return ()
+        self._bytes_left -= min(self._bytes_left, len(payload))
+        self._errors_left -= len(found)
+        return [(number, f"record {number} {NO_KEY}") for number in found]

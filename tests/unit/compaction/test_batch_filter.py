@@ -1,0 +1,316 @@
+"""Tests of both passes of a clean: Kafka's rules for records, batches, producers, transactions and horizons."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.compaction.logs import NOW, RETENTION, Cleaned, Log, clean, facts, headers, records
+from tiered.errors import Corrupt
+from tiered.records.batch import decode_records
+from tiered.records.model import Codec
+from tiered.records.native import walk
+
+CODECS = list(Codec)
+
+
+def cleaned(log: Log, **changes: object) -> Cleaned:
+    """Cleans a whole log as it was written."""
+    return clean(log.data, log.end, aborted=log.aborted, last=log.last, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_last_record_of_each_key_stays_at_its_offset_with_its_timestamp(codec: Codec) -> None:
+    log = Log()
+    log.add((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), codec=codec)
+    log.add((b"c", b"1"), (b"b", b"2"), codec=codec)
+    out = cleaned(log)
+    assert facts(out.data) == [(2, b"a", b"2"), (3, b"c", b"1"), (4, b"b", b"2")]
+    assert [each.timestamp for each in records(out.data)] == [NOW + 2, NOW + 3, NOW + 4]
+    first = headers(out.data)[0]
+    assert (first.base_offset, first.last_offset, first.count, first.codec) == (0, 2, 1, codec)
+    assert first.max_timestamp == NOW + 2 and not walk(out.data).why
+
+
+def test_batch_in_which_nothing_changes_keeps_its_bytes() -> None:
+    log = Log()
+    log.add((b"a", b"1"), (b"b", b"1"), codec=Codec.LZ4)
+    log.add((b"c", b"1"))
+    assert cleaned(log).data == log.data
+
+
+def test_record_without_key_goes_up_to_where_the_clean_went() -> None:
+    log = Log()
+    log.add((None, b"1"), (b"a", b"1"), (None, b"2"))
+    assert facts(cleaned(log).data) == [(1, b"a", b"1")]
+
+
+def test_batch_that_ends_the_range_stays_without_records() -> None:
+    log = Log()
+    log.add((b"a", b"1"))
+    log.add((None, b"1"), (None, b"2"))
+    last = headers(cleaned(log, upper_bound=3).data)[-1]
+    assert (last.base_offset, last.last_offset, last.count) == (1, 2, 0)
+    assert len(headers(cleaned(log).data)) == 1
+
+
+def test_tombstone_stays_until_its_horizon_and_hides_older_records() -> None:
+    log = Log()
+    log.add((b"a", b"1"))
+    log.add((b"a", None), (b"b", b"1"))
+    first = cleaned(log)
+    assert facts(first.data) == [(1, b"a", None), (2, b"b", b"1")]
+    head = headers(first.data)[0]
+    assert head.attributes & 0x40 and head.base_timestamp == NOW + RETENTION
+    assert [each.timestamp for each in records(first.data)] == [NOW + 1, NOW + 2] and not walk(first.data).why
+    before = clean(first.data, log.end, first_dirty=log.end, now_ms=NOW + RETENTION - 1)
+    assert before.data == first.data, "the horizon counts from the first clean"
+    after = clean(first.data, log.end, first_dirty=log.end, now_ms=NOW + RETENTION)
+    assert facts(after.data) == [(2, b"b", b"1")]
+    assert headers(after.data)[0].base_timestamp == NOW + RETENTION
+
+
+def test_append_time_of_a_batch_stays() -> None:
+    log = Log()
+    log.add((b"a", b"1"), (b"b", None), append_time=True)
+    log.add((b"a", b"2"))
+    out = cleaned(log)
+    assert [each.timestamp for each in records(out.data)] == [NOW + 1, NOW + 2]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_aborted_records_go_and_supersede_nothing(codec: Codec) -> None:
+    log = Log()
+    log.add((b"a", b"1"))
+    log.add((b"a", b"x"), (b"b", b"x"), producer=7, transactional=True, codec=codec)
+    log.end_transaction(7, commit=False)
+    log.add((b"c", b"1"))
+    log.last.clear()
+    out = cleaned(log)
+    assert facts(out.data) == [(0, b"a", b"1"), (4, b"c", b"1")]
+    assert [head.is_control for head in headers(out.data)] == [False, True, False]
+    assert out.kept_aborted == log.aborted
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_marker_goes_only_a_horizon_after_the_clean_that_saw_no_data(commit: bool) -> None:
+    log = Log()
+    log.add((b"a", b"1"), producer=7, transactional=True)
+    log.end_transaction(7, commit=commit)
+    log.add((b"a", b"2"))
+    log.last.clear()
+    first = cleaned(log)
+    marker = headers(first.data)[0]
+    assert marker.is_control and not marker.attributes & 0x40, "its data was there in this clean"
+    rest = {"first_dirty": log.end, "aborted": first.kept_aborted}
+    second = clean(first.data, log.end, now_ms=NOW, **rest)  # type: ignore[arg-type]
+    marker = headers(second.data)[0]
+    assert marker.is_control and marker.attributes & 0x40 and marker.base_timestamp == NOW + RETENTION
+    assert decode_records(second.data)[0].timestamp == NOW + 1 and not walk(second.data).why
+    third = clean(second.data, log.end, first_dirty=log.end, now_ms=NOW + RETENTION - 1)
+    assert third.data == second.data
+    fourth = clean(second.data, log.end, first_dirty=log.end, now_ms=NOW + RETENTION)
+    assert [head.is_control for head in headers(fourth.data)] == [False]
+
+
+def test_marker_stays_while_a_record_of_its_transaction_stays() -> None:
+    log = Log()
+    log.add((b"a", b"1"), producer=7, transactional=True)
+    log.end_transaction(7, commit=True)
+    log.last.clear()
+    for _ in range(3):
+        out = clean(log.data, log.end, first_dirty=log.end, now_ms=NOW + 9 * RETENTION)
+        assert out.data == log.data
+
+
+def test_next_transaction_of_an_aborted_producer_is_not_aborted() -> None:
+    log = Log()
+    log.add((b"a", b"x"), producer=7, transactional=True)
+    log.end_transaction(7, commit=False)
+    log.add((b"a", b"1"), producer=7, transactional=True)
+    log.end_transaction(7, commit=True)
+    out = clean(log.data, log.end, first_dirty=2, aborted=log.aborted, last=log.last)
+    assert facts(out.data) == [(2, b"a", b"1")]
+
+
+def test_last_sequence_of_a_producer_stays_in_an_empty_batch() -> None:
+    log = Log()
+    log.add((b"a", b"1"), (b"b", b"1"), producer=7)
+    log.add((b"a", b"2"), (b"b", b"2"), producer=7)
+    log.add((b"a", b"3"), (b"b", b"3"), producer=8)
+    out = cleaned(log)
+    [empty, _] = headers(out.data)
+    assert (empty.producer_id, empty.base_sequence, empty.last_sequence, empty.count) == (7, 2, 3, 0)
+    assert (empty.base_offset, empty.last_offset) == (2, 3) and not walk(out.data).why
+    again = clean(out.data, log.end, first_dirty=log.end, last=log.last)
+    assert again.data == out.data, "an empty batch stays as long as it is needed"
+    gone = clean(out.data, log.end, first_dirty=log.end)
+    assert len(headers(gone.data)) == 1, "and no longer"
+
+
+def test_empty_batch_of_an_aborted_transaction_keeps_its_marker() -> None:
+    log = Log()
+    log.add((b"a", b"x"), producer=7, transactional=True)
+    log.end_transaction(7, commit=False)
+    log.add((b"b", b"1"))
+    out = cleaned(log)
+    for _ in range(2):
+        assert [head.count for head in headers(out.data)] == [0, 1, 1]
+        assert out.kept_aborted == log.aborted
+        out = clean(out.data, log.end, first_dirty=log.end, aborted=out.kept_aborted, last=log.last, now_ms=2 * NOW)
+
+
+def test_last_marker_of_a_producer_without_records_stays_empty() -> None:
+    log = Log()
+    log.add((b"a", b"1"))
+    log.end_transaction(7, commit=False)
+    from tiered.compaction.batch_filter import LastRecord
+
+    known = {7: LastRecord(-1, 0)}
+    once = clean(log.data, log.end, last=known)
+    out = clean(once.data, log.end, first_dirty=log.end, last=known, now_ms=NOW + RETENTION)
+    assert [(head.is_control, head.count) for head in headers(out.data)] == [(False, 1), (True, 0)]
+
+
+def test_keys_that_do_not_fit_take_several_cleans() -> None:
+    log = Log()
+    for turn in range(3):
+        for number in range(30):
+            log.add((b"k%d" % number, b"%d" % turn), (b"other%d" % (number % 7), b"%d" % turn))
+    whole = cleaned(log)
+    data, clean_to, cleans = log.data, 0, 0
+    while clean_to < log.end:
+        part = clean(data, log.end, first_dirty=clean_to, memory=10 * 24)
+        assert part.clean_to > clean_to
+        data, clean_to, cleans = part.data, part.clean_to, cleans + 1
+    assert cleans > 10 and facts(data) == facts(whole.data)
+
+
+def test_corrupt_batch_ends_the_clean() -> None:
+    log = Log()
+    log.add((b"a", b"1"))
+    position = len(log.data)
+    log.add((b"a", b"2"))
+    damaged = bytearray(log.data)
+    damaged[-1] ^= 1
+    with pytest.raises(Corrupt, match="crc mismatch") as raised:
+        clean(bytes(damaged), log.end)
+    assert raised.value.position == position
+
+
+def test_compressed_batch_that_cannot_be_opened_ends_the_clean() -> None:
+    log = Log()
+    log.add((b"a", b"1" * 100), codec=Codec.ZSTD)
+    damaged = bytearray(log.data)
+    damaged[70] ^= 0xFF
+    from tiered.records.native import crc32c
+
+    damaged[17:21] = crc32c(damaged[21:]).to_bytes(4, "big")
+    with pytest.raises(Corrupt):
+        clean(bytes(damaged), log.end)
+
+
+# -- a naive reference over random histories --------------------------------------------------------------------------
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d", None])
+VALUES = st.sampled_from([b"1", b"22", b"", None])
+BATCHES = st.tuples(
+    st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=4),
+    st.sampled_from([-1, -1, 1, 2]),
+    st.sampled_from(["plain", "plain", "txn", "commit", "abort"]),
+    st.sampled_from(CODECS),
+)
+
+
+class Reference:
+    """All that a history says, record by record."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.records: list[tuple[int, bytes | None, bytes | None, int]] = []
+        """(offset, key, value, producer id of the transaction or -1)"""
+        self.aborted_offsets: set[int] = set()
+
+    def write(self, pairs: list[tuple[bytes | None, bytes | None]], producer: int, kind: str, codec: Codec) -> None:
+        log = self.log
+        is_open = producer in log.open
+        if producer >= 0 and (kind in ("commit", "abort") or (is_open and kind == "plain")):
+            self.end(producer, commit=kind != "abort")
+            return
+        transactional = producer >= 0 and kind == "txn"
+        base = log.add(*pairs, producer=producer, transactional=transactional, codec=codec)
+        owner = producer if transactional else -1
+        self.records += [(base + number, key, value, owner) for number, (key, value) in enumerate(pairs)]
+
+    def end(self, producer: int, *, commit: bool) -> None:
+        first = self.log.open.get(producer)
+        self.log.end_transaction(producer, commit=commit)
+        if not commit and first is not None:
+            self.aborted_offsets |= {each[0] for each in self.records if each[3] == producer and each[0] >= first}
+
+    def finish(self) -> None:
+        for producer in list(self.log.open):
+            self.end(producer, commit=False)
+
+    def committed(self) -> list[tuple[int, bytes | None, bytes | None]]:
+        return [each[:3] for each in self.records if each[0] not in self.aborted_offsets]
+
+    def expected(self) -> list[tuple[int, bytes | None, bytes | None]]:
+        latest = {key: offset for offset, key, _ in self.committed()}
+        return [each for each in self.committed() if each[1] is not None and latest[each[1]] == each[0]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(BATCHES, max_size=14), st.sampled_from([4 * 24, 1 << 12]), st.sampled_from([None, 150]))
+def test_any_history_is_cleaned_as_a_naive_cleaner_does(
+    batches: list[tuple[list[tuple[bytes | None, bytes | None]], int, str, Codec]], memory: int, piece: int | None
+) -> None:
+    """The cleans go on until all is clean, then once more after the horizon."""
+    history = Reference()
+    for pairs, producer, kind, codec in batches:
+        history.write(pairs, producer, kind, codec)
+    history.finish()
+    log, expected = history.log, history.expected()
+    data, clean_to, aborted = log.data, 0, log.aborted
+    while clean_to < log.end:
+        step = clean(
+            data, log.end, first_dirty=clean_to, aborted=aborted, last=log.last, memory=memory, piece=piece,
+            upper_bound=log.end,
+        )  # fmt: skip
+        assert step.clean_to > clean_to
+        data, clean_to, aborted = step.data, step.clean_to, step.kept_aborted
+        assert not walk(data).why
+        assert [each.base_offset for each in headers(data)] == sorted(each.base_offset for each in headers(data))
+        seen = _read_committed(data, aborted)
+        assert {key: value for _, key, value in seen if key is not None} == {
+            key: value for _, key, value in history.committed() if key is not None
+        }
+    assert _read_committed(data, aborted) == facts(data) == expected
+    for producer, last in log.last.items():
+        owned = [each for each in headers(data) if each.producer_id == producer and not each.is_control]
+        assert owned[-1].last_offset == last.offset
+        assert owned[-1].last_sequence == log.sequences[producer] - 1
+    if log.end:
+        assert headers(data)[-1].last_offset == log.end - 1
+    for _ in range(3):
+        later = clean(
+            data, log.end, first_dirty=log.end, aborted=aborted, last=log.last, now_ms=NOW + 10 * RETENTION,
+            upper_bound=log.end,
+        )  # fmt: skip
+        data, aborted = later.data, later.kept_aborted
+    assert facts(data) == [each for each in expected if each[2] is not None]
+
+
+def _read_committed(data: bytes, aborted: object) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Returns the records that a read_committed consumer gets, with the entries of the cleaned transaction index."""
+    from tiered.records.aborted import AbortedTransactions
+
+    listed = AbortedTransactions((each.producer_id, each.first_offset) for each in aborted)  # type: ignore[attr-defined]
+    out: list[tuple[int, bytes | None, bytes | None]] = []
+    at = 0
+    for head in headers(data):
+        if not listed.has_batch(head) and not head.is_control:
+            out += [(each.offset, each.key, each.value) for each in decode_records(data, at)]
+        at += head.size
+    return out

@@ -1,0 +1,422 @@
+"""Tests of a clean on disk: reads, restarts, followers and truncations of a log with gaps, and its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.sim.harness.disk import DiskFault, SimDisk
+from tests.unit.hot.cleaning import clean, facts, put, read_all, resources, run_inline, served
+from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, config, disk, open_log
+from tests.unit.hot.transactions import TransactionWriter
+from tiered.config.settings import TopicConfig
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_cleaning import LogChanged
+from tiered.records.batch import decode_header, encode_batch, stamp
+
+KEYS = 5
+
+
+def compacted(**changes: object) -> TopicConfig:
+    return config(**{"cleanup_policy": ("compact",), "segment_bytes": 1024, **changes})
+
+
+async def filled(on: SimDisk, records: int = 60, *, clock: FixedClock | None = None) -> DiskLog:
+    """Returns a log with several closed segments, all flushed, in which each key has many values."""
+    log = await open_log(on, compacted(), clock=clock)
+    for number in range(records):
+        put(log, f"k{number % KEYS}", f"v{number}")
+    log.roll()
+    await log.flush()
+    return log
+
+
+def last_of_each(records: list[tuple[int, str, str | None]]) -> list[tuple[int, str, str | None]]:
+    latest = {key: offset for offset, key, _ in records}
+    return [each for each in records if latest[each[1]] == each[0]]
+
+
+def names(on: SimDisk) -> list[str]:
+    return on.list(DIRECTORY)
+
+
+def test_clean_keeps_the_last_record_of_each_key_in_one_segment() -> None:
+    async def scenario() -> None:
+        log = await filled(disk())
+        before, segments, end = served(log), log.segment_count, log.end_offset
+        log.configure(compacted(segment_bytes=1 << 20))
+        result = await clean(log)
+        assert served(log) == last_of_each(before) and len(served(log)) == KEYS
+        assert log.segment_count == 2 < segments
+        assert (result.clean_to, log.end_offset, log.local_start_offset) == (end, end, 0)
+        assert result.records_read == 60 and result.records_kept == KEYS and result.bytes_after < result.bytes_before
+        assert log.find_cleanable(end, NOW).dirty_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_reader_that_stands_in_a_gap_gets_the_next_record() -> None:
+    async def scenario() -> None:
+        log = await filled(disk())
+        await clean(log)
+        after = put(log, "new", "1")
+        whole = served(log)
+        for offset in range(log.end_offset):
+            following = next(each for each in whole if each[0] >= offset)
+            assert facts(read_all(log, offset))[0] == following, offset
+        assert log.read(0, 1 << 20, end_offset=10) is None, "nothing is left below the limit"
+        assert whole[-1] == (after, "new", "1")
+
+    asyncio.run(scenario())
+
+
+def test_slice_that_was_read_before_keeps_its_bytes() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        found = log.read(0, 400, end_offset=log.end_offset)
+        assert found is not None
+        data = found.file.pread(found.start, found.length)
+        await clean(log)
+        assert found.file.pread(found.start, found.length) == data
+        assert any(name.endswith(".deleted") for name in names(on))
+        assert await log.delete_dropped_files(NOW + 60_000) > 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("policy", [("compact",), ("delete",)])
+@pytest.mark.parametrize("power_cut", [False, True])
+def test_cleaned_log_is_whole_after_a_restart_under_any_policy(policy: tuple[str, ...], power_cut: bool) -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        await clean(log)
+        put(log, "new", "1")
+        await log.flush()
+        whole, state, end = served(log), log.compaction, log.end_offset
+        again = on.after_power_cut() if power_cut else on.after_kill()
+        reopened = await open_log(
+            again, compacted(cleanup_policy=policy), same_boot=not power_cut, recovery_point=0 if power_cut else end
+        )
+        assert served(reopened) == whole and reopened.end_offset == end and not reopened.suspect
+        assert reopened.compaction == state and not reopened.offset_gaps
+
+    asyncio.run(scenario())
+
+
+def test_dirty_part_is_cleaned_against_the_clean_part() -> None:
+    async def scenario() -> None:
+        log = await filled(disk())
+        await clean(log)
+        put(log, "k0", "newest")
+        put(log, "k1", None)
+        log.roll()
+        await log.flush()
+        found = log.find_cleanable(log.end_offset, NOW)
+        assert found.first_dirty == 60 and found.clean_bytes > 0 and found.dirty_bytes > 0
+        before = served(log)
+        await clean(log)
+        assert served(log) == last_of_each(before)
+
+    asyncio.run(scenario())
+
+
+def test_keys_beyond_the_memory_are_cleaned_in_several_cleans() -> None:
+    async def scenario() -> None:
+        log = await open_log(disk(), compacted())
+        for turn in range(2):
+            for number in range(40):
+                put(log, f"k{number}", f"{turn}")
+        log.roll()
+        await log.flush()
+        before, cleans = served(log), 0
+        while log.find_cleanable(log.end_offset, NOW).dirty_bytes:
+            found = log.find_cleanable(log.end_offset, NOW)
+            small = resources(map_bytes=1)
+            result = await log.clean(found._replace(dirty_bytes=1), small)
+            assert result.clean_to > found.first_dirty
+            cleans += 1
+            if cleans > 100:
+                break
+        assert served(log) == last_of_each(before)
+
+    asyncio.run(scenario())
+
+
+def test_tombstone_goes_after_its_horizon_unless_older_records_lie_elsewhere() -> None:
+    async def scenario() -> None:
+        clock = FixedClock()
+        log = await filled(disk(), clock=clock)
+        put(log, "k0", None)
+        log.roll()
+        await log.flush()
+        await clean(log)
+        assert (60, "k0", None) in served(log)
+        clock.wall += log.config.delete_retention_ms
+        put(log, "other", "1")
+        log.roll()
+        await log.flush()
+        await log.clean(log.find_cleanable(log.end_offset, NOW), resources(), keeps_tombstones=True)
+        assert (60, "k0", None) in served(log)
+        put(log, "other", "2")
+        log.roll()
+        await log.flush()
+        await clean(log)
+        assert (60, "k0", None) not in served(log) and not [each for each in served(log) if each[1] == "k0"]
+
+    asyncio.run(scenario())
+
+
+def test_retry_of_a_producer_is_known_after_its_records_went() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on, compacted())
+        first = put(log, "a", "1", producer=9)
+        data = encode_batch([(NOW, b"a", b"1", ())], producer_id=9, producer_epoch=0, base_sequence=0)
+        for number in range(30):
+            put(log, "a", f"v{number}")
+        log.roll()
+        await log.flush()
+        await clean(log)
+        assert len(served(log)) == 1
+        for name in names(on):
+            if name.endswith(".snapshot"):
+                on.remove(f"{DIRECTORY}/{name}")
+        reopened = await open_log(on.after_kill(), compacted(), recovery_point=log.end_offset)
+        retried = append(reopened, bytearray(data))
+        assert retried.is_duplicate and retried.base_offset == first
+
+    asyncio.run(scenario())
+
+
+def test_aborted_records_go_and_readers_are_told_of_what_stays() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on)
+        writer = TransactionWriter(log)
+        for number in range(12):
+            writer.write(3, size=100)
+            writer.end(3, commit=number % 3 == 0)
+            put(log, "k", f"v{number}")
+        log.roll()
+        await log.flush()
+        log.configure(compacted())
+        log.producers.on_high_watermark(log.end_offset)
+        await clean(log)
+        found, aborted = log.read_committed(0, 1 << 20, end_offset=log.end_offset)
+        assert found is not None
+        heads = []
+        data, at = found.file.pread(found.start, found.length), 0
+        while at < len(data):
+            heads.append(decode_header(data, at))
+            at += heads[-1].size
+        assert len([each for each in heads if each.is_transactional and each.count and not each.is_control]) == 0
+        assert len(served(log)) == 1, "records without a key go too"
+        reopened = await open_log(on.after_kill(), compacted(), recovery_point=log.end_offset)
+        assert reopened.read_committed(0, 1 << 20, end_offset=log.end_offset)[1] == aborted
+        assert reopened.first_unstable_offset == reopened.end_offset
+
+    asyncio.run(scenario())
+
+
+def test_open_transaction_bounds_the_clean() -> None:
+    async def scenario() -> None:
+        log = await filled(disk())
+        log.configure(config())
+        writer = TransactionWriter(log)
+        begun = writer.write(3)
+        log.configure(compacted())
+        for number in range(60):
+            put(log, f"k{number % KEYS}", "later")
+        log.roll()
+        await log.flush()
+        assert log.find_cleanable(log.end_offset, NOW).first_uncleanable <= begun
+        assert log.find_cleanable(30, NOW).first_uncleanable <= 30, "nor anything above the high watermark"
+
+    asyncio.run(scenario())
+
+
+def test_records_that_are_not_flushed_are_not_cleaned() -> None:
+    async def scenario() -> None:
+        log = await open_log(disk(), compacted())
+        for number in range(60):
+            put(log, f"k{number % KEYS}", f"v{number}")
+        assert log.find_cleanable(log.end_offset, NOW).dirty_bytes == 0
+
+    asyncio.run(scenario())
+
+
+# -- followers --------------------------------------------------------------------------------------------------------
+
+
+def test_follower_copies_a_cleaned_log_with_its_gaps() -> None:
+    async def scenario() -> None:
+        log = await filled(disk())
+        await clean(log)
+        put(log, "new", "1")
+        on = SimDisk(random.Random(1))
+        follower = await open_log(on, compacted())
+        follower.append_as_follower(read_all(log), now_ms=NOW)
+        assert served(follower) == served(log) and follower.end_offset == log.end_offset
+        await follower.flush()
+        reopened = await open_log(on.after_power_cut(), compacted(cleanup_policy=("delete",)), same_boot=False)
+        assert served(reopened) == served(log) and reopened.end_offset == log.end_offset
+
+    asyncio.run(scenario())
+
+
+def test_follower_of_a_topic_that_was_never_compacted_refuses_a_gap() -> None:
+    async def scenario() -> None:
+        log = await filled(disk())
+        await clean(log)
+        follower = await open_log(SimDisk(random.Random(1)), config())
+        with pytest.raises(Refused, match="does not follow"):
+            follower.append_as_follower(read_all(log), now_ms=NOW)
+
+    asyncio.run(scenario())
+
+
+def test_gap_wider_than_an_index_begins_a_segment() -> None:
+    async def scenario() -> None:
+        on = disk()
+        follower = await open_log(on, compacted())
+        wide = 2**31 + 10
+        for offset in (0, wide, 3 * wide, 3 * wide + 1):
+            data = batch(1, size=30)
+            stamp(data, 0, offset, 0)
+            follower.append_as_follower(data, now_ms=NOW)
+        assert [each[0] for each in served(follower)] == [0, wide, 3 * wide, 3 * wide + 1]
+        assert not follower.offset_gaps
+        whole = served(follower)
+        assert served(await open_log(on.after_kill(), compacted())) == whole
+
+    asyncio.run(scenario())
+
+
+# -- bad days ---------------------------------------------------------------------------------------------------------
+
+
+def test_corrupt_batch_stops_the_clean_and_drops_nothing() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        before = read_all(log)
+        second = log.closed_segments()[1].base_offset
+        on.flip_bit(f"{DIRECTORY}/{second:020d}.log", 8 * 70)
+        with pytest.raises(Corrupt):
+            await clean(log)
+        assert len(read_all(log)) == len(before)
+        assert not [name for name in names(on) if name.endswith((".cleaned", ".swap"))]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("verb", "path"), [("append", ".log.cleaned"), ("sync_dir", ""), ("rename", ".log.cleaned")])
+def test_disk_that_refuses_a_step_leaves_a_whole_log(verb: str, path: str) -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        before = served(log)
+        on.faults.append(DiskFault(verb, path, error="ENOSPC" if verb == "append" else "EMFILE"))
+        with pytest.raises(Unavailable):
+            await clean(log)
+        assert set(last_of_each(before)) <= set(served(log)) <= set(before) and not on.faults[0].times
+        assert not [name for name in names(on) if name.endswith((".cleaned", ".swap"))]
+        await clean(log)
+        assert served(log) == last_of_each(before)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("at", [1, 3, 6, 9])
+def test_truncation_in_the_middle_of_a_clean_wins(at: int) -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        before, steps = served(log), 0
+
+        async def admit(_: int) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == at:
+                log.truncate_to(20)
+                await log.flush()
+
+        tools = resources()
+        with pytest.raises(LogChanged):
+            await log.clean(
+                log.find_cleanable(log.end_offset, NOW),
+                type(tools)(run_inline, admit, tools.map_bytes, tools.read_bytes, 0.9, b"seed"),
+            )
+        assert log.end_offset == 20 and not [name for name in names(on) if name.endswith(".swap")]
+        assert served(log) == [each for each in before if each[0] < 20]
+        for number in range(20, 60):
+            assert put(log, "x", "y") == number
+        log.roll()
+        await log.flush()
+        assert log.find_cleanable(log.end_offset, NOW).first_dirty <= 20
+
+    asyncio.run(scenario())
+
+
+def test_truncation_below_the_clean_part_makes_what_follows_dirty() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        await clean(log)
+        log.truncate_to(57)
+        await log.flush()
+        end = log.end_offset
+        for number in range(30):
+            put(log, f"k{number % KEYS}", "again")
+        log.roll()
+        await log.flush()
+        assert log.find_cleanable(log.end_offset, NOW).first_dirty == end
+        reopened = await open_log(on.after_kill(), compacted())
+        assert reopened.compaction is not None and reopened.compaction.clean_to == end
+
+    asyncio.run(scenario())
+
+
+# -- crashes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_crash_at_any_step_of_a_clean_leaves_one_whole_log(seed: int) -> None:
+    """A kill and a power cut after each change of the disk."""
+
+    async def scenario() -> None:
+        on = SimDisk(random.Random(seed))
+        log = await filled(on, 40 + 5 * seed)
+        before, end = served(log), log.end_offset
+        images: list[tuple[str, SimDisk, bool]] = []
+
+        def take(op: object) -> None:
+            images.append((str(op), on.clone(), True))
+            images.extend((str(op), on.crash_image(random.Random(f"{seed} {op} {draw}")), False) for draw in range(2))
+
+        on.on_op = take
+        await clean(log)
+        on.on_op = None
+        after = served(log)
+        assert after == last_of_each(before) and len(images) > 60
+        results: set[bool] = set()
+        for op, image, same_boot in images:
+            reopened = await open_log(image, compacted(), same_boot=same_boot, recovery_point=end)
+            seen = served(reopened)
+            assert set(after) <= set(seen) <= set(before), op
+            assert seen == sorted(seen) and reopened.end_offset == end and not reopened.suspect, op
+            assert not reopened.offset_gaps, op
+            results.add(seen == after)
+            left = [name for name in names(image) if name.endswith((".swap", ".cleaned"))]
+            assert not left, op
+            if reopened.find_cleanable(end, NOW).dirty_bytes:
+                await clean(reopened)
+            assert served(reopened) == after, op
+        assert results == {True, False}
+
+    asyncio.run(scenario())

@@ -1,0 +1,302 @@
+"""One clean of the closed segments of a log, on its disk: two passes over the batches, then the swap of each group.
+
+The rules are in `tiered/compaction`. Blocking work runs where the caller says, piece by piece, so that the event loop
+goes on. The segments that are read stay in use until they are replaced. If the log changes meanwhile, the clean ends
+without an effect on what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
+from tiered.compaction.cleanable_range import RELATIVE_MAX, CleanableRange, SegmentFacts, group_segments
+from tiered.compaction.transactions import CleanedTransactions
+from tiered.config.settings import TopicConfig
+from tiered.errors import Corrupt, Unavailable
+from tiered.hot.aborted_txns import AbortedTxn, encode_aborted_txns
+from tiered.hot.index import IndexBuilder
+from tiered.hot.interrupted_swaps import CLEANED
+from tiered.hot.log_writer import LogWriter
+from tiered.hot.segment_swap import SegmentSwap
+from tiered.hot.segments import IndexChecksums, Segment
+from tiered.ports import File
+from tiered.records.batch import decode_header
+from tiered.records.key_offset_map import KeyOffsetMap
+from tiered.records.model import HEADER_BYTES
+from tiered.records.native import crc32c, walk
+
+T = TypeVar("T")
+
+BATCH_BYTES_MAX = 256 << 20
+"""Limit on one batch: a length in a corrupt header must not take all memory."""
+MAP_BYTES_MIN = 64 << 10
+
+
+class RunBlocking(Protocol):
+    """Runs a call that reads, writes or computes for long, and returns its result."""
+
+    def __call__(self, call: Callable[[], T]) -> Awaitable[T]: ...
+
+
+@dataclass(frozen=True)
+class CleanerResources:
+    """The share of one clean in the resources of its broker. `admit` waits until so many more bytes of I/O may be
+    done. `seed` keys the hash of keys."""
+
+    run: RunBlocking
+    admit: Callable[[int], Awaitable[None]]
+    map_bytes: int
+    read_bytes: int
+    load_factor: float
+    seed: bytes
+
+
+class CleanResult(NamedTuple):
+    """All below `clean_to` is clean now. `is_map_full`: the map had no room for more keys, and a next clean goes on."""
+
+    clean_to: int
+    bytes_before: int
+    bytes_after: int
+    records_read: int
+    records_kept: int
+    is_map_full: bool
+
+
+class LogChanged(Exception):
+    """The log was truncated, dropped or closed while it was cleaned."""
+
+
+class LogCleaning:
+    """One clean of one log: the closed segments in `found`, which the caller has chosen just before.
+
+    With `keeps_tombstones` no tombstone goes: uncleaned records of their keys may lie below the log.
+    """
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        swap: SegmentSwap,
+        config: TopicConfig,
+        found: CleanableRange,
+        resources: CleanerResources,
+        now_ms: int,
+        *,
+        keeps_tombstones: bool,
+    ) -> None:
+        self._writer = writer
+        self._swap = swap
+        self._config = config
+        self._found = found
+        self._resources = resources
+        self._now_ms = now_ms
+        self._segments = [each for each in writer.segments[:-1] if each.next_offset <= found.first_uncleanable]
+        self._rules = CleanRules.of(
+            now_ms,
+            config.delete_retention_ms,
+            found.first_uncleanable,
+            last_records(writer),
+            keeps_tombstones=keeps_tombstones,
+        )
+        self._records_read = self._records_kept = 0
+        self._bytes_before = self._bytes_after = 0
+
+    async def run(self) -> CleanResult:
+        """Cleans. Raises `LogChanged`, `Corrupt` for a batch that cannot be read, and `Unavailable` of the disk."""
+        memory = min(self._resources.map_bytes, max(MAP_BYTES_MIN, 2 * self._found.dirty_bytes))
+        key_map = KeyOffsetMap(memory, self._resources.seed, self._resources.load_factor)
+        try:
+            is_full = await self._build_map(key_map)
+            clean_to = key_map.latest_offset + 1 if is_full else self._found.first_uncleanable
+            key_map.cover(clean_to - 1)
+            transactions = CleanedTransactions(self._find_aborted(self._segments))
+            facts = {each.base_offset: each for each in self._segments}
+            groups = group_segments(
+                [segment_facts(each) for each in self._segments],
+                clean_to,
+                self._config.segment_bytes,
+                self._config.segment_index_bytes,
+            )
+            for group in groups:
+                await self._clean_group([facts[each.base_offset] for each in group], key_map, transactions)
+        finally:
+            key_map.close()
+        return CleanResult(
+            clean_to, self._bytes_before, self._bytes_after, self._records_read, self._records_kept, is_full
+        )
+
+    # -- first pass ---------------------------------------------------------------------------------------------------
+
+    async def _build_map(self, key_map: KeyOffsetMap) -> bool:
+        """Puts the keys of the dirty part into the map. Returns True if the map got full."""
+        first_dirty = self._found.first_dirty
+        dirty = [each for each in self._segments if each.next_offset > first_dirty]
+        transactions = CleanedTransactions(self._find_aborted(dirty))
+        for segment in dirty:
+            pieces = _Pieces(self._open(segment), segment, self._resources)
+            while not pieces.at_end:
+
+                def put(pieces: _Pieces = pieces) -> bool:
+                    data = pieces.read()
+                    consumed, is_full = put_batches(key_map, data, transactions, from_offset=first_dirty)
+                    pieces.consume(consumed, is_full)
+                    return is_full
+
+                if await self._step(segment, pieces, put):
+                    return True
+        return False
+
+    def _find_aborted(self, segments: Sequence[Segment]) -> list[AbortedTxn]:
+        if not segments:
+            return []
+        first, end = segments[0].base_offset, segments[-1].next_offset
+        return self._writer.txn_index.find(self._writer.segments, first, end)
+
+    # -- second pass --------------------------------------------------------------------------------------------------
+
+    async def _clean_group(
+        self, group: list[Segment], key_map: KeyOffsetMap, transactions: CleanedTransactions[AbortedTxn]
+    ) -> None:
+        base, end = group[0].base_offset, group[-1].next_offset
+        before = sum(each.size for each in group)
+        kept_before = len(transactions.kept)
+        builder = IndexBuilder(base, self._config.index_interval_bytes)
+        files, path = self._writer.files, self._writer.files.path(base, ".log")
+        self._swap.remove_files(base, CLEANED)
+        output = files.disk.open(path + CLEANED, create=True)
+        read, kept = self._records_read, self._records_kept
+        try:
+            for segment in group:
+                pieces = _Pieces(self._open(segment), segment, self._resources)
+                while not pieces.at_end:
+
+                    def clean(pieces: _Pieces = pieces) -> None:
+                        cleaned = clean_batches(key_map, pieces.read(), transactions, self._rules)
+                        pieces.consume(cleaned.end, False)
+                        self._records_read += cleaned.records_read
+                        self._records_kept += cleaned.records_kept
+                        _append(output, cleaned.data, builder)
+
+                    await self._step(segment, pieces, clean)
+            builder.finish()
+            size = output.size()
+            unchanged = len(group) == 1 and size == before and self._records_read - read == self._records_kept - kept
+            self._bytes_before, self._bytes_after = self._bytes_before + before, self._bytes_after + size
+            if unchanged:
+                self._swap.remove_files(base, CLEANED)
+                return
+            await output.sync()
+            entries = encode_aborted_txns(transactions.kept[kept_before:])
+            for suffix, data in ((".index", builder.offsets), (".timeindex", builder.times), (".txnindex", entries)):
+                await self._write_beside(files.path(base, suffix) + CLEANED, bytes(data))
+        except (Corrupt, LogChanged, Unavailable):
+            self._swap.remove_files(base, CLEANED)
+            raise
+        finally:
+            output.close()
+        segment = Segment(
+            base, end, size, max(each.created_ms for each in group), builder.max_timestamp,
+            builder.max_timestamp_offset, IndexChecksums.of(builder.offsets, builder.times), len(entries),
+            crc32c(entries),
+        )  # fmt: skip
+        if not await self._swap.replace(group, segment, self._now_ms):
+            raise LogChanged
+
+    async def _write_beside(self, path: str, data: bytes) -> None:
+        if not data and path.endswith(".txnindex" + CLEANED):
+            return
+        self._writer.files.create(path, data)
+        file = self._writer.files.disk.open(path)
+        try:
+            await file.sync()
+        finally:
+            file.close()
+
+    # -- pieces -------------------------------------------------------------------------------------------------------
+
+    def _open(self, segment: Segment) -> File:
+        self._check(segment)
+        return self._writer.files.log_file(segment.base_offset)
+
+    def _check(self, segment: Segment) -> None:
+        if not any(each is segment for each in self._writer.segments[:-1]):
+            raise LogChanged
+
+    async def _step(self, segment: Segment, pieces: _Pieces, work: Callable[[], T]) -> T:
+        """Runs the work on one piece. An error of a segment that is gone meanwhile is no error."""
+        await self._resources.admit(pieces.next_bytes)
+        self._check(segment)
+        try:
+            return await self._resources.run(work)
+        except (Corrupt, Unavailable):
+            self._check(segment)
+            raise
+
+
+class _Pieces:
+    """The batches of one segment, read in pieces of whole batches."""
+
+    def __init__(self, file: File, segment: Segment, resources: CleanerResources) -> None:
+        self._file = file
+        self._size = segment.size
+        self._position = 0
+        self._read_bytes = resources.read_bytes
+        self._is_done = False
+
+    @property
+    def at_end(self) -> bool:
+        return self._is_done or self._position >= self._size
+
+    @property
+    def next_bytes(self) -> int:
+        return min(self._read_bytes, self._size - self._position)
+
+    def read(self) -> bytes:
+        """Returns the next piece: one batch at least, if the rest of the segment is one."""
+        length = self.next_bytes
+        data = self._file.pread(self._position, length)
+        if len(data) >= HEADER_BYTES and (size := decode_header(data).size) > len(data) and length < self._size:
+            if size > min(BATCH_BYTES_MAX, self._size - self._position):
+                raise Corrupt(f"batch of {size} bytes", where=self._file.name, position=self._position)
+            data = self._file.pread(self._position, size)
+        if not data:
+            raise Corrupt("the segment is cut short", where=self._file.name, position=self._position)
+        return data
+
+    def consume(self, count: int, is_done: bool) -> None:
+        """Notes how many bytes were taken."""
+        if count == 0 and not is_done:
+            raise Corrupt("batch is cut short", where=self._file.name, position=self._position)
+        self._position += count
+        self._is_done = is_done
+
+
+def _append(output: File, data: bytes, builder: IndexBuilder) -> None:
+    """Appends cleaned batches, with their index entries."""
+    if not data:
+        return
+    position = output.size()
+    if position + len(data) > RELATIVE_MAX:
+        raise Corrupt(f"cleaned segment exceeds {RELATIVE_MAX} bytes", where=output.name)
+    output.append([data])
+    for batch in walk(data, check_crc=False).batches:
+        builder.add_batch(position + batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+
+
+def segment_facts(segment: Segment) -> SegmentFacts:
+    """Returns the facts of a closed segment that the plan needs."""
+    sums = segment.index_checksums
+    index_bytes = max(sums.offsets_bytes, sums.times_bytes) if sums is not None else 0
+    return SegmentFacts(
+        segment.base_offset, segment.next_offset, segment.size, segment.max_timestamp, segment.created_ms, index_bytes
+    )
+
+
+def last_records(writer: LogWriter) -> dict[int, LastRecord]:
+    """Returns the last record of each producer that may still write."""
+    return {
+        producer.producer_id: LastRecord(producer.batches[-1].last_offset if producer.batches else -1, producer.epoch)
+        for producer in writer.producers.list_producers()
+    }
