@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tiered.cold.layout import partition_prefix, topic_prefix
 from tiered.cold.manifest import Manifest, Submanifests
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.planner import RetentionLimits, find_dropped_keys, find_expiry, find_garbage
+from tiered.cold.planner import RetentionLimits, find_dropped_keys, find_expiry, find_garbage, find_replaced_keys
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
@@ -116,6 +116,29 @@ class Collector:
             self._manifests.mark_orphans(manifest.partition_id)
             raise
         return written
+
+    async def delete_replaced(self, before: Manifest, runs: Sequence[tuple[int, int]]) -> None:
+        """Deletes, after the grace time, the objects of runs of segments that a change of `before` has replaced.
+
+        If the bucket cannot be read to find them, a sweep deletes them.
+        """
+        keys: dict[str, None] = {}
+
+        def list_replaced(current: Manifest, submanifests: Submanifests) -> Manifest:
+            for begin, end in runs:
+                keys.update(dict.fromkeys(find_replaced_keys(current.nodes, begin, end, submanifests)))
+            return current
+
+        try:
+            await self._manifests.apply_change(before, list_replaced)
+        except (Unavailable, Corrupt) as error:
+            self._manifests.mark_orphans(before.partition_id)
+            log.warning("replaced objects wait for the next sweep partition=%s why=%s", before.tp, error)
+        except asyncio.CancelledError:
+            self._manifests.mark_orphans(before.partition_id)
+            raise
+        else:
+            self._delete_later([*keys])
 
     def _delete_later(self, keys: list[str]) -> None:
         due = self._clock.mono_ns() + self._grace_ms * 1_000_000

@@ -1,7 +1,7 @@
 """The manifest of one partition: an ordered list of cold segments without gaps, with look-ups by offset, epoch and
 time.
 
-Pure. Keeps I3, I16 and I21. Old runs of segments are packed into immutable sub-manifests, and the manifest has one
+Pure. Keeps I3, I16, I21 and I26. Old runs of segments are packed into immutable sub-manifests, and the manifest has one
 `SubmanifestRef` for each. Runs of these are packed into sub-manifests of a higher level. Therefore the manifest stays
 small however long the history is, and a change costs O(1).
 
@@ -11,8 +11,8 @@ manifest that breaks one never reaches the bucket.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ FAN = 64
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
     """One cold segment. Timestamps are milliseconds. `lineage` is the part of the lineage that wrote this segment's
-    offsets."""
+    offsets. `cleaned_ms` is when a clean wrote the object; -1: it is as it was uploaded."""
 
     key: str
     base_offset: int
@@ -43,9 +43,15 @@ class SegmentEntry:
     object_bytes: int
     sections: tuple[SectionRef, ...]
     uploaded_ms: int
+    cleaned_ms: int = -1
 
     level = 0
     segment_count = 1
+
+    @property
+    def is_cleaned(self) -> bool:
+        """True if a clean wrote the object: offsets without a record are lawful."""
+        return self.cleaned_ms >= 0
 
     @property
     def is_dense(self) -> bool:
@@ -79,6 +85,14 @@ class SubmanifestNeeded(Exception):
         self.ref = ref
 
 
+class UnwrittenSubmanifest(NamedTuple):
+    """A new sub-manifest that has to be in the bucket before a manifest names it."""
+
+    key: str
+    level: int
+    nodes: tuple[ManifestNode, ...]
+
+
 class PackRange(NamedTuple):
     """Nodes to pack into a new sub-manifest, and their place in the manifest."""
 
@@ -92,7 +106,7 @@ class Manifest:
     """The cold part of one partition, `[log_start_offset, cold_end_offset)`.
 
     `leader_epoch` is the highest that took the manifest over: lower ones are fenced. `nonce` identifies one write (M1),
-    and `sequence` counts writes.
+    and `sequence` counts writes. `clean_to` is where the last clean ended, at `cleaned_ms`; both are -1 before it.
     """
 
     topic: str
@@ -104,6 +118,10 @@ class Manifest:
     nodes: tuple[ManifestNode, ...] = ()
     sequence: int = 0
     nonce: str = ""
+    clean_to: int = -1
+    cleaned_ms: int = -1
+    unwritten: tuple[UnwrittenSubmanifest, ...] = field(default=(), compare=False)
+    """Sub-manifests that `nodes` name and that are not in the bucket yet: the store puts them first."""
 
     @property
     def partition_id(self) -> PartitionId:
@@ -167,6 +185,27 @@ class Manifest:
         end = max(self.cold_end_offset, offset)
         return replace(self, log_start_offset=offset, cold_end_offset=end, nodes=nodes)
 
+    def replace_segments(
+        self,
+        replaced: Sequence[SegmentEntry],
+        successors: Sequence[SegmentEntry],
+        submanifests: Submanifests,
+        new_key: Callable[[int], str],
+    ) -> Manifest:
+        """Returns the manifest with cleaned successors in place of a run of segments. They cover the same offsets.
+
+        Returns this manifest if it does not name the whole run any more: the log start moved into it, or another clean
+        replaced a part. Each sub-manifest with a part of the run is written again under a `new_key` (of its first
+        offset). The successors take the place of the newest replaced segment, so the newest segment stays in the
+        manifest itself. Raises `SubmanifestNeeded`.
+        """
+        check_invariant(_covers_same(replaced, successors), "successors cover other offsets", replaced, successors)
+        splice = _Splice(replaced, successors, self.log_start_offset, submanifests, new_key)
+        nodes = splice.replace_in(self.nodes)
+        if splice.found_keys != [entry.key for entry in replaced]:
+            return self
+        return replace(self, nodes=tuple(nodes), unwritten=(*self.unwritten, *splice.unwritten))
+
     def find_pack_range(self, fan: int = FAN) -> PackRange | None:
         """Returns the oldest `fan` nodes of a level that has twice as many, or None while every level is small."""
         counts: dict[int, int] = {}
@@ -199,6 +238,65 @@ class Manifest:
             if earlier.next_offset != later.base_offset or earlier.level < later.level:
                 return f"hole, overlap or wrong order at {later.base_offset}"
         return "" if all(node.base_offset < node.next_offset for node in self.nodes) else "empty node"
+
+
+class _Splice:
+    """One replacement of a run of segments in a tree of nodes."""
+
+    def __init__(
+        self,
+        replaced: Sequence[SegmentEntry],
+        successors: Sequence[SegmentEntry],
+        start: int,
+        submanifests: Submanifests,
+        new_key: Callable[[int], str],
+    ) -> None:
+        self.unwritten: list[UnwrittenSubmanifest] = []
+        self._found: list[str] = []
+        self._begin, self._end = replaced[0].base_offset, replaced[-1].next_offset
+        self._successors = tuple(successors)
+        self._start = start
+        self._submanifests = submanifests
+        self._new_key = new_key
+
+    @property
+    def found_keys(self) -> list[str]:
+        """Returns the keys of the segments that were in the place of the run, oldest first."""
+        return self._found[::-1]
+
+    def replace_in(self, nodes: Sequence[ManifestNode]) -> list[ManifestNode]:
+        """Returns live nodes without the run, from the newest on, so that the first place found takes the
+        successors."""
+        newest_first: list[ManifestNode] = []
+        for node in reversed(nodes):
+            if node.next_offset <= self._begin or node.base_offset >= self._end:
+                newest_first.append(node)
+            elif isinstance(node, SegmentEntry):
+                self._found.append(node.key)
+                newest_first += reversed(self._successors)
+                self._successors = ()
+            else:
+                newest_first += self._rewrite(node)
+        return newest_first[::-1]
+
+    def _rewrite(self, ref: SubmanifestRef) -> list[ManifestNode]:
+        if ref.key not in self._submanifests:
+            raise SubmanifestNeeded(ref)
+        trimmed = (trim_node(child, self._start, self._submanifests) for child in self._submanifests[ref.key])
+        nodes = self.replace_in([node for node in trimmed if node is not None])
+        if not nodes:
+            return []
+        made = UnwrittenSubmanifest(self._new_key(nodes[0].base_offset), ref.level, tuple(nodes))
+        self.unwritten.append(made)
+        return [_summarize(made.key, made.level, made.nodes)]
+
+
+def _covers_same(replaced: Sequence[SegmentEntry], successors: Sequence[SegmentEntry]) -> bool:
+    """True if both runs have no gap and the same ends."""
+    runs = (replaced, successors)
+    return all(one.next_offset == other.base_offset for run in runs for one, other in pairwise(run)) and (
+        (replaced[0].base_offset, replaced[-1].next_offset) == (successors[0].base_offset, successors[-1].next_offset)
+    )
 
 
 def find_node(nodes: Sequence[ManifestNode], offset: int) -> ManifestNode | None:
@@ -239,6 +337,11 @@ def trim_node(node: ManifestNode, start: int, submanifests: Submanifests) -> Man
     return _summarize(node.key, node.level, alive)
 
 
+def is_cleaned(node: ManifestNode) -> bool:
+    """True if this is a segment that a clean wrote."""
+    return isinstance(node, SegmentEntry) and node.is_cleaned
+
+
 def matches_ref(ref: SubmanifestRef, nodes: Sequence[ManifestNode]) -> bool:
     """True if these can be the contents of a sub-manifest: they cover its live offsets and are of lower levels."""
     begin, end = nodes[0].base_offset, nodes[-1].next_offset
@@ -260,8 +363,8 @@ def _summarize(key: str, level: int, nodes: Sequence[ManifestNode]) -> Submanife
 def check_change(old: Manifest, new: Manifest) -> None:
     """Checks the rules over (old, new).
 
-    Identity stays, and epoch, start and end never go back. No offset that stays cold moves to another object. A
-    violation is a bug and stops the broker before anything is written.
+    Identity stays, and epoch, start and end never go back. An offset that stays cold moves to another object only if a
+    clean wrote that, and a clean adds no record. A violation is a bug and stops the broker before anything is written.
     """
     fault = new.find_fault()
     check_invariant(not fault, fault, new)
@@ -278,4 +381,8 @@ def check_change(old: Manifest, new: Manifest) -> None:
         if node.key in before:
             check_invariant(before[node.key] == (node.level, node.next_offset), "another object under its key", node)
         elif node.level == 0 and old.nodes:
-            check_invariant(node.base_offset >= old.cold_end_offset, "below the cold end", node)
+            check_invariant(node.base_offset >= old.cold_end_offset or is_cleaned(node), "below the cold end", node)
+    check_invariant(new.clean_to <= new.cold_end_offset, "clean beyond the cold end", new.clean_to)
+    if not (old.submanifests or new.submanifests) and new.cold_end_offset == old.cold_end_offset:
+        were = sum(node.record_count for node in old.entries)
+        check_invariant(sum(node.record_count for node in new.entries) <= were, "a clean added records", were)

@@ -11,12 +11,13 @@ from itertools import pairwise
 from typing import Any
 
 from tiered.cold.layout import SectionRef, parse_key
-from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry, SubmanifestRef
+from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry, SubmanifestRef, is_cleaned
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.object_store.envelope import seal, unseal
 
-FORMAT = 1
+FORMAT = 2
+"""Newest format that this program reads: 2 has cleaned segments. Without one, format 1 is written."""
 
 Json = Mapping[str, Any]
 
@@ -35,9 +36,10 @@ def _unseal_body(data: bytes, where: str) -> Json:
 
 def encode(manifest: Manifest) -> bytes:
     """Encodes a manifest for the bucket."""
+    clean = {} if manifest.clean_to < 0 else {"clean_to": manifest.clean_to, "cleaned_ms": manifest.cleaned_ms}
     return seal(
         {
-            "format": FORMAT,
+            "format": FORMAT if clean else _format_of(manifest.nodes),
             "topic": manifest.topic,
             "topic_id": manifest.topic_id,
             "partition": manifest.partition,
@@ -48,6 +50,7 @@ def encode(manifest: Manifest) -> bytes:
             "segment_count": manifest.segment_count,
             "sequence": manifest.sequence,
             "nonce": manifest.nonce,
+            **clean,
             "spilled": [_encode_ref(node) for node in manifest.submanifests],
             "entries": [_encode_entry(node) for node in manifest.entries],
         }
@@ -68,6 +71,8 @@ def decode(data: bytes, where: str) -> Manifest:
             nodes=_decode_nodes(body),
             sequence=int(body["sequence"]),
             nonce=str(body["nonce"]),
+            clean_to=int(body.get("clean_to", -1)),
+            cleaned_ms=int(body.get("cleaned_ms", -1)),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"manifest lacks a field or has a wrong one: {error!r}"[:200], where=where) from None
@@ -80,7 +85,7 @@ def encode_submanifest(partition_id: PartitionId, level: int, nodes: Sequence[Ma
     """Encodes a sub-manifest for the bucket: it is written once and never changed."""
     return seal(
         {
-            "format": FORMAT,
+            "format": _format_of(nodes),
             "topic_id": partition_id.topic_id,
             "partition": partition_id.partition,
             "level": level,
@@ -106,6 +111,10 @@ def decode_submanifest(data: bytes, where: str) -> tuple[ManifestNode, ...]:
     return nodes
 
 
+def _format_of(nodes: Sequence[ManifestNode]) -> int:
+    return FORMAT if any(map(is_cleaned, nodes)) else 1
+
+
 def _decode_nodes(body: Json) -> tuple[ManifestNode, ...]:
     refs = [_decode_ref(row) for row in body["spilled"]]
     entries = [_decode_entry(row) for row in body["entries"]]
@@ -119,6 +128,8 @@ def _encode_ref(ref: SubmanifestRef) -> Json:
 def _encode_entry(entry: SegmentEntry) -> Json:
     row = {name: getattr(entry, name) for name in SegmentEntry.__slots__}
     row["sections"] = [tuple(ref) for ref in entry.sections]
+    if not entry.is_cleaned:
+        del row["cleaned_ms"]
     return row
 
 
@@ -149,4 +160,5 @@ def _decode_entry(row: Json) -> SegmentEntry:
         object_bytes=int(row["object_bytes"]),
         sections=tuple(SectionRef(*map(int, ref)) for ref in row["sections"]),
         uploaded_ms=int(row["uploaded_ms"]),
+        cleaned_ms=int(row.get("cleaned_ms", -1)),
     )

@@ -28,6 +28,7 @@ from tiered.cold.manifest import (
     SubmanifestNeeded,
     SubmanifestRef,
     Submanifests,
+    UnwrittenSubmanifest,
     check_change,
     find_node,
     find_node_by_time,
@@ -209,7 +210,8 @@ class ManifestStore:
                     return new
                 written = await self._compare_and_swap(partition_id, base, new, version, started)
                 self._undecided.discard(partition_id)
-                self._keys_in_flight.pop(partition_id, None)
+                if self._keys_in_flight.pop(partition_id, None) and written is None:
+                    self.mark_orphans(partition_id)
                 self._changes.inc(1, "lost" if written is None else "made")
                 if written is not None:
                     return written
@@ -270,7 +272,10 @@ class ManifestStore:
         self, partition_id: PartitionId, old: Manifest, new: Manifest, version: str, started: int
     ) -> Manifest | None:
         """Replaces `old` by `new` in the bucket. Returns None if another write came first."""
-        new = replace(await self._pack_oldest(partition_id, new), sequence=old.sequence + 1, nonce=self._new_nonce())
+        for made in new.unwritten:
+            await self._put_submanifest(partition_id, made)
+        packed = await self._pack_oldest(partition_id, replace(new, unwritten=()))
+        new = replace(packed, sequence=old.sequence + 1, nonce=self._new_nonce())
         check_change(old, new)
         body = encode(new)
         self._undecided.add(partition_id)
@@ -312,13 +317,16 @@ class ManifestStore:
             key = submanifest_key(
                 partition_id, pack_range.nodes[0].base_offset, manifest.leader_epoch, self._new_nonce()
             )
-            self._keys_in_flight.setdefault(partition_id, set()).add(key)
-            result = await self._store.put(key, encode_submanifest(partition_id, pack_range.level, pack_range.nodes))
-            if not isinstance(result, Ok):
-                raise Unavailable(f"sub-manifest {key} was not stored: {result!r}")
-            self._cache_submanifest(key, pack_range.nodes)
+            await self._put_submanifest(partition_id, UnwrittenSubmanifest(key, pack_range.level, pack_range.nodes))
             manifest = manifest.pack(pack_range, key)
         return manifest
+
+    async def _put_submanifest(self, partition_id: PartitionId, made: UnwrittenSubmanifest) -> None:
+        self._keys_in_flight.setdefault(partition_id, set()).add(made.key)
+        result = await self._store.put(made.key, encode_submanifest(partition_id, made.level, made.nodes))
+        if not isinstance(result, Ok):
+            raise Unavailable(f"sub-manifest {made.key} was not stored: {result!r}")
+        self._cache_submanifest(made.key, made.nodes)
 
     async def _pause(self, backoff: float, started: int) -> None:
         if (self._clock.mono_ns() - started) / 1e9 > self._deadline_s:

@@ -152,6 +152,24 @@ def find_dropped_keys(
     return keys
 
 
+def find_replaced_keys(nodes: Iterable[ManifestNode], begin: int, end: int, submanifests: Submanifests) -> list[str]:
+    """Returns keys of the segments in `[begin, end)`, and of each sub-manifest with one of them, children first. The
+    replacement of these segments has dropped all of them.
+
+    Raises `SubmanifestNeeded` while `submanifests` lacks one that has such keys.
+    """
+    keys: list[str] = []
+    for node in nodes:
+        if node.next_offset <= begin or node.base_offset >= end:
+            continue
+        if not isinstance(node, SegmentEntry):
+            if node.key not in submanifests:
+                raise SubmanifestNeeded(node)
+            keys += find_replaced_keys(submanifests[node.key], begin, end, submanifests)
+        keys.append(node.key)
+    return keys
+
+
 def find_garbage(
     listed: Iterable[ListedObject], alive: Collection[str], in_flight: Collection[str], leader_epoch: int
 ) -> list[ListedObject]:

@@ -68,8 +68,22 @@ def test_valid_document_that_is_no_manifest_is_corrupt(body: dict[str, object]) 
 
 
 def test_manifest_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(Refused, match="format 2"):
-        decode(seal({**json.loads(encode(MADE))["body"], "format": 2}), "key")
+    with pytest.raises(Refused, match="format 3"):
+        decode(seal({**json.loads(encode(MADE))["body"], "format": 3}), "key")
+
+
+def test_manifest_with_a_cleaned_segment_has_format_2_and_decodes_to_itself() -> None:
+    cleaned = replace(MADE, nodes=(SPILL, replace(entry(100, 110), cleaned_ms=7), entry(110, 120)))
+    for made in (cleaned, replace(MADE, clean_to=110, cleaned_ms=7), replace(cleaned, clean_to=110, cleaned_ms=7)):
+        assert decode(encode(made), "key") == made
+        assert json.loads(encode(made))["body"]["format"] == 2
+    sub = encode_submanifest(PID, 1, cleaned.nodes)
+    assert decode_submanifest(sub, "key") == cleaned.nodes and json.loads(sub)["body"]["format"] == 2
+
+
+def test_manifest_without_cleaned_segments_has_format_1_and_none_of_the_new_fields() -> None:
+    body = json.loads(encode(MADE))["body"]
+    assert body["format"] == 1 and not {"clean_to", "cleaned_ms"} & {*body, *body["entries"][0]}
 
 
 def test_empty_sub_manifest_or_one_with_a_gap_is_corrupt() -> None:
