@@ -11,6 +11,9 @@ from typing import NamedTuple, NewType
 NO_EPOCH = -1
 """Leader epoch of a batch or partition that has none (Kafka also writes -1)."""
 
+KEYED_FROM = 1 << 62
+"""Producer ids from here on stand for idempotency keys of HTTP. The controller allocates ids from 0 on."""
+
 UNKNOWN_END = -1
 """Value of a stored end that is not known."""
 

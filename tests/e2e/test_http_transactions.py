@@ -208,3 +208,70 @@ def test_unknown_topics_and_partitions_are_refused_before_any_write(tmp_path: Pa
         assert state.json["high_watermark"] == 0
 
     run_cluster(tmp_path, scenario)
+
+
+def keyed_body(*records: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"records": list(records), **more}
+
+
+async def commit_keyed(where: HttpBroker, key: str, body: dict[str, Any]) -> HttpReply:
+    return await where.ask("POST", PATH, body, Idempotency_Key=key)
+
+
+def test_transaction_sent_again_gets_the_first_offsets_at_every_broker(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [1, 2], [2, 3])
+        await three.create("b", [3, 1])
+        keyless = {"topic_name": "a", "value": {"type": "STRING", "data": "k"}, "timestamp": 1_700_000_000_000}
+        rows = [{**record("a", 0, "x"), "timestamp": 1}, {**record("b", 0, "y"), "timestamp": 1}, keyless]
+        group = {
+            "consumer_group_id": "g",
+            "offsets": [{"topic_name": "a", "partition_id": 0, "offset": 7}],
+        }
+        body = keyed_body(*rows, consumer_group=group)
+        first = await commit_keyed(three[1], '"one"', body)
+        assert first.status == 200, first
+        for broker in three.brokers.values():
+            again = await commit_keyed(broker, "one", body)
+            assert (again.status, again.json) == (200, first.json)
+            other = await commit_keyed(broker, "one", keyed_body(record("a", 0, "z")))
+            assert (other.status, other.json["error_code"]) == (422, 42209), other
+        await three.end(2)
+        assert (await commit_keyed(three[3], "one", body)).json == first.json
+        assert await values(three[1], "b", 0, 1) == ["y"]
+        fresh = await commit_keyed(three[3], "two", keyed_body(record("a", 0, "z")))
+        assert fresh.status == 200, fresh
+        [place] = first.json["records"][2:]
+        expected = ["x", "k", "z"] if place["partition_id"] == 0 else ["x", "z"]
+        assert await values(three[1], "a", 0, len(expected)) == expected
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_same_transaction_at_once_is_written_once(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("a", [1, 2], [2, 3])
+        body = keyed_body({**record("a", 0, "x"), "timestamp": 1}, {**record("a", 1, "x"), "timestamp": 1})
+        replies = await asyncio.gather(*(commit_keyed(three[1 + n % 3], "one", body) for n in range(9)))
+        assert {reply.status for reply in replies} <= {200, 409}, replies
+        while (last := await commit_keyed(three[2], "one", body)).status == 409:
+            await asyncio.sleep(0)
+        assert {reply.body for reply in replies if reply.status == 200} <= {last.body}
+        assert all(reply.json["error_code"] == 40904 for reply in replies if reply.status == 409)
+        assert (await commit(three[1], [record("a", 0, "end")])).status == 200
+        assert await values(three[1], "a", 0, 2) == ["x", "end"]
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_refused_transaction_leaves_its_key_unused(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("small", [2, 3], max_message_bytes="200")
+        refused = await commit_keyed(three[1], "one", keyed_body(record("small", 0, "y" * 500)))
+        assert refused.status == 413, refused
+        many = keyed_body(*[record("small", 0, "y" * 90)] * 2_000)
+        assert (await commit_keyed(three[1], "one", many)).json["error_code"] == 413
+        assert (await commit_keyed(three[3], "one", keyed_body(record("small", 0, "z")))).status == 200
+        assert await values(three[2], "small", 0, 1) == ["z"]
+
+    run_cluster(tmp_path, scenario)

@@ -40,6 +40,7 @@ from tiered.transactions.requests import (
     EndTransaction,
     Event,
     InitProducerId,
+    KeysForgotten,
     ListedTransaction,
     ListReply,
     ListTransactions,
@@ -91,10 +92,10 @@ class TransactionCoordinators:
 
     def __init__(self, ports: TransactionPorts, metrics: Metrics) -> None:
         self.timed_out = 0
+        self.keys_forgotten = 0
         self._view = ports.view
         self._clock = ports.clock
         self._producer_ids = ports.producer_ids
-        self._clock = ports.clock
         self._topic = InternalTopic(TRANSACTIONS_TOPIC, self._topic_size, ports.view, ports.channel)
         loader, store = ports.view.loader, ports.store
         self.host: CoordinatorHost[TransactionShard, Request, Reply] = CoordinatorHost(
@@ -136,6 +137,10 @@ class TransactionCoordinators:
         metrics.counter(
             "tiered_transactions_timed_out_total", "Transactions that were aborted at their timeout."
         ).set_function(lambda: self.timed_out)
+        metrics.counter(
+            "tiered_transaction_keys_forgotten_total",
+            "Idempotency keys of transactions that made room for others before their time was over.",
+        ).set_function(lambda: self.keys_forgotten)
         metrics.gauge(
             "tiered_transaction_image_lag_seconds", "Age of the oldest change of transactional ids not in the bucket."
         ).set_function(self.host.snapshot_lag_seconds)
@@ -285,6 +290,7 @@ class TransactionCoordinators:
                 id_expiration_ms=settings.transactional_id_expiration_ms,
                 expiration_check_ms=settings.transaction_remove_expired_transaction_cleanup_interval_ms,
                 bytes_max=settings.tiered_transactions_max_bytes,
+                key_expiration_ms=settings.producer_id_expiration_ms,
             ),
             lambda: self._count_memory() - shard.state.memory_bytes,
         )
@@ -342,6 +348,8 @@ class TransactionCoordinators:
                 led = self.host.led_partitions.get(number)
                 if led is not None:
                     self.markers.send(event, number, led.replica.leader_epoch)
+            case KeysForgotten():
+                self.keys_forgotten += event.keys
             case TransactionTimedOut():
                 self.timed_out += 1
                 log.warning(

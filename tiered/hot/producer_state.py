@@ -10,8 +10,9 @@ the new producer: a retry of a forgotten producer would be written twice. Follow
 cannot refuse. They keep the producers that wrote last, and so does the leader.
 
 A keyed id stands for an idempotency key of HTTP. It writes one batch, whose epoch and first sequence are a hash of the
-request. The batch in the log is the proof that the key was used. Keyed ids take half of the room of a partition at
-most, so that keys do not displace producers.
+request. The batch in the log is the proof that the key was used. The keyed id of a transaction writes as any other
+transactional producer does. Keyed ids take half of the room of a partition at most, so that keys do not displace
+producers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Corrupt, Refused, check_invariant
 from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
+from tiered.ids import KEYED_FROM
 from tiered.ports import Buffer
 from tiered.records.marker import TransactionMarker, decode_marker
 from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, WalkedBatch
@@ -36,8 +38,6 @@ BATCHES_RETAINED = 5
 UNSEEN = -1
 """The producer is known from a snapshot or the log: it has not written since this process started."""
 SEQUENCE_MAX = 2**31 - 1
-KEYED_FROM = 1 << 62
-"""Producer ids from here on are keyed ids. The controller allocates ids from 0 on."""
 
 IDLE_MS = 600_000
 """After this time no client retries a batch: by default clients stop after two to five minutes."""
@@ -212,8 +212,9 @@ class ProducerStates:
         return next((each for each in self._producers.values() if each.txn_first_offset < 0), None)
 
     def _oldest_keyed(self) -> ProducerStateEntry | None:
-        """Returns the keyed id that wrote longest ago."""
-        return next((each for each in self._producers.values() if each.producer_id >= KEYED_FROM), None)
+        """Returns the keyed id that wrote longest ago, of those without an open transaction."""
+        keyed = (each for each in self._producers.values() if each.producer_id >= KEYED_FROM)
+        return next((each for each in keyed if each.txn_first_offset < 0), None)
 
     def _make_room(self, new_producers: int, new_keyed: int, now_ms: int) -> None:
         """Makes room for `new_producers`, of which `new_keyed` are keyed ids. Raises `Refused` with a retriable code if
@@ -280,16 +281,17 @@ class ProducerStates:
                 self._check_transaction(batch, producer, begun, guard)
             if from_coordinator:
                 self._check_epoch(batch, producer.epoch if producer is not None else -1)
-            elif batch.producer_id >= KEYED_FROM:
+            elif batch.producer_id >= KEYED_FROM and not is_transactional:
                 if producer is not None or not is_first:
                     why = f"idempotency key {batch.producer_id:x} was used here with another request"
                     raise Refused(Code.DUPLICATE_RESOURCE, why)
-                new_keyed += 1
             else:
                 self._check_follows(batch, producer, accepted.get(batch.producer_id))
                 if is_transactional and guard is not None:
                     self._check_begins(batch, producer, guard)
-            new += producer is None and is_first
+            is_new = producer is None and is_first
+            new += is_new
+            new_keyed += is_new and batch.producer_id >= KEYED_FROM
             accepted[batch.producer_id] = (batch.producer_epoch, last, is_transactional)
         if new:
             self._make_room(new, new_keyed, now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class ShardState:
     unmarked: dict[str, frozenset[TopicPartition]] = field(default_factory=dict)
     """Soft state: partitions of decided transactions that have no marker yet."""
     deadlines: Deadlines = field(default_factory=Deadlines)
+    keyed: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """The ids that stand for idempotency keys, the one that changed last at the end."""
     skipped_records: int = 0
     """Records that `apply` could not read."""
     memory_bytes: int = 0
@@ -48,6 +51,10 @@ class ShardState:
         """Sets the newest value of an id, or removes the id."""
         before = self.transactions.get(transactional_id)
         self.memory_bytes += size_of(transactional_id, value) - size_of(transactional_id, before)
+        if before is not None and before.request_hash:
+            del self.keyed[transactional_id]
+        if value is not None and value.request_hash:
+            self.keyed[transactional_id] = None
         if value is not None:
             self.transactions[transactional_id] = value
         elif before is not None:
@@ -124,7 +131,8 @@ def size_of(transactional_id: str, value: TransactionMetadata | None) -> int:
     """Returns the memory of an id with its value, about."""
     if value is None:
         return 0
-    return ID_BYTES + 2 * len(transactional_id) + PARTITION_BYTES * len(value.partitions)
+    kept = len(value.request_hash) + len(value.reply)
+    return ID_BYTES + 2 * len(transactional_id) + PARTITION_BYTES * len(value.partitions) + kept
 
 
 def schedule_timeout(state: ShardState, transactional_id: str, value: TransactionMetadata, now: Now) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tiered.errors import Code
 from tiered.transactions.decision import TransactionDecision
+from tiered.transactions.limits import REPLY_BYTES_MAX
 from tiered.transactions.metadata import (
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
@@ -36,9 +37,18 @@ def handle_end_transaction(decision: TransactionDecision, request: EndTransactio
     found = decision.state.transactions.get(request.transactional_id)
     if found is None:
         return ProducerIdReply(Code.INVALID_PRODUCER_ID_MAPPING)
+    if request.reply and not _may_keep(decision, found, request):
+        return ProducerIdReply(Code.INVALID_REQUEST)
     if request.client_version < EPOCH_BUMP_VERSION:
         return _end_plainly(decision, request, found)
     return _end_with_new_epoch(decision, request, found)
+
+
+def _may_keep(decision: TransactionDecision, found: TransactionMetadata, request: EndTransaction) -> bool:
+    """True if the reply of an idempotency key may be kept with its transaction."""
+    has_room = len(request.reply) <= min(REPLY_BYTES_MAX, max(decision.state.free_bytes, 0))
+    is_of_key = found.request_hash != b"" and request.client_version >= EPOCH_BUMP_VERSION
+    return request.commit and is_of_key and (has_room or found.reply != b"")
 
 
 def needs_producer_id(found: TransactionMetadata | None, request: EndTransaction) -> bool:
@@ -91,13 +101,14 @@ def _end_with_new_epoch(
         return ProducerIdReply(Code.PRODUCER_FENCED)
     if found.state.is_prepared:
         return ProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
-    if found.state is not TransactionState.ONGOING and request.commit:
+    if found.state is not TransactionState.ONGOING and (request.commit or found.reply):
         return ProducerIdReply(Code.INVALID_TXN_STATE)
     if found.is_epoch_exhausted and request.new_producer_id == NO_PRODUCER_ID:
         return ProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS)
     prepared = _prepare(
         decision, request.transactional_id, found, request.commit, client_version=request.client_version,
         next_producer_id=request.new_producer_id if found.is_epoch_exhausted else NO_PRODUCER_ID,
+        reply=request.reply,
     )  # fmt: skip
     return ProducerIdReply(Code.NONE, *_next_identity(prepared))
 
@@ -124,7 +135,7 @@ def abort_timed_out(decision: TransactionDecision, transactional_id: str) -> Non
 
 def _prepare(
     decision: TransactionDecision, transactional_id: str, found: TransactionMetadata, commit: bool, *,
-    client_version: int, next_producer_id: int = NO_PRODUCER_ID, last_epoch: int | None = None,
+    client_version: int, next_producer_id: int = NO_PRODUCER_ID, last_epoch: int | None = None, reply: bytes = b"",
 ) -> TransactionMetadata:  # fmt: skip
     """Writes the outcome, and asks for the markers."""
     moves_epoch = client_version >= EPOCH_BUMP_VERSION
@@ -136,7 +147,7 @@ def _prepare(
         partitions=found.partitions if is_ongoing else frozenset(),
         started_ms=found.started_ms if is_ongoing else now_ms,
         updated_ms=now_ms, previous_producer_id=found.producer_id, next_producer_id=next_producer_id,
-        client_version=client_version,
+        client_version=client_version, reply=reply,
     )  # fmt: skip
     if last_epoch is None and moves_epoch:
         last_epoch = found.producer_epoch

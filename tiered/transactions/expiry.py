@@ -11,15 +11,17 @@ EXPIRY_SLICE_IDS = 5_000
 
 def expire_ids(decision: TransactionDecision, names: list[str]) -> None:
     """Takes one slice of ids from the end of `names`, and removes those that expired. An open transaction keeps its id.
+    The ids of idempotency keys have a time of their own.
 
     A producer whose id expired gets a new producer id with its next InitProducerId.
     """
     state = decision.state
     oldest_ms = decision.now.wall_ms - state.settings.id_expiration_ms
+    oldest_key_ms = decision.now.wall_ms - state.settings.key_expiration_ms
     for _ in range(min(EXPIRY_SLICE_IDS, len(names))):
         name = names.pop()
         found = state.transactions.get(name)
         if found is None or found.state is TransactionState.ONGOING or found.state.is_prepared:
             continue
-        if found.updated_ms <= oldest_ms:
+        if found.updated_ms <= (oldest_key_ms if found.request_hash else oldest_ms):
             decision.remove(name)

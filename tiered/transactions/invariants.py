@@ -29,6 +29,10 @@ def find_violations(state: ShardState) -> Iterator[str]:
             yield f"{name} is {value.state.label}, and began at no time"
         if value.next_producer_id != NO_PRODUCER_ID and not value.state.is_prepared:
             yield f"{name} is {value.state.label}, and waits for producer id {value.next_producer_id}"
+        if value.reply and not (value.request_hash and value.commits):
+            yield f"{name} is {value.state.label}, and keeps the reply of a committed transaction"
+        if bool(value.request_hash) is not (name in state.keyed):
+            yield f"{name} is {'not ' if value.request_hash else ''}counted as an idempotency key"
         left = state.unmarked.get(name)
         if value.state.is_prepared is not bool(left) and not resumes:
             yield f"{name} is {value.state.label}, and waits for markers in {left}"

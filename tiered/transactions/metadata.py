@@ -73,6 +73,9 @@ class TransactionMetadata(NamedTuple):
     `previous_producer_id` is the producer id before the last change. `next_producer_id` is the id that the producer has
     after the completion, if its epochs are exhausted. `client_version` is the transaction version (KIP-890) of the
     client that began or ended the transaction.
+
+    An id that stands for an idempotency key has one transaction. `request_hash` identifies the request that it is for.
+    `reply` is committed with the transaction: the same request gets it again.
     """
 
     producer_id: int
@@ -85,6 +88,8 @@ class TransactionMetadata(NamedTuple):
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = 0
+    request_hash: bytes = b""
+    reply: bytes = b""
 
     @property
     def is_epoch_exhausted(self) -> bool:

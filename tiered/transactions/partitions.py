@@ -23,6 +23,8 @@ def handle_add_partitions(decision: TransactionDecision, request: AddPartitions)
         return CodeReply(found)
     if found.state.is_prepared:
         return CodeReply(Code.CONCURRENT_TRANSACTIONS)
+    if found.reply:  # an idempotency key has one transaction
+        return CodeReply(Code.INVALID_TXN_STATE)
     is_ongoing = found.state is TransactionState.ONGOING
     known = found.partitions if is_ongoing else frozenset()
     if is_ongoing and request.partitions <= known:

@@ -1,4 +1,5 @@
 """Records of `__transaction_state`, byte for byte as Kafka 4.2 writes them. Reads every version that Kafka 4.2 reads.
+The ids of idempotency keys have two tagged fields more.
 
 The first two bytes of a key are its version, 0. The first two bytes of a value are its version: 0, or 1 with tagged
 fields (KIP-890). A record without a value removes its transactional id.
@@ -18,6 +19,8 @@ from tiered.transactions.metadata import NO_PRODUCER_ID, TransactionMetadata, Tr
 KEY_VERSION = 0
 PLAIN, FLEXIBLE = 0, 1
 PREVIOUS_PRODUCER_ID_TAG, NEXT_PRODUCER_ID_TAG, CLIENT_VERSION_TAG = 0, 1, 2
+REQUEST_HASH_TAG, REPLY_TAG = 10_000, 10_001
+"""Our own tagged fields, which Kafka skips."""
 
 
 def transaction_key(transactional_id: str) -> bytes:
@@ -48,6 +51,8 @@ def encode_value(value: TransactionMetadata) -> bytes:
             (PREVIOUS_PRODUCER_ID_TAG, I64.pack(value.previous_producer_id), value.previous_producer_id != -1),
             (NEXT_PRODUCER_ID_TAG, I64.pack(value.next_producer_id), value.next_producer_id != -1),
             (CLIENT_VERSION_TAG, I16.pack(value.client_version), value.client_version != 0),
+            (REQUEST_HASH_TAG, value.request_hash, value.request_hash != b""),
+            (REPLY_TAG, value.reply, value.reply != b""),
         )
         if is_set
     ]
@@ -98,6 +103,7 @@ def read_value(raw: bytes) -> TransactionMetadata:
         previous_producer_id=_read_tag(tags, PREVIOUS_PRODUCER_ID_TAG, 8, NO_PRODUCER_ID),
         next_producer_id=_read_tag(tags, NEXT_PRODUCER_ID_TAG, 8, NO_PRODUCER_ID),
         client_version=_read_tag(tags, CLIENT_VERSION_TAG, 2, 0),
+        request_hash=tags.get(REQUEST_HASH_TAG, b""), reply=tags.get(REPLY_TAG, b""),
     )  # fmt: skip
 
 

@@ -22,6 +22,10 @@ class InitProducerId:
 
     `producer_id` and `producer_epoch` are those that the producer has, if it goes on after an error (KIP-360).
     `new_producer_id` is an id that no producer has had. It is needed if `TransactionShard.needs_producer_id` says so.
+
+    With a `request_hash` the id stands for an idempotency key, and the request is a condition. If the transaction of
+    this key is committed, the reply has what was committed with it. It is DUPLICATE_RESOURCE if that was for another
+    request, and INVALID_TXN_STATE while the transaction is open: neither aborts the transaction nor fences anybody.
     """
 
     transactional_id: str
@@ -29,6 +33,7 @@ class InitProducerId:
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     new_producer_id: int = NO_PRODUCER_ID
+    request_hash: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class VerifyPartitions:
 class EndTransaction:
     """EndTxn. The reply is `ProducerIdReply`, with the id and epoch for the next transaction in version 2.
 
-    `new_producer_id` is as in `InitProducerId`.
+    `new_producer_id` is as in `InitProducerId`. `reply` is what the request of an idempotency key gets again.
     """
 
     transactional_id: str
@@ -65,6 +70,7 @@ class EndTransaction:
     commit: bool
     client_version: int = 0
     new_producer_id: int = NO_PRODUCER_ID
+    reply: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +85,13 @@ class MarkersWritten:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdReply:
-    """Reply to `InitProducerId` and `EndTransaction`."""
+    """Reply to `InitProducerId` and `EndTransaction`. `reply` is that of an idempotency key whose transaction is
+    committed."""
 
     code: Code
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
+    reply: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,4 +195,10 @@ class TransactionTimedOut(NamedTuple):
     timeout_ms: int
 
 
-Event = MarkersDue | TransactionTimedOut
+class KeysForgotten(NamedTuple):
+    """Idempotency keys made room for another one before they expired."""
+
+    keys: int
+
+
+Event = MarkersDue | TransactionTimedOut | KeysForgotten

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tiered.hot.producer_state import KEYED_FROM, SEQUENCE_MAX
-from tiered.ids import TopicId
+from tiered.hot.producer_state import SEQUENCE_MAX
+from tiered.ids import KEYED_FROM, TopicId
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import KEY_IN_USE, KEY_REUSED, HttpError
 from tiered_api.http.exchange.request import HttpRequest

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from tiered.errors import Code, Refused
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId
 from tiered.metadata.topic_names import check_writable
 from tiered.records.batch import Codec, encode_batch
-from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import KEY_IN_USE, KEY_REUSED, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
-from tiered_api.http.partitions.idempotency import has_key
+from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key
 from tiered_api.http.partitions.produce import (
     batches,
-    choose_partition,
     find_partition,
     find_topic,
     keyless_counter,
@@ -26,47 +27,110 @@ from tiered_api.http.partitions.produce import (
 )
 from tiered_api.http.partitions.record_formats import ProducerRecord, format_timestamp
 from tiered_api.http.transactions.body import TransactionBody, parse_body
-from tiered_api.http.transactions.producer import EncodeBatch, PartitionWrite, Placed
+from tiered_api.http.transactions.kept_replies import (
+    WrittenPartition,
+    check_reply_fits,
+    decode_reply,
+    encode_reply,
+    group_by_partition,
+)
+from tiered_api.http.transactions.producer import EncodeBatch, PartitionWrite, Places, TransactionalProducer
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
+
+NO_TOPIC = TopicId("")
+"""The place of keys that are of no single topic."""
+KEY_HASH = struct.Struct(">hi")
+TAKEN_OVER = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING)
+"""Refusals of a try whose key another try has taken over."""
+
+
+class Plan(NamedTuple):
+    """What a transaction writes: the number of partitions of each topic, and for each partition its batches and the
+    numbers of the records in them."""
+
+    partition_counts: Mapping[str, int]
+    writes: Sequence[PartitionWrite]
+    numbers: Sequence[Sequence[Sequence[int]]]
+
+    def locate(self, placed: Places) -> list[WrittenPartition]:
+        """Returns all batches with their places."""
+        return [
+            WrittenPartition(write.tp, runs, places)
+            for write, runs, places in zip(self.writes, self.numbers, placed, strict=True)
+        ]
 
 
 async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     """Writes all records and commits all offsets in one transaction, or nothing."""
     context = request.context
-    if has_key(request):
-        raise HttpError(400, "transactions take no Idempotency-Key yet")
     data = await request.read_body()
     given = await request.parse_json_object(data)
     body = await context.run_job(len(data), parse_body, given, context.clock.wall_ms())
-    writes, numbers = _plan_writes(request, body)
+    key = await find_key(request, NO_TOPIC, data)
     own = context.broker.image.brokers.get(context.broker.settings.node_id)
     if own is not None and not own.listeners:  # no other broker could reach this one, so it is alone
         raise Refused(Code.INVALID_REQUEST, "transactions need a Kafka listener, and this broker has none")
+    if key is None:
+        written = await _commit(context, body)
+    else:
+        with context.service(IdempotencyKeys).use(key):
+            written = await commit_once(context, body, key)
+    return json_response(_format_reply(body, written))
+
+
+async def _commit(context: HttpContext, body: TransactionBody) -> list[WrittenPartition]:
+    plan = _plan_writes(context, body, None)
     seconds = context.limits.append_ms / 1000
     async with context.service(TransactionalIds).take(seconds) as producer:
         try:
-            placed = await producer.commit(writes, body.group, seconds)
+            placed = await producer.commit(plan.writes, body.group, seconds)
         except Refused as refused:
             raise _to_client_error(refused) from None
     context.records_written.inc(len(body.records))
-    return json_response(_format_reply(body, writes, numbers, placed))
+    return plan.locate(placed)
 
 
-def _plan_writes(request: HttpRequest, body: TransactionBody) -> tuple[list[PartitionWrite], list[list[list[int]]]]:
-    """Returns the writes of each partition, and the numbers of the records in their batches."""
-    context = request.context
+async def commit_once(context: HttpContext, body: TransactionBody, key: IdempotencyKey) -> list[WrittenPartition]:
+    """Writes all in the one transaction of a key, or finds where its first try wrote it.
+
+    The key has a transactional id of its own. Its coordinator keeps the reply in the record that commits the
+    transaction, so that no try can write after another one has.
+    """
+    seconds = context.limits.append_ms / 1000
+    request_hash = KEY_HASH.pack(key.producer_epoch, key.base_sequence)
+    producer = TransactionalProducer(context, f"tiered-key-{key.producer_id:x}", request_hash)
+    async with context.service(TransactionalIds).admit(seconds):
+        try:
+            kept = await producer.begin_once(seconds)
+            if kept:
+                context.service(IdempotencyKeys).mark_used(key)
+                return decode_reply(kept, body.records, key.producer_id)
+            plan = _plan_writes(context, body, key)
+            check_reply_fits([(write.tp, len(write.batches)) for write in plan.writes])
+            placed = await producer.commit(
+                plan.writes,
+                body.group,
+                seconds,
+                lambda placed: encode_reply(plan.partition_counts, plan.locate(placed)),
+            )
+        except Refused as refused:
+            raise _to_key_error(refused) from None
+    context.records_written.inc(len(body.records))
+    context.service(IdempotencyKeys).mark_used(key)
+    return plan.locate(placed)
+
+
+def _plan_writes(context: HttpContext, body: TransactionBody, key: IdempotencyKey | None) -> Plan:
+    counts: dict[str, int] = {}
     counters: dict[str, int] = {}
-    groups: dict[TopicPartition, list[int]] = {}
-    for number, (name, record) in enumerate(body.records):
-        check_writable(name)
-        count = len(find_topic(context, name).partitions)
-        chosen = choose_partition(record, count, counters.setdefault(name, next(keyless_counter)))
-        if chosen >= count:
-            raise HttpError(PARTITION_NOT_FOUND, f"records[{number}]: topic {name!r} has no partition {chosen}")
-        groups.setdefault(TopicPartition(name, chosen), []).append(number)
+    for name, _ in body.records:
+        if name not in counts:
+            check_writable(name)
+            counts[name] = len(find_topic(context, name).partitions)
+            counters[name] = next(keyless_counter) if key is None else key.producer_id
     records = [record for _, record in body.records]
     writes, numbers = [], []
-    for tp, mine in groups.items():
+    for tp, mine in group_by_partition(body.records, counts, counters).items():
         source = find_partition(context, find_topic(context, tp.topic), tp.partition)
         limit = min(source.config.max_message_bytes, source.config.segment_bytes)
         runs = list(batches(records, mine, limit))
@@ -74,7 +138,7 @@ def _plan_writes(request: HttpRequest, body: TransactionBody) -> tuple[list[Part
         encoders = [(len(run), _encoder([records[n] for n in run], codec, level)) for run in runs]
         writes.append(PartitionWrite(tp, source.topic_id, encoders))
         numbers.append(runs)
-    return writes, numbers
+    return Plan(counts, writes, numbers)
 
 
 def _encoder(records: Sequence[ProducerRecord], codec: Codec, level: int | None) -> EncodeBatch:
@@ -95,21 +159,16 @@ def _encode(
     )
 
 
-def _format_reply(
-    body: TransactionBody,
-    writes: Sequence[PartitionWrite],
-    numbers: Sequence[Sequence[Sequence[int]]],
-    placed: Sequence[Sequence[Placed]],
-) -> dict[str, Any]:
+def _format_reply(body: TransactionBody, written: Sequence[WrittenPartition]) -> dict[str, Any]:
     """Returns the place of each record in the order of the request, and the offsets of the group."""
     reports: list[dict[str, Any]] = [{} for _ in body.records]
-    for write, runs, places in zip(writes, numbers, placed, strict=True):
+    for tp, runs, places in written:
         for run, place in zip(runs, places, strict=True):
             for at, number in enumerate(run):
                 own = body.records[number].record.timestamp
                 reports[number] = {
-                    "topic_name": write.tp.topic,
-                    "partition_id": write.tp.partition,
+                    "topic_name": tp.topic,
+                    "partition_id": tp.partition,
                     "offset": place.base_offset + at,
                     "timestamp": format_timestamp(own if place.append_time_ms < 0 else place.append_time_ms),
                 }
@@ -128,3 +187,14 @@ def _to_client_error(refused: Refused) -> Refused:
         return refused
     code = Code.NOT_ENOUGH_REPLICAS if refused.code is Code.TRANSACTION_ABORTABLE else refused.code
     return Refused(code, f"nothing was written: {refused.why}")
+
+
+def _to_key_error(refused: Refused) -> Refused | HttpError:
+    """Returns the error of a request with a key."""
+    if refused.code is Code.DUPLICATE_RESOURCE:
+        why = "this Idempotency-Key was used for another request: use a new key for each request"
+        return HttpError(KEY_REUSED, why)
+    if refused.code is Code.INVALID_TXN_STATE or refused.code in TAKEN_OVER:
+        why = "a request with this Idempotency-Key is still under way"
+        return HttpError(KEY_IN_USE, why, (("Retry-After", "1"),))
+    return _to_client_error(refused)

@@ -49,6 +49,9 @@ STALE_IDENTITY = (
 )
 """Refusals of a producer whose id has expired, or whose transaction was ended by others."""
 
+NOT_REPEATED = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.THROTTLING_QUOTA_EXCEEDED)
+"""Retriable refusals that the caller gets at once."""
+
 T = TypeVar("T")
 
 EncodeBatch = Callable[[int, int, int], bytes]
@@ -70,6 +73,10 @@ class Placed(NamedTuple):
     append_time_ms: int
 
 
+Places = list[list[Placed]]
+"""The places of the batches of each `PartitionWrite`."""
+
+
 class ProducerIdentity(NamedTuple):
     """Producer id and epoch of the next transaction."""
 
@@ -80,16 +87,32 @@ class ProducerIdentity(NamedTuple):
 class TransactionalProducer:
     """The producer of one transactional id. The caller runs one transaction at a time."""
 
-    def __init__(self, context: HttpContext, transactional_id: str) -> None:
+    def __init__(self, context: HttpContext, transactional_id: str, request_hash: bytes = b"") -> None:
         self.transactional_id = transactional_id
+        self._request_hash = request_hash
         self._context = context
         self._identity: ProducerIdentity | None = None
         """None if it is not known: then the next transaction takes a new one, which ends an open transaction."""
 
+    async def begin_once(self, seconds: float) -> bytes:
+        """Begins the one transaction of an idempotency key. Returns the kept reply if it is committed, else nothing.
+
+        Raises `Refused`: INVALID_TXN_STATE while the transaction is open, DUPLICATE_RESOURCE if it was that of another
+        request. The coordinator aborts a transaction whose broker is gone after `seconds`.
+        """
+        deadline = self._context.clock.mono_ns() + int(seconds * 1e9)
+        self._identity, kept = await self._init_identity(deadline, int(seconds * 1000))
+        return kept
+
     async def commit(
-        self, writes: Sequence[PartitionWrite], group: GroupOffsets | None, seconds: float
-    ) -> list[list[Placed]]:
-        """Writes all batches and offsets in one transaction, and commits it. Returns the place of each batch.
+        self,
+        writes: Sequence[PartitionWrite],
+        group: GroupOffsets | None,
+        seconds: float,
+        make_reply: Callable[[Places], bytes] = lambda _: b"",
+    ) -> Places:
+        """Writes all batches and offsets in one transaction, and commits it. Returns the place of each batch. What
+        `make_reply` returns is kept for the idempotency key.
 
         Raises the first error if nothing was written. Raises `Refused` with REQUEST_TIMED_OUT if the outcome is not
         known.
@@ -98,15 +121,21 @@ class TransactionalProducer:
         known, self._identity = self._identity, None
         if known is not None:
             try:
-                return await self._run(known, writes, group, deadline)
+                return await self._run(known, writes, group, deadline, make_reply)
             except Refused as refused:
-                if refused.code not in STALE_IDENTITY:
+                if refused.code not in STALE_IDENTITY or self._request_hash:
                     raise
-        return await self._run(await self._init_identity(deadline), writes, group, deadline)
+        identity, _ = await self._init_identity(deadline, TRANSACTION_MS)
+        return await self._run(identity, writes, group, deadline, make_reply)
 
     async def _run(
-        self, identity: ProducerIdentity, writes: Sequence[PartitionWrite], group: GroupOffsets | None, deadline: int
-    ) -> list[list[Placed]]:
+        self,
+        identity: ProducerIdentity,
+        writes: Sequence[PartitionWrite],
+        group: GroupOffsets | None,
+        deadline: int,
+        make_reply: Callable[[Places], bytes],
+    ) -> Places:
         steps = [self._write(identity, write, deadline) for write in writes]
         if group is not None and group.offsets:
             steps.append(self._commit_offsets(identity, group, deadline))
@@ -115,20 +144,22 @@ class TransactionalProducer:
         if faults:
             await self._abort(identity)
             raise next((fault for fault in faults if not isinstance(fault, EXPECTED_ERRORS)), faults[0])
-        self._identity = await self._end(identity, commit=True, deadline=deadline)
-        return [outcome for outcome in outcomes[: len(writes)] if isinstance(outcome, list)]
+        placed = [outcome for outcome in outcomes[: len(writes)] if isinstance(outcome, list)]
+        self._identity = await self._end(identity, commit=True, deadline=deadline, kept=make_reply(placed))
+        return placed
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    async def _init_identity(self, deadline: int) -> ProducerIdentity:
-        timeout_ms = min(TRANSACTION_MS, self._context.broker.settings.transaction_max_timeout_ms)
-        request = InitProducerIdRequest(self.transactional_id, timeout_ms)
+    async def _init_identity(self, deadline: int, timeout_ms: int) -> tuple[ProducerIdentity, bytes]:
+        """Returns the identity, and the kept reply of an idempotency key whose transaction is committed."""
+        timeout_ms = min(timeout_ms, self._context.broker.settings.transaction_max_timeout_ms)
+        request = InitProducerIdRequest(self.transactional_id, timeout_ms, request_hash=self._request_hash)
 
-        async def init() -> ProducerIdentity:
+        async def init() -> tuple[ProducerIdentity, bytes]:
             remote_brokers, node = self._context.remote_brokers, await self._find_coordinator()
             reply = await remote_brokers.send_request(node, request, InitProducerIdResponse, INIT_VERSION)
             self._check(reply.error_code, "the transactional id")
-            return ProducerIdentity(reply.producer_id, reply.producer_epoch)
+            return ProducerIdentity(reply.producer_id, reply.producer_epoch), reply.reply
 
         return await self._retry(init, deadline)
 
@@ -177,9 +208,11 @@ class TransactionalProducer:
 
         return await self._retry(commit, deadline)
 
-    async def _end(self, identity: ProducerIdentity, *, commit: bool, deadline: int) -> ProducerIdentity:
+    async def _end(
+        self, identity: ProducerIdentity, *, commit: bool, deadline: int, kept: bytes = b""
+    ) -> ProducerIdentity:
         """Ends the transaction. Raises `Refused` with REQUEST_TIMED_OUT if the outcome is not known."""
-        request = EndTxnRequest(self.transactional_id, *identity, commit)
+        request = EndTxnRequest(self.transactional_id, *identity, commit, kept)
 
         async def end() -> ProducerIdentity:
             node = await self._find_coordinator()
@@ -227,7 +260,7 @@ class TransactionalProducer:
             try:
                 return await step()
             except Refused as fault:
-                if not fault.code.retriable or fault.code is Code.UNKNOWN_TOPIC_OR_PARTITION:
+                if not fault.code.retriable or fault.code in NOT_REPEATED:
                     raise
                 refusal = fault
             except Unavailable as fault:

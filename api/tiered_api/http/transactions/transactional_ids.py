@@ -30,8 +30,8 @@ class TransactionalIds:
         self._waiting = 0
 
     @asynccontextmanager
-    async def take(self, seconds: float) -> AsyncIterator[TransactionalProducer]:
-        """Yields a producer that nobody else uses. Raises `Exhausted` if there is none in time."""
+    async def admit(self, seconds: float) -> AsyncIterator[None]:
+        """Admits one transaction. Raises `Exhausted` if too many run, and none ends in time."""
         if self._waiting >= WAITING_MAX:
             raise Exhausted(f"{self._waiting} transactions wait for their turn")
         self._waiting += 1
@@ -43,6 +43,14 @@ class TransactionalIds:
         finally:
             self._waiting -= 1
         try:
+            yield
+        finally:
+            self._permits.release()
+
+    @asynccontextmanager
+    async def take(self, seconds: float) -> AsyncIterator[TransactionalProducer]:
+        """Yields a producer that nobody else uses. Raises `Exhausted` if there is none in time."""
+        async with self.admit(seconds):
             if not self._free:
                 node = self._context.broker.settings.node_id
                 self._free.append(TransactionalProducer(self._context, f"tiered-http-{node}-{self._made}"))
@@ -52,5 +60,3 @@ class TransactionalIds:
                 yield producer
             finally:
                 self._free.append(producer)
-        finally:
-            self._permits.release()

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    boolean,
+    data,
+    integer,
+    message,
+    string,
+)
 
 
 @message(26, "0-5", "3+")
@@ -14,6 +23,8 @@ class EndTxnRequest(Message):
     producer_id: int = integer(FieldType.INT64)
     producer_epoch: int = integer(FieldType.INT16)
     committed: bool = boolean()
+    reply: bytes = data("3+", tag=FIRST_PRIVATE_TAG, tagged="3+")
+    """Ours: what the request of an idempotency key gets again."""
 
 
 @message(26, "0-5", "3+")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    boolean,
+    data,
+    integer,
+    message,
+    string,
+)
 
 
 @message(22, "0-6", "2+")
@@ -16,6 +25,8 @@ class InitProducerIdRequest(Message):
     producer_epoch: int = integer(FieldType.INT16, "3+", default=-1)
     enable2_pc: bool = boolean("6+")
     keep_prepared_txn: bool = boolean("6+")
+    request_hash: bytes = data("2+", tag=FIRST_PRIVATE_TAG, tagged="2+")
+    """Ours: the id stands for an idempotency key, of a request with this hash."""
 
 
 @message(22, "0-6", "2+")
@@ -27,3 +38,5 @@ class InitProducerIdResponse(Message):
     producer_epoch: int = integer(FieldType.INT16)
     ongoing_txn_producer_id: int = integer(FieldType.INT64, "6+", default=-1)
     ongoing_txn_producer_epoch: int = integer(FieldType.INT16, "6+", default=-1)
+    reply: bytes = data("2+", tag=FIRST_PRIVATE_TAG, tagged="2+")
+    """Ours: the reply that was committed with the transaction of an idempotency key."""

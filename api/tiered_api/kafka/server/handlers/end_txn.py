@@ -22,8 +22,9 @@ async def handle(context: KafkaContext, call: Call[EndTxnRequest]) -> EndTxnResp
     request = call.request
     version = EPOCH_BUMP_VERSION if call.version >= EPOCH_BUMP_FROM else PLAIN_VERSION
     asked = EndTransaction(
-        request.transactional_id, request.producer_id, request.producer_epoch, request.committed, version
-    )
+        request.transactional_id, request.producer_id, request.producer_epoch, request.committed, version,
+        reply=request.reply,
+    )  # fmt: skip
     reply = await call_coordinator(context, request.transactional_id, asked, ProducerIdReply)
     if isinstance(reply, ProducerIdReply) and reply.code is Code.NONE:
         return EndTxnResponse(producer_id=reply.producer_id, producer_epoch=reply.producer_epoch)

@@ -15,6 +15,7 @@ from tiered_api.kafka.server.exchange.transaction_requests import call_coordinat
 
 NO_ID = -1
 FENCED_FROM = 4
+REQUEST_HASH_BYTES_MAX = 64
 
 
 async def handle(context: KafkaContext, call: Call[InitProducerIdRequest]) -> InitProducerIdResponse:
@@ -37,12 +38,17 @@ async def _init_transactional(
     name = request.transactional_id or ""
     if not name:
         return _make_refused_response(Code.INVALID_REQUEST)
-    asked = InitProducerId(name, request.transaction_timeout_ms, request.producer_id, request.producer_epoch)
+    if len(request.request_hash) > REQUEST_HASH_BYTES_MAX:
+        return _make_refused_response(Code.INVALID_REQUEST)
+    asked = InitProducerId(
+        name, request.transaction_timeout_ms, request.producer_id, request.producer_epoch,
+        request_hash=request.request_hash,
+    )  # fmt: skip
     reply = await call_coordinator(context, name, asked, ProducerIdReply)
     code = reply.code if isinstance(reply, ProducerIdReply) else reply
     if not isinstance(reply, ProducerIdReply) or code is not Code.NONE:
         return _make_refused_response(fenced_code(code, version, FENCED_FROM))
-    return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.producer_epoch)
+    return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.producer_epoch, reply=reply.reply)
 
 
 def _make_refused_response(code: Code) -> InitProducerIdResponse:

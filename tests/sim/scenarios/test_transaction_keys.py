@@ -1,0 +1,128 @@
+"""Tests of idempotency keys of transactions in virtual time: brokers die at each step of a try, and the request is
+written once, whichever broker gets its next try."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.harness.loop import process_context
+from tests.sim.scenarios.test_transactions import SETTINGS
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.transactions import ask, create_topic, find_coordinator, read_markers
+from tiered.errors import Code
+from tiered.ids import TopicPartition
+from tiered.transactions.requests import AddPartitions, InitProducerId
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import EXPECTED_ERRORS, KEY_IN_USE, KEY_REUSED, HttpError, to_http_error
+from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.partitions.idempotency import IdempotencyKeys, make_key
+from tiered_api.http.partitions.record_formats import ProducerRecord
+from tiered_api.http.transactions.body import TopicRecord, TransactionBody
+from tiered_api.http.transactions.commit import KEY_HASH, NO_TOPIC, commit_once
+from tiered_api.http.transactions.transactional_ids import TransactionalIds
+
+APPEND_MS = 5_000
+PATIENCE_SECONDS = 60.0
+Places = dict[TopicPartition, int]
+
+
+class KeyedClient:
+    """Sends one request with a key, a record in each of two partitions, through the HTTP side of a broker."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        self.broker = broker
+        self._site = HttpContext(broker.node, HttpLimits(append_ms=APPEND_MS))
+        self._site.add_service(IdempotencyKeys(self._site))
+        self._site.add_service(TransactionalIds(self._site))
+
+    async def send(self, name: str, value: bytes) -> Places:
+        """Sends it once. Returns the first offset in each partition. Raises `HttpError`."""
+        records = (ProducerRecord(partition, 0, None, value, ()) for partition in range(2))
+        body = TransactionBody(tuple(TopicRecord("t", record) for record in records), None)
+        key = make_key(NO_TOPIC, name, "/tiered/v1/transactions", value)
+        try:
+            with self._site.service(IdempotencyKeys).use(key):
+                written = await commit_once(self._site, body, key)
+        except EXPECTED_ERRORS as error:
+            raise to_http_error(error) from None
+        return {each.tp: each.places[0].base_offset for each in written}
+
+    def start(self, name: str, value: bytes) -> asyncio.Task[Places]:
+        """Begins to send it, in the process of the broker."""
+        process = self.broker.process
+        return self.broker.loop.create_task(self.send(name, value), name=process, context=process_context(process))
+
+
+async def send_until_replied(three: ThreeBrokers, broker: SimBroker, name: str, value: bytes) -> Places:
+    start, client = three.now, KeyedClient(broker)
+    while True:
+        assert three.now - start < PATIENCE_SECONDS
+        try:
+            return await client.send(name, value)
+        except HttpError as error:
+            assert error.status in (404, 409, 500), error.message
+        await asyncio.sleep(0.1)
+
+
+def commits(three: ThreeBrokers, partition: int) -> set[tuple[int, int]]:
+    """Returns the committed transactions of a partition: a coordinator that moved may write a marker again."""
+    return {(each.producer_id, each.producer_epoch) for each in read_markers(three, partition) if each.commit}
+
+
+def id_of(name: str) -> str:
+    """Returns the transactional id of a key."""
+    return f"tiered-key-{make_key(NO_TOPIC, name, '', b'').producer_id:x}"
+
+
+@pytest.mark.parametrize("victim", ["server", "coordinator"])
+def test_request_whose_broker_dies_at_any_step_is_written_once(victim: str) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3), (2, 3, 1))
+        await send_until_replied(three, three.brokers[1], "first", b"first")
+        for number, delay in enumerate((0.004, 0.008, 0.012, 0.016, 0.02, 0.03)):
+            name, value = f"key {number}", b"%d" % number
+            server = three.brokers[1 + number % 3]
+            attempt = KeyedClient(server).start(name, value)
+            await asyncio.sleep(delay)
+            dying = server
+            if victim == "coordinator":
+                dying = find_coordinator(three, id_of(name)) or server
+            await dying.kill()
+            await asyncio.gather(attempt, return_exceptions=True)
+            first = None if attempt.cancelled() or attempt.exception() else attempt.result()
+            others = [each for each in three.brokers.values() if each is not dying]
+            places = await send_until_replied(three, others[0], name, value)
+            assert first in (None, places)
+            assert await send_until_replied(three, others[1], name, value) == places
+            await dying.start()
+            await three.wait_until(three.is_everyone_known, 30)
+        for partition in range(2):
+            await three.wait_until(lambda partition=partition: len(commits(three, partition)) >= 7, 60)  # type: ignore[misc]
+            assert len(commits(three, partition)) == 7
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_key_in_use_and_key_of_another_request_are_refused() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3), (2, 3, 1))
+        key = make_key(NO_TOPIC, "key", "/tiered/v1/transactions", b"a")
+        name, request_hash = id_of("key"), KEY_HASH.pack(key.producer_epoch, key.base_sequence)
+        begun = await ask(three, name, InitProducerId(name, APPEND_MS, request_hash=request_hash))
+        add = AddPartitions(name, begun.producer_id, begun.producer_epoch, frozenset((TopicPartition("t", 0),)), 2)
+        assert (await ask(three, name, add)).code is Code.NONE
+        clients = [KeyedClient(each) for each in three.brokers.values()]
+        for client in clients:
+            for value in (b"a", b"b"):
+                with pytest.raises(HttpError) as refused:
+                    await client.send("key", value)
+                assert refused.value.error_code == KEY_IN_USE
+        places = await send_until_replied(three, three.brokers[2], "key", b"a")
+        assert await clients[0].send("key", b"a") == places
+        with pytest.raises(HttpError) as refused:
+            await clients[2].send("key", b"b")
+        assert refused.value.error_code == KEY_REUSED
+
+    run_scenario(scenario, **SETTINGS)
