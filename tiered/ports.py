@@ -143,11 +143,12 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """One object of a listing."""
+    """One object of a listing. `version` is the one that `get` and `put` return."""
 
     key: str
     size: int
     modified_ms: int
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark_tiered.offsets import Bound, BoundKind
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
+from tiered.cold.layout import topic_prefix
 from tiered.cold.manifest import Manifest
 from tiered.cold.stream import ColdBatches
 from tiered.errors import Code, Refused
-from tiered.ids import PartitionId
+from tiered.ids import PartitionId, TopicId
+from tiered.metadata.image import TopicImage
 from tiered.object_store.url import open_store
 from tiered.offline.bucket import Bucket, open_bucket
 from tiered.offline.committed import find_undecided_offset, read_committed_batches
@@ -21,6 +24,9 @@ from tiered.system.clock import SystemClock, SystemRng
 
 DELTA_LOG = "_delta_log"
 """Folder of a table with its commits."""
+MANIFEST = "manifest"
+"""Name of the manifest below the prefix of its partition."""
+LIST_KEYS = 1000
 TASK_READ_AHEAD_BYTES = 32 << 20
 """Bytes that one task reads ahead. A machine runs one task for each core."""
 
@@ -34,26 +40,134 @@ async def cold_topic(
 
     Raises `Refused` if there is no such topic.
     """
-    found = await bucket.find_topic(name)
-    pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
-    manifests = await asyncio.gather(*(bucket.manifests.load(partition_id) for partition_id in pids))
-    partitions = [
-        await _load_partition(
-            bucket, partition_id.partition, manifest, (starts or {}).get(partition_id.partition, 0), read_committed
+    return await ColdTopics(bucket, read_committed=read_committed).read(name, starts)
+
+
+class _KnownPartition(NamedTuple):
+    """A manifest as it was read, with its version in the store. `undecided_offset`: see `ColdPartition`."""
+
+    version: str
+    manifest: Manifest | None
+    undecided_offset: int | None
+
+
+class ColdTopics:
+    """The cold parts of topics in an open bucket. A later read gets only what has changed since the one before."""
+
+    def __init__(self, bucket: Bucket, *, read_committed: bool = True) -> None:
+        self._bucket = bucket
+        self._read_committed = read_committed
+        self._known: dict[TopicId, dict[int, _KnownPartition]] = {}
+
+    async def find_topic(self, name: str) -> TopicImage:
+        """Returns a topic by its name. Raises `Refused` if there is none."""
+        await self._bucket.refresh_image()
+        return await self._bucket.find_topic(name)
+
+    async def read(self, name: str, starts: Mapping[int, int] | None = None) -> ColdTopic:
+        """Returns the cold part of a topic now; of each partition only segments that end above `starts`.
+
+        Raises `Refused` if there is no such topic.
+        """
+        found = await self.find_topic(name)
+        before = self._known.get(found.topic_id)
+        numbers = range(len(found.partitions))
+        listed = {} if before is None else await self._list_manifests(found.topic_id)
+        known = dict(before or {})
+        changed = [
+            number for number in numbers if number not in known or listed.get(number, "") != known[number].version
+        ]
+        loaded = await asyncio.gather(*(self._load(PartitionId(found.topic_id, number)) for number in changed))
+        known |= dict(zip(changed, loaded, strict=True))
+        self._known[found.topic_id] = known
+        partitions = [await self._partition(number, known[number], (starts or {}).get(number, 0)) for number in numbers]
+        return ColdTopic(name, found.topic_id, tuple(partitions))
+
+    async def has_changed(self, topic_id: TopicId) -> bool:
+        """True if a list shows another manifest than the last read did, or if the topic was never read."""
+        known = self._known.get(topic_id)
+        if known is None:
+            return True
+        listed = await self._list_manifests(topic_id)
+        return any(listed.get(number, "") != each.version for number, each in known.items()) or len(listed) > len(known)
+
+    def forget(self, topic_id: TopicId) -> None:
+        """Drops what is known of a topic."""
+        self._known.pop(topic_id, None)
+
+    async def _list_manifests(self, topic_id: TopicId) -> dict[int, str]:
+        """Returns the versions of the topic's manifests by partition."""
+        prefix = topic_prefix(topic_id)
+        found: dict[int, str] = {}
+        last = ""
+        while page := await self._bucket.store.list(prefix, last, LIST_KEYS):
+            for each in page:
+                number, _, name = each.key.removeprefix(prefix).partition("/")
+                if name == MANIFEST and number.isdecimal():
+                    found[int(number)] = each.version
+            last = page[-1].key
+            if len(page) < LIST_KEYS:  # what a short page hides is found by the next read
+                break
+        return found
+
+    async def _load(self, partition_id: PartitionId) -> _KnownPartition:
+        manifest, version = await self._bucket.manifests.load_versioned(partition_id)
+        undecided = None
+        if manifest is not None and self._read_committed:
+            undecided = await find_undecided_offset(self._bucket, manifest)
+        return _KnownPartition(version, manifest, undecided)
+
+    async def _partition(self, number: int, known: _KnownPartition, start: int) -> ColdPartition:
+        manifest = known.manifest
+        if manifest is None:
+            return ColdPartition(number, 0, 0, ())
+        entries = tuple([entry async for entry in self._bucket.manifests.list_segments(manifest, start)])
+        return ColdPartition(
+            number, manifest.log_start_offset, manifest.cold_end_offset, entries, known.undecided_offset
         )
-        for partition_id, manifest in zip(pids, manifests, strict=True)
-    ]
-    return ColdTopic(name, found.topic_id, tuple(partitions))
 
 
-async def _load_partition(
-    bucket: Bucket, number: int, manifest: Manifest | None, start: int, read_committed: bool
-) -> ColdPartition:
-    if manifest is None:
-        return ColdPartition(number, 0, 0, ())
-    entries = tuple([entry async for entry in bucket.manifests.list_segments(manifest, start)])
-    undecided = await find_undecided_offset(bucket, manifest) if read_committed else None
-    return ColdPartition(number, manifest.log_start_offset, manifest.cold_end_offset, entries, undecided)
+class ColdTopicReader:
+    """`ColdTopics` of a store for plain, blocking code. It has its own event loop."""
+
+    def __init__(self, url: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._opened = open_bucket(url)
+        self._bucket = self._loop.run_until_complete(self._opened.__aenter__())
+        self._topics = ColdTopics(self._bucket)
+
+    def topic_id(self, name: str) -> TopicId:
+        """Returns a topic's id. Raises `Refused` if there is no such topic."""
+        return self._loop.run_until_complete(self._topics.find_topic(name)).topic_id
+
+    def topic_names(self) -> dict[str, TopicId]:
+        """Returns the ids of all topics by name, as they are now."""
+        topics = self._loop.run_until_complete(self._bucket.refresh_image()).topics
+        return {name: topic.topic_id for name, topic in topics.items()}
+
+    def read(self, name: str, starts: Mapping[int, int]) -> ColdTopic:
+        """Returns the cold part of a topic now; of each partition only segments that end above `starts`."""
+        return self._loop.run_until_complete(self._topics.read(name, starts))
+
+    def has_changed(self, topic_id: TopicId) -> bool:
+        """True if the topic may have new cold records since the last read. One list, without a look at the metadata."""
+        return self._loop.run_until_complete(self._topics.has_changed(topic_id))
+
+    def forget(self, topic_id: TopicId) -> None:
+        """Drops what is known of a topic."""
+        self._topics.forget(topic_id)
+
+    def count_requests(self) -> dict[str, int]:
+        """Returns the number of requests so far by verb."""
+        return self._bucket.count_requests()
+
+    def close(self) -> None:
+        """Closes the bucket."""
+        try:
+            self._loop.run_until_complete(self._opened.__aexit__(None, None, None))
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
 
 
 def check_topic(store: str, name: str) -> None:
@@ -111,33 +225,60 @@ async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bou
             return end if found is None else min(found[0], end)
 
 
+class BatchReader:
+    """Batches of splits from one open bucket, for plain, blocking code. Every CRC is checked."""
+
+    def __init__(self, url: str, *, read_committed: bool = True) -> None:
+        self._loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
+        self._opened = open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES)
+        self._read_committed = read_committed
+        self._bucket: Bucket | None = None
+
+    def __enter__(self) -> BatchReader:
+        self._bucket = self._loop.run_until_complete(self._opened.__aenter__())
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        try:
+            self._loop.run_until_complete(self._opened.__aexit__(None, None, None))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+
+    def count_requests(self) -> dict[str, int]:
+        """Returns the number of requests so far by verb."""
+        return {} if self._bucket is None else self._bucket.count_requests()
+
+    def read(self, split: Split) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
+        """Yields the batches of a split, some MiB at a time, with read-ahead.
+
+        `read_committed`: without the batches of aborted transactions. Raises `Corrupt` with object and byte, also if an
+        object is gone, and `Unavailable` after the store's own retries.
+        """
+        assert self._bucket is not None
+        found = _read_pieces(self._bucket, split, self._read_committed)
+        try:
+            while (piece := self._loop.run_until_complete(anext(found, None))) is not None:
+                yield piece.data, piece.batches
+        finally:
+            self._loop.run_until_complete(found.aclose())
+
+
 def read_batches(
     url: str, split: Split, *, read_committed: bool = True
 ) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
-    """Yields the batches of a split, some MiB at a time, with read-ahead, every CRC checked. Plain, blocking code.
-
-    `read_committed`: without the batches of aborted transactions. Raises `Corrupt` with object and byte, also if an
-    object is gone, and `Unavailable` after the store's own retries.
-    """
-    loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
-    found = _read_pieces(url, split, read_committed)
-    try:
-        while (piece := loop.run_until_complete(anext(found, None))) is not None:
-            yield piece.data, piece.batches
-    finally:
-        loop.run_until_complete(found.aclose())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+    """Yields the batches of a split as `BatchReader.read` does, from a bucket that is open meanwhile."""
+    with BatchReader(url, read_committed=read_committed) as reader, closing(reader.read(split)) as found:
+        yield from found
 
 
-async def _read_pieces(url: str, split: Split, read_committed: bool) -> AsyncGenerator[ColdBatches]:
+async def _read_pieces(bucket: Bucket, split: Split, read_committed: bool) -> AsyncGenerator[ColdBatches]:
     partition_id, manifest = PartitionId(split.topic_id, split.partition), split.manifest()
-    async with open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES) as bucket:
-        if read_committed:
-            walk = read_committed_batches(bucket, partition_id, split.start, split.end, manifest=manifest)
-        else:
-            walk = bucket.reader.iterate(partition_id, split.start, split.end, manifest=manifest)
-        async with aclosing(walk):
-            async for piece in walk:
-                yield piece
+    if read_committed:
+        walk = read_committed_batches(bucket, partition_id, split.start, split.end, manifest=manifest)
+    else:
+        walk = bucket.reader.iterate(partition_id, split.start, split.end, manifest=manifest)
+    async with aclosing(walk):
+        async for piece in walk:
+            yield piece

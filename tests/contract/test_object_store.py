@@ -225,6 +225,17 @@ def test_list_is_empty_only_behind_the_last_key(case: StoreCase, limit: int) -> 
     case.run(body)
 
 
+def test_list_has_the_version_of_each_object(case: StoreCase) -> None:
+    async def body(store: ObjectStore) -> None:
+        for data in (b"x", b"y"):
+            put = await store.put("k", data)
+            got = await store.get("k")
+            assert isinstance(put, Ok) and isinstance(got, GetResult)
+            assert [entry.version for entry in await store.list("k")] == [put.version] == [got.version]
+
+    case.run(body)
+
+
 def test_list_has_the_time_of_each_write(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         await store.put("k", b"x")

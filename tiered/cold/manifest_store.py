@@ -90,6 +90,10 @@ class ManifestStore:
         manifest, _ = await self._get(partition_id)
         return manifest
 
+    async def load_versioned(self, partition_id: PartitionId) -> tuple[Manifest | None, str]:
+        """Returns what `load` returns, and the manifest's version in the store, "" for none."""
+        return await self._get(partition_id)
+
     async def _get(self, partition_id: PartitionId) -> tuple[Manifest | None, str]:
         key = manifest_key(partition_id)
         read = await self._read(key, decode)

@@ -313,7 +313,7 @@ def _list_objects(root: str, prefix: str, after: str, limit: int) -> list[Listed
             break
         with contextlib.suppress(FileNotFoundError):
             stat = entry.stat()
-            found.append(ListedObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000))
+            found.append(ListedObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000, _version_of(stat)))
     return found
 
 

@@ -58,7 +58,7 @@ class MemoryStore:
             if not key.startswith(prefix):
                 break
             stored = self._objects[key]
-            found.append(ListedObject(key, len(stored.data), stored.modified_ms))
+            found.append(ListedObject(key, len(stored.data), stored.modified_ms, stored.version))
         return found
 
     async def delete(self, keys: Sequence[str]) -> None:

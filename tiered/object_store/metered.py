@@ -24,6 +24,9 @@ from tiered.ports import (
     Unknown,
 )
 
+VERBS = ("get", "list", "put", "upload", "delete")
+OUTCOMES = ("ok", "not_found", "refused", "failed")
+
 
 class Outage(NamedTuple):
     """An outage of the store since `since_ms` (wall clock).
@@ -108,6 +111,11 @@ class MeteredStore:
     def request_count(self) -> int:
         """Returns the number of requests so far."""
         return int(self._requests.total())
+
+    def count_by_verb(self) -> dict[str, int]:
+        """Returns the number of requests so far by verb, without verbs that were not used."""
+        counted = {verb: sum(int(self._requests.value(verb, outcome)) for outcome in OUTCOMES) for verb in VERBS}
+        return {verb: count for verb, count in counted.items() if count}
 
     def _record_result(self, verb: str, result: PutResult, size: int) -> None:
         if isinstance(result, Unknown):

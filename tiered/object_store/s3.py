@@ -258,7 +258,12 @@ class S3Store:
             raise ValueError("the listing names no bucket")
         skip = len(self._prefix)
         keys = [
-            ListedObject(entry["Key"][skip:], entry["Size"], round(entry["LastModified"].timestamp() * 1000))
+            ListedObject(
+                entry["Key"][skip:],
+                entry["Size"],
+                round(entry["LastModified"].timestamp() * 1000),
+                entry.get("ETag", ""),
+            )
             for entry in response.get("Contents", [])
         ]
         # A page may have no key although others follow: the store counts the keys that it looked at, not those that it

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
-from tiered.cold.layout import SegmentSections
+from tiered.cold.layout import SectionKind, SegmentSections
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.stream import ColdBatches
 from tiered.errors import Code, Corrupt, Refused
@@ -45,8 +45,9 @@ async def find_undecided_offset(bucket: Bucket, manifest: Manifest) -> int | Non
     Its marker is not in the bucket yet. Raises `Unavailable` and `Corrupt`.
     """
     async for entry in bucket.manifests.list_newest_first(manifest, manifest.cold_end_offset):
-        sections = await bucket.reader.read_sections(entry)
-        return _first_open_offset(sections, entry) if sections.producers else None
+        if not any(ref.kind == SectionKind.PRODUCERS for ref in entry.sections):
+            return None
+        return _first_open_offset(await bucket.reader.read_sections(entry), entry)
     return None
 
 
