@@ -11,12 +11,20 @@ May import: offline
 ~ broker        a topic as a running broker serves it, over HTTP
   rows          record batches as Arrow columns
 ~ load          the loader: rounds until no cold record is left
-  rounds        the plan of one commit of a load
-~ convert       a split as one finished Parquet file
+  rounds        the plan of one commit of a load, and its files
+~ convert       splits as one finished Parquet file
   table         the form of a Delta table, and the actions of a commit
-~ delta_log     state and history of a table, from Delta's log
-~ delta_commit  the commit of a load, and the check of the table before it
+  snapshot      one version of a table, as a load looks at it
+  topic_table   the check of a table before a load, and the rule for unclear commits
+~ spark_engine  a load by Spark: tasks convert, Delta's transaction commits
+~ delta_log     state and history of a table, from Delta's log, by Spark
+~ delta_commit  the commit of a load, by Spark
 ~ delta_rewrite the commit of a repair
+~ native_engine a load without a JVM
+~ native_table  a topic's table without a JVM: snapshots and commits
+  delta_state   the state of a table from the actions of Delta's log
+  checkpoint    checkpoints of Delta's log as Parquet
+~ log_folder    the files of a table, each created at most once
   history       changes that others made to a table between two loads
 ~ verify        the proof that a table holds every loaded record once
 ~ gaps          the reasons for offsets without a row, from the log

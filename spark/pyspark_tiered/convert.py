@@ -1,8 +1,8 @@
-"""Converts a split to one finished Parquet file in the table's folder. Each task of a load does this, without the JVM.
+"""Converts splits to one finished Parquet file in the table's folder. Each task of a load does this, without the JVM.
 
 The file is complete and on stable storage before the driver learns of it. A task that runs twice leaves a file that no
 commit names; VACUUM removes it. If the log cannot be read on, the file ends before that place, and the result names
-place and reason. Everything below it was checked.
+place and reason. Everything below it was checked. A file of several partitions has row groups of one partition each.
 """
 
 from __future__ import annotations
@@ -12,16 +12,25 @@ import os
 import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pyspark_tiered.bucket import read_batches
+from pyspark_tiered.bucket import BatchReader
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import constant_int_column, decode_rows
-from pyspark_tiered.table import ConversionResult, LoadedFile, Range, Stop
+from pyspark_tiered.table import (
+    COLUMNS,
+    FIELD_IDS,
+    ConversionResult,
+    FileRun,
+    LoadedFile,
+    Range,
+    SplitOutcome,
+    Stop,
+)
 from tiered.errors import Corrupt, Unavailable
 from tiered.object_store.url import open_store
 from tiered.offline.committed import FalseTransactionIndex
@@ -48,52 +57,86 @@ OUT_OF_RANGE_LISTED_MAX = 20
 """Records of one file whose timestamps became NULL that are listed with their value in the log."""
 
 
-class _FileStats(NamedTuple):
-    """Statistics of a file's rows. Timestamps are microseconds, None if all are NULL."""
-
-    rows: int
-    first_offset: int
-    last_offset: int
-    min_timestamp_us: int | None
-    max_timestamp_us: int | None
-    null_timestamps: int
-
-
 def convert(
-    store: str, split: Split, table_url: str, null_timestamps: bool = False, ranges: Sequence[Range] | None = None
+    store: str,
+    splits: Sequence[Split],
+    table_url: str,
+    null_timestamps: bool = False,
+    ranges: Sequence[Range] | None = None,
 ) -> ConversionResult:
-    """Writes a split's rows below `table_url` (`file:` or `s3a:`), or only those in `ranges`.
+    """Writes the rows of splits below `table_url` (`file:` or `s3a:`), or only those in `ranges`, to one file.
 
-    Without rows there is no file (only control batches and aborted transactions). A record whose timestamp
-    microseconds cannot hold stops the conversion. With `null_timestamps` it gets NULL and is listed instead.
+    The splits are of different partitions, or it is one. Without rows there is no file (only control batches and
+    aborted transactions). A record whose timestamp microseconds cannot hold stops its split. With `null_timestamps` it
+    gets NULL and is listed instead.
     """
-    name = f"part-{split.partition:05d}-{split.start:020d}-{uuid.uuid4()}.zstd.parquet"
-    parts = urlsplit(table_url)
-    reader = _SplitReader(store, split, null_timestamps)
-    rows = _table_rows(_filter_ranges(reader.rows(), ranges), split.partition)
-    if parts.scheme == "file":
-        stats, size = _write_to_directory(rows, Path(table_url.removeprefix("file:")), name)
-    else:
-        stats, size = _write_to_bucket(rows, table_url, name)
-    file = None
-    if stats is not None and reader.end_offset > split.start:
-        file = LoadedFile(split.partition, name, size, *stats[:5], time.time_ns() // 1_000_000, stats[5])
-    return ConversionResult(
-        split.partition, split.start, reader.end_offset, file, reader.stop, tuple(reader.out_of_range_timestamps)
-    )
+    first = splits[0]
+    kind = f"{first.partition:05d}-{first.start:020d}" if len(splits) == 1 else f"shared-{len(splits):05d}"
+    name = f"part-{kind}-{uuid.uuid4()}.zstd.parquet"
+    with BatchReader(store) as reader, _new_file(table_url, name) as path:
+        runs, outcomes = _write_splits(reader, splits, path, null_timestamps, ranges)
+        size = path.stat().st_size if runs else 0
+        requests = reader.count_requests()
+    file = LoadedFile(name, size, time.time_ns() // 1_000_000, tuple(runs)) if runs else None
+    if file is not None and urlsplit(table_url).scheme != "file":
+        requests["upload"] = requests.get("upload", 0) + 1
+    return ConversionResult(file, tuple(outcomes), requests)
+
+
+def _write_splits(
+    reader: BatchReader,
+    splits: Sequence[Split],
+    path: Path,
+    null_timestamps: bool,
+    ranges: Sequence[Range] | None,
+) -> tuple[list[FileRun], list[SplitOutcome]]:
+    """Writes a run for each split that has rows. Without any run there is no file.
+
+    A false transaction index shows after rows of its split were written. Then the file is written again without them.
+    """
+    unusable: dict[int, SplitOutcome] = {}
+    while True:
+        runs: list[FileRun] = []
+        outcomes: list[SplitOutcome] = []
+        with _RunWriter(path) as writer:
+            for split in splits:
+                if split.partition in unusable:
+                    outcomes.append(unusable[split.partition])
+                    continue
+                rows = _SplitReader(reader, split, null_timestamps)
+                for batch in _table_rows(_filter_ranges(rows.rows(), ranges), split.partition):
+                    writer.add(batch)
+                run, outcome = writer.end_run(), rows.outcome()
+                outcomes.append(outcome)
+                if run is None:
+                    continue
+                if outcome.end == split.start:
+                    unusable[split.partition] = outcome
+                    break
+                runs.append(run)
+            else:
+                return runs, outcomes
+        path.unlink(missing_ok=True)
 
 
 class _SplitReader:
     """The rows of a split, in order, as far as the log can be read. All rows below `end_offset` were yielded."""
 
-    def __init__(self, store: str, split: Split, null_timestamps: bool) -> None:
+    def __init__(self, reader: BatchReader, split: Split, null_timestamps: bool) -> None:
         self.end_offset = split.start
         self.stop: Stop | None = None
         self.out_of_range_timestamps: list[tuple[int, int]] = []
-        self._store = store
+        self._reader = reader
         self._split = split
         self._null_timestamps = null_timestamps
         self._piece: tuple[memoryview, list[WalkedBatch]] = (memoryview(b""), [])
+
+    def outcome(self) -> SplitOutcome:
+        """Returns the result, after the last row."""
+        split = self._split
+        return SplitOutcome(
+            split.partition, split.start, self.end_offset, self.stop, tuple(self.out_of_range_timestamps)
+        )
 
     def rows(self) -> Iterator[pyarrow.RecordBatch]:
         """Yields record batches that have rows. After the last one `end_offset` and `stop` are final."""
@@ -118,7 +161,7 @@ class _SplitReader:
             pieces.close()
 
     def _pieces(self) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
-        with closing(read_batches(self._store, self._split)) as found:
+        with closing(self._reader.read(self._split)) as found:
             for piece in found:
                 self._piece = piece
                 yield piece
@@ -187,35 +230,33 @@ def _table_rows(found: Iterable[pyarrow.RecordBatch], partition: int) -> Iterato
         offset, timestamp, kind, key, value, headers = batch.columns
         numbers = constant_int_column(partition, batch.num_rows)
         arrays = [numbers, offset, timestamp, kind.cast(pa.int8()), key, value, headers]
-        yield pa.RecordBatch.from_arrays(
-            arrays, ["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]
-        )
+        yield pa.RecordBatch.from_arrays(arrays, list(COLUMNS))
 
 
-def _write_to_directory(rows: Iterator[pyarrow.RecordBatch], folder: Path, name: str) -> tuple[_FileStats | None, int]:
-    """Writes under a hidden name and renames: Spark and Delta never see half a file."""
+@contextmanager
+def _new_file(table_url: str, name: str) -> Iterator[Path]:
+    """Yields the path of a local file to write. At the end it is in the table's folder, if it was written.
+
+    In a directory it is renamed, so that Spark and Delta never see half a file. For a bucket it is uploaded from here,
+    so that memory does not grow with the file.
+    """
+    if urlsplit(table_url).scheme != "file":
+        with TemporaryDirectory(prefix="tiered-load-") as scratch:
+            yield Path(scratch) / name
+            if (Path(scratch) / name).exists():
+                asyncio.run(_upload(table_url, scratch, name))
+        return
+    folder = Path(table_url.removeprefix("file:"))
     folder.mkdir(parents=True, exist_ok=True)
     hidden = folder / f".{name}.tmp"
     try:
-        stats = _write(rows, hidden)
-        if stats is None:
-            return None, 0
-        _sync(hidden)
-        os.rename(hidden, folder / name)
-        _sync(folder)
+        yield hidden
+        if hidden.exists():
+            _sync(hidden)
+            os.rename(hidden, folder / name)
+            _sync(folder)
     finally:
         hidden.unlink(missing_ok=True)
-    return stats, (folder / name).stat().st_size
-
-
-def _write_to_bucket(rows: Iterator[pyarrow.RecordBatch], table_url: str, name: str) -> tuple[_FileStats | None, int]:
-    """Writes a local file and uploads it, so that memory does not grow with the split."""
-    with TemporaryDirectory(prefix="tiered-load-") as scratch:
-        stats = _write(rows, Path(scratch) / name)
-        if stats is None:
-            return None, 0
-        asyncio.run(_upload(table_url, scratch, name))
-        return stats, (Path(scratch) / name).stat().st_size
 
 
 async def _upload(table_url: str, scratch: str, name: str) -> None:
@@ -230,43 +271,80 @@ async def _upload(table_url: str, scratch: str, name: str) -> None:
         raise Unavailable(f"{name} was not stored in {table_url}: {result!r}")
 
 
-def _write(rows: Iterator[pyarrow.RecordBatch], path: Path) -> _FileStats | None:
-    """Writes all rows to one file, in row groups of some 64 MiB. Without rows returns None and writes no file."""
+class _RunWriter:
+    """Writes runs of rows to one file, in row groups of some 64 MiB. Each run begins a row group."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+        self._waiting: list[pyarrow.RecordBatch] = []
+        self._bytes = 0
+        self._run: FileRun | None = None
+
+    def __enter__(self) -> _RunWriter:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def add(self, batch: pyarrow.RecordBatch) -> None:
+        """Adds rows to the run. They have to be of its partition, behind the others."""
+        if self._bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
+        measured = _measure(batch)
+        self._run = measured if self._run is None else _merge_runs(self._run, measured)
+        self._waiting.append(batch)
+        self._bytes += batch.nbytes
+
+    def end_run(self) -> FileRun | None:
+        """Ends the run, and returns its bounds. Returns None if it has no rows."""
+        self._write_row_group()
+        ended, self._run = self._run, None
+        return ended
+
+    def _write_row_group(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self._waiting:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._path,
+                with_field_ids(self._waiting[0].schema),
+                compression="zstd",
+                compression_level=ZSTD_LEVEL,
+                use_dictionary=DICTIONARY,
+                column_encoding=DELTA,
+                write_statistics=["partition", "offset", "timestamp"],
+            )
+        self._writer.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting, self._bytes = [], 0
+
+
+def with_field_ids(schema: pyarrow.Schema) -> pyarrow.Schema:
+    """Returns the schema of the table's columns with the ids that their Parquet columns get."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    first = next(rows, None)
-    if first is None:
-        return None
-    written = _measure(first)
-    waiting, size = [first], first.nbytes
-    with pq.ParquetWriter(
-        path,
-        first.schema,
-        compression="zstd",
-        compression_level=ZSTD_LEVEL,
-        use_dictionary=DICTIONARY,
-        column_encoding=DELTA,
-        write_statistics=["partition", "offset", "timestamp"],
-    ) as writer:
-        for batch in rows:
-            if size >= ROW_GROUP_BYTES:
-                writer.write_table(pa.Table.from_batches(waiting))
-                waiting, size = [], 0
-            written = _merge_stats(written, _measure(batch))
-            waiting.append(batch)
-            size += batch.nbytes
-        writer.write_table(pa.Table.from_batches(waiting))
-    return written
+    def numbered(field: pyarrow.Field, name: str) -> pyarrow.Field:
+        return field.with_metadata({"PARQUET:field_id": str(FIELD_IDS[name])})
+
+    fields = [numbered(schema.field(name), name) for name in COLUMNS]
+    element = schema.field("headers").type.value_field
+    parts = [numbered(part, f"headers.{part.name}") for part in element.type]
+    headers = pa.list_(numbered(element.with_type(pa.struct(parts)), "headers.element"))
+    return pa.schema([*fields[:-1], fields[-1].with_type(headers)])
 
 
-def _measure(batch: pyarrow.RecordBatch) -> _FileStats:
+def _measure(batch: pyarrow.RecordBatch) -> FileRun:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     offsets, timestamps = batch.column("offset"), batch.column("timestamp")
     times = pc.min_max(timestamps.cast(pa.int64()))
-    return _FileStats(
+    return FileRun(
+        batch.column("partition")[0].as_py(),
         batch.num_rows,
         offsets[0].as_py(),
         offsets[-1].as_py(),
@@ -276,10 +354,11 @@ def _measure(batch: pyarrow.RecordBatch) -> _FileStats:
     )
 
 
-def _merge_stats(a: _FileStats, b: _FileStats) -> _FileStats:
+def _merge_runs(a: FileRun, b: FileRun) -> FileRun:
     least = [us for us in (a.min_timestamp_us, b.min_timestamp_us) if us is not None]
     most = [us for us in (a.max_timestamp_us, b.max_timestamp_us) if us is not None]
-    return _FileStats(
+    return FileRun(
+        a.partition,
         a.rows + b.rows,
         a.first_offset,
         b.last_offset,

@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered import history, table
-from pyspark_tiered.history import FileExtent, TableCommit
-from tiered.errors import Code, Refused
+from pyspark_tiered import table
+from pyspark_tiered.history import FileExtent
+from pyspark_tiered.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COMMITS_MAX = 1000
-"""Commits that are read at most in a log without a mark. A table of today's loader has few since its last mark."""
-UNACCOUNTED_MAX = 1000
-"""Partitions with rows that no identifier covers: no more are listed."""
 
-
-class UnaccountedRows(NamedTuple):
-    """Rows of a partition that no transaction identifier covers. Partition None: rows without partition or offset."""
-
-    partition: int | None
-    first: int | None
-    last: int | None
-
-
-class TableSnapshot:
-    """A table at one version. Version -1: there is no table."""
+class TableSnapshot(Snapshot):
+    """A table at one version, by Spark."""
 
     def __init__(self, spark: SparkSession, log: Any, url: str, topic_id: str) -> None:
+        super().__init__(url, topic_id)
         jvm: Any = spark._jvm
         none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
         self.handle = log.update(False, none, none)
         self.version = int(self.handle.version())
-        self.url = url
         self._spark = spark
         self._log = log
-        self._topic_id = topic_id
 
     def loaded_offsets(self) -> dict[int, int]:
-        """Returns the next offset per partition, from the transaction identifiers."""
         if self.version < 0:
             return {}
         jvm: Any = self._spark._jvm
         transactions = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(self.handle.transactions()))
-        return table.loaded_offsets(transactions, self._topic_id)
+        return table.loaded_offsets(transactions, self.topic_id)
 
     def rows(self) -> DataFrame:
         """Returns the table's rows, in the columns that a load writes. Columns that a user added are left out."""
@@ -64,24 +49,29 @@ class TableSnapshot:
         return DataFrame(self._log.createDataFrame(self.handle, files, False, none), self._spark)
 
     def extents(self) -> list[FileExtent]:
-        """Returns the bounds of the table's files, by their statistics: one entry for each range of partitions."""
+        """Returns the bounds of the table's files: one entry for each range of partitions.
+
+        They come from the statistics of a file, or from its tag if it holds runs of several partitions.
+        """
         from pyspark.sql import DataFrame
         from pyspark.sql import functions as f
 
         files = DataFrame(self.handle.allFiles().toDF(), self._spark)
         number = "CAST(get_json_object(stats, '$.{0}Values.{1}') AS BIGINT) AS {2}"
-        spans = files.selectExpr(
+        runs = f"tags['{table.RUNS_TAG}']"
+        spans = files.where(f"{runs} IS NULL").selectExpr(
             number.format("min", "partition", "first"),
             number.format("max", "partition", "last"),
             number.format("max", "offset", "offset"),
         )
+        exploded = files.selectExpr(f"explode(from_json({runs}, 'array<array<bigint>>')) AS run")
+        spans = spans.unionByName(exploded.selectExpr("run[0] AS first", "run[0] AS last", "run[2] AS offset"))
         # A file without statistics takes them from its whole group.
         most = f.when(f.max(f.col("offset").isNull()), None).otherwise(f.max("offset"))
         found = spans.groupBy("first", "last").agg(most.alias("offset")).collect()
         return [FileExtent(row["first"], row["last"], row["offset"]) for row in found]
 
     def find_unaccounted_rows(self, loaded: Mapping[int, int]) -> list[UnaccountedRows]:
-        """Returns rows of partitions without an identifier, or at or above its bound. Reads no other files."""
         from pyspark.sql import functions as f
 
         beyond_bounds = " OR ".join(
@@ -93,29 +83,10 @@ class TableSnapshot:
         found = spans.agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
         return [UnaccountedRows(*row) for row in found.orderBy("partition").limit(UNACCOUNTED_MAX).collect()]
 
-    def commits(self, above: int | None = None, past_marks: bool = False) -> tuple[list[TableCommit], bool]:
-        """Returns commits up to this version, in order, and whether the log reaches back far enough.
+    def has_file(self, path: str) -> bool:
+        return bool(self.handle.allFiles().where(f"path = '{path}'").count() == 1)
 
-        The commits are those after `above`, or after the version that the newest mark found sound. With `past_marks`
-        they are as many as the log still has.
-        """
-        found: list[TableCommit] = []
-        floor = -1 if above is None else above
-        version = self.version
-        while version > floor and len(found) < COMMITS_MAX:
-            text = self._commit_file(version)
-            if text is None:
-                break
-            each = history.parse_commit(version, text, self._topic_id)
-            found.append(each)
-            if each.mark is not None and "checked" in each.mark and not past_marks:
-                floor = max(floor, int(each.mark["checked"]))
-                past_marks = True
-            version -= 1
-        return found[::-1], version <= floor
-
-    def _commit_file(self, version: int) -> str | None:
-        """Returns the lines of a commit; None if Delta has deleted the file."""
+    def read_commit(self, version: int) -> str | None:
         from py4j.protocol import Py4JJavaError
 
         jvm: Any = self._spark._jvm
@@ -128,14 +99,7 @@ class TableSnapshot:
             return None
 
 
-def check_table_topic(metadata: Any, url: str, topic: str, topic_id: str) -> None:
-    """Raises `Refused` unless the table holds this topic."""
-    found = {key: metadata.configuration().get(key) for key in (table.TOPIC_ID, table.TOPIC_NAME)}
-    identity, name = (str(value.get()) if value.isDefined() else "" for value in found.values())
-    if identity != topic_id:
-        content = f"topic {name} with id {identity}" if identity else "something else"
-        raise Refused(
-            Code.INVALID_REQUEST,
-            f"the table at {url} holds {content}, not topic {topic} with id {topic_id}: "
-            "load into another warehouse, or move the old table away",
-        )
+def read_held_topic(metadata: Any) -> tuple[str, str]:
+    """Returns id and name of the topic that a table holds, from its properties; empty texts if it holds none."""
+    identity, name = (metadata.configuration().get(key) for key in (table.TOPIC_ID, table.TOPIC_NAME))
+    return tuple(str(value.get()) if value.isDefined() else "" for value in (identity, name))  # type: ignore[return-value]

@@ -1,28 +1,33 @@
 """The loader: cold segments become a Delta table, each record once, despite kills and with any number of loaders.
 
-Each round reads how far the table is loaded, plans from there, converts in Spark's Python tasks and commits in Delta's
-own transaction. The commit succeeds only if the table is still where the plan began. No other state exists.
+Each round reads how far the table is loaded, plans from there, converts and commits. The commit succeeds only if the
+table is still where the plan began. No other state exists. An engine converts and commits: Spark's, or the native one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pyspark_tiered.bucket import check_topic, cold_topic
-from pyspark_tiered.convert import convert
-from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.failures import translate_failure
-from pyspark_tiered.plan import ColdTopic, Split
-from pyspark_tiered.rounds import Round, find_expired_ranges, has_missing_segments, next_round, select_committable
-from pyspark_tiered.session import session, spark_url
-from pyspark_tiered.table import ConversionResult, Range, Stop
+from pyspark_tiered.bucket import ColdTopicReader
+from pyspark_tiered.plan import Split
+from pyspark_tiered.rounds import (
+    FilePlan,
+    Round,
+    find_expired_ranges,
+    has_missing_segments,
+    next_round,
+    select_committable,
+)
+from pyspark_tiered.session import spark_url
+from pyspark_tiered.table import ConversionResult, Stop
+from pyspark_tiered.topic_table import TopicTable
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +45,7 @@ class LoadProgress:
     """Progress of a load; the numbers count this load.
 
     `step` is planned, converted or committed, and at the end done, or stopped if a partition cannot be read on.
+    `requests` are those to the store by verb, and with the native engine also those to a table in a bucket.
     """
 
     step: str
@@ -49,6 +55,7 @@ class LoadProgress:
     files: int = 0
     log_bytes: int = 0
     log_bytes_left: int = 0
+    requests: Mapping[str, int] = field(default_factory=dict)
 
 
 Report = Callable[[LoadProgress], None]
@@ -68,6 +75,20 @@ class LoadOptions(NamedTuple):
 DEFAULT_OPTIONS = LoadOptions()
 
 
+class LoadEngine(Protocol):
+    """The part of a load that differs between Spark and the native engine."""
+
+    @property
+    def tasks(self) -> int:
+        """Returns how many files are converted at once."""
+
+    def open_table(self, url: str, topic: str, topic_id: str) -> TopicTable:
+        """Opens a topic's table."""
+
+    def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
+        """Converts each file. Raises `Unavailable` for failures that are not in the log."""
+
+
 def load(
     store: str,
     topic: str,
@@ -76,31 +97,41 @@ def load(
     progress: Report = lambda _: None,
     *,
     options: LoadOptions = DEFAULT_OPTIONS,
+    engine: LoadEngine | None = None,
     spark: SparkSession | None = None,
     split_bytes: int | None = None,
 ) -> LoadProgress:
     """Loads the cold part of `topic` into the Delta table `<warehouse>/<topic>`. With `follow` it goes on until killed.
 
-    Store and warehouse are URLs (`file:`, `s3:`, `s3a:`) or, for the warehouse, a path. Raises `Refused`, `Unavailable`
-    or `Corrupt`. After any of them, and after a kill, the same call goes on from the state of the table.
+    Store and warehouse are URLs (`file:`, `s3:`, `s3a:`) or, for the warehouse, a path. Without an `engine` Spark's is
+    used, in the session `spark` or a new one. Raises `Refused`, `Unavailable` or `Corrupt`. After any of them, and
+    after a kill, the same call goes on from the state of the table.
 
     A partition that cannot be read on is loaded up to there, all others to their ends. Then `Corrupt` (or `Refused`,
     for records that Spark cannot hold) names it. With `follow` this is a warning.
     """
-    check_topic(store, topic)
-    running = spark or session()
-    loader = _Loader(running, store, topic, f"{spark_url(warehouse)}/{topic}", progress, split_bytes, options)
-    done = loader.run()
-    warned: set[Stop] = set()
-    while follow:
-        for stop in set(loader.stops.values()) - warned:
-            log.warning("partition cannot be loaded further topic=%s stop=%s", topic, stop)
-        warned = set(loader.stops.values())
-        time.sleep(FOLLOW_SECONDS)
-        done = loader.run()
+    with closing(ColdTopicReader(store)) as reader:
+        reader.topic_id(topic)  # refuse before Spark starts, which takes a while
+        url = f"{spark_url(warehouse)}/{topic}"
+        loader = TopicLoader(engine or _spark_engine(spark), reader, store, topic, url, progress, split_bytes, options)
+        with closing(loader):
+            done = loader.run()
+            warned: set[Stop] = set()
+            while follow:
+                for stop in set(loader.stops.values()) - warned:
+                    log.warning("partition cannot be loaded further topic=%s stop=%s", topic, stop)
+                warned = set(loader.stops.values())
+                time.sleep(FOLLOW_SECONDS)
+                done = loader.run()
     if loader.stops:
         raise _stop_error(topic, [loader.stops[number] for number in sorted(loader.stops)])
     return done
+
+
+def _spark_engine(spark: SparkSession | None) -> LoadEngine:
+    from pyspark_tiered.spark_engine import SparkEngine
+
+    return SparkEngine(spark)
 
 
 def _stop_error(topic: str, stops: Sequence[Stop]) -> Corrupt | Refused:
@@ -110,12 +141,13 @@ def _stop_error(topic: str, stops: Sequence[Stop]) -> Corrupt | Refused:
     return Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, why)
 
 
-class _Loader:
-    """One load in progress."""
+class TopicLoader:
+    """The load of one topic in progress."""
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: LoadEngine,
+        reader: ColdTopicReader,
         store: str,
         topic: str,
         url: str,
@@ -124,7 +156,8 @@ class _Loader:
         options: LoadOptions,
     ) -> None:
         self.stops: dict[int, Stop] = {}
-        self._spark = spark
+        self._engine = engine
+        self._reader = reader
         self._store = store
         self._topic = topic
         self._url = url
@@ -133,46 +166,77 @@ class _Loader:
         self._options = options
         self._progress = LoadProgress("planned", topic, url)
         self._last_reported: LoadProgress | None = None
-        self._table: DeltaTable | None = None
+        self._table: TopicTable | None = None
+        self.log_bytes_left = 0
+        """Bytes of log that the last round left for the next."""
+        self._failures = 0
+        self._task_requests: Counter[str] = Counter()
+
+    def close(self) -> None:
+        """Closes the table."""
+        if self._table is not None:
+            self._table.close()
 
     def run(self) -> LoadProgress:
         """Runs rounds until nothing cold is left to load. Another call reports only what is new."""
-        topic = read_cold_topic(self._store, self._topic, {})
-        if self._table is None or self._table.topic_id != topic.topic_id:
-            self._table = DeltaTable(self._spark, self._url, topic.name, topic.topic_id)
-        table = self._table
+        self.begin()
+        while not self.run_round():
+            pass
+        return self.finish()
+
+    def begin(self) -> None:
+        """Finds the topic again, before the next round. Partitions that could not be read on are tried again."""
+        topic_id = self._reader.topic_id(self._topic)
+        if self._table is None or self._table.topic_id != topic_id:
+            self.close()
+            self._table = self._engine.open_table(self._url, self._topic, topic_id)
         self.stops = {}
-        failures = 0
-        while failures < ATTEMPTS:
-            loaded = table.check_sound(self._options.accept_deletes)
-            topic = read_cold_topic(self._store, self._topic, loaded)
-            if topic.topic_id != table.topic_id:
-                raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
-            for gap in find_expired_ranges(topic, loaded):
-                log.warning("records expired before they were loaded topic=%s gap=%s", self._topic, gap)
-            tasks = self._spark.sparkContext.defaultParallelism
-            plan = next_round(topic, loaded, tasks, self._split_bytes, self.stops)
-            try:
-                committed = (not plan.splits and table.exists()) or self._run_round(table, plan, loaded)
-            except Unavailable as failure:
-                if failure.final:
-                    raise
-                log.warning("round failed, retrying topic=%s why=%s", self._topic, failure)
-                committed = False
-            if committed and not plan.bytes_left:
-                return self._finish()
-            failures = 0 if committed else failures + 1
-        raise Unavailable(
-            f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} committed first: try again"
-        )
+        self._failures = 0
 
-    def _finish(self) -> LoadProgress:
+    def run_round(self) -> bool:
+        """Runs one round. Returns true if nothing cold is left to load.
+
+        Raises `Unavailable` if rounds failed too often in a row.
+        """
+        table = self._table
+        assert table is not None
+        loaded = table.check_sound(self._options.accept_deletes)
+        topic = self._reader.read(self._topic, loaded)
+        if topic.topic_id != table.topic_id:
+            raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
+        for gap in find_expired_ranges(topic, loaded):
+            log.warning("records expired before they were loaded topic=%s gap=%s", self._topic, gap)
+        plan = next_round(topic, loaded, self._engine.tasks, self._split_bytes, self.stops)
+        try:
+            committed = (not plan.files and table.was_found) or self._commit_round(table, plan, loaded)
+        except Unavailable as failure:
+            if failure.final:
+                raise
+            log.warning("round failed, retrying topic=%s why=%s", self._topic, failure)
+            committed = False
+        self.log_bytes_left = plan.bytes_left
+        if committed:
+            self._failures = 0
+            return not plan.bytes_left
+        self._failures += 1
+        if self._failures >= ATTEMPTS:
+            raise Unavailable(
+                f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} committed first: try again"
+            )
+        return False
+
+    def finish(self) -> LoadProgress:
+        """Reports the end of the rounds, if anything is new."""
         if self._progress != self._last_reported:
-            self._report_step("stopped" if self.stops else "done", self._progress)
             self._last_reported = self._progress
-        return self._progress
+            self._report_step("stopped" if self.stops else "done", self._progress)
+        return replace(self._progress, requests=self._count_requests())
 
-    def _run_round(self, table: DeltaTable, plan: Round, loaded: Mapping[int, int]) -> bool:
+    def _count_requests(self) -> dict[str, int]:
+        table = self._table.count_requests() if self._table is not None else {}
+        return dict(self._task_requests + Counter(self._reader.count_requests()) + Counter(table))
+
+    def _commit_round(self, table: TopicTable, plan: Round, loaded: Mapping[int, int]) -> bool:
         """Returns true if the round was committed or had nothing to commit, false if another loader committed first.
 
         Raises `Unavailable` if a new plan may succeed.
@@ -189,7 +253,7 @@ class _Loader:
         )
         self._report_step("converted", after)
         out_of_range = {f"{number}": dict(records) for number, records in committable.out_of_range_timestamps.items()}
-        if (committable.advances or not plan.splits) and not table.commit(
+        if (committable.advances or not plan.files) and not table.commit(
             files, committable.advances, timestamps=out_of_range
         ):
             return False
@@ -197,59 +261,28 @@ class _Loader:
             log.warning("timestamps became NULL topic=%s partition=%d offsets_and_ms=%s", self._topic, number, records)
         self.stops |= {stop.partition: stop for stop in committable.stops}
         self._progress = after
-        if committable.advances or not plan.splits:
+        if committable.advances or not plan.files:
             self._report_step("committed", after)
         return True
 
     def _convert(self, plan: Round, loaded: Mapping[int, int]) -> list[ConversionResult]:
-        """Converts each split in one Spark task.
+        """Converts the files of a round.
 
         Raises `Unavailable` if a segment vanished meanwhile: a new plan will succeed.
         """
-        if not plan.splits:
+        if not plan.files:
             return []
-        null_timestamps = self._options.null_timestamps
-        found = convert_splits(
-            self._spark, self._store, self._url, [(split, None) for split in plan.splits], null_timestamps
-        )
-        damaged = any(outcome.stop is not None and outcome.stop.damaged for outcome in found)
-        if damaged and has_missing_segments(plan.splits, read_cold_topic(self._store, self._topic, loaded)):
+        found = self._engine.convert(self._store, self._url, plan.files, self._options.null_timestamps)
+        for result in found:
+            self._task_requests.update(result.requests)
+        stops = [outcome.stop for result in found for outcome in result.outcomes if outcome.stop is not None]
+        damaged = any(stop.damaged for stop in stops)
+        if damaged and has_missing_segments(plan.splits, self._reader.read(self._topic, loaded)):
             raise Unavailable(f"a planned segment of {self._topic} expired")
         return found
 
     def _report_step(self, step: str, progress: LoadProgress) -> None:
-        self._report(replace(progress, step=step))
-
-
-def convert_splits(
-    spark: SparkSession,
-    store: str,
-    url: str,
-    splits: Sequence[tuple[Split, Sequence[Range] | None]],
-    null_timestamps: bool,
-) -> list[ConversionResult]:
-    """Converts each split, or some ranges in it, in one Spark task each.
-
-    Raises `Unavailable` for failures that are not in the log.
-    """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    tasks = spark.sparkContext.parallelize(splits, max(len(splits), 1))
-    try:
-        return tasks.map(lambda each: convert(store, each[0], url, null_timestamps, each[1])).collect()
-    except (Py4JError, PySparkException) as failure:
-        raise translate_failure(f"could not convert {url}", failure) from failure
-
-
-def read_cold_topic(store: str, topic: str, starts: Mapping[int, int]) -> ColdTopic:
-    """Reads the cold part of a topic as it is now; of each partition only segments that end above `starts`."""
-
-    async def read() -> ColdTopic:
-        async with open_bucket(store) as bucket:
-            return await cold_topic(bucket, topic, starts)
-
-    return asyncio.run(read())
+        self._report(replace(progress, step=step, requests=self._count_requests()))
 
 
 def _log_bytes(splits: Sequence[Split]) -> int:

@@ -91,6 +91,11 @@ class _Part(NamedTuple):
     log_bytes: int
 
 
+def split_size(total: int, tasks: int) -> int:
+    """Returns the bytes of one split of so many bytes in all, if nobody sets them."""
+    return min(max(total // max(tasks, 1), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+
+
 def splits(
     topic: ColdTopic, bounds: Mapping[int, tuple[int, int]], tasks: int, split_bytes: int | None = None
 ) -> list[Split]:
@@ -105,8 +110,7 @@ def splits(
             _check_bounds(topic.name, partition, start, end)
             found = [_part(entry, start, end) for entry in partition.entries]
             parts[partition.partition] = [part for part in found if part.start < part.end]
-    total = sum(part.log_bytes for run in parts.values() for part in run)
-    size = split_bytes or min(max(total // max(tasks, 1), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+    size = split_bytes or split_size(sum(part.log_bytes for run in parts.values() for part in run), tasks)
     return [
         Split(
             topic.name,
@@ -144,7 +148,7 @@ def live_splits(
                     f"offsets [{start}, {end}) of {topic}-{partition} are not all in the log, which is [{low}, {high})",
                 )
             parts.append((partition, start, end, log_bytes * (end - start) // (high - low)))
-    size = split_bytes or min(max(sum(part[3] for part in parts) // max(tasks, 1), SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+    size = split_bytes or split_size(sum(part[3] for part in parts), tasks)
     found = []
     for partition, start, end, log_bytes in parts:
         count = max(min(-(-log_bytes // size), end - start), 1)

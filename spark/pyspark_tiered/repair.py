@@ -25,9 +25,9 @@ from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.delta_rewrite import TableRewrite
 from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.gaps import Gap
-from pyspark_tiered.load import convert_splits
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, splits
 from pyspark_tiered.session import session, spark_url
+from pyspark_tiered.spark_engine import convert_files
 from pyspark_tiered.table import Advance, LoadedFile, Range
 from pyspark_tiered.verify import find_gaps
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -193,13 +193,14 @@ class _Repair:
         plan = plan_missing_splits(cold, partition, missing, tasks, self._split_bytes)
         if not plan:
             return []
-        outcomes = convert_splits(self._spark, self._store, self._url, plan, self._null_timestamps)
-        stops = [outcome.stop for outcome in outcomes if outcome.stop is not None]
+        files = [([split], ranges) for split, ranges in plan]
+        results = convert_files(self._spark, self._store, self._url, files, self._null_timestamps)
+        stops = [outcome.stop for result in results for outcome in result.outcomes if outcome.stop is not None]
         if any(stop.damaged for stop in stops):
             raise Corrupt("; ".join(stop.why for stop in stops))
         if stops:
             raise Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, "; ".join(stop.why for stop in stops))
-        return [outcome.file for outcome in outcomes if outcome.file is not None]
+        return [result.file for result in results if result.file is not None]
 
     def _report_step(self, step: str, gaps: tuple[Gap, ...]) -> RepairProgress:
         progress = RepairProgress(step, self._url, self._rows, self._taken_out, gaps)

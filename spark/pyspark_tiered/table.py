@@ -1,9 +1,9 @@
 """The form of a topic's Delta table, and the Delta actions that a load commits. Pure: values in, JSON lines out.
 
 There is one table per topic, without a column for the topic and without Hive partitions. A file holds one contiguous
-range of offsets of one topic partition, so min/max of partition, offset and timestamp prune it. The table is its own
-checkpoint: each partition has one Delta transaction identifier `<topic id>/<partition>`, and its version is the next
-offset to load.
+range of offsets of one topic partition, so min/max of partition, offset and timestamp prune it. Small partitions share
+a file, a row group for each range. The table is its own checkpoint: each partition has one Delta transaction identifier
+`<topic id>/<partition>`, and its version is the next offset to load.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ SCHEMA = _struct(
     headers={"type": "array", "elementType": _struct(key="string", value="binary"), "containsNull": True},
 )
 COLUMNS = tuple(str(field["name"]) for field in SCHEMA["fields"])
+FIELD_IDS = {
+    name: number for number, name in enumerate((*COLUMNS, "headers.element", "headers.key", "headers.value"), 1)
+}
+"""Ids of the columns in the Parquet files, in Iceberg's order. Delta ignores them while column mapping is off."""
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 EARLIEST_US, LATEST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -40,28 +44,40 @@ EARLIEST_US, LATEST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 TOPIC_ID = "tiered.topic.id"
 TOPIC_NAME = "tiered.topic.name"
-
+RUNS_TAG = "tiered.runs"
+"""Tag of a file of several partitions: a JSON list of [partition, first offset, last offset]."""
 
 Range = tuple[int, int]
 """Offsets `[start, end)` of a partition."""
 
 
-class LoadedFile(NamedTuple):
-    """One finished Parquet file.
+class FileRun(NamedTuple):
+    """Rows of one partition in a file, in order of their offsets, which are between the first and the last.
 
-    Timestamps are microseconds since 1970, None if all are NULL. Offsets are the first and the last in the file.
+    Timestamps are microseconds since 1970, None if all are NULL.
     """
 
     partition: int
-    path: str
-    size: int
     rows: int
     first_offset: int
     last_offset: int
     min_timestamp_us: int | None
     max_timestamp_us: int | None
-    modified_ms: int
     null_timestamps: int = 0
+
+
+class LoadedFile(NamedTuple):
+    """One finished Parquet file. Its runs are of different partitions, in their order."""
+
+    path: str
+    size: int
+    modified_ms: int
+    runs: tuple[FileRun, ...]
+
+    @property
+    def rows(self) -> int:
+        """Returns the number of rows."""
+        return sum(run.rows for run in self.runs)
 
 
 class Stop(NamedTuple):
@@ -73,8 +89,8 @@ class Stop(NamedTuple):
     why: str
 
 
-class ConversionResult(NamedTuple):
-    """Result of converting a split: its rows in `[start, end)` are in `file`.
+class SplitOutcome(NamedTuple):
+    """Result of a split: its rows in `[start, end)` are in the file.
 
     `out_of_range_timestamps` are the records (offset, milliseconds) whose timestamps became NULL.
     """
@@ -82,9 +98,19 @@ class ConversionResult(NamedTuple):
     partition: int
     start: int
     end: int
-    file: LoadedFile | None
     stop: Stop | None
     out_of_range_timestamps: tuple[tuple[int, int], ...] = ()
+
+
+class ConversionResult(NamedTuple):
+    """Result of converting the splits of one file. Without rows there is no file.
+
+    `requests` are those to the bucket by verb.
+    """
+
+    file: LoadedFile | None
+    outcomes: tuple[SplitOutcome, ...]
+    requests: Mapping[str, int]
 
 
 class Advance(NamedTuple):
@@ -136,18 +162,22 @@ def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequenc
 
 
 def _add_action(file: LoadedFile) -> str:
-    least: Json = {"partition": file.partition, "offset": file.first_offset}
-    most: Json = {"partition": file.partition, "offset": file.last_offset}
-    low, high = file.min_timestamp_us, file.max_timestamp_us
-    if low is not None and high is not None and EARLIEST_US <= low <= high <= LATEST_US:
-        least["timestamp"], most["timestamp"] = _timestamp(low), _timestamp(high)
-    stats = {
-        "numRecords": file.rows,
-        "minValues": least,
-        "maxValues": most,
-        "nullCount": {"partition": 0, "offset": 0, "timestamp": file.null_timestamps},
+    runs = file.runs
+    least: Json = {
+        "partition": min(run.partition for run in runs),
+        "offset": min(run.first_offset for run in runs),
     }
-    add = {
+    most: Json = {
+        "partition": max(run.partition for run in runs),
+        "offset": max(run.last_offset for run in runs),
+    }
+    lows = [run.min_timestamp_us for run in runs if run.min_timestamp_us is not None]
+    highs = [run.max_timestamp_us for run in runs if run.max_timestamp_us is not None]
+    if lows and highs and EARLIEST_US <= min(lows) <= max(highs) <= LATEST_US:
+        least["timestamp"], most["timestamp"] = _timestamp(min(lows)), _timestamp(max(highs))
+    nulls = {"partition": 0, "offset": 0, "timestamp": sum(run.null_timestamps for run in runs)}
+    stats = {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    add: Json = {
         "path": file.path,
         "partitionValues": {},
         "size": file.size,
@@ -155,6 +185,8 @@ def _add_action(file: LoadedFile) -> str:
         "dataChange": True,
         "stats": json.dumps(stats),
     }
+    if len(runs) > 1:
+        add["tags"] = {RUNS_TAG: json.dumps([[run.partition, run.first_offset, run.last_offset] for run in runs])}
     return json.dumps({"add": add})
 
 

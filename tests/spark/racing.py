@@ -16,7 +16,7 @@ from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.load import load
 from pyspark_tiered.repair import repair
 from pyspark_tiered.session import session
-from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.table import Advance, FileRun, LoadedFile
 from tests.spark.driver import FAST_START
 
 LOG_STORES = {
@@ -63,7 +63,8 @@ def commits(spark: SparkSession, driver: str, table: str, partition: int, count:
     while told < count:
         start = delta.loaded_offsets().get(partition, -1)
         end = max(start, 0) + 10
-        file = LoadedFile(partition, f"{driver}-{partition}-{end}.parquet", 1, 10, end - 10, end - 1, 0, 0, 0)
+        run = FileRun(partition, 10, end - 10, end - 1, 0, 0)
+        file = LoadedFile(f"{driver}-{partition}-{end}.parquet", 1, 0, (run,))
         told += delta.commit([file], [Advance(partition, start, end)])
     return told
 

@@ -17,7 +17,7 @@ from pyspark_tiered.convert import convert
 from pyspark_tiered.plan import Split, splits
 from pyspark_tiered.repair import plan_missing_splits
 from pyspark_tiered.rounds import next_round, select_committable
-from pyspark_tiered.table import Advance, ConversionResult
+from pyspark_tiered.table import FIELD_IDS, Advance, ConversionResult
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId
@@ -37,13 +37,13 @@ class Log:
         cold = compare.read_cold_topic(self.store, "t")
         return splits(cold, {0: (0, 3000)}, 1, size)
 
-    def convert(self, split: Split, null_timestamps: bool = False) -> ConversionResult:
-        return convert(self.store, split, f"file:{self.folder}", null_timestamps)
+    def convert(self, *parts: Split, null_timestamps: bool = False) -> ConversionResult:
+        return convert(self.store, parts, f"file:{self.folder}", null_timestamps)
 
-    def offsets(self, outcome: ConversionResult) -> list[int]:
-        if outcome.file is None:
+    def offsets(self, result: ConversionResult) -> list[int]:
+        if result.file is None:
             return []
-        found: list[int] = pq.read_table(self.folder / outcome.file.path)["offset"].to_pylist()
+        found: list[int] = pq.read_table(self.folder / result.file.path)["offset"].to_pylist()
         return found
 
     def damage(self, segment: int, at: int) -> Path:
@@ -78,14 +78,14 @@ def test_splits_of_any_size_hold_each_record_once(log: Log, size: int) -> None:
 def test_file_ends_before_a_damaged_batch(log: Log, size: int) -> None:
     damaged = log.damage(1, 4000)
     plan = log.cut(size)
-    outcomes = [log.convert(split) for split in plan]
-    stopped = [outcome for outcome in outcomes if outcome.stop is not None]
-    (first, *_) = stopped
+    results = [log.convert(split) for split in plan]
+    stopped = next(result for result in results if result.outcomes[0].stop is not None)
+    (first,) = stopped.outcomes
     assert first.stop is not None
     assert first.stop.damaged and damaged.name in first.stop.why and "position=" in first.stop.why
     assert first.start <= first.end < 2000 and first.end % BATCH == 0
-    assert log.offsets(first) == list(range(first.start, first.end))
-    taken = select_committable(next_round(compare.read_cold_topic(log.store, "t"), {}, 1000, size), outcomes)
+    assert log.offsets(stopped) == list(range(first.start, first.end))
+    taken = select_committable(next_round(compare.read_cold_topic(log.store, "t"), {}, 1000, size), results)
     assert [step.end for step in taken.advances] == [first.end]
     assert sum(file.rows for file in taken.files) == first.end
 
@@ -94,11 +94,12 @@ def test_file_ends_before_a_missing_segment(log: Log) -> None:
     gone = sorted(Path(log.store.removeprefix("file://")).rglob("*.seg"))[1]
     gone.unlink()
     (split,) = log.cut(10**6)
-    outcome = log.convert(split)
+    result = log.convert(split)
+    (outcome,) = result.outcomes
     assert outcome.stop is not None
     assert (outcome.end, outcome.stop.damaged) == (1000, True)
     assert gone.name in outcome.stop.why
-    assert log.offsets(outcome) == list(range(1000))
+    assert log.offsets(result) == list(range(1000))
 
 
 BEYOND_MS = -(1 << 62)
@@ -117,27 +118,27 @@ def log_with_bad_timestamps(tmp_path: Path) -> Log:
 def test_timestamp_beyond_sparks_range_stops_the_partition_by_name(log_with_bad_timestamps: Log) -> None:
     cold = compare.read_cold_topic(log_with_bad_timestamps.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
-    outcome = log_with_bad_timestamps.convert(split)
+    result = log_with_bad_timestamps.convert(split)
+    (outcome,) = result.outcomes
     assert outcome.stop is not None and not outcome.stop.damaged
     assert (outcome.end, outcome.stop.offset) == (150, 150)
     assert f"offset 150 is {BEYOND_MS} ms" in outcome.stop.why and "--timestamps null" in outcome.stop.why
-    assert log_with_bad_timestamps.offsets(outcome) == list(range(150))
+    assert log_with_bad_timestamps.offsets(result) == list(range(150))
 
 
 def test_timestamp_beyond_sparks_range_becomes_null_on_request(log_with_bad_timestamps: Log) -> None:
     cold = compare.read_cold_topic(log_with_bad_timestamps.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
-    outcome = log_with_bad_timestamps.convert(split, null_timestamps=True)
+    file, (outcome,), _ = log_with_bad_timestamps.convert(split, null_timestamps=True)
     assert (outcome.stop, outcome.end, outcome.out_of_range_timestamps) == (
         None,
         200,
         ((150, BEYOND_MS), (151, BEYOND_MS)),
     )
-    assert outcome.file is not None
-    held = pq.read_table(log_with_bad_timestamps.folder / outcome.file.path)
+    assert file is not None
+    held = pq.read_table(log_with_bad_timestamps.folder / file.path)
     assert [i for i, at in enumerate(held["timestamp"].cast("int64").to_pylist()) if at is None] == [150, 151]
-    file = outcome.file
-    assert (file.min_timestamp_us, file.max_timestamp_us, file.null_timestamps) == (0, 199_000, 2)
+    assert file.runs[0][4:] == (0, 199_000, 2)
 
 
 def test_load_leaves_out_aborted_records_and_stops_at_an_open_transaction(tmp_path: Path) -> None:
@@ -156,8 +157,9 @@ def test_load_leaves_out_aborted_records_and_stops_at_an_open_transaction(tmp_pa
     (split,) = plan.splits
     assert plan.advances == (Advance(0, -1, open_from),)
     log = Log(store, tmp_path / "table")
-    outcome = log.convert(split)
-    assert (outcome.stop, outcome.end, log.offsets(outcome)) == (None, open_from, committed)
+    result = log.convert(split)
+    (outcome,) = result.outcomes
+    assert (outcome.stop, outcome.end, log.offsets(result)) == (None, open_from, committed)
     assert next_round(cold, {0: open_from}, 1).splits == ()
     with pytest.raises(Refused, match=f"open from offset {open_from} on"):
         splits(cold, {0: (0, open_from + 1)}, 1)
@@ -169,5 +171,58 @@ def test_repair_converts_exactly_the_missing_offsets(log: Log, size: int | None)
     lacking = [(5, 6), (150, 250), (2050, 2051), (2999, 3000)]
     plan = plan_missing_splits(cold, cold.partitions[0], lacking, 2, size)
     assert {entry.base_offset for split, _ in plan for entry in split.entries} == {0, 2000}
-    found = [log.offsets(convert(log.store, split, f"file:{log.folder}", ranges=only)) for split, only in plan]
+    found = [log.offsets(convert(log.store, [split], f"file:{log.folder}", ranges=only)) for split, only in plan]
     assert sorted(offset for part in found for offset in part) == [5, *range(150, 250), 2050, 2999]
+
+
+def test_partitions_that_share_a_file_have_a_row_group_each(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 3)
+    for number in (0, 2):
+        rows = [(filling.BASE_MS + i, None, b"v", (("h", b"x"),)) for i in range(5 + number)]
+        filling.upload(store, "t", PartitionId(TOPIC, number), list(filling.segments(rows)))
+    plan = next_round(compare.read_cold_topic(store, "t"), {}, 2)
+    assert [len(file) for file in plan.files] == [2]
+    log = Log(store, tmp_path / "table")
+    file, outcomes, _ = log.convert(*plan.files[0])
+    assert file is not None
+    assert [(outcome.partition, outcome.end, outcome.stop) for outcome in outcomes] == [(0, 5, None), (2, 7, None)]
+    assert [run[:4] for run in file.runs] == [(0, 5, 0, 4), (2, 7, 0, 6)]
+    held = pq.ParquetFile(log.folder / file.path)
+    groups = [held.read_row_group(i, ["partition", "offset"]).to_pydict() for i in range(held.num_row_groups)]
+    assert groups == [
+        {"partition": [number] * count, "offset": list(range(count))} for number, count in ((0, 5), (2, 7))
+    ]
+    low = held.metadata.row_group(1).column(0).statistics
+    assert (low.min, low.max) == (2, 2)
+
+
+def test_columns_of_a_file_have_ids(log: Log) -> None:
+    (split,) = log.cut(10**6)
+    file, *_ = log.convert(split)
+    assert file is not None
+    schema = pq.read_schema(log.folder / file.path)
+    found = {field.name: field for field in schema}
+    element = found["headers"].type.value_field
+    found |= {"headers.element": element, **{f"headers.{part.name}": part for part in element.type}}
+    assert {name: int(field.metadata[b"PARQUET:field_id"]) for name, field in found.items()} == FIELD_IDS
+
+
+def test_false_transaction_index_takes_its_rows_out_of_a_shared_file(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 2)
+    written = filling.TransactionalLog()
+    written.write(1, 2)
+    written.end(1, commit=False)
+    segment = written.roll()._replace(txn_index=b"")
+    filling.upload(store, "t", PartitionId(TOPIC, 0), [segment])
+    filling.upload(store, "t", PartitionId(TOPIC, 1), list(filling.segments([(filling.BASE_MS, None, b"v", ())])))
+    plan = next_round(compare.read_cold_topic(store, "t"), {}, 1)
+    log = Log(store, tmp_path / "table")
+    result = log.convert(*plan.files[0])
+    assert [outcome.end for outcome in result.outcomes] == [0, 1]
+    assert result.outcomes[0].stop is not None and result.outcomes[0].stop.damaged
+    assert result.file is not None
+    assert [run.partition for run in result.file.runs] == [1]
+    assert pq.read_table(log.folder / result.file.path)["partition"].to_pylist() == [1]
+    assert select_committable(plan, [result]).advances == (Advance(1, -1, 1),)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark_tiered import history
 from pyspark_tiered.history import FileExtent, RowRemoval, TableCommit
-from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.table import Advance, FileRun, LoadedFile
 
 ID = "topic"
 
@@ -94,7 +94,7 @@ def test_deletion_vector_makes_another_file() -> None:
 
 
 def test_mark_names_the_offsets_of_a_commit() -> None:
-    file = LoadedFile(1, "p", 9, 5, 10, 14, 0, 0, 0)
+    file = LoadedFile("p", 9, 0, (FileRun(1, 5, 10, 14, 0, 0),))
     said = history.encode_mark("t", [file], [Advance(0, -1, 3), Advance(1, 10, 15)], 7, 2, accepted=[])
     each = history.parse_commit(8, lines("WRITE", "p", mark=said), ID)
     offsets = {"0": [0, 3], "1": [10, 15]}

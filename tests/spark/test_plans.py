@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,16 +14,18 @@ from hypothesis import strategies as st
 
 from pyspark_tiered import jars, table
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
-from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, Split, splits
+from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
 from pyspark_tiered.rounds import (
+    RUNS_MAX,
     ExpiredRange,
+    Round,
     find_expired_ranges,
     has_missing_segments,
     next_round,
     select_committable,
 )
 from pyspark_tiered.session import s3a_settings, spark_url
-from pyspark_tiered.table import Advance, ConversionResult, LoadedFile, Stop
+from pyspark_tiered.table import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused
 from tiered.ids import TopicId
@@ -90,26 +92,84 @@ def test_plan_splits_inside_batches(size: int) -> None:
     assert plan.advances == (Advance(0, -1, plan.splits[-1].end),)
 
 
-def convert_splits(splits: Sequence[Split], stops: Mapping[tuple[int, int], Stop]) -> list[ConversionResult]:
-    """Returns the outcome of each split; `stops` by partition and first offset of the split."""
-    outcomes = []
-    for split in splits:
-        stop = stops.get((split.partition, split.start))
-        end = split.end if stop is None else stop.offset
-        file = LoadedFile(split.partition, f"{split.partition}-{split.start}", 1, end - split.start, 0, 0, 0, 0, 0)
-        outcomes.append(ConversionResult(split.partition, split.start, end, file if end > split.start else None, stop))
-    return outcomes
+def convert_round(plan: Round, stops: Mapping[tuple[int, int], Stop]) -> list[ConversionResult]:
+    """Returns the result of each file; `stops` by partition and first offset of the split."""
+    results = []
+    for planned in plan.files:
+        runs, outcomes = [], []
+        for split in planned:
+            stop = stops.get((split.partition, split.start))
+            end = split.end if stop is None else stop.offset
+            outcomes.append(SplitOutcome(split.partition, split.start, end, stop))
+            if end > split.start:
+                runs.append(FileRun(split.partition, end - split.start, split.start, end - 1, 0, 0))
+        path = "+".join(f"{split.partition}-{split.start}" for split in planned)
+        results.append(ConversionResult(LoadedFile(path, 1, 0, tuple(runs)) if runs else None, tuple(outcomes), {}))
+    return results
 
 
 def test_stop_ends_its_partition_without_the_splits_behind_it() -> None:
     cold = topic([(10, 100)] * 3, [(10, 100)] * 3, [(10, 100)] * 3)
     plan = next_round(cold, {1: 10}, tasks=4, split_bytes=100)
     stops = {(0, 10): Stop(0, 14, True, "rot"), (1, 10): Stop(1, 10, True, "rot")}
-    taken = select_committable(plan, convert_splits(plan.splits, stops))
+    taken = select_committable(plan, convert_round(plan, stops))
     assert taken.advances == (Advance(0, -1, 14), Advance(2, -1, 30))
     assert [file.path for file in taken.files] == ["0-0", "0-10", "2-0", "2-10", "2-20"]
     assert [stop.partition for stop in taken.stops] == [0, 1]
     assert next_round(cold, {0: 14, 1: 10, 2: 30}, 4, 100, {0, 1}).splits == ()
+
+
+def test_small_partitions_share_one_commit_and_few_files() -> None:
+    cold = topic(*[[(3, 400)]] * 1000)
+    plan = next_round(cold, {}, tasks=2)
+    assert (len(plan.advances), plan.bytes_left) == (1000, 0)
+    assert [len(file) for file in plan.files] == [RUNS_MAX, RUNS_MAX, RUNS_MAX, 1000 - 3 * RUNS_MAX]
+    assert [split.partition for file in plan.files for split in file] == list(range(1000))
+
+
+def test_only_the_first_split_of_a_partition_shares_a_file() -> None:
+    """A stop in an earlier split would leave rows in the file that no commit may name."""
+    cold = topic([(10, 10)], [(10, 100), (1, 2)], [(10, 20)], [(10, 300)])
+    plan = next_round(cold, {}, tasks=1, split_bytes=100)
+    assert [[(s.partition, s.start) for s in file] for file in plan.files[:1]] == [[(0, 0), (2, 0)]]
+    assert all(len(file) == 1 for file in plan.files[1:])
+
+
+def test_stop_in_a_shared_file_keeps_the_runs_of_the_others() -> None:
+    cold = topic([(10, 10)], [(10, 10)], [(10, 10)])
+    plan = next_round(cold, {1: 4}, tasks=1, split_bytes=100)
+    taken = select_committable(
+        plan, convert_round(plan, {(1, 4): Stop(1, 4, True, "rot"), (2, 0): Stop(2, 7, True, "rot")})
+    )
+    assert taken.advances == (Advance(0, -1, 10), Advance(2, -1, 7))
+    assert [[run[:4] for run in file.runs] for file in taken.files] == [[(0, 10, 0, 9), (2, 7, 0, 6)]]
+    assert [stop.partition for stop in taken.stops] == [1, 2]
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 1000), st.integers(70, 10**6)), max_size=6), min_size=1, max_size=40),
+    st.integers(1, 4),
+    st.integers(100, 10**6),
+)
+def test_rounds_load_each_offset_once_within_their_bytes(
+    sizes: list[list[tuple[int, int]]], tasks: int, split_bytes: int
+) -> None:
+    cold = topic(*sizes)
+    loaded: dict[int, int] = {}
+    while (plan := next_round(cold, loaded, tasks, split_bytes)).files:
+        taken = select_committable(plan, convert_round(plan, {}))
+        for file in taken.files:
+            numbers = [run.partition for run in file.runs]
+            assert numbers == sorted(set(numbers))
+        spans = sorted((run.partition, run.first_offset, run.last_offset) for file in taken.files for run in file.runs)
+        for number, first, last in spans:
+            assert first == loaded.get(number, 0)
+            loaded[number] = last + 1
+        assert [(step.partition, step.end) for step in taken.advances] == sorted(
+            {number: loaded[number] for number, *_ in spans}.items()
+        )
+        assert sum(split.log_bytes for split in plan.splits[:-1]) <= 4 * tasks * split_bytes + 2 * 10**6
+    assert loaded == {each.partition: each.cold_end_offset for each in cold.partitions if each.cold_end_offset}
 
 
 def test_bounds_outside_of_the_bucket_are_refused() -> None:
@@ -124,7 +184,7 @@ def test_bounds_outside_of_the_bucket_are_refused() -> None:
 def test_round_takes_the_oldest_records_and_reports_the_rest() -> None:
     cold = topic([(10, 100)] * 6, [(10, 100)] * 6)
     plan = next_round(cold, {1: 10}, tasks=1, split_bytes=100)
-    assert [(s.partition, s.start) for s in plan.splits] == [(0, 0), (1, 10), (0, 10), (1, 20)]
+    assert [(s.partition, s.start) for s in plan.splits] == [(0, 0), (0, 10), (1, 10), (1, 20)]
     assert plan.advances == (Advance(0, -1, 20), Advance(1, 10, 30))
     assert plan.bytes_left == 700
 
@@ -173,7 +233,7 @@ def test_invalid_bounds_are_refused_by_the_name_of_the_option(option: str, text:
 
 
 def test_commit_has_its_files_and_then_one_version_per_partition() -> None:
-    file = LoadedFile(3, "part.parquet", 99, 2, 10, 11, 1_500_999, 2_000_001, 5)
+    file = LoadedFile("part.parquet", 99, 5, (FileRun(3, 2, 10, 11, 1_500_999, 2_000_001),))
     add, txn = map(json.loads, table.commit_actions("ID", [file], [Advance(3, 10, 12)], 77))
     stats = json.loads(add["add"].pop("stats"))
     assert add == {
@@ -186,8 +246,20 @@ def test_commit_has_its_files_and_then_one_version_per_partition() -> None:
     assert table.loaded_offsets({"ID/3": 12, "ID2/3": 9, "other": 1}, "ID") == {3: 12}
 
 
+def test_shared_file_has_the_bounds_of_all_its_runs() -> None:
+    runs = (FileRun(3, 2, 10, 11, 1_500_999, 2_000_001), FileRun(7, 1, 5, 5, None, None, 1))
+    (line,) = table.commit_actions("ID", [LoadedFile("p", 99, 5, runs)], [], 77)
+    add = json.loads(line)["add"]
+    stats = json.loads(add["stats"])
+    assert stats["numRecords"] == 3
+    assert stats["minValues"] == {"partition": 3, "offset": 5, "timestamp": "1970-01-01T00:00:01.500Z"}
+    assert stats["maxValues"] == {"partition": 7, "offset": 11, "timestamp": "1970-01-01T00:00:02.000Z"}
+    assert stats["nullCount"] == {"partition": 0, "offset": 0, "timestamp": 1}
+    assert json.loads(add["tags"][table.RUNS_TAG]) == [[3, 10, 11], [7, 5, 5]]
+
+
 def test_times_beyond_the_calendar_have_no_statistics() -> None:
-    file = LoadedFile(0, "p", 1, 1, 0, 0, -(1 << 63), (1 << 63) - 1, 0)
+    file = LoadedFile("p", 1, 0, (FileRun(0, 1, 0, 0, -(1 << 63), (1 << 63) - 1),))
     stats = json.loads(json.loads(table.commit_actions("ID", [file], [], 0)[0])["add"]["stats"])
     assert stats["minValues"] == stats["maxValues"] == {"partition": 0, "offset": 0}
 

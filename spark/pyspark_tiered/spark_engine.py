@@ -1,0 +1,58 @@
+"""A load by Spark: tasks of a session convert, and Delta's own transaction commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark_tiered.convert import convert
+from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.failures import translate_failure
+from pyspark_tiered.plan import Split
+from pyspark_tiered.rounds import FilePlan
+from pyspark_tiered.session import session
+from pyspark_tiered.table import ConversionResult, Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkEngine:
+    """An engine of a load in a Spark session."""
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self._spark = spark or session()
+
+    @property
+    def tasks(self) -> int:
+        """Returns how many files are converted at once."""
+        return int(self._spark.sparkContext.defaultParallelism)
+
+    def open_table(self, url: str, topic: str, topic_id: str) -> DeltaTable:
+        """Opens a topic's table."""
+        return DeltaTable(self._spark, url, topic, topic_id)
+
+    def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
+        """Converts each file in one Spark task. Raises `Unavailable` for failures that are not in the log."""
+        return convert_files(self._spark, store, url, [(splits, None) for splits in files], null_timestamps)
+
+
+def convert_files(
+    spark: SparkSession,
+    store: str,
+    url: str,
+    files: Sequence[tuple[Sequence[Split], Sequence[Range] | None]],
+    null_timestamps: bool,
+) -> list[ConversionResult]:
+    """Converts the splits of each file, or some ranges in them, in one Spark task each.
+
+    Raises `Unavailable` for failures that are not in the log.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    tasks = spark.sparkContext.parallelize(files, max(len(files), 1))
+    try:
+        return tasks.map(lambda each: convert(store, each[0], url, null_timestamps, each[1])).collect()
+    except (Py4JError, PySparkException) as failure:
+        raise translate_failure(f"could not convert {url}", failure) from failure
