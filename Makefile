@@ -17,6 +17,7 @@
 #   make sanitize  the C extension under AddressSanitizer and UBSan: its tests, and ROUNDS=20000 mutated inputs; needs gcc
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
 #   make hostile attacks on a broker process at full size, judged by what others wait and by memory: OUT=figures.jsonl
+#   make race-tables  both engines of `tiered load` race on one table, on a directory and on S3: ROUNDS=200; needs Java
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
@@ -36,7 +37,7 @@ JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
 .PHONY: demo test test-all compat compat-ours compat-peer check look lock sim sim-mutants mutation-test fuzz sanitize chaos \
-  hostile bench bench-peer up clean
+  hostile race-tables bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -94,6 +95,10 @@ chaos: $(VENV)/.dev
 
 hostile: $(VENV)/.dev
 	HOSTILE=full $(if $(OUT),HOSTILE_OUT=$(abspath $(OUT))) $(BIN)/python -m pytest tests/hostile
+
+race-tables: $(VENV)/.dev
+	@$(JARS)
+	$(BIN)/python -m tests.spark.engine_race $(or $(ROUNDS),200)
 
 bench: $(VENV)/.dev
 	@$(JARS)

@@ -132,6 +132,12 @@ def _lake(commands: Commands) -> None:
     )
     load.add_argument("--follow", action="store_true", help="continue with new cold records until interrupted")
     load.add_argument(
+        "--engine",
+        choices=("spark", "native"),
+        default="spark",
+        help="native: this process loads, without a JVM; for small and frequent loads (default: spark)",
+    )
+    load.add_argument(
         "--repair", action="store_true", help="first make the table equal to what the log holds below the loaded bounds"
     )
     load.add_argument(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from tiered.errors import Code, Refused
 from tiered_api.cli.broker.log_output import log_to_stderr
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import format_size, print_json, print_lines
@@ -32,30 +34,62 @@ def describe_missing() -> str:
     return jars.missing_tools(build=not jars.cache_folder().is_dir())
 
 
+def describe_missing_native() -> str:
+    """Returns one sentence on the missing parts of the native engine; empty if nothing is missing."""
+    if find_spec("pyarrow") is None:
+        return "The Python package pyarrow is missing: pip install pyarrow, or '.[spark]' in tiered's source folder."
+    return ""
+
+
 def load(args: Namespace) -> int:
     """Loads a topic and prints each step; with --follow until it is interrupted."""
-    if lack := describe_missing():
+    if lack := describe_missing() if args.engine == "spark" else describe_missing_native():
         return _report_missing(lack)
     from pyspark_tiered.load import LoadOptions
     from pyspark_tiered.load import load as run
-    from pyspark_tiered.repair import RepairProgress, repair
 
-    def print_progress(progress: LoadProgress | RepairProgress) -> None:
+    place = (args.store, args.topic, args.warehouse)
+    null_timestamps = args.timestamps == "null"
+    engine = None
+    if args.engine == "native":
+        from pyspark_tiered.native_engine import NativeEngine
+
+        if args.repair:
+            raise Refused(Code.INVALID_REQUEST, "--repair needs Spark: use it without --engine native")
+        engine = NativeEngine()
+    else:
+        _silence_spark_logs()
+    if args.repair:
+        _repair(args, null_timestamps)
+    run(
+        *place,
+        follow=args.follow,
+        progress=lambda progress: _print_step(args, progress),
+        options=LoadOptions(null_timestamps, args.accept_deletes),
+        engine=engine,
+    )
+    return Exit.OK
+
+
+def _repair(args: Namespace, null_timestamps: bool) -> None:
+    from pyspark_tiered.repair import repair
+
+    def print_progress(progress: RepairProgress) -> None:
         if args.format == "json":
             print_json(asdict(progress))
             sys.stdout.flush()
-        elif isinstance(progress, RepairProgress):
+        else:
             print_lines(repaired_lines(progress))
-        elif progress.step != "converted":
-            print_lines([progress_line(progress)])
 
-    _silence_spark_logs()
-    place = (args.store, args.topic, args.warehouse)
-    null_timestamps = args.timestamps == "null"
-    if args.repair:
-        repair(*place, progress=print_progress, null_timestamps=null_timestamps)
-    run(*place, follow=args.follow, progress=print_progress, options=LoadOptions(null_timestamps, args.accept_deletes))
-    return Exit.OK
+    repair(args.store, args.topic, args.warehouse, progress=print_progress, null_timestamps=null_timestamps)
+
+
+def _print_step(args: Namespace, progress: LoadProgress) -> None:
+    if args.format == "json":
+        print_json(asdict(progress))
+        sys.stdout.flush()
+    elif progress.step != "converted":
+        print_lines([progress_line(progress)])
 
 
 def verify(args: Namespace) -> int:
@@ -89,9 +123,20 @@ def sql(args: Namespace) -> int:
 def progress_line(progress: LoadProgress) -> str:
     """Returns the progress of a load in words."""
     if progress.step == "done" and not progress.files:
-        return "done: the bucket holds no record that is not loaded; a segment gets there some time after it is closed"
+        made = f"; requests: {_requests_text(progress.requests)}" if progress.requests else ""
+        return f"done: the bucket holds no record that is not loaded; a segment gets there after it is closed{made}"
     if progress.step == "stopped" and not progress.files:
         return "stopped: nothing more can be loaded"
+    if progress.step == "done" and progress.requests:
+        return f"{_counted_line(progress)}; requests: {_requests_text(progress.requests)}"
+    return _counted_line(progress)
+
+
+def _requests_text(requests: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {verb}" for verb, count in sorted(requests.items()))
+
+
+def _counted_line(progress: LoadProgress) -> str:
     done, left = format_size(progress.log_bytes), format_size(progress.log_bytes_left)
     return f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go"
 

@@ -1,0 +1,263 @@
+"""The folder of a table's log, in a directory or a bucket: each file is created at most once, whatever races.
+
+A directory gets a synced temporary file that is linked to its name, as `LinkedFileLogStore` does for Spark. A bucket
+gets a conditional put, as `ConditionalS3LogStore` does. If the outcome is unclear, the file is read back: its bytes
+contain the id of this attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from tiered.errors import Code, Refused, Unavailable
+from tiered.metrics import Metrics
+from tiered.object_store.metered import MeteredStore
+from tiered.object_store.url import open_store
+from tiered.ports import NotFound, Ok
+from tiered.system.clock import SystemClock, SystemRng
+
+LOG = "_delta_log"
+READ_BYTES = 8 << 20
+LIST_KEYS = 1000
+T = TypeVar("T")
+
+
+class UnclearOutcome(Exception):
+    """Nobody knows yet if a file was created: the reader of the table can tell later."""
+
+
+class TableFolder(ABC):
+    """The files of one table, by paths relative to it. Plain, blocking code."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @abstractmethod
+    def list_names(self, folder: str, after: str = "") -> list[str]:
+        """Returns the names of files right in a folder that are greater than `after`, in order."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes | None:
+        """Returns the bytes of a file, None if it is absent."""
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> bool:
+        """Creates a file. Returns false if another writer's is there. Raises `UnclearOutcome`."""
+
+    @abstractmethod
+    def replace(self, path: str, data: bytes) -> None:
+        """Writes a file, also over an older one."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Deletes a file; an absent one is no error."""
+
+    @abstractmethod
+    def list_data(self) -> list[tuple[str, int]]:
+        """Returns (name, time of the last change in milliseconds) of the files right in the table's folder."""
+
+    @abstractmethod
+    def local(self, path: str) -> AbstractContextManager[Path]:
+        """Returns a context with a local path to the content of a file."""
+
+    def count_requests(self) -> dict[str, int]:
+        """Returns the number of requests to a bucket so far by verb."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the use of the folder."""
+
+
+class DirectoryFolder(TableFolder):
+    """A table in a local directory."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._root = Path(url.removeprefix("file:"))
+
+    def list_names(self, folder: str, after: str = "") -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._root / folder) if name > after)
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def create(self, path: str, data: bytes) -> bool:
+        target = self._root / path
+        with self._temporary(target, data) as temporary:
+            try:
+                os.link(temporary, target)
+            except OSError as failure:
+                # A network file system may have linked it and lost the reply.
+                found = self._read_back(target, failure)
+                if found != data:
+                    return False
+        _sync_folder(target.parent)
+        return True
+
+    def replace(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        with self._temporary(target, data) as temporary:
+            # Hadoop keeps a checksum beside each file that it wrote itself: one of the old content forbids the new.
+            (target.parent / f".{target.name}.crc").unlink(missing_ok=True)
+            os.replace(temporary, target)
+        _sync_folder(target.parent)
+
+    def delete(self, path: str) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+    def list_data(self) -> list[tuple[str, int]]:
+        found = []
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    found.append((entry.name, entry.stat().st_mtime_ns // 1_000_000))
+        return sorted(found)
+
+    @contextmanager
+    def local(self, path: str) -> Iterator[Path]:
+        yield self._root / path
+
+    def close(self) -> None:
+        return
+
+    def _read_back(self, target: Path, failure: OSError) -> bytes:
+        try:
+            return target.read_bytes()
+        except OSError as unread:
+            if isinstance(failure, FileExistsError):
+                raise UnclearOutcome(f"{target} exists and cannot be read: {unread}") from failure
+            raise Unavailable(f"{target} could not be created: {failure}") from failure
+
+    @contextmanager
+    def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.parent / f".{target.name}.{uuid.uuid4()}.tmp"
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+class BucketFolder(TableFolder):
+    """A table in a bucket. It has its own event loop, so it may not be used inside of another one."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._loop = asyncio.new_event_loop()
+        self._store = MeteredStore(open_store(url, SystemClock(), SystemRng()), SystemClock(), Metrics())
+
+    def list_names(self, folder: str, after: str = "") -> list[str]:
+        prefix = f"{folder}/"
+        found: list[str] = []
+        last = f"{prefix}{after}" if after else ""
+        while True:
+            page = self._run(self._store.list(prefix, last, LIST_KEYS))
+            if not page:
+                return found
+            found += [name for each in page if "/" not in (name := each.key.removeprefix(prefix))]
+            last = page[-1].key
+            if len(page) < LIST_KEYS:  # a list of S3 is short at its end only
+                return found
+
+    def read(self, path: str) -> bytes | None:
+        got = self._run(self._store.get(path))
+        return None if isinstance(got, NotFound) else got.data
+
+    def create(self, path: str, data: bytes) -> bool:
+        result = self._run(self._store.put(path, data, if_absent=True))
+        if isinstance(result, Ok):
+            return True
+        try:
+            found = self.read(path)
+        except Unavailable as unread:
+            raise UnclearOutcome(f"{path} in {self.url}: {result!r}, and it cannot be read: {unread}") from unread
+        if found is None:
+            raise UnclearOutcome(f"{path} in {self.url}: {result!r}")
+        return found == data
+
+    def replace(self, path: str, data: bytes) -> None:
+        result = self._run(self._store.put(path, data))
+        if not isinstance(result, Ok):
+            raise Unavailable(f"{path} was not stored in {self.url}: {result!r}")
+
+    def delete(self, path: str) -> None:
+        self._run(self._store.delete([path]))
+
+    def list_data(self) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        last = ""
+        while page := self._run(self._store.list("", last)):
+            found += [(each.key, each.modified_ms) for each in page if "/" not in each.key]
+            last = page[-1].key
+            if last.startswith(f"{LOG}/"):  # the log may have many files, and none of them holds rows
+                last = f"{LOG}0"
+        return found
+
+    @contextmanager
+    def local(self, path: str) -> Iterator[Path]:
+        with TemporaryDirectory(prefix="tiered-table-") as scratch:
+            copy = Path(scratch) / "file"
+            with copy.open("wb") as out:
+                self._run(self._copy(path, out.write))
+            yield copy
+
+    def count_requests(self) -> dict[str, int]:
+        return self._store.count_by_verb()
+
+    def close(self) -> None:
+        self._run(self._store.close())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    async def _copy(self, path: str, write: object) -> None:
+        assert callable(write)
+        start = 0
+        while True:
+            got = await self._store.get(path, start, READ_BYTES)
+            if isinstance(got, NotFound):
+                raise Unavailable(f"{path} is not in {self.url}", final=True)
+            write(got.data)
+            start += len(got.data)
+            if start >= got.size:
+                return
+
+    def _run(self, call: Coroutine[object, object, T]) -> T:
+        return self._loop.run_until_complete(call)
+
+
+def open_folder(url: str) -> TableFolder:
+    """Opens the folder of a table: a URL of Hadoop (`file:` or `s3a:`). Raises `Refused` for another one."""
+    scheme = urlsplit(url).scheme
+    if scheme == "file":
+        return DirectoryFolder(url)
+    if scheme in ("s3", "s3a"):
+        return BucketFolder(url)
+    raise Refused(Code.INVALID_REQUEST, f"the native engine knows file: and s3: only, not {url}: use `--engine spark`")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,237 @@
+"""A topic's table without a JVM: this package's own reader and writer of Delta's log, for the subset that loads write.
+
+A commit reads what is new in the log, checks that each partition is still where its plan starts, and creates the file
+of the next version. If another writer was first, its commits are read, and the file of a later version is tried. Spark
+and this engine may write one table at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark_tiered import delta_state, table
+from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
+from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.history import FileExtent
+from pyspark_tiered.log_folder import LOG, TableFolder, UnclearOutcome, open_folder
+from pyspark_tiered.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows, check_table_topic
+from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.topic_table import TopicTable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 100
+"""Commits of other writers in a row that may come first, before a commit gives up."""
+RECENT_COMMITS = 20
+"""Commits whose lines are kept: the check before a load reads those since the last mark, mostly one."""
+LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
+
+
+class NativeSnapshot(Snapshot):
+    """The newest version that a table has read. It changes when the table reads on."""
+
+    def __init__(self, folder: TableFolder, state: TableState, recent: Mapping[int, str], topic_id: str) -> None:
+        super().__init__(folder.url, topic_id)
+        self.state = state
+        self.version = state.version
+        self._folder = folder
+        self._recent = recent
+
+    def loaded_offsets(self) -> dict[int, int]:
+        return table.loaded_offsets(self.state.versions(), self.topic_id)
+
+    def extents(self) -> list[FileExtent]:
+        return self.state.extents()
+
+    def has_file(self, path: str) -> bool:
+        return any(add["path"] == path for add in self.state.files.values())
+
+    def read_commit(self, version: int) -> str | None:
+        if version in self._recent:
+            return self._recent[version]
+        data = self._folder.read(f"{LOG}/{delta_state.commit_name(version)}")
+        return None if data is None else data.decode()
+
+    def find_unaccounted_rows(self, loaded: Mapping[int, int]) -> list[UnaccountedRows]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        parts = []
+        for add in self.state.files.values():
+            if not any(_may_hold_unaccounted(extent, loaded) for extent in delta_state.file_extents(add)):
+                continue
+            if add.get("deletionVector"):
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    f"the table at {self.url} has deletion vectors: use `--engine spark` to check its rows",
+                )
+            with self._folder.local(delta_state.file_path(add, self.url)) as path:
+                held = pq.read_table(path, columns=["partition", "offset"])
+            ends = pa.table({"partition": list(loaded), "end": list(loaded.values())}, schema=_ends_schema())
+            joined = held.cast(_place_schema()).join(ends, "partition", join_type="left outer")
+            beyond = pc.or_(pc.is_null(joined["end"]), pc.greater_equal(joined["offset"], joined["end"]))
+            nowhere = pc.or_(pc.is_null(joined["partition"]), pc.is_null(joined["offset"]))
+            wrong = joined.filter(pc.or_kleene(pc.fill_null(beyond, True), nowhere))
+            parts.append(wrong.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]))
+        if not parts:
+            return []
+        spans = pa.concat_tables(parts).group_by("partition").aggregate([("offset_min", "min"), ("offset_max", "max")])
+        found = [
+            UnaccountedRows(row["partition"], row["offset_min_min"], row["offset_max_max"])
+            for row in spans.sort_by("partition").slice(0, UNACCOUNTED_MAX).to_pylist()
+        ]
+        return sorted(found, key=lambda each: -1 if each.partition is None else each.partition)
+
+
+def _may_hold_unaccounted(extent: FileExtent, loaded: Mapping[int, int]) -> bool:
+    first, last, offset, _ = extent
+    if first is None or last is None or offset is None or last - first > UNACCOUNTED_MAX:
+        return True
+    return any(offset >= loaded.get(number, -1) for number in range(first, last + 1))
+
+
+def _ends_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([("partition", pa.int32()), ("end", pa.int64())])
+
+
+def _place_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+
+
+class NativeTable(TopicTable):
+    """A topic's table in a folder (`file:` or `s3a:` URL)."""
+
+    def __init__(self, url: str, topic: str, topic_id: str) -> None:
+        super().__init__(url, topic, topic_id)
+        self.folder = open_folder(url)
+        self._state = TableState()
+        self._recent: dict[int, str] = {}
+        """Version -> lines of the commits that were read last."""
+
+    def close(self) -> None:
+        self.folder.close()
+
+    def count_requests(self) -> dict[str, int]:
+        return self.folder.count_requests()
+
+    def snapshot(self) -> NativeSnapshot:
+        self._read_on()
+        return NativeSnapshot(self.folder, self._state, self._recent, self.topic_id)
+
+    def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
+        self._read_on()
+        mark = self.encode_mark(files, advances, **({"checked": self.checked_version} | mark_fields))
+        return self._commit(files, advances, mark, delta_state.append_operation(files))
+
+    def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], mark: str, operation: Any) -> bool:
+        metadata = self._state.metadata
+        for _ in range(ATTEMPTS):
+            state = self._state
+            if state.metadata is not metadata or not state.is_at_start(self.topic_id, advances):
+                log.info("another loader committed first table=%s", self.url)
+                return False
+            now_ms = time.time_ns() // 1_000_000
+            lines = table.commit_actions(self.topic_id, files, advances, now_ms)
+            if state.version < 0:
+                lines = table.creation_actions(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
+            try:
+                if self._create_commit(lines, mark, operation, now_ms):
+                    return True
+            except UnclearOutcome as failure:
+                return self.judge_unclear_commit(files, advances, str(failure))
+            self._read_on()
+        raise Unavailable(f"{ATTEMPTS} other commits to {self.url} came first: try again")
+
+    def _create_commit(self, lines: Sequence[str], mark: str, operation: Any, now_ms: int) -> bool:
+        """Creates the file of the next version. Returns false if another writer has created it."""
+        version = self._state.version + 1
+        path = f"{LOG}/{delta_state.commit_name(version)}"
+        data = delta_state.commit_lines(
+            lines,
+            unique=str(uuid.uuid4()),
+            now_ms=now_ms,
+            read_version=self._state.version,
+            operation=operation,
+            user_metadata=mark,
+        )
+        if not self.folder.create(path, data):
+            return False
+        self._apply_commit(version, data.decode(), path)
+        if version and version % self._state.checkpoint_interval() == 0:
+            self._write_checkpoint()
+        return True
+
+    def _write_checkpoint(self) -> None:
+        """Writes a checkpoint. The table is whole without it, so a failure is a warning."""
+        version = self._state.version
+        data, count = encode_checkpoint(self._state.actions(time.time_ns() // 1_000_000))
+        pointer = json.dumps({"version": version, "size": count}).encode()
+        try:
+            self.folder.replace(f"{LOG}/{delta_state.checkpoint_name(version)}", data)
+            self.folder.replace(LAST_CHECKPOINT, pointer)
+        except (Unavailable, OSError) as failure:
+            log.warning("checkpoint was not written table=%s version=%d why=%s", self.url, version, failure)
+
+    def _read_on(self) -> None:
+        """Reads the commits that are new. Raises `Refused` for another topic's table, or one that this engine cannot
+        write, and `Corrupt`."""
+        before = self._state.version
+        after = delta_state.commit_name(before) if before >= 0 else ""
+        if not after and (checkpoint := self._last_checkpoint()) >= 0:
+            after = delta_state.commit_name(checkpoint - 1) if checkpoint else ""
+        names = self.folder.list_names(LOG, after)
+        version, parts = delta_state.newest_checkpoint(names)
+        versions = delta_state.commit_versions(names)
+        if before < 0 and version >= 0:
+            self._state = self._read_checkpoint(version, parts)
+        elif versions and versions[0] > before + 1:
+            # Delta has deleted commits that this process has not read: a checkpoint holds what they did.
+            if version < 0:
+                raise Corrupt("commits of the table are missing, and no checkpoint is there", where=f"{self.url}/{LOG}")
+            self._state = self._read_checkpoint(version, parts)
+        state = self._state
+        for number in versions:
+            if number <= state.version:
+                continue
+            path = f"{LOG}/{delta_state.commit_name(number)}"
+            data = self.folder.read(path) if number == state.version + 1 else None
+            if data is None:
+                raise Corrupt(f"commit {state.version + 1} of the table is missing", where=f"{self.url}/{path}")
+            self._apply_commit(number, data.decode(), path)
+        if state.version != before:
+            check_table_topic(state.held_topic(), self.url, self.topic, self.topic_id)
+            delta_state.check_plain(state, self.url)
+
+    def _apply_commit(self, version: int, text: str, path: str) -> None:
+        self._state.apply(version, delta_state.parse_actions(text, f"{self.url}/{path}"))
+        self._recent[version] = text
+        self._recent.pop(version - RECENT_COMMITS, None)
+
+    def _last_checkpoint(self) -> int:
+        """Returns the version of a recent checkpoint, so that the list of the log is short; -1 if none is known."""
+        data = self.folder.read(LAST_CHECKPOINT)
+        try:
+            return -1 if data is None else int(json.loads(data)["version"])
+        except (ValueError, KeyError, TypeError):
+            return -1
+
+    def _read_checkpoint(self, version: int, parts: Sequence[str]) -> TableState:
+        state = TableState()
+        for name in parts:
+            path = f"{LOG}/{name}"
+            data = self.folder.read(path)
+            if data is None:
+                raise Unavailable(f"checkpoint {name} of {self.url} was deleted while it was read")
+            state.apply(version, decode_checkpoint(data, f"{self.url}/{path}"))
+        return state

@@ -1,0 +1,95 @@
+"""Tests of Spark and the native engine on one table: each reads what the other wrote, and races lose nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_tiered.load import load
+from pyspark_tiered.log_folder import LOG
+from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.session import spark_url
+from pyspark_tiered.verify import verify
+from tests.spark import filling
+from tests.spark.engine_race import race
+from tiered.errors import Refused
+from tiered.ids import PartitionId
+
+pytestmark = pytest.mark.java
+
+TOPIC = filling.topic_id(1)
+
+
+@pytest.fixture(params=[pytest.param("directory", marks=pytest.mark.also), "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
+    """Returns URLs of a new place for store and warehouse."""
+    root = f"file://{tmp_path}" if request.param == "directory" else f"s3://{bucket}/{tmp_path.name}"
+    return lambda name: f"{root}/{name}"
+
+
+def fill(store: str, partition: int, first: int, count: int) -> None:
+    rows = [(filling.BASE_MS + i, b"k", f"{partition}:{i}".encode(), ()) for i in range(first, first + count)]
+    segments = list(filling.segments(rows, base_offset=first))
+    filling.upload(store, "t", PartitionId(TOPIC, partition), segments)
+
+
+def test_engines_take_turns_on_one_table(spark: SparkSession, place: Callable[[str], str]) -> None:
+    store, warehouse = place("store"), place("tables")
+    filling.create_topic(store, "t", TOPIC, 3)
+    for each in range(12):
+        for partition in (0, 2):
+            fill(store, partition, each * 10, 10)
+        if each in (3, 11):
+            assert load(store, "t", warehouse, spark=spark).rows == 20
+        else:
+            assert load(store, "t", warehouse, engine=NativeEngine()).rows == 20
+    found = verify(store, "t", warehouse, spark=spark)
+    assert (found.ok, found.rows, found.loaded, found.gaps) == (True, 240, {0: 120, 2: 120}, ())
+    table = NativeTable(f"{spark_url(warehouse)}/t", "t", TOPIC)
+    assert (table.loaded_offsets(), len(table.snapshot().state.files)) == ({0: 120, 2: 120}, 12)
+    pointer = table.folder.read(f"{LOG}/_last_checkpoint")
+    assert pointer is not None and json.loads(pointer)["version"] == 10
+    other = spark.newSession()
+    history = other.sql(f"DESCRIBE HISTORY delta.`{spark_url(warehouse)}/t`").collect()
+    assert [row["operation"] for row in history] == ["WRITE"] * 12
+    (native,) = [row for row in history if row["version"] == 5]
+    assert json.loads(native["userMetadata"])["tiered"]["offsets"] == {"0": [50, 60], "2": [50, 60]}
+    assert native["operationMetrics"]["numOutputRows"] == "20"
+    table.close()
+
+
+def test_native_load_heeds_what_spark_did_to_the_table(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "tables")
+    filling.create_topic(store, "t", TOPIC, 2)
+    for partition in (0, 1):
+        fill(store, partition, 0, 20)
+    load(store, "t", warehouse, engine=NativeEngine())
+    name = f"delta.`{warehouse}/t`"
+    spark.sql(f"OPTIMIZE {name}")
+    spark.sql(f"DELETE FROM {name} WHERE offset = 7")
+    fill(store, 0, 20, 5)
+    assert load(store, "t", warehouse, engine=NativeEngine()).rows == 5
+    assert "DELETE" in caplog.text and "= 7)" in caplog.text
+    spark.sql(
+        f"INSERT INTO {name} SELECT partition + 5, offset, timestamp, timestamp_type, key, value, headers FROM {name}"
+    )
+    with pytest.raises(Refused, match="rows of partition 5 up to offset 24 and no transaction identifier"):
+        load(store, "t", warehouse, engine=NativeEngine())
+    spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF 0")
+    with pytest.raises(Refused, match=r"RESTORE to version 0 \(version.*--repair"):
+        load(store, "t", warehouse, engine=NativeEngine())
+
+
+@pytest.mark.parametrize("where", [pytest.param("directory", marks=pytest.mark.also), "s3"])
+def test_races_of_both_engines_lose_and_duplicate_nothing(
+    spark: SparkSession, tmp_path: Path, bucket: str, where: str
+) -> None:
+    root = f"file://{tmp_path}" if where == "directory" else f"s3://{bucket}/{tmp_path.name}"
+    race(spark, f"{root}/store", f"{root}/tables", 2)

@@ -1,0 +1,241 @@
+"""Tests of the engine without a JVM: loads of a topic on a directory and on S3, and races of its commits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tiered import delta_state
+from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
+from pyspark_tiered.load import load
+from pyspark_tiered.log_folder import LOG, open_folder
+from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.session import spark_url
+from pyspark_tiered.table import Advance, FileRun, LoadedFile
+from tests.spark import filling
+from tests.spark.engine_race import read_offsets
+from tiered.errors import Refused
+from tiered.ids import PartitionId
+
+TOPIC = filling.topic_id(1)
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
+    """Returns URLs of a new place for store and warehouse."""
+    root = f"file://{tmp_path}" if request.param == "directory" else f"s3://{bucket}/{tmp_path.name}"
+    return lambda name: f"{root}/{name}"
+
+
+def fill(store: str, partition: int, first: int, count: int) -> None:
+    rows = [(filling.BASE_MS + i, b"k", f"{partition}:{i}".encode(), ()) for i in range(first, first + count)]
+    segments = list(filling.segments(rows, base_offset=first))
+    filling.upload(store, "t", PartitionId(TOPIC, partition), segments)
+
+
+def run_load(place: Callable[[str], str], topic: str = "t") -> int:
+    return load(place("store"), topic, place("tables"), engine=NativeEngine()).rows
+
+
+@pytest.fixture
+def open_table(place: Callable[[str], str]) -> Iterator[Callable[[], NativeTable]]:
+    """Yields a function that opens the table; at the end all are closed."""
+    opened: list[NativeTable] = []
+
+    def run() -> NativeTable:
+        opened.append(NativeTable(f"{spark_url(place('tables'))}/t", "t", TOPIC))
+        return opened[-1]
+
+    yield run
+    for table in opened:
+        table.close()
+
+
+def test_loads_without_a_jvm_have_each_record_once(
+    place: Callable[[str], str], open_table: Callable[[], NativeTable]
+) -> None:
+    filling.create_topic(place("store"), "t", TOPIC, 3)
+    fill(place("store"), 0, 0, 300)
+    fill(place("store"), 2, 0, 20)
+    assert run_load(place) == 320
+    assert run_load(place) == 0
+    fill(place("store"), 2, 20, 5)
+    assert run_load(place) == 5
+    table = open_table()
+    now = table.snapshot()
+    assert (now.version, now.loaded_offsets()) == (1, {0: 300, 2: 25})
+    assert read_offsets(table) == {0: list(range(300)), 2: list(range(25))}
+
+
+def file_of(partition: int, start: int, end: int, name: str) -> LoadedFile:
+    return LoadedFile(
+        f"{name}-{partition}-{end}.parquet", 1, 0, (FileRun(partition, end - start, start, end - 1, 0, 0),)
+    )
+
+
+def advance_table(table: NativeTable, partition: int, count: int, name: str, told: list[int]) -> None:
+    """Moves a partition forward by ten offsets until `count` commits were acknowledged."""
+    while len(told) < count:
+        start = table.loaded_offsets().get(partition, -1)
+        end = max(start, 0) + 10
+        if table.commit([file_of(partition, max(start, 0), end, name)], [Advance(partition, start, end)]):
+            told.append(end)
+
+
+def test_concurrent_writers_move_a_partition_once_per_acknowledged_commit(
+    place: Callable[[str], str], open_table: Callable[[], NativeTable]
+) -> None:
+    told: list[list[int]] = [[], [], []]
+    threads = [
+        threading.Thread(target=advance_table, args=(open_table(), number // 2, 8, f"w{number}", told[number]))
+        for number in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    now = open_table().snapshot()
+    assert now.loaded_offsets() == {0: 160, 1: 80}
+    assert sorted(told[0] + told[1]) == list(range(10, 170, 10))
+    assert (now.version, len(now.state.files)) == (23, 24)
+
+
+def test_new_reader_starts_at_the_checkpoint(open_table: Callable[[], NativeTable]) -> None:
+    table = open_table()
+    for end in range(10, 130, 10):
+        assert table.commit([file_of(0, end - 10, end, "f")], [Advance(0, end - 10 or -1, end)])
+    names = table.folder.list_names(LOG)
+    assert delta_state.newest_checkpoint(names)[0] == 10
+    for version in range(10):
+        table.folder.delete(f"{LOG}/{delta_state.commit_name(version)}")
+    again = open_table().snapshot()
+    assert (again.version, again.loaded_offsets(), len(again.state.files)) == (11, {0: 120}, 12)
+    assert again.commits(past_marks=True)[1] is False
+    assert [extent[:3] for extent in again.extents()][-1] == (0, 0, 119)
+
+
+def test_commit_of_another_metadata_causes_a_new_plan(tmp_path: Path) -> None:
+    table, other = (NativeTable(f"file:{tmp_path}/t", "t", TOPIC) for _ in range(2))
+    table.snapshot()
+    assert other.commit([], [Advance(0, -1, 5)])
+    assert not table.commit([file_of(0, 0, 5, "f")], [Advance(0, -1, 5)])
+    assert table.commit([file_of(0, 5, 9, "f")], [Advance(0, 5, 9)])
+    assert other.loaded_offsets() == {0: 9}
+
+
+def test_table_of_another_topic_or_program_is_refused(tmp_path: Path) -> None:
+    place = f"file:{tmp_path}/t"
+    assert NativeTable(place, "t", TOPIC).commit([], [Advance(0, -1, 5)])
+    with pytest.raises(Refused, match="load into another warehouse"):
+        NativeTable(place, "t", filling.topic_id(2)).snapshot()
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (
+            {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}},
+            "rowTracking",
+        ),
+        ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}}, "writer version 4"),
+        ({"metaData": {"partitionColumns": ["day"]}}, "partition columns day"),
+        ({"metaData": {"schemaString": '{"fields": []}'}}, "another column partition"),
+    ],
+    ids=["feature", "version", "partitioned", "schema"],
+)
+def test_table_that_needs_more_of_its_writers_is_refused_by_name(
+    tmp_path: Path, action: dict[str, dict[str, object]], words: str
+) -> None:
+    table = NativeTable(f"file:{tmp_path}/t", "t", TOPIC)
+    assert table.commit([], [Advance(0, -1, 5)])
+    if "metaData" in action:
+        action = {"metaData": {**table.snapshot().state.metadata, **action["metaData"]}}
+    (tmp_path / "t" / LOG / delta_state.commit_name(1)).write_text(json.dumps(action))
+    with pytest.raises(Refused, match=f"{words}.*--engine spark"):
+        table.commit([], [Advance(0, 5, 6)])
+
+
+def test_checkpoint_holds_every_action() -> None:
+    state = delta_state.TableState()
+    add = {
+        "path": "a b",
+        "partitionValues": {},
+        "size": 5,
+        "modificationTime": 7,
+        "dataChange": True,
+        "stats": "{}",
+        "tags": {"k": "v"},
+    }
+    actions: list[dict[str, Any]] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {"id": "u", "format": {"provider": "parquet", "options": {}}, "schemaString": "{}"}},
+        {"txn": {"appId": "ID/0", "version": 7, "lastUpdated": 1}},
+        {"add": add},
+        {"add": {**add, "path": "gone"}},
+        {"remove": {"path": "gone", "deletionTimestamp": 10, "dataChange": True}},
+        {"remove": {"path": "long gone", "deletionTimestamp": 1, "dataChange": True}},
+    ]
+    state.apply(3, actions)
+    data, count = encode_checkpoint(state.actions(delta_state.TOMBSTONE_MS + 5))
+    again = delta_state.TableState()
+    again.apply(3, decode_checkpoint(data, "here"))
+    assert count == 5
+    assert (again.protocol, again.transactions) == (state.protocol, state.transactions)
+    assert again.metadata["format"] == {"provider": "parquet", "options": {}}
+    assert list(again.files.values()) == [{**add, "dataChange": False}]
+    assert [remove["path"] for remove in again.tombstones.values()] == ["gone"]
+
+
+def test_incomplete_checkpoint_is_not_used() -> None:
+    part = "{:020d}.checkpoint.{:010d}.{:010d}.parquet"
+    names = [delta_state.checkpoint_name(10), part.format(20, 1, 2), part.format(30, 1, 2), part.format(30, 2, 2)]
+    assert delta_state.newest_checkpoint(names) == (30, names[2:])
+    assert delta_state.newest_checkpoint(names[:2]) == (10, names[:1])
+    assert delta_state.newest_checkpoint([]) == (-1, [])
+
+
+def test_file_is_created_once(place: Callable[[str], str]) -> None:
+    folder = open_folder(f"{spark_url(place('tables'))}/t")
+    assert folder.create("_delta_log/a", b"mine")
+    assert not folder.create("_delta_log/a", b"other")
+    assert folder.create("_delta_log/a", b"mine"), "a lost reply: these are the bytes of this attempt"
+    assert folder.read("_delta_log/a") == b"mine"
+    folder.replace("_delta_log/a", b"new")
+    assert folder.list_names(LOG) == ["a"]
+    assert folder.list_names(LOG, "a") == []
+    folder.close()
+
+
+def test_rows_that_no_identifier_covers_are_found_without_spark(
+    place: Callable[[str], str], open_table: Callable[[], NativeTable]
+) -> None:
+    filling.create_topic(place("store"), "t", TOPIC, 2)
+    fill(place("store"), 0, 0, 30)
+    fill(place("store"), 1, 0, 20)
+    run_load(place)
+    found = open_table().snapshot().find_unaccounted_rows({0: 25})
+    assert found == [(0, 25, 29), (1, 0, 19)]
+    assert open_table().snapshot().find_unaccounted_rows({0: 30, 1: 20}) == []
+
+
+def test_native_load_imports_neither_spark_nor_pyarrow_without_work(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 1)
+    fill(store, 0, 0, 10)
+    load(store, "t", f"{tmp_path}/tables", engine=NativeEngine())
+    program = (
+        "import sys; from tiered_api.cli.main import main; "
+        f"code = main(['load', '--engine', 'native', '--store', '{store}', '--topic', 't', "
+        f"'--warehouse', '{tmp_path}/tables']); "
+        "print(code, sorted({'pyspark', 'pyarrow', 'boto3', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr
