@@ -75,15 +75,6 @@ def test_settings_page_equals_the_tables() -> None:
 
 
 SAID_ONCE = {
-    "cleanup.policy": "only one value is allowed",
-    "delete.retention.ms": "its sentence says that nothing is compacted",
-    "min.cleanable.dirty.ratio": "likewise",
-    "min.compaction.lag.ms": "likewise",
-    "max.compaction.lag.ms": "likewise",
-    "log.cleaner.delete.retention.ms": "likewise",
-    "log.cleaner.min.cleanable.ratio": "likewise",
-    "log.cleaner.min.compaction.lag.ms": "likewise",
-    "log.cleaner.max.compaction.lag.ms": "likewise",
     "preallocate": "only one value is allowed",
     "log.preallocate": "only one value is allowed",
     "remote.log.copy.disable": "only one value is allowed",

@@ -55,7 +55,7 @@ def test_kafkas_tools_create_change_and_delete_topics(tmp_path: Path) -> None:
                                             "min.cleanable.dirty.ratio=0.1", "--config", "retention.ms=-1")  # fmt: skip
         with pytest.raises(RuntimeError, match="TopicExistsException"):
             topics("--create", "--topic", "t")
-        with pytest.raises(RuntimeError, match="compaction is not built yet"):
+        with pytest.raises(RuntimeError, match="compaction in the bucket is not built yet"):
             topics("--create", "--topic", "c", "--config", "cleanup.policy=compact")
         assert topics("--list").split() == ["t"]
         told = topics("--describe", "--topic", "t")

@@ -246,7 +246,7 @@ def setting_requests() -> Iterator[PeerRequest]:
     )
     yield PeerRequest(
         alter_configs_incrementally(topic, "s", ("cleanup.policy", 2, "compact"), only=True),
-        difference="compaction is not built yet",
+        difference="compaction in the bucket is not built yet",
     )
     for kind, name in ((2, "no"), (2, "b/d"), (2, ""), (4, "9"), (4, "q"), (99, "s")):
         yield PeerRequest(alter_configs_incrementally(kind, name, ("max.message.bytes", 0, "3000")))

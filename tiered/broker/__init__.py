@@ -31,6 +31,7 @@ May import: controller, coordinator, groups, transactions
 ~ internal_topic      an internal topic, created on first need
 ~ producer_ids        producer ids from blocks that the controller allocates
 ~ suspects            brokers that may be gone, for Metadata replies during failover
+~ log_cleaner         compaction of the logs on this broker's disk, the dirtiest first
 ~ retention_clock     the retention time, corrected if this broker's clock is fast
 ~ late_transactions   open transactions that hold back a last stable offset for too long
 ~ lost_markers        pending offsets of transactions whose marker was lost with the disks

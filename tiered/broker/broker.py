@@ -27,6 +27,7 @@ from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.broker.housekeeping import Housekeeping
 from tiered.broker.isr_updater import IsrUpdater
 from tiered.broker.late_transactions import LateTransactions
+from tiered.broker.log_cleaner import LogCleaner
 from tiered.broker.loss_reporter import LossReporter
 from tiered.broker.marker_writer import MarkerWriter
 from tiered.broker.object_deletion import ObjectDeletion
@@ -189,6 +190,7 @@ class Broker:
             self.view, self.world, self.hosted_replicas, self.loss_reporter, self.tiering, self.disk,
             self.data_directory, self.served,
         )  # fmt: skip
+        self.log_cleaner = LogCleaner(self.view, self.world, self.hosted_replicas, self.disk, metrics)
         self._object_deletion = ObjectDeletion(self.view, channel, self.cluster, self.cold_tier.collector, world.clock)
         self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
         self._failure = ""
@@ -313,6 +315,7 @@ class Broker:
             image=self.image,
             partition_health=self.cluster_metrics.partition_health,
             late_transactions=self.late_transactions.find(),
+            uncleanable=self.log_cleaner.uncleanable,
             contact_lost_ms=0 if self.cluster.has_controller_contact else self.cluster.standby.silent_ms,
         )
 
@@ -376,6 +379,7 @@ class Broker:
                 self._loops = [
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(self.housekeeping.run(), name="housekeeping"),
+                    group.create_task(self.log_cleaner.run(), name="log-cleaner"),
                     group.create_task(self._object_deletion.run(), name="object-deletion"),
                     group.create_task(self._store_watch.run(), name="store-watch"),
                     group.create_task(self.group_coordinators.run(), name="coordinators"),

@@ -67,6 +67,7 @@ def assess_health(
     image: Image,
     partition_health: PartitionHealth,
     late_transactions: Sequence[LateTransaction],
+    uncleanable: Mapping[TopicPartition, str],
     contact_lost_ms: int,
 ) -> Health:
     """Returns the report of a broker from the states of its parts.
@@ -106,6 +107,7 @@ def assess_health(
                 f" {copy_lag_ms / 1000:.0f} s, tiered.upload.max.lag.ms is {copy_lag_max_ms}"
             )
     problems += _describe_late_transactions(late_transactions)
+    problems += [f"compaction of {tp} stopped: {why}" for tp, why in islice(uncleanable.items(), LISTED_MAX)]
     own = problems.copy()
     if started and contact_lost_ms:
         problems.append(
@@ -122,6 +124,7 @@ def assess_health(
         "under_min_isr_partitions": len(partition_health.under_min_isr),
         "under_replicated_partitions": len(partition_health.under_replicated),
         "late_transactions": [_late_details(late) for late in late_transactions[:LISTED_MAX]],
+        "uncleanable_partitions": len(uncleanable),
         "waiting_segments": waiting_segments,
         "copy_lag_ms": copy_lag_ms,
         "pending_metadata": pending_metadata,

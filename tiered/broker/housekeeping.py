@@ -14,6 +14,7 @@ from tiered.broker.data_directory import DataDirectory
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.loss_reporter import LossReporter
 from tiered.broker.tiering import Tiering
+from tiered.compaction.cleanable_range import is_compacted
 from tiered.controller.member_view import MemberView
 from tiered.errors import Refused, Unavailable
 from tiered.hot.producer_state import IDLE_MS
@@ -153,6 +154,10 @@ class Housekeeping:
         max_age_ms: int | None = None
         if isinstance(replica, FollowerReplica) and replica.config.remote_storage_enable:
             max_age_ms = self._view.settings.tiered_upload_max_lag_ms  # for a leader replica, tiering does this
+        if is_compacted(replica.config):
+            # The active segment is never cleaned, so a record in it cannot be cleaned in time.
+            longest_ms = replica.config.max_compaction_lag_ms
+            max_age_ms = longest_ms if max_age_ms is None else min(max_age_ms, longest_ms)
         if replica.log.is_roll_due(now_ms, max_age_ms=max_age_ms):
             replica.roll()
         if isinstance(replica, FollowerReplica):

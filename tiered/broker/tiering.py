@@ -322,12 +322,13 @@ class Tiering:
         above = replica.unified_log.bytes_above_cold
         try:
             plan = find_expiry(
-                manifest.adopt_epoch(epoch), epoch, replica.config,
+                manifest.adopt_epoch(epoch), epoch, retention.total_limits(replica.config),
                 local_bytes_above_cold=above, now_ms=now_ms, submanifests={},
             )  # fmt: skip
         except SubmanifestNeeded:
             oldest = await self._find_oldest_segment(replica, manifest)
-            if not may_expire(manifest, oldest, replica.config, local_bytes_above_cold=above, now_ms=now_ms):
+            limits = retention.total_limits(replica.config)
+            if not may_expire(manifest, oldest, limits, local_bytes_above_cold=above, now_ms=now_ms):
                 return
         else:
             if plan is None:
@@ -335,7 +336,7 @@ class Tiering:
         manifest = await self._take_over_manifest(replica)
         above = replica.unified_log.bytes_above_cold  # an earlier leader may have uploaded more meanwhile
         written = await replica.cold.collector.expire(
-            manifest, epoch, replica.config, local_bytes_above_cold=above, now_ms=now_ms
+            manifest, epoch, retention.total_limits(replica.config), local_bytes_above_cold=above, now_ms=now_ms
         )
         manifest = written or manifest
         replica.unified_log.update_manifest(manifest)

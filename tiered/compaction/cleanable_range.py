@@ -2,7 +2,7 @@
 
 The rules are Kafka's. The dirty part begins where the last clean ended. Nothing is cleaned that a follower, a reader of
 committed records or a truncation could still see otherwise: the range ends at the high watermark, at the last stable
-offset, and before the active segment.
+offset, and before the active segment. Keeps I26.
 """
 
 from __future__ import annotations

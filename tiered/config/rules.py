@@ -12,6 +12,8 @@ from typing import Protocol
 from tiered.config.listeners import Endpoint
 from tiered.config.setting import SettingRow
 
+NO_TIERED_COMPACTION = "compaction in the bucket is not built yet: set remote.storage.enable=false as well"
+
 _REPLICA = re.compile(r"\d+:\d+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -22,6 +24,12 @@ class TopicValues(Protocol):
 
     @property
     def cleanup_policy(self) -> Sequence[str]: ...
+    @property
+    def remote_storage_enable(self) -> bool: ...
+    @property
+    def min_compaction_lag_ms(self) -> int: ...
+    @property
+    def max_compaction_lag_ms(self) -> int: ...
     @property
     def retention_ms(self) -> int: ...
     @property
@@ -65,8 +73,11 @@ def check_topic(config: TopicValues, table: Mapping[str, SettingRow]) -> None:
     for name, total, local_name, local in pairs:
         if total >= 0 and (local > total or local == -1):
             raise table[local_name].refuse(str(local), f"it must not exceed {name}={total}")
-    if not config.cleanup_policy:
-        raise table["cleanup.policy"].refuse("")
+    if "compact" in config.cleanup_policy and config.remote_storage_enable:
+        raise table["cleanup.policy"].refuse(",".join(config.cleanup_policy), NO_TIERED_COMPACTION)
+    if config.max_compaction_lag_ms < config.min_compaction_lag_ms:
+        why = f"it must not be less than min.compaction.lag.ms={config.min_compaction_lag_ms}"
+        raise table["max.compaction.lag.ms"].refuse(str(config.max_compaction_lag_ms), why)
     lists = (config.leader_replication_throttled_replicas, config.follower_replication_throttled_replicas)
     for name, words in zip(_REPLICA_LISTS, lists, strict=True):
         if words != ("*",) and not all(_REPLICA.fullmatch(word) for word in words):

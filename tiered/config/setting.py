@@ -29,8 +29,8 @@ class SettingRow:
     name: str
     default: Value
     sentence: str
-    low: int | None = None
-    high: int | None = None
+    low: float | None = None
+    high: float | None = None
     choices: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = field(default_factory=dict)
     """Values that are well-formed but not built yet, with the reason."""
@@ -103,8 +103,8 @@ class SettingRow:
 def setting(
     default: T,
     sentence: str,
-    low: int | None = None,
-    high: int | None = None,
+    low: float | None = None,
+    high: float | None = None,
     choices: tuple[str, ...] = (),
     unsupported: Mapping[str, str] | None = None,
     topic_name: str = "",

@@ -23,8 +23,6 @@ DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 GIB = 1 << 30
 
-NO_COMPACTION = "log compaction is not built yet, and silently keeping every record would be worse"
-NO_EFFECT = "(Without effect: nothing is compacted.)"
 NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps the objects in the bucket"
 NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the reply"
 
@@ -35,9 +33,9 @@ class TopicConfig:
 
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
-        "Treatment of old records: they are deleted.",
+        "Treatment of old records: delete by total retention, compact to the last record of each key, both, or"
+        " neither.",
         choices=("delete", "compact"),
-        unsupported={"compact": NO_COMPACTION},
     )
     compression_type: str = setting(
         "producer",
@@ -94,11 +92,17 @@ class TopicConfig:
     )
     flush_messages: int = setting(LONG_MAX, "Records after which the log is fsynced.", 1, LONG_MAX)
     flush_ms: int = setting(LONG_MAX, "Time after which the log is fsynced.", 0, LONG_MAX)
+    delete_retention_ms: int = setting(
+        DAY_MS, "How long a tombstone stays after the first clean that met it.", 0, LONG_MAX
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5, "Share of bytes that were never cleaned above which a log is cleaned.", 0, 1
+    )
+    min_compaction_lag_ms: int = setting(0, "Age before which no record is cleaned.", 0, LONG_MAX)
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX, "Age from which on a record makes its log due for a clean.", 1, LONG_MAX
+    )
     # Settings that tools set and show. Their effect either does not exist here, or is refused.
-    delete_retention_ms: int = setting(DAY_MS, f"How long tombstones stay. {NO_EFFECT}", 0, LONG_MAX)
-    min_cleanable_dirty_ratio: float = setting(0.5, f"Share of a log that is worth a compaction. {NO_EFFECT}", 0, 1)
-    min_compaction_lag_ms: int = setting(0, f"Age before which no record is compacted. {NO_EFFECT}", 0, LONG_MAX)
-    max_compaction_lag_ms: int = setting(LONG_MAX, f"Age at which every record is compacted. {NO_EFFECT}", 1, LONG_MAX)
     preallocate: bool = setting(
         False,
         "Segment files take their whole size at once.",
@@ -255,6 +259,27 @@ class Settings:
     log_flush: str = _default_of("flush")
     log_flush_interval_messages: int = _default_of("flush.messages")
     log_flush_interval_ms: int = _default_of("flush.ms")
+    log_cleaner_enable: bool = setting(True, "Compacted logs are cleaned.", dynamic=True)
+    log_cleaner_threads: int = setting(1, "Most logs that are cleaned at the same time.", 1, 16, dynamic=True)
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * MIB,
+        "Most memory for the keys of all cleans; 24 bytes a key. Keys that do not fit take another clean.",
+        MIB,
+        LONG_MAX,
+        dynamic=True,
+    )
+    log_cleaner_io_buffer_size: int = setting(
+        512 << 10, "Bytes that all cleans read at once, beside single larger batches.", 1024, INT_MAX, dynamic=True
+    )
+    log_cleaner_io_buffer_load_factor: float = setting(
+        0.9, "Share of the memory for keys that is used: a fuller table is slower.", 0.1, 0.95, dynamic=True
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        float(LONG_MAX), "Bytes per second that all cleans read.", 1, float(LONG_MAX), dynamic=True
+    )
+    log_cleaner_backoff_ms: int = setting(
+        15_000, "Time between two looks for logs to clean.", 1, LONG_MAX, dynamic=True
+    )
     log_cleaner_delete_retention_ms: int = _default_of("delete.retention.ms")
     log_cleaner_min_cleanable_ratio: float = _default_of("min.cleanable.dirty.ratio")
     log_cleaner_min_compaction_lag_ms: int = _default_of("min.compaction.lag.ms")

@@ -210,6 +210,7 @@ class DiskLog:
 
     def close(self) -> None:
         """Closes the files. Writes indexes, so that the next start need not rebuild them, but syncs nothing."""
+        self._swap.is_closed = True
         self._writer.producers.leave_limits()
         if not self._group_flush.write_failure:
             self._writer.write_indexes()
@@ -335,6 +336,11 @@ class DiskLog:
     def active_view(self) -> SegmentView:
         """Returns the active segment as of now. `created_ms` has no meaning while the segment is empty."""
         return SegmentView.of(self._writer.active, self._files)
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """True if compaction removes offsets of this log, or once did."""
+        return self._index.may_have_gaps
 
     @property
     def offset_gaps(self) -> list[tuple[int, int]]:

@@ -13,12 +13,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from tiered.compaction.cleanable_range import DELETE
 from tiered.config.settings import TopicConfig
 
 SAME_AS_TOTAL = -2
 """Value of `local.retention.*` that means the same as `retention.*`. Every other negative limit means no limit."""
+
+
+class TotalLimits(NamedTuple):
+    """Total retention in force, in milliseconds and bytes. Negative means no limit."""
+
+    retention_ms: int
+    retention_bytes: int
+
+
+def total_limits(config: TopicConfig) -> TotalLimits:
+    """Returns total retention: without `delete` in its policy a topic keeps everything that compaction keeps."""
+    if DELETE not in config.cleanup_policy:
+        return TotalLimits(-1, -1)
+    return TotalLimits(config.retention_ms, config.retention_bytes)
 
 
 class RetentionSegment(Protocol):
@@ -93,7 +108,7 @@ def age_start_ms(max_timestamp: int, known_since_ms: int, now_ms: int) -> int:
 
 def _is_expired(segment: RetentionSegment, ended_ms: int, config: TopicConfig, now_ms: int) -> bool:
     since_ms = age_start_ms(segment.max_timestamp, ended_ms, now_ms)
-    return config.retention_ms >= 0 and now_ms - since_ms > config.retention_ms
+    return total_limits(config).retention_ms >= 0 and now_ms - since_ms > config.retention_ms
 
 
 def segment_end_times(closed: Sequence[RetentionSegment], active: RetentionSegment) -> list[int]:
@@ -121,13 +136,13 @@ def _find_log_start(
     come from producers, so a record that was sent again later may be older than those before it.
     """
     excess = 0
-    if config.retention_bytes >= 0 and size_known:
+    if total_limits(config).retention_bytes >= 0 and size_known:
         excess = sum(segment.size for segment in closed) + active.size - config.retention_bytes
     start = log_start
     for segment, ended_ms in zip(closed, segment_end_times(closed, active), strict=True):
         is_deleted = segment.next_offset <= log_start
         if not is_deleted:
-            too_much = excess >= segment.size
+            too_much = excess > 0 and excess >= segment.size  # a cleaned segment may have no byte
             too_old = segment.base_offset <= start and _is_expired(segment, ended_ms, config, now_ms)
             if segment.next_offset > deletable_below or not (too_much or too_old):
                 break

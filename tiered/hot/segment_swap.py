@@ -3,7 +3,7 @@
 The names are Kafka's. The cleaned files are fsynced as `.cleaned` and then renamed to `.swap`, the log file last. Once
 these names are durable the old files are renamed to `.deleted`, and the `.swap` files get their final names. A start
 removes `.cleaned` files, and finishes a swap whose log file is there as `.swap` (interrupted_swaps.py). Readers in old
-files can finish.
+files can finish. Keeps I26.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from tiered.hot.segments import Segment
 class SegmentSwap:
     """The swaps of one log, one at a time."""
 
-    __slots__ = ("_deletion", "_pending", "_writer", "is_half_done")
+    __slots__ = ("_deletion", "_pending", "_writer", "is_closed", "is_half_done")
 
     def __init__(self, writer: LogWriter, deletion: SegmentDeletion) -> None:
         self._writer = writer
         self._deletion = deletion
         self._pending = -1
         """Base offset of the segment whose files are `.swap`, or -1."""
+        self.is_closed = False
+        """True once the directory may belong to another log: nothing is renamed in it any more."""
         self.is_half_done = False
         """True if the disk failed in the middle of an exchange: the directory has to be opened again."""
 
@@ -43,21 +45,22 @@ class SegmentSwap:
                 await files.disk.sync_dir(files.directory)
                 return True
         except Unavailable:
-            if not self.is_half_done:
+            if not self.is_half_done and not self.is_closed:
                 self._give_up(base)
             raise
-        self._give_up(base)
+        if not self.is_closed:
+            self._give_up(base)
         return False
 
     async def _prepare(self, group: Sequence[Segment], cleaned: Segment) -> bool:
         """Makes the `.swap` files durable. Returns False if the log no longer has the group."""
         writer, files, base = self._writer, self._writer.files, cleaned.base_offset
-        if not self._is_there(group):
+        if not self.has_all(group):
             return False
         others = [each for each in writer.segments[:-1] if all(each is not old for old in group)]
         writer.rewrite_checkpoint([*others, cleaned])
         await files.open(f"{files.directory}/{checkpoints.SEGMENTS_FILE}").sync()
-        if not self._is_there(group):
+        if not self.has_all(group):
             return False
         self._pending = base
         for suffix in PARTS:
@@ -65,7 +68,7 @@ class SegmentSwap:
             if files.disk.exists(path + CLEANED):
                 files.disk.rename(path + CLEANED, path + SWAP)
         await files.disk.sync_dir(files.directory)
-        return self._pending == base and self._is_there(group)
+        return self._pending == base and self.has_all(group)
 
     def _exchange(self, group: Sequence[Segment], cleaned: Segment, now_ms: int) -> None:
         """Replaces the files of the group, without a pause: no reader sees a state in between."""
@@ -100,8 +103,10 @@ class SegmentSwap:
         for part in reversed(PARTS):
             self._writer.files.remove(self._writer.files.path(base_offset, part) + suffix)
 
-    def _is_there(self, group: Sequence[Segment]) -> bool:
-        """True if the closed segments of the log still have the whole group."""
+    def has_all(self, group: Sequence[Segment]) -> bool:
+        """True if the log is open, and its closed segments still have the whole group."""
+        if self.is_closed:
+            return False
         closed = self._writer.segments[:-1]
         return all(any(each is old for each in closed) for old in group)
 

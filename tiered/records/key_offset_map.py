@@ -6,6 +6,7 @@ that collide. The memory is mapped on its own: pages that are not touched cost n
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 from tiered.ports import Buffer
@@ -50,6 +51,7 @@ class KeyOffsetMap:
         self.latest_offset = max(self.latest_offset, offset)
 
     def close(self) -> None:
-        """Returns the memory."""
-        self.table.release()
-        self._pages.close()
+        """Returns the memory, or lets the last user of the table do so."""
+        with contextlib.suppress(BufferError):
+            self.table.release()
+            self._pages.close()

@@ -191,7 +191,7 @@ class FollowerReplica:
             self.leader_high_watermark = part.high_watermark
         hot = self.log
         found = follower_step.decide_step(
-            request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs)
+            request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs, hot.may_have_gaps)
         )
         match found:
             case Append(base):

@@ -58,20 +58,25 @@ def test_missing_values_come_from_the_given_defaults() -> None:
             {"message.timestamp.type": "Now"},
             "message.timestamp.type=Now: it must be CreateTime or LogAppendTime",
         ),
-        ({"cleanup.policy": "shred"}, "cleanup.policy=shred: it must be a list of delete"),
-        ({"cleanup.policy": ""}, "cleanup.policy=: it must be a list of delete"),
+        ({"cleanup.policy": "shred"}, "cleanup.policy=shred: it must be a list of delete or compact"),
+        (
+            {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"},
+            "max.compaction.lag.ms=4: it must not be less than min.compaction.lag.ms=5",
+        ),
     ],
 )
 def test_refusal_names_the_key_the_value_and_the_allowed_values(given: dict[str, str], words: str) -> None:
     assert refusal(given) == words
 
 
-@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_compaction_is_refused_with_the_reason(policy: str) -> None:
-    assert "not built yet" in refusal({"cleanup.policy": policy})
-    assert f"log.cleanup.policy={policy}: log compaction is not built yet" in refusal(
-        {"log.cleanup.policy": policy}, Settings
-    )
+@pytest.mark.parametrize("policy", ["", "delete", "compact", "compact,delete"])
+def test_cleanup_policies_are_delete_compact_both_and_neither(policy: str) -> None:
+    config = TopicConfig.from_strings({"cleanup.policy": policy, "remote.storage.enable": "false"})
+    assert ",".join(config.cleanup_policy) == policy
+
+
+def test_compaction_of_a_tiered_topic_is_refused_with_the_way_out() -> None:
+    assert "set remote.storage.enable=false as well" in refusal({"cleanup.policy": "compact"})
 
 
 def test_flush_to_the_bucket_is_refused_with_the_reason() -> None:

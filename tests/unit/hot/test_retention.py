@@ -130,3 +130,19 @@ def test_old_timestamp_of_a_new_record_counts() -> None:
     assert age_start_ms(5, NOW, NOW) == 5
     assert age_start_ms(NOW, 5, NOW) == NOW
     assert age_start_ms(NOW + 1, 5, NOW) == 5
+
+
+def test_policy_without_delete_keeps_what_total_retention_would_delete() -> None:
+    for policy in (("compact",), ()):
+        kept = plan_retention(
+            CLOSED, ACTIVE, config(retention_ms=HOUR, retention_bytes=100, cleanup_policy=policy), NOW,
+            log_start=0, deletable_below=60, cold_end=None, cold_bytes_known=True,
+        )  # fmt: skip
+        assert kept == RetentionPlan(0, 0, False)
+    assert plan(retention_ms=HOUR).log_start > 0
+
+
+def test_cleaned_segment_without_a_byte_does_not_count_as_too_much() -> None:
+    emptied = [segment(0, size=0), segment(1, size=0), segment(2)]
+    assert plan(closed=emptied) == RetentionPlan(0, 0, False)
+    assert plan(closed=emptied, retention_bytes=150).log_start == 20
