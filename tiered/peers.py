@@ -7,7 +7,7 @@ implementation to the broker. Every call has a deadline. A broker that cannot be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tiered.errors import Code
@@ -179,6 +179,13 @@ class Peers(Protocol):
     ) -> Sequence[PartitionCodes]:
         """Adds partitions to transactions, or verifies them, at the broker that coordinates these. Returns the codes of
         each transaction."""
+        ...
+
+    async def find_open_producers(
+        self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
+    ) -> Collection[int]:
+        """Returns which of these producer ids have a transaction in one of these states at the broker that coordinates
+        them. Raises `Refused` if the broker has not loaded all of its coordinators."""
         ...
 
     async def check_listening(self, address: str, timeout: float) -> None:

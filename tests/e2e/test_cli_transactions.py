@@ -53,6 +53,28 @@ def test_open_transaction_is_listed_described_and_aborted(cluster: CliCluster) -
     assert name in cluster.run("transaction", "describe", name)
 
 
+def test_open_transaction_that_holds_a_read_back_is_named_once(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
+    cluster.produce(topic, "before\n")
+    producer = begin_transaction(cluster, cluster.new_name("id"), topic, "a")
+    process = cluster.start("topic", "consume", topic, "-o", ":end", "-f", "%v\n")
+    out, err = cluster.end(process)
+    assert (out, err.decode()) == (
+        b"before\n", f"tiered: an open transaction holds back {topic}-0 from offset 1 on\n"
+    )  # fmt: skip
+    producer.commit_transaction(30)
+    process = cluster.start("topic", "consume", topic, "-n", "2", "-f", "%v\n")
+    assert cluster.end(process) == (b"before\na\n", b"")
+
+
+def test_list_without_transactions_is_a_heading(cluster: CliCluster) -> None:
+    assert cluster.run("transaction", "list", "--states", "PrepareCommit").split() == [
+        "TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE"
+    ]  # fmt: skip
+    assert cluster.rows("transaction", "list", "--states", "PrepareCommit") == []
+    assert cluster.run("transaction", "find-hanging", "--max-timeout", "20h").split()[0] == "TOPIC"
+
+
 def test_unknown_transactional_id_is_refused_and_not_created(cluster: CliCluster) -> None:
     name = cluster.new_name("none")
     assert "TRANSACTIONAL_ID_NOT_FOUND" in cluster.run("transaction", "describe", name, code=1)

@@ -34,6 +34,7 @@ May import: controller, coordinator, groups, transactions
 ~ log_cleaner         compaction of the logs on this broker's disk, the dirtiest first
 ~ retention_clock     the retention time, corrected if this broker's clock is fast
 ~ late_transactions   open transactions that hold back a last stable offset for too long
+~ orphaned_transactions  the end of transactions that no coordinator knows any more
 ~ lost_markers        pending offsets of transactions whose marker was lost with the disks
 ~ health              the health report of this broker
 ~ cluster_metrics     cluster gauges under the names of Kafka's JMX exporter

@@ -31,6 +31,7 @@ from tiered.broker.log_cleaner import LogCleaner
 from tiered.broker.loss_reporter import LossReporter
 from tiered.broker.marker_writer import MarkerWriter
 from tiered.broker.object_deletion import ObjectDeletion
+from tiered.broker.orphaned_transactions import OrphanedTransactions
 from tiered.broker.possible_losses import PossibleLosses
 from tiered.broker.producer_ids import ProducerIds
 from tiered.broker.registration import Registration
@@ -166,6 +167,9 @@ class Broker:
         )
         self.late_transactions = LateTransactions(
             self.hosted_replicas, self.view, world.clock, self.transaction_coordinators.find_names, metrics
+        )
+        self.orphaned_transactions = OrphanedTransactions(
+            self.late_transactions, self.transaction_coordinators, self.marker_writer, self.view, peers, world.clock
         )
         self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
         self._is_registered = self._has_handed_over = self._is_serving = False
@@ -384,6 +388,7 @@ class Broker:
                     group.create_task(self._store_watch.run(), name="store-watch"),
                     group.create_task(self.group_coordinators.run(), name="coordinators"),
                     group.create_task(self.transaction_coordinators.run(), name="transactions"),
+                    group.create_task(self.orphaned_transactions.run(), name="orphaned-transactions"),
                     group.create_task(self.hosted_replicas.run_fetchers(), name="copying"),
                     group.create_task(self.isr_updater.run(), name="in-sync-sets"),
                     group.create_task(self.awaited_ends.run(), name="awaited-ends"),

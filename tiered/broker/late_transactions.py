@@ -11,9 +11,12 @@ from typing import NamedTuple
 
 from tiered.broker.led_partitions import LedPartitions
 from tiered.controller.member_view import MemberView
+from tiered.hot.producer_state import ProducerStateEntry
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
 from tiered.ports import Clock
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.transactions.orphans import OpenTransaction
 
 LATE_GRACE_MS = 5 * 60_000
 """Time after `transaction.max.timeout.ms` that the end of a transaction may take (Kafka: late transaction buffer)."""
@@ -53,16 +56,31 @@ class LateTransactions:
 
     def find(self) -> list[LateTransaction]:
         """Returns the late transaction of each led partition that has one, the oldest first."""
-        found = sorted(self._scan(), key=lambda late: late.since_ms)
+        scanned = (
+            LateTransaction(replica.tp, each.producer_id, each.txn_first_offset, each.txn_began_ms)
+            for replica, each in self._scan()
+        )
+        found = sorted(scanned, key=lambda late: late.since_ms)
         if not found:
             return []
         names = self._find_names({late.producer_id for late in found})
         return [late._replace(transactional_id=names.get(late.producer_id, "")) for late in found]
 
-    def _scan(self) -> Iterator[LateTransaction]:
+    def find_open(self) -> list[OpenTransaction]:
+        """Returns the same transactions as `find`, as the rule for orphans needs them."""
+        return [
+            OpenTransaction(
+                replica.tp, replica.leader_epoch, each.producer_id, each.epoch, each.txn_first_offset,
+                (each.batches[-1].last_offset if each.batches else -1, each.timestamp),
+                max(each.coordinator_epoch, 0),
+            )
+            for replica, each in self._scan()
+        ]  # fmt: skip
+
+    def _scan(self) -> Iterator[tuple[LeaderReplica, ProducerStateEntry]]:
         now_ms = self._clock.wall_ms()
         late_before_ms = now_ms - self._view.settings.transaction_max_timeout_ms - LATE_GRACE_MS
         for replica in self._led_partitions.list_leaders():
             oldest = replica.log.producers.find_oldest_txn(now_ms)
             if oldest is not None and oldest.txn_began_ms < late_before_ms:
-                yield LateTransaction(replica.tp, oldest.producer_id, oldest.txn_first_offset, oldest.txn_began_ms)
+                yield replica, oldest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -9,6 +10,8 @@ from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.records.marker import TransactionMarker
 from tiered.replication.leader_replica import LeaderReplica
+
+log = logging.getLogger(__name__)
 
 COMMIT_MS = 1_000
 """Time in which the in-sync replicas have to replicate a marker, before its coordinator is told to ask again. A
@@ -52,6 +55,8 @@ class MarkerWriter:
         """Writes an abort marker that an operator sends, if the producer has an open transaction in the partition.
         Raises `Refused`."""
         replica, is_offsets = self._find_leader(*tp), tp.topic == OFFSETS_TOPIC
+        opened = replica.log.producers.get(marker.producer_id)
+        first_offset = opened.txn_first_offset if opened is not None else -1
         has_pending = is_offsets and self._offsets.has_pending_offsets(tp.partition, marker.producer_id)
         if not has_pending and not replica.log.producers.is_abort_due(marker):
             await replica.wait_committed(replica.log.end_offset, COMMIT_MS)
@@ -59,3 +64,8 @@ class MarkerWriter:
             await self._offsets.write_marker(tp.partition, marker)
         else:
             await replica.wait_committed(replica.append_marker_now(marker), COMMIT_MS)
+        if first_offset >= 0 or has_pending:
+            log.warning(
+                "an operator has aborted a transaction partition=%s producer_id=%d epoch=%d first_offset=%d",
+                tp, marker.producer_id, marker.producer_epoch, first_offset,
+            )  # fmt: skip

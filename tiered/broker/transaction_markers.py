@@ -310,13 +310,11 @@ class TransactionMarkers:
                     )
                     done["late"].append(target)
                 case Code.TRANSACTION_COORDINATOR_FENCED:
-                    log.warning(
-                        "coordinator of a transaction is fenced transactional_id=%s partition=%s",
-                        target.pending.transactional_id,
-                        target.tp,
-                    )
-                    self._drop(target.pending.transactional_id)
+                    # A later coordinator has written there. `cancel` drops these markers once this broker knows of it.
+                    # If it is the coordinator still, nobody else would send them.
+                    self._warn("fenced", f"{target.tp} knows a later coordinator of {target.pending.transactional_id}")
                     self._written.inc(1, "fenced")
+                    self._delay(target)
                 case _:
                     if code is not Code.NETWORK_EXCEPTION:
                         self._warn("marker", f"{target.tp} at broker {node_id}: {code}")

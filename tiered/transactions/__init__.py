@@ -12,6 +12,7 @@ May import: words
   renewal        new producer ids after a loss of the log (R5)
   expiry         expiry of transactional ids that nobody uses
   admin          description and listing of transactions
+  orphans        the rule by which a transaction without a coordinator is aborted
   records        records of `__transaction_state` in Kafka's bytes
   limits         Kafka's limits for transactions
   invariants     a check of all that must hold between decisions

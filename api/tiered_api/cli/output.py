@@ -18,15 +18,17 @@ WIDE = 40
 """A column up to this width fits all of its cells."""
 
 
-def print_rows(rows: Sequence[Row], form: str) -> None:
-    """Prints rows with the same keys: aligned columns under a heading, or one JSON object a line."""
+def print_rows(rows: Sequence[Row], form: str, names: Sequence[str] = ()) -> None:
+    """Prints rows with the same keys: aligned columns under a heading, or one JSON object a line. Without rows it
+    prints the heading of `names`, if they are given."""
     if form == "json":
         for row in rows:
             print_json(row)
         return
+    heading = [name.upper().replace("_", "-") for name in (rows[0] if rows else names)]
     if not rows:
+        print_lines(["  ".join(heading)] if heading else [])
         return
-    heading = [name.upper().replace("_", "-") for name in rows[0]]
     cells = [[_cell(value) for value in row.values()] for row in rows]
     widths = [_width([len(cell) for cell in column]) for column in zip(heading, *cells, strict=True)]
     columns = zip(*(row.values() for row in rows), strict=True)

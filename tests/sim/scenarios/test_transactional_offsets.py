@@ -23,7 +23,14 @@ from tiered.broker.lost_markers import CHECK_SECONDS
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.records import OffsetKey, OffsetValue
-from tiered.groups.requests import CommitOffsets, CommitTransactionalOffsets, FetchOffsets, PartitionOffset
+from tiered.groups.requests import (
+    CommitOffsets,
+    CommitTransactionalOffsets,
+    FetchOffsets,
+    LostOffset,
+    LowerOffsets,
+    PartitionOffset,
+)
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -159,6 +166,27 @@ def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
         await asyncio.sleep(CHECK_SECONDS)
         assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT, "its marker may yet come"
         await asyncio.sleep(LATE_GRACE_MS / 1000 + 2 * CHECK_SECONDS)
+        assert await offset_of(three) == 3
+
+    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+
+
+def test_pending_offset_that_a_load_corrected_holds_no_consumer_for_ever() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
+        await retry(three, lambda node: node.group_coordinators.ask(GROUP, commit))
+        groups = group_coordinator(three).node.group_coordinators
+        (shard,) = groups.host.shards()
+        key = OffsetKey(GROUP, "t", 0)
+        shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), key, OffsetValue(7, -1, "", 0))  # from an image
+        groups.host.submit_unawaited(LowerOffsets((LostOffset(GROUP, "t", 0, 5, 9),)))
+        leader = find_leader(three, OFFSETS)
+        assert leader is not None
+        await three.wait_until(lambda: leader.log.producers.has_ongoing_txn(99, 4), 5)
+        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
+        producer = SimProducer(three)
+        await producer.init(1_000)  # so that there are coordinators
+        await asyncio.sleep(LATE_GRACE_MS / 1000 + 3 * CHECK_SECONDS)
         assert await offset_of(three) == 3
 
     run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)

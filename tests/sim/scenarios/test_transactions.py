@@ -17,11 +17,14 @@ from tests.sim.scenarios.transactions import (
     find_transaction,
     read_markers,
 )
+from tiered.broker.late_transactions import LATE_GRACE_MS
+from tiered.broker.orphaned_transactions import CHECK_SECONDS
 from tiered.controller.requests import DeleteTopic
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.records.marker import TransactionMarker
+from tiered.transactions.decision import TIMEOUT
 from tiered.transactions.metadata import TransactionState
 from tiered.transactions.requests import EndTransaction, MarkersDue
 
@@ -282,6 +285,47 @@ def test_open_transaction_does_not_hang_after_a_rebuild_from_the_bucket() -> Non
         await wait_complete(three, producer, COMMITTED)
 
     run_scenario(scenario, **SETTINGS)
+
+
+def forget_everything(three: ThreeBrokers, producer: SimProducer) -> None:
+    """Makes the coordinator lose the id, as after a loss of its log since the last image."""
+    coordinator = find_coordinator(three, producer.name)
+    assert coordinator is not None
+    shard = coordinator.node.transaction_coordinators.host.find_shard(producer.name)
+    assert shard is not None
+    shard.state.put(producer.name, None)
+    shard.state.last_epochs.pop(producer.name, None)
+    shard.state.deadlines.cancel((TIMEOUT, producer.name, ""))
+
+
+def test_transaction_that_no_coordinator_knows_ends_by_itself_and_no_commit_is_lost() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3), (2, 3, 1), (3, 1, 2))
+        orphan, slow = SimProducer(three, "orphan"), SimProducer(three, "slow")
+        for producer, partitions in ((orphan, (0, 1)), (slow, (2,))):
+            await producer.init(1_000)
+            for partition in partitions:
+                await producer.write(partition, b"%d" % partition)
+        forget_everything(three, orphan)
+        coordinator = find_coordinator(three, slow.name)
+        assert coordinator is not None
+        waiting = stop_markers(coordinator)
+        assert await slow.end(True) is Code.NONE
+        await asyncio.sleep(LATE_GRACE_MS / 1000)
+        assert [outcomes(three, partition) for partition in range(3)] == [[], [], []], "its coordinator may be slow"
+        await asyncio.sleep(2 * CHECK_SECONDS + 5)
+        assert [outcomes(three, partition) for partition in range(3)] == [[False], [False], []]
+        assert_nothing_is_open(three, 0, 1)
+        del coordinator.node.transaction_coordinators.markers.send
+        coordinator.node.transaction_coordinators.markers.send(*waiting[0])
+        await wait_complete(three, slow, COMMITTED)
+        await wait_outcomes(three, 2, [True])
+        await orphan.init(1_000)
+        await orphan.write(0, b"again")
+        assert await orphan.end(True) is Code.NONE
+        await wait_outcomes(three, 0, [False, True])
+
+    run_scenario(scenario, **SETTINGS, transaction_max_timeout_ms=1_000)
 
 
 def test_decided_transaction_in_an_image_completes_without_any_disk() -> None:

@@ -49,13 +49,55 @@ class NoPartitions:
         raise AssertionError("this broker leads nothing")
 
 
-def test_markers_go_to_a_new_leader_though_the_old_one_is_silent() -> None:
-    loop = SimLoop(1)
+class FencingPeers:
+    """A broker that takes a marker for one of an earlier coordinator, a few times."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+
+    async def write_txn_markers(
+        self, address: str, markers: Sequence[MarkerRequest], timeout: float
+    ) -> Sequence[PartitionCodes]:
+        self.refusals -= 1
+        code = Code.TRANSACTION_COORDINATOR_FENCED if self.refusals >= 0 else Code.NONE
+        return [dict.fromkeys(each.partitions, code) for each in markers]
+
+
+def two_brokers() -> Image:
+    """Returns an image in which broker 2 leads both partitions."""
     changes = [BrokerRegistered(node, str(node), "d", "", "", 0, {"PLAINTEXT": f"b{node}:1"}) for node in (2, 3)]
     created = TopicCreated("t", TOPIC_ID, ((2, 3), (2, 3)), {}, 0)
     led = [PartitionChanged(TOPIC_ID, partition, 2, 0, (2, 3), ()) for partition in range(2)]
-    image = Image().apply([*changes, created, *led], 0)
-    view, peers = make_view(image), SilentPeers("b2:1")
+    return Image().apply([*changes, created, *led], 0)
+
+
+def test_coordinator_that_a_leader_refuses_sends_its_markers_until_it_resigns() -> None:
+    loop = SimLoop(1)
+    peers, reports = FencingPeers(3), list[MarkersWritten]()
+    ports = MarkerPorts(make_view(two_brokers()), SimClock(loop), cast(Peers, peers), NoPartitions())
+    markers = TransactionMarkers(ports, lambda partition, epoch, written: reports.append(written), Metrics())
+
+    async def scenario() -> None:
+        running = asyncio.create_task(markers.run())
+        markers.send(MarkersDue("txn", 5, 0, True, frozenset(PLACES), 0), 0, 1)
+        await asyncio.sleep(10)
+        assert [each.partitions for each in reports] == [frozenset(PLACES)]
+        peers.refusals = 1_000
+        markers.send(MarkersDue("txn", 5, 1, True, frozenset(PLACES), 0), 0, 1)
+        await asyncio.sleep(5)
+        markers.cancel(0)
+        await asyncio.sleep(5)
+        left = peers.refusals
+        await asyncio.sleep(10)
+        assert (len(reports), peers.refusals) == (1, left), "its successor sends them"
+        running.cancel()
+
+    loop.run(scenario())
+
+
+def test_markers_go_to_a_new_leader_though_the_old_one_is_silent() -> None:
+    loop = SimLoop(1)
+    view, peers = make_view(two_brokers()), SilentPeers("b2:1")
     reports: list[MarkersWritten] = []
     ports = MarkerPorts(view, SimClock(loop), cast(Peers, peers), NoPartitions())
     markers = TransactionMarkers(ports, lambda partition, epoch, written: reports.append(written), Metrics())

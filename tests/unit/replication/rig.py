@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from tests.sim.harness.clock import SimClock, SimRng
@@ -209,6 +209,11 @@ class DirectPeers:
         for replicas in self.replicas.values():
             replicas.pop((replica.topic_id, replica.partition), None)
         self.replicas.setdefault(f"{replica.state.node_id}:0", {})[replica.topic_id, replica.partition] = replica
+
+    async def find_open_producers(
+        self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
+    ) -> Collection[int]:
+        raise NotImplementedError
 
     async def fetch(self, address: str, request: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         self.requests.append(request)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import print_error
 from tiered_api.cli.reach import new_consumer, open_client, parse_numbers
 from tiered_api.cli.text.offset_range import Point, PointKind, Range, parse_range, resolve_offsets
 from tiered_api.cli.topic.consume_group import consume_as_member
@@ -44,6 +45,8 @@ async def _consume(args: Namespace) -> None:
     async with open_client(args) as client:
         wanted = await select_partitions(client, args)
         starts, ends = await resolve_bounds(client, where, wanted, read_committed=args.read_committed)
+        if args.read_committed and ends:
+            await _report_held_back(client, where, ends)
         consumer = new_consumer(client, args)
         consumer.assign({each: start for each, start in starts.items() if each not in ends or start < ends[each]})
         try:
@@ -80,6 +83,15 @@ async def resolve_bounds(
         {each: max(start, lows[each]) for each, start in starts.items()},
         {each: min(end, highs[each]) for each, end in ends.items()},
     )
+
+
+async def _report_held_back(client: KafkaClient, where: Range, ends: Mapping[TopicPartition, int]) -> None:
+    """Names on the error stream a partition whose range goes on behind an open transaction."""
+    _, whole = await resolve_bounds(client, where, list(ends), read_committed=False)
+    held = [each for each, end in sorted(ends.items()) if whole[each] > end]
+    if held:
+        more = f", and {len(held) - 1} partitions more" if len(held) > 1 else ""
+        print_error(f"an open transaction holds back {held[0]} from offset {ends[held[0]]} on{more}")
 
 
 async def _read(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], printer: Printer) -> None:

@@ -28,7 +28,7 @@ from tiered_api.kafka.client.transactions import (
 
 def list_transactions(args: Namespace) -> int:
     """Lists transactional ids with their states."""
-    print_rows(asyncio.run(_list(args)), args.format)
+    print_rows(asyncio.run(_list(args)), args.format, ("transactional_id", "coordinator", "producer_id", "state"))
     return Exit.OK
 
 
@@ -56,7 +56,8 @@ def abort(args: Namespace) -> int:
 
 def find_hanging(args: Namespace) -> int:
     """Finds open transactions that no coordinator will end."""
-    print_rows(asyncio.run(_find_hanging(args)), args.format)
+    names = ("topic", "partition", "start_offset", "producer_id", "epoch", "idle_ms")
+    print_rows(asyncio.run(_find_hanging(args)), args.format, names)
     return Exit.OK
 
 

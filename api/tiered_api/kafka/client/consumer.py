@@ -34,6 +34,8 @@ LOST_LEADER_BACKOFF_SECONDS = 0.2
 ABORT = 0
 """Type of the marker of an aborted transaction: records of this producer do not count."""
 
+HELD_BACK_NS = 5_000_000_000
+"""Time for which an open transaction holds a partition back before that is reported."""
 DECODED_MAX = 200_000
 """Most records and headers that one fetch of a partition returns; it ends with a whole batch."""
 
@@ -69,12 +71,14 @@ class _Position:
     failure: _ReadFailure | None = None
     unread_since_ns: int | None = None
     """Time since when replies have no records although the log does. The broker may wait for the bucket."""
+    held_back: tuple[int, int] = (-1, 0)
+    """The last stable offset that an open transaction holds, and the time since when; the time is -1 once reported."""
 
 
 class KafkaConsumer:
     """A consumer of assigned partitions. `skipped_offsets` counts offsets that were deleted before they were read.
     `warn` is called once if a partition cannot be read for the moment; reads are retried for the time limit of a
-    request."""
+    request. It is also called if an open transaction holds a partition back for some seconds."""
 
     def __init__(
         self,
@@ -234,6 +238,8 @@ class KafkaConsumer:
                     is_empty = False
                 elif position.offset >= (end := self._end_of(each)):
                     position.failure = position.unread_since_ns = None
+                    if end < each.high_watermark:
+                        self._note_held_back(tp, position, end)
                 else:
                     unread.append((tp, position, end))
         for tp, position, end in unread if is_empty else ():  # else other partitions took all room of the reply
@@ -243,6 +249,16 @@ class KafkaConsumer:
     def _end_of(self, got: PartitionData) -> int:
         """Returns the offset before which the leader has records for this consumer."""
         return got.last_stable_offset if self._isolation and got.last_stable_offset >= 0 else got.high_watermark
+
+    def _note_held_back(self, tp: TopicPartition, position: _Position, stable_offset: int) -> None:
+        """Reports once that an open transaction holds a partition back."""
+        now_ns = self._client.clock.mono_ns()
+        offset, since_ns = position.held_back
+        if offset != stable_offset:
+            position.held_back = (stable_offset, now_ns)
+        elif 0 <= since_ns <= now_ns - HELD_BACK_NS:
+            position.held_back = (stable_offset, -1)
+            self._warn(f"an open transaction holds back {tp} from offset {stable_offset} on")
 
     def _check_unread(self, tp: TopicPartition, position: _Position, end: int) -> None:
         """Raises `Unavailable` if replies have no records for the time limit of a request."""

@@ -8,7 +8,7 @@ same versions, so none are negotiated. No request is repeated here, because only
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from tiered.config.listeners import parse_host_port
@@ -46,6 +46,7 @@ from tiered_api.kafka.protocol.messages.fetch import (
     FetchTopic,
     ReplicaState,
 )
+from tiered_api.kafka.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tiered_api.kafka.protocol.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
@@ -168,6 +169,15 @@ class KafkaPeers:
         answer = await self.send(address, request, AddPartitionsToTxnResponse, timeout, ADD_PARTITIONS_VERSION)
         _check_error(answer.error_code, None)
         return read_add_partitions_response(answer, len(transactions))
+
+    async def find_open_producers(
+        self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
+    ) -> Collection[int]:
+        """See `Peers.find_open_producers`."""
+        request = ListTransactionsRequest(list(states), list(producer_ids))
+        answer = await self.send(address, request, ListTransactionsResponse, timeout)
+        _check_error(answer.error_code, None)
+        return {each.producer_id for each in answer.transaction_states}
 
     async def check_listening(self, address: str, timeout: float) -> None:
         """See `Peers.check_listening`."""
