@@ -122,12 +122,12 @@ def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_by
     if (
         length + LENGTH_FROM != len(whole)
         or magic != MAGIC
-        or attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON)
+        or attributes & (APPEND_TIME | CONTROL | DELETE_HORIZON)
         or attributes & CODEC_MASK > Codec.ZSTD
         or count < 1
         or count != last_delta + 1
         or not 0 <= base_offset <= INT64_MAX - last_delta
-        or (producer_id >= 0 and (epoch < 0 or sequence < 0))
+        or (attributes & TRANSACTIONAL if producer_id < 0 else epoch < 0 or sequence < 0)
     ):
         return None
     front = bytes(whole[: _STAMPED.size])

@@ -183,11 +183,11 @@ static int batch_fits(const uint8_t *p, Py_ssize_t size, int64_t base_offset, in
     if (size < HEADER_BYTES || size > max_bytes || big(p + 8, 4) != size - LENGTH_FROM || p[16] != MAGIC) return 0;
     int64_t attributes = big(p + 21, 2), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;
     char why[WHY_ROOM];
-    if (attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON)) return 0;
+    if (attributes & (APPEND_TIME | CONTROL | DELETE_HORIZON)) return 0;
     if ((attributes & CODEC_MASK) > CODEC_LAST) return 0;
     if (count < 1 || count != last_delta + 1 || base_offset < 0) return 0;
     if (__builtin_add_overflow(base_offset, last_delta, &last_offset)) return 0;
-    if (big(p + 43, 8) >= 0 && (big(p + 51, 2) < 0 || big(p + 53, 4) < 0)) return 0;
+    if (big(p + 43, 8) < 0 ? attributes & TRANSACTIONAL : big(p + 51, 2) < 0 || big(p + 53, 4) < 0) return 0;
     if (crc32c_extend(0, p + CRC_FROM, (size_t)(size - CRC_FROM)) != (uint32_t)big(p + 17, 4)) return 0;
     return attributes & CODEC_MASK || records_prove(p, size, count, why, sizeof why);
 }
