@@ -94,7 +94,8 @@ class DivergingEpoch(NamedTuple):
 class FetchedPartition(NamedTuple):
     """The leader's reply for one partition. `code` is Kafka's number, 0 for none. `log_start_offset` includes cold
     records, `local_start_offset` is the first offset on the leader's disk. `cold_end_offset` is the end of what the
-    bucket has: the follower may delete local records below it."""
+    bucket has: the follower may delete local records below it. `may_have_gaps`: compaction may have removed offsets
+    from the leader's log, between batches too."""
 
     topic_id: TopicId
     partition: int
@@ -105,6 +106,7 @@ class FetchedPartition(NamedTuple):
     cold_end_offset: int
     diverging_epoch: DivergingEpoch | None
     records: Buffer
+    may_have_gaps: bool = False
 
 
 class MarkerRequest(NamedTuple):

@@ -400,13 +400,15 @@ class DiskLog:
         self._write(data, batches, now_ms)
         return LogAppendInfo(base, writer.end_offset - 1, append_time, False)
 
-    def append_as_follower(self, data: bytearray | memoryview | bytes, *, now_ms: int) -> None:
+    def append_as_follower(
+        self, data: bytearray | memoryview | bytes, *, now_ms: int, may_have_gaps: bool = False
+    ) -> None:
         """Appends batches that have their offsets and epochs already, from a leader or the bucket.
 
         Does not judge again what a leader judges at produce, such as sizes and decompressed sizes. A follower that
         refused a batch of its leader could never be in sync; every reader bounds what it opens.
-        Raises `Refused` with CORRUPT_MESSAGE if they are invalid or do not begin at the log end. In a compacted log
-        they may begin later: the leader's cleaner has removed the offsets before.
+        Raises `Refused` with CORRUPT_MESSAGE if they are invalid or do not begin at the log end. With
+        `may_have_gaps` they may begin later: the leader's cleaner has removed the offsets before.
         """
         walked = walk(data)
         if walked.why or not walked.batches:
@@ -414,7 +416,7 @@ class DiskLog:
         offset = self.end_offset
         for batch in walked.batches:
             if batch.base_offset != offset:
-                if batch.base_offset < offset or not self._index.may_have_gaps:
+                if batch.base_offset < offset or not may_have_gaps:
                     why = f"batch at offset {batch.base_offset} does not follow {offset - 1}"
                     raise Refused(Code.CORRUPT_MESSAGE, why)
                 self._mark_compacted()
@@ -549,6 +551,7 @@ class DiskLog:
 
     def _note_compaction(self, state: CompactionState) -> None:
         self.compaction = state
+        self._index.may_have_gaps = True
         self._writer.replace(checkpoints.COMPACTION_FILE, checkpoints.encode_compaction(state))
 
     # -- roll and truncate --------------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ class FollowerReplica:
             self.leader_high_watermark = part.high_watermark
         hot = self.log
         found = follower_step.decide_step(
-            request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs, hot.may_have_gaps)
+            request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs)
         )
         match found:
             case Append(base):
@@ -209,7 +209,7 @@ class FollowerReplica:
 
     def _append(self, part: FetchedPartition) -> None:
         try:
-            self.log.append_as_follower(part.records, now_ms=self._clock.wall_ms())
+            self.log.append_as_follower(part.records, now_ms=self._clock.wall_ms(), may_have_gaps=part.may_have_gaps)
         except Refused as refused:
             self._disk.on_append_refused(refused, self.log)
             raise

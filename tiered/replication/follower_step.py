@@ -21,13 +21,11 @@ _OFFSET_BYTES = 8
 
 
 class FollowerLog(NamedTuple):
-    """The follower's log: offsets [start, end) and the leader epochs that wrote them. `may_have_gaps`: compaction may
-    have removed offsets from the leader's log."""
+    """The follower's log: offsets [start, end) and the leader epochs that wrote them."""
 
     start: int
     end: int
     epochs: LeaderEpochs
-    may_have_gaps: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -117,7 +115,7 @@ def _append(part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
     base = int.from_bytes(bytes(part.records[:_OFFSET_BYTES]), "big", signed=True)
     if base == follower_log.end or (0 <= base < follower_log.end and follower_log.is_empty):
         return Append(base)
-    if base > follower_log.end and follower_log.may_have_gaps:
+    if base > follower_log.end and part.may_have_gaps:
         return Append(base)
     return Retry(
         Code.CORRUPT_MESSAGE.number,

@@ -46,6 +46,7 @@ class FollowerReadResult(NamedTuple):
     log_start_offset: int
     local_start_offset: int
     cold_end_offset: int
+    may_have_gaps: bool = False
 
     @property
     def size(self) -> int:

@@ -259,8 +259,8 @@ def test_follower_copies_a_cleaned_log_with_its_gaps() -> None:
         await clean(log)
         put(log, "new", "1")
         on = SimDisk(random.Random(1))
-        follower = await open_log(on, compacted())
-        follower.append_as_follower(read_all(log), now_ms=NOW)
+        follower = await open_log(on, config())
+        follower.append_as_follower(read_all(log), now_ms=NOW, may_have_gaps=True)
         assert served(follower) == served(log) and follower.end_offset == log.end_offset
         await follower.flush()
         reopened = await open_log(on.after_power_cut(), compacted(cleanup_policy=("delete",)), same_boot=False)
@@ -288,7 +288,7 @@ def test_gap_wider_than_an_index_begins_a_segment() -> None:
         for offset in (0, wide, 3 * wide, 3 * wide + 1):
             data = batch(1, size=30)
             stamp(data, 0, offset, 0)
-            follower.append_as_follower(data, now_ms=NOW)
+            follower.append_as_follower(data, now_ms=NOW, may_have_gaps=True)
         assert [each[0] for each in served(follower)] == [0, wide, 3 * wide, 3 * wide + 1]
         assert not follower.offset_gaps
         whole = served(follower)

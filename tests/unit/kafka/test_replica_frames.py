@@ -110,12 +110,13 @@ def test_reply_of_a_leader_equals_that_of_the_codec() -> None:
         ),
         (PartitionData(3, 0, 1 << 40, log_start_offset=7, local_start_offset=8, cold_end_offset=9), None),
     ]
+    rows[0][0].may_have_gaps = rows[1][0].may_have_gaps = True
     founds: list[frames.PartitionResult | bytes] = []
     for row, diverging in rows:
         row.aborted_transactions, row.records = None, b"records" if row.partition_index == 0 else b""
         if diverging:
             row.diverging_epoch = EpochEndOffset(*diverging)
-        tags = replica_frames.encode_tags(row.local_start_offset, row.cold_end_offset, diverging)
+        tags = replica_frames.encode_tags(row.local_start_offset, row.cold_end_offset, diverging, row.may_have_gaps)
         fields = (row.partition_index, row.error_code, row.high_watermark, -1, row.log_start_offset, row.records, tags)
         founds.append(frames.PartitionResult(*fields))
     whole = FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPICS[0], partitions=[row for row, _ in rows])])

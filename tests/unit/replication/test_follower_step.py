@@ -225,3 +225,13 @@ def _copy_until_equal(copy: ModelReplica, leader: ModelReplica, epoch: int) -> N
             break
     assert copy.records == leader.records
     assert copy.epochs.lineage == leader.epochs.lineage
+
+
+def test_gap_before_the_records_is_copied_only_if_the_leader_says_that_its_log_has_some() -> None:
+    records = (320).to_bytes(8, "big") + bytes(60)
+    for may_have_gaps in (False, True):
+        part = FetchedPartition(TOPIC_ID, 0, 0, 0, 0, 0, 0, None, records, may_have_gaps)
+        found = decide_step(fetch(300), part, follower(0, 300))
+        assert found == Append(320) if may_have_gaps else isinstance(found, Retry)
+    behind = FetchedPartition(TOPIC_ID, 0, 0, 0, 0, 0, 0, None, (290).to_bytes(8, "big") + bytes(60), True)
+    assert isinstance(decide_step(fetch(300), behind, follower(0, 300)), Retry), "no gap goes back"

@@ -324,6 +324,7 @@ def _read_fetched_parts(response: FetchResponse) -> Iterator[FetchedPartition]:
                 part.cold_end_offset,
                 DivergingEpoch(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
                 part.records or b"",
+                part.may_have_gaps,
             )
 
 

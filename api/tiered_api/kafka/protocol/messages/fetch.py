@@ -10,6 +10,7 @@ from tiered_api.kafka.protocol.schema import (
     FieldType,
     Message,
     array,
+    boolean,
     data,
     integer,
     message,
@@ -110,6 +111,7 @@ class PartitionData:
     records: Any = records(nullable="0+")
     local_start_offset: int = integer(FieldType.INT64, "17+", default=-1, tag=FIRST_PRIVATE_TAG, tagged="17+")
     cold_end_offset: int = integer(FieldType.INT64, "17+", default=-1, tag=FIRST_PRIVATE_TAG + 1, tagged="17+")
+    may_have_gaps: bool = boolean("17+", default=False, tag=FIRST_PRIVATE_TAG + 2, tagged="17+")
 
 
 @dataclass(slots=True)

@@ -256,5 +256,7 @@ def _make_result(index: int, copied: FollowerReadResult) -> PartitionResult:
         replica_frames.NO_OFFSET_OR_REPLICA,
         copied.log_start_offset,
         copied.data,
-        replica_frames.encode_tags(copied.local_start_offset, copied.cold_end_offset, copied.diverging),
+        replica_frames.encode_tags(
+            copied.local_start_offset, copied.cold_end_offset, copied.diverging, copied.may_have_gaps
+        ),
     )

@@ -35,6 +35,7 @@ _OURS = Struct(">3sq3sq")
 _LOCAL_START = varint(FIRST_PRIVATE_TAG) + b"\x08"
 _ONE_LOCAL_START = b"\x01" + _LOCAL_START
 _COLD_END = varint(FIRST_PRIVATE_TAG + 1) + b"\x08"
+_MAY_HAVE_GAPS = varint(FIRST_PRIVATE_TAG + 2) + b"\x01\x01"
 _DIVERGING = Struct(">BBBiqB")
 NO_OFFSET_OR_REPLICA = -1
 
@@ -122,12 +123,17 @@ def encode_idle(index: int, high_watermark: int, log_start: int, local_start: in
     )
 
 
-def encode_tags(local_start: int, cold_end: int, diverging: DivergingEpoch | None) -> bytes:
+def encode_tags(
+    local_start: int, cold_end: int, diverging: DivergingEpoch | None, may_have_gaps: bool = False
+) -> bytes:
     """Returns the tagged fields of a partition."""
     ours = _OURS.pack(_LOCAL_START, local_start, _COLD_END, cold_end)
+    count = 2
+    if may_have_gaps:
+        ours, count = ours + _MAY_HAVE_GAPS, 3
     if diverging is None:
-        return b"\2" + ours
-    return _DIVERGING.pack(3, 0, 13, *diverging, 0) + ours
+        return count.to_bytes(1, "big") + ours
+    return _DIVERGING.pack(count + 1, 0, 13, *diverging, 0) + ours
 
 
 def encode_refusal(correlation_id: int, refused: Refused) -> list[Part]:
