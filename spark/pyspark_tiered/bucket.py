@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, closing
 from pathlib import Path
@@ -59,9 +60,11 @@ class ColdTopics:
         self._read_committed = read_committed
         self._known: dict[TopicId, dict[int, _KnownPartition]] = {}
 
-    async def find_topic(self, name: str) -> TopicImage:
-        """Returns a topic by its name. Raises `Refused` if there is none."""
-        await self._bucket.refresh_image()
+    async def find_topic(self, name: str, *, refresh: bool = True) -> TopicImage:
+        """Returns a topic by its name, without `refresh` as it was at the last look. Raises `Refused` if there is
+        none."""
+        if refresh:
+            await self._bucket.refresh_image()
         return await self._bucket.find_topic(name)
 
     async def read(self, name: str, starts: Mapping[int, int] | None = None) -> ColdTopic:
@@ -90,6 +93,14 @@ class ColdTopics:
             return True
         listed = await self._list_manifests(topic_id)
         return any(listed.get(number, "") != each.version for number, each in known.items()) or len(listed) > len(known)
+
+    def digest(self, topic_id: TopicId) -> str:
+        """Returns a digest of the manifests that the last read saw; two reads with one digest saw the same records."""
+        return _digest({number: each.version for number, each in self._known.get(topic_id, {}).items()})
+
+    async def list_digest(self, topic_id: TopicId) -> str:
+        """Returns the digest of the manifests that a list shows now."""
+        return _digest(await self._list_manifests(topic_id))
 
     def forget(self, topic_id: TopicId) -> None:
         """Drops what is known of a topic."""
@@ -127,6 +138,11 @@ class ColdTopics:
         )
 
 
+def _digest(versions: Mapping[int, str]) -> str:
+    lines = (f"{number} {version}\n" for number, version in sorted(versions.items()) if version)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+
+
 class ColdTopicReader:
     """`ColdTopics` of a store for plain, blocking code. It has its own event loop."""
 
@@ -136,9 +152,9 @@ class ColdTopicReader:
         self._bucket = self._loop.run_until_complete(self._opened.__aenter__())
         self._topics = ColdTopics(self._bucket)
 
-    def topic_id(self, name: str) -> TopicId:
-        """Returns a topic's id. Raises `Refused` if there is no such topic."""
-        return self._loop.run_until_complete(self._topics.find_topic(name)).topic_id
+    def topic_id(self, name: str, *, refresh: bool = True) -> TopicId:
+        """Returns a topic's id, without `refresh` as it was at the last look. Raises `Refused` if there is none."""
+        return self._loop.run_until_complete(self._topics.find_topic(name, refresh=refresh)).topic_id
 
     def topic_names(self) -> dict[str, TopicId]:
         """Returns the ids of all topics by name, as they are now."""
@@ -152,6 +168,14 @@ class ColdTopicReader:
     def has_changed(self, topic_id: TopicId) -> bool:
         """True if the topic may have new cold records since the last read. One list, without a look at the metadata."""
         return self._loop.run_until_complete(self._topics.has_changed(topic_id))
+
+    def digest(self, topic_id: TopicId) -> str:
+        """Returns a digest of the manifests that the last read saw."""
+        return self._topics.digest(topic_id)
+
+    def list_digest(self, topic_id: TopicId) -> str:
+        """Returns the digest of the manifests that a list shows now."""
+        return self._loop.run_until_complete(self._topics.list_digest(topic_id))
 
     def forget(self, topic_id: TopicId) -> None:
         """Drops what is known of a topic."""

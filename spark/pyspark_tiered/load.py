@@ -28,6 +28,7 @@ from pyspark_tiered.session import spark_url
 from pyspark_tiered.table import ConversionResult, Stop
 from pyspark_tiered.topic_table import TopicTable
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 10.0
 """Interval at which a following loader looks for new cold segments: new ones come once in minutes."""
+IDLE_INTERVALS_MAX = 30
+"""Intervals without news after which a following loader looks at the metadata and the table again."""
 ATTEMPTS = 5
 """Rounds in a row that may fail, or lose to another loader, before the load gives up."""
 
@@ -117,12 +120,16 @@ def load(
         with closing(loader):
             done = loader.run()
             warned: set[Stop] = set()
+            idle = 0
             while follow:
                 for stop in set(loader.stops.values()) - warned:
                     log.warning("partition cannot be loaded further topic=%s stop=%s", topic, stop)
                 warned = set(loader.stops.values())
                 time.sleep(FOLLOW_SECONDS)
-                done = loader.run()
+                idle += 1
+                if idle >= IDLE_INTERVALS_MAX or loader.stops or loader.has_news():
+                    idle = 0
+                    done = loader.run()
     if loader.stops:
         raise _stop_error(topic, [loader.stops[number] for number in sorted(loader.stops)])
     return done
@@ -170,6 +177,7 @@ class TopicLoader:
         self.log_bytes_left = 0
         """Bytes of log that the last round left for the next."""
         self._failures = 0
+        self._has_read = False
         self._task_requests: Counter[str] = Counter()
 
     def close(self) -> None:
@@ -186,7 +194,7 @@ class TopicLoader:
 
     def begin(self) -> None:
         """Finds the topic again, before the next round. Partitions that could not be read on are tried again."""
-        topic_id = self._reader.topic_id(self._topic)
+        topic_id = self._reader.topic_id(self._topic, refresh=self._table is not None)
         if self._table is None or self._table.topic_id != topic_id:
             self.close()
             self._table = self._engine.open_table(self._url, self._topic, topic_id)
@@ -201,6 +209,9 @@ class TopicLoader:
         table = self._table
         assert table is not None
         loaded = table.check_sound(self._options.accept_deletes)
+        if not self._has_read and self._has_all(table):
+            return True
+        self._has_read = True
         topic = self._reader.read(self._topic, loaded)
         if topic.topic_id != table.topic_id:
             raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
@@ -224,6 +235,15 @@ class TopicLoader:
                 f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} committed first: try again"
             )
         return False
+
+    def has_news(self) -> bool:
+        """True if the topic may have new cold records since the last run: one list, or nothing is known of it yet."""
+        return self._table is None or self._reader.has_changed(TopicId(self._table.topic_id))
+
+    def _has_all(self, table: TopicTable) -> bool:
+        """True if the newest commit loaded all that the bucket still shows: one list instead of all manifests."""
+        seen = table.newest_mark.get("seen")
+        return seen is not None and seen == self._reader.list_digest(TopicId(table.topic_id))
 
     def finish(self) -> LoadProgress:
         """Reports the end of the rounds, if anything is new."""
@@ -253,8 +273,10 @@ class TopicLoader:
         )
         self._report_step("converted", after)
         out_of_range = {f"{number}": dict(records) for number, records in committable.out_of_range_timestamps.items()}
+        is_whole = not plan.bytes_left and not committable.stops
+        seen = self._reader.digest(TopicId(table.topic_id)) if is_whole else None
         if (committable.advances or not plan.files) and not table.commit(
-            files, committable.advances, timestamps=out_of_range
+            files, committable.advances, timestamps=out_of_range, seen=seen
         ):
             return False
         for number, records in committable.out_of_range_timestamps.items():

@@ -32,6 +32,8 @@ class TopicTable(ABC):
         # The version up to which this process found the table sound, and the identifiers that it then had.
         self.checked_version: int | None = None
         self._checked_offsets: dict[int, int] = {}
+        self.newest_mark: Mapping[str, Any] = {}
+        """Mark of the newest commit at the last check, if a loader made it."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
@@ -85,6 +87,7 @@ class TopicTable(ABC):
             )
         self._check_bounds(now, commits, loaded)
         self._check_row_removals(commits, now, loaded, accept_deletes)
+        self.newest_mark = (commits[-1].mark if commits else None) or {}
         self.checked_version, self._checked_offsets = now.version, loaded
         return loaded
 

@@ -239,3 +239,19 @@ def test_native_load_imports_neither_spark_nor_pyarrow_without_work(tmp_path: Pa
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr
+
+
+def test_load_with_nothing_new_reads_no_manifest(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 60)
+    for partition in range(50):
+        fill(store, partition, 0, 2)
+
+    def requests() -> dict[str, int]:
+        return dict(load(store, "t", f"{tmp_path}/tables", engine=NativeEngine()).requests)
+
+    assert requests()["get"] > 100
+    assert requests() == {"get": 8, "list": 1}
+    fill(store, 7, 2, 2)
+    assert requests()["get"] > 60
+    assert requests() == {"get": 8, "list": 1}
