@@ -41,7 +41,8 @@ class CleanRules:
     """All that decides beside the records themselves.
 
     `horizon_ms` is the delete horizon of tombstones and markers that are cleaned for the first time: now and
-    delete.retention.ms. A batch that ends at `upper_bound`, the first offset that is not cleaned, is never dropped.
+    delete.retention.ms. A batch that ends at `upper_bound`, the end of the segment that is written, is never
+    dropped: it stays without records.
     """
 
     now_ms: int

@@ -8,7 +8,7 @@ without an effect on what changed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
@@ -162,6 +162,7 @@ class LogCleaning:
         base, end = group[0].base_offset, group[-1].next_offset
         before = sum(each.size for each in group)
         kept_before = len(transactions.kept)
+        rules = replace(self._rules, upper_bound=end)  # a segment without a batch could not be uploaded
         builder = IndexBuilder(base, self._config.index_interval_bytes)
         files, path = self._writer.files, self._writer.files.path(base, ".log")
         self._swap.remove_files(base, CLEANED)
@@ -173,7 +174,7 @@ class LogCleaning:
                 while not pieces.at_end:
 
                     def clean(pieces: _Pieces = pieces) -> None:
-                        cleaned = clean_batches(key_map, pieces.read(), transactions, self._rules)
+                        cleaned = clean_batches(key_map, pieces.read(), transactions, rules)
                         pieces.consume(cleaned.end, False)
                         self._records_read += cleaned.records_read
                         self._records_kept += cleaned.records_kept

@@ -61,6 +61,7 @@ def test_clean_keeps_the_last_record_of_each_key_in_one_segment() -> None:
 def test_reader_that_stands_in_a_gap_gets_the_next_record() -> None:
     async def scenario() -> None:
         log = await filled(disk())
+        log.configure(compacted(segment_bytes=1 << 20))
         await clean(log)
         after = put(log, "new", "1")
         whole = served(log)
@@ -104,6 +105,23 @@ def test_cleaned_log_is_whole_after_a_restart_under_any_policy(policy: tuple[str
         )
         assert served(reopened) == whole and reopened.end_offset == end and not reopened.suspect
         assert reopened.compaction == state and not reopened.offset_gaps
+
+    asyncio.run(scenario())
+
+
+def test_segment_without_a_record_left_keeps_its_last_batch() -> None:
+    async def scenario() -> None:
+        log = await filled(disk())
+        segments = [(each.base_offset, each.next_offset) for each in log.closed_segments()]
+        await clean(log)
+        for base, end in segments:
+            [view] = [each for each in log.closed_segments() if each.base_offset == base]
+            heads, at = [], 0
+            while at < view.size:
+                heads.append(decode_header(view.log.file.pread(at, 61)))
+                at += heads[-1].size
+            assert heads[-1].next_offset == end == view.next_offset
+        assert len(served(log)) == KEYS
 
     asyncio.run(scenario())
 
