@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_left, bisect_right
 
 from tiered.ports import Buffer
+from tiered.records.model import HEADER_BYTES
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
@@ -60,8 +61,8 @@ class IndexBuilder:
             self.max_timestamp_offset = base_offset + relative
 
     def add_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Adds the batch of `size` bytes at `position`."""
-        if max_timestamp > self.max_timestamp:
+        """Adds the batch of `size` bytes at `position`. A batch without records has no record with its timestamp."""
+        if max_timestamp > self.max_timestamp and size > HEADER_BYTES:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if self.unindexed_bytes > self.interval:

@@ -139,7 +139,8 @@ class SegmentIndex:
             position = lookup_offset(offsets, relative)[1] if relative >= 0 else 0
             for batch in self._files.walk_positions(segment.base_offset, position, segment.size):
                 left -= 1
-                if batch.last_offset < start_offset or (batch.max_timestamp < timestamp and left > 0):
+                is_early = batch.max_timestamp < timestamp or batch.size == HEADER_BYTES
+                if batch.last_offset < start_offset or (is_early and left > 0):
                     continue
                 headers.end_step(left)
                 read = partial(self._files.log_file(segment.base_offset).pread, batch.position) if left > 0 else None

@@ -15,6 +15,7 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
+from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.batch import decode_header, encode_batch, stamp
 
 KEYS = 5
@@ -122,6 +123,31 @@ def test_segment_without_a_record_left_keeps_its_last_batch() -> None:
                 at += heads[-1].size
             assert heads[-1].next_offset == end == view.next_offset
         assert len(served(log)) == KEYS
+
+    asyncio.run(scenario())
+
+
+def test_lookup_by_time_finds_records_and_no_batch_without_one() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on, compacted())
+        for number in range(30):
+            data = encode_batch(
+                [(NOW + number, b"k%d" % (number % 3), b"v", ())], producer_id=number, producer_epoch=0, base_sequence=0
+            )
+            append(log, bytearray(data))
+        late = encode_batch([(NOW + 99, b"k0", b"v", ())], producer_id=99, producer_epoch=0, base_sequence=0)
+        append(log, bytearray(late))
+        append(log, bytearray(encode_batch([(NOW + 50, b"k0", b"v", ())])))
+        log.roll()
+        await log.flush()
+        await clean(log)
+        kept = {each[0] for each in served(log)}
+        assert kept == {28, 29, 31} and log.max_timestamp == NOW + 50
+        for at in range(30):
+            assert await offset_for_timestamp(log, NOW + at, TimeLookups()) == (max(at, 28), NOW + max(at, 28), 0)
+        assert await offset_for_timestamp(log, NOW + 40, TimeLookups()) == (31, NOW + 50, 0)
+        assert await offset_for_timestamp(log, NOW + 60, TimeLookups()) is None
 
     asyncio.run(scenario())
 
