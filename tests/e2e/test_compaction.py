@@ -3,11 +3,13 @@ changes its policy at any time."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.http_site import wait_until
 from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run
+from tests.e2e.serving import ServeProcess
 from tiered.controller.requests import AlterTopicConfigs
 from tiered.errors import Code
 from tiered.records.batch import decode_header, decode_records, encode_batch
@@ -133,3 +135,34 @@ def test_log_that_cannot_be_cleaned_is_named_and_stops_no_other(tmp_path: Path) 
         assert bad.high_watermark == 60
 
     run(tmp_path / "data", scenario, **QUICK)
+
+
+def test_process_that_is_killed_while_it_cleans_keeps_the_last_record_of_each_key(tmp_path: Path) -> None:
+    """Over HTTP, whose readers go on over the gaps too."""
+    words = ("-c", "log.cleaner.backoff.ms=5", "-c", "log.flush.offset.checkpoint.interval.ms=5")
+    expected: dict[str, int] = {}
+    number = 0
+    for life in range(3):
+        with ServeProcess(tmp_path / "data", *words) as broker:
+            if life == 0:
+                broker.create_topic("t", **{**COMPACTED, "min_cleanable_dirty_ratio": "0"})
+            seen, offset = {}, 0
+            while True:
+                status, found = broker.ask("GET", f"/topics/t/partitions/0/records?offset={offset}&format=json")
+                assert status == 200, found
+                if not found["records"]:
+                    break
+                seen |= {record["key"]: record["value"]["n"] for record in found["records"]}
+                offset = found["records"][-1]["offset"] + 1
+            assert seen == expected
+            for _ in range(12):
+                keys = [f"k{each}" for each in range(number, number + 20)]
+                records = [{"key": key[-1], "value": {"n": number, "pad": "." * 90}} for key in keys]
+                status, found = broker.ask(
+                    "POST", "/topics/t", {"records": records}, "application/vnd.kafka.json.v2+json"
+                )
+                assert status == 200, found
+                expected |= {record["key"]: number for record in records}  # type: ignore[misc]
+                number += 1
+            broker.stop(signal.SIGKILL)
+    assert len(expected) == 10 and len(list((tmp_path / "data").rglob("t-0/compaction"))) == 1
