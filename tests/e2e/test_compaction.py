@@ -146,7 +146,8 @@ def test_process_that_is_killed_while_it_cleans_keeps_the_last_record_of_each_ke
         with ServeProcess(tmp_path / "data", *words) as broker:
             if life == 0:
                 broker.create_topic("t", **{**COMPACTED, "min_cleanable_dirty_ratio": "0"})
-            seen, offset = {}, 0
+            offset = 0
+            seen: dict[str, int] = {}
             while True:
                 status, found = broker.ask("GET", f"/topics/t/partitions/0/records?offset={offset}&format=json")
                 assert status == 200, found
