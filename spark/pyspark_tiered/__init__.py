@@ -11,6 +11,7 @@ May import: offline
 ~ broker        a topic as a running broker serves it, over HTTP
   rows          record batches as Arrow columns
 ~ load          the loader: rounds until no cold record is left
+~ follow        the loads of many topics in one process
   rounds        the plan of one commit of a load, and its files
 ~ convert       splits as one finished Parquet file
   table         the form of a Delta table, and the actions of a commit

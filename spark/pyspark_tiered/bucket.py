@@ -256,13 +256,16 @@ class BatchReader:
         self._loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
         self._opened = open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES)
         self._read_committed = read_committed
-        self._bucket: Bucket | None = None
+        self._bucket = self._loop.run_until_complete(self._opened.__aenter__())
 
     def __enter__(self) -> BatchReader:
-        self._bucket = self._loop.run_until_complete(self._opened.__aenter__())
         return self
 
     def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the bucket."""
         try:
             self._loop.run_until_complete(self._opened.__aexit__(None, None, None))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -272,7 +275,7 @@ class BatchReader:
 
     def count_requests(self) -> dict[str, int]:
         """Returns the number of requests so far by verb."""
-        return {} if self._bucket is None else self._bucket.count_requests()
+        return self._bucket.count_requests()
 
     def read(self, split: Split) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
         """Yields the batches of a split, some MiB at a time, with read-ahead.
@@ -280,7 +283,6 @@ class BatchReader:
         `read_committed`: without the batches of aborted transactions. Raises `Corrupt` with object and byte, also if an
         object is gone, and `Unavailable` after the store's own retries.
         """
-        assert self._bucket is not None
         found = _read_pieces(self._bucket, split, self._read_committed)
         try:
             while (piece := self._loop.run_until_complete(anext(found, None))) is not None:

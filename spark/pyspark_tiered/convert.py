@@ -11,7 +11,8 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +35,7 @@ from pyspark_tiered.table import (
 from tiered.errors import Corrupt, Unavailable
 from tiered.object_store.url import open_store
 from tiered.offline.committed import FalseTransactionIndex
-from tiered.ports import FileSlice, Ok
+from tiered.ports import FileSlice, ObjectStore, Ok
 from tiered.records.batch import decode_records
 from tiered.records.model import WalkedBatch
 from tiered.system.clock import SystemClock, SystemRng
@@ -53,6 +54,9 @@ DELTA = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 """Encodings of columns. Offsets and times differ little from row to row: faster than a dictionary, and much smaller."""
 
 
+Upload = Callable[[str, str, str], None]
+"""Uploads a file: the table's URL, the local folder, the name."""
+
 OUT_OF_RANGE_LISTED_MAX = 20
 """Records of one file whose timestamps became NULL that are listed with their value in the log."""
 
@@ -70,16 +74,31 @@ def convert(
     aborted transactions). A record whose timestamp microseconds cannot hold stops its split. With `null_timestamps` it
     gets NULL and is listed instead.
     """
+    with BatchReader(store) as reader:
+        found = convert_with(reader, splits, table_url, null_timestamps, ranges, upload)
+    if found.file is None or urlsplit(table_url).scheme == "file":
+        return found
+    return found._replace(requests={**found.requests, "upload": found.requests.get("upload", 0) + 1})
+
+
+def convert_with(
+    reader: BatchReader,
+    splits: Sequence[Split],
+    table_url: str,
+    null_timestamps: bool,
+    ranges: Sequence[Range] | None,
+    upload: Upload,
+) -> ConversionResult:
+    """Does what `convert` does, by an open reader and a function that uploads."""
     first = splits[0]
     kind = f"{first.partition:05d}-{first.start:020d}" if len(splits) == 1 else f"shared-{len(splits):05d}"
     name = f"part-{kind}-{uuid.uuid4()}.zstd.parquet"
-    with BatchReader(store) as reader, _new_file(table_url, name) as path:
+    before = Counter(reader.count_requests())
+    with _new_file(table_url, name, upload) as path:
         runs, outcomes = _write_splits(reader, splits, path, null_timestamps, ranges)
         size = path.stat().st_size if runs else 0
-        requests = reader.count_requests()
+        requests = dict(Counter(reader.count_requests()) - before)
     file = LoadedFile(name, size, time.time_ns() // 1_000_000, tuple(runs)) if runs else None
-    if file is not None and urlsplit(table_url).scheme != "file":
-        requests["upload"] = requests.get("upload", 0) + 1
     return ConversionResult(file, tuple(outcomes), requests)
 
 
@@ -234,7 +253,7 @@ def _table_rows(found: Iterable[pyarrow.RecordBatch], partition: int) -> Iterato
 
 
 @contextmanager
-def _new_file(table_url: str, name: str) -> Iterator[Path]:
+def _new_file(table_url: str, name: str, upload: Upload) -> Iterator[Path]:
     """Yields the path of a local file to write. At the end it is in the table's folder, if it was written.
 
     In a directory it is renamed, so that Spark and Delta never see half a file. For a bucket it is uploaded from here,
@@ -244,7 +263,7 @@ def _new_file(table_url: str, name: str) -> Iterator[Path]:
         with TemporaryDirectory(prefix="tiered-load-") as scratch:
             yield Path(scratch) / name
             if (Path(scratch) / name).exists():
-                asyncio.run(_upload(table_url, scratch, name))
+                upload(table_url, scratch, name)
         return
     folder = Path(table_url.removeprefix("file:"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -259,16 +278,28 @@ def _new_file(table_url: str, name: str) -> Iterator[Path]:
         hidden.unlink(missing_ok=True)
 
 
-async def _upload(table_url: str, scratch: str, name: str) -> None:
-    store = open_store(table_url, SystemClock(), SystemRng())
+def upload(table_url: str, scratch: str, name: str) -> None:
+    """Uploads a file of the folder `scratch` into the table's folder, by a store that is open meanwhile."""
+
+    async def run() -> None:
+        store = open_store(table_url, SystemClock(), SystemRng())
+        try:
+            await upload_file(store, "", scratch, name)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+async def upload_file(store: ObjectStore, prefix: str, scratch: str, name: str) -> None:
+    """Uploads a file of the folder `scratch` below a prefix of an open store."""
     file = LocalDisk(scratch).open(name, write=False)
     try:
-        result = await store.upload(name, [FileSlice(file, 0, file.size())])
+        result = await store.upload(prefix + name, [FileSlice(file, 0, file.size())])
     finally:
         file.close()
-        await store.close()
     if not isinstance(result, Ok):
-        raise Unavailable(f"{name} was not stored in {table_url}: {result!r}")
+        raise Unavailable(f"{name} was not stored in {store.url}: {result!r}")
 
 
 class _RunWriter:

@@ -10,13 +10,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark_tiered.bucket import ColdTopicReader
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rounds import (
+    ROUND_SPLITS_PER_TASK,
     FilePlan,
     Round,
     find_expired_ranges,
@@ -91,6 +92,9 @@ class LoadEngine(Protocol):
     def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
         """Converts each file. Raises `Unavailable` for failures that are not in the log."""
 
+    def close(self) -> None:
+        """Closes the connections of the engine. It may be used again."""
+
 
 def load(
     store: str,
@@ -99,6 +103,7 @@ def load(
     follow: bool = False,
     progress: Report = lambda _: None,
     *,
+    interval: float | None = None,
     options: LoadOptions = DEFAULT_OPTIONS,
     engine: LoadEngine | None = None,
     spark: SparkSession | None = None,
@@ -107,16 +112,18 @@ def load(
     """Loads the cold part of `topic` into the Delta table `<warehouse>/<topic>`. With `follow` it goes on until killed.
 
     Store and warehouse are URLs (`file:`, `s3:`, `s3a:`) or, for the warehouse, a path. Without an `engine` Spark's is
-    used, in the session `spark` or a new one. Raises `Refused`, `Unavailable` or `Corrupt`. After any of them, and
-    after a kill, the same call goes on from the state of the table.
+    used, in the session `spark` or a new one. The engine is closed at the end. Raises `Refused`, `Unavailable` or
+    `Corrupt`. After any of them, and after a kill, the same call goes on from the state of the table.
 
     A partition that cannot be read on is loaded up to there, all others to their ends. Then `Corrupt` (or `Refused`,
     for records that Spark cannot hold) names it. With `follow` this is a warning.
     """
-    with closing(ColdTopicReader(store)) as reader:
+    with ExitStack() as opened:
+        reader = opened.enter_context(closing(ColdTopicReader(store)))
         reader.topic_id(topic)  # refuse before Spark starts, which takes a while
         url = f"{spark_url(warehouse)}/{topic}"
-        loader = TopicLoader(engine or _spark_engine(spark), reader, store, topic, url, progress, split_bytes, options)
+        used = opened.enter_context(closing(engine or _spark_engine(spark)))
+        loader = TopicLoader(used, reader, store, topic, url, progress, split_bytes, options)
         with closing(loader):
             done = loader.run()
             warned: set[Stop] = set()
@@ -125,13 +132,13 @@ def load(
                 for stop in set(loader.stops.values()) - warned:
                     log.warning("partition cannot be loaded further topic=%s stop=%s", topic, stop)
                 warned = set(loader.stops.values())
-                time.sleep(FOLLOW_SECONDS)
+                time.sleep(FOLLOW_SECONDS if interval is None else interval)
                 idle += 1
                 if idle >= IDLE_INTERVALS_MAX or loader.stops or loader.has_news():
                     idle = 0
                     done = loader.run()
     if loader.stops:
-        raise _stop_error(topic, [loader.stops[number] for number in sorted(loader.stops)])
+        raise stop_error(topic, loader.stops)
     return done
 
 
@@ -141,9 +148,12 @@ def _spark_engine(spark: SparkSession | None) -> LoadEngine:
     return SparkEngine(spark)
 
 
-def _stop_error(topic: str, stops: Sequence[Stop]) -> Corrupt | Refused:
-    why = "; ".join(f"{topic}-{stop.partition} is loaded up to offset {stop.offset}: {stop.why}" for stop in stops)
-    if any(stop.damaged for stop in stops):
+def stop_error(topic: str, stops: Mapping[int, Stop]) -> Corrupt | Refused:
+    """Returns the error that names the places at which partitions cannot be read on."""
+    why = "; ".join(
+        f"{topic}-{number} is loaded up to offset {stop.offset}: {stop.why}" for number, stop in sorted(stops.items())
+    )
+    if any(stop.damaged for stop in stops.values()):
         return Corrupt(why)
     return Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, why)
 
@@ -161,6 +171,7 @@ class TopicLoader:
         report: Report,
         split_bytes: int | None,
         options: LoadOptions,
+        round_splits: int = ROUND_SPLITS_PER_TASK,
     ) -> None:
         self.stops: dict[int, Stop] = {}
         self._engine = engine
@@ -171,6 +182,7 @@ class TopicLoader:
         self._report = report
         self._split_bytes = split_bytes
         self._options = options
+        self._round_splits = round_splits
         self._progress = LoadProgress("planned", topic, url)
         self._last_reported: LoadProgress | None = None
         self._table: TopicTable | None = None
@@ -217,7 +229,7 @@ class TopicLoader:
             raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
         for gap in find_expired_ranges(topic, loaded):
             log.warning("records expired before they were loaded topic=%s gap=%s", self._topic, gap)
-        plan = next_round(topic, loaded, self._engine.tasks, self._split_bytes, self.stops)
+        plan = next_round(topic, loaded, self._engine.tasks, self._split_bytes, self.stops, self._round_splits)
         try:
             committed = (not plan.files and table.was_found) or self._commit_round(table, plan, loaded)
         except Unavailable as failure:

@@ -15,8 +15,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
-from urllib.parse import urlsplit
+from typing import BinaryIO, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
@@ -60,10 +60,6 @@ class TableFolder(ABC):
     @abstractmethod
     def delete(self, path: str) -> None:
         """Deletes a file; an absent one is no error."""
-
-    @abstractmethod
-    def list_data(self) -> list[tuple[str, int]]:
-        """Returns (name, time of the last change in milliseconds) of the files right in the table's folder."""
 
     @abstractmethod
     def local(self, path: str) -> AbstractContextManager[Path]:
@@ -121,14 +117,6 @@ class DirectoryFolder(TableFolder):
     def delete(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
 
-    def list_data(self) -> list[tuple[str, int]]:
-        found = []
-        with os.scandir(self._root) as entries:
-            for entry in entries:
-                if entry.is_file(follow_symlinks=False):
-                    found.append((entry.name, entry.stat().st_mtime_ns // 1_000_000))
-        return sorted(found)
-
     @contextmanager
     def local(self, path: str) -> Iterator[Path]:
         yield self._root / path
@@ -158,16 +146,37 @@ class DirectoryFolder(TableFolder):
             temporary.unlink(missing_ok=True)
 
 
-class BucketFolder(TableFolder):
-    """A table in a bucket. It has its own event loop, so it may not be used inside of another one."""
+class BucketConnection:
+    """An open bucket for plain, blocking code. It has its own event loop, so it may not be used inside of another."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
+        self.store = MeteredStore(open_store(url, SystemClock(), SystemRng()), SystemClock(), Metrics())
         self._loop = asyncio.new_event_loop()
-        self._store = MeteredStore(open_store(url, SystemClock(), SystemRng()), SystemClock(), Metrics())
+
+    def run(self, call: Coroutine[object, object, T]) -> T:
+        """Runs a request."""
+        return self._loop.run_until_complete(call)
+
+    def close(self) -> None:
+        """Closes the bucket."""
+        self.run(self.store.close())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+class BucketFolder(TableFolder):
+    """A table in a bucket. Tables may share a connection, which they do not close."""
+
+    def __init__(self, url: str, shared: BucketConnection | None = None) -> None:
+        super().__init__(url)
+        parts = urlsplit(url)
+        self._shared = shared
+        self._connection = shared or BucketConnection(f"{parts.scheme}://{parts.netloc}")
+        self._store = self._connection.store
+        self._prefix = f"{unquote(parts.path).strip('/')}/"
 
     def list_names(self, folder: str, after: str = "") -> list[str]:
-        prefix = f"{folder}/"
+        prefix = f"{self._prefix}{folder}/"
         found: list[str] = []
         last = f"{prefix}{after}" if after else ""
         while True:
@@ -180,11 +189,11 @@ class BucketFolder(TableFolder):
                 return found
 
     def read(self, path: str) -> bytes | None:
-        got = self._run(self._store.get(path))
+        got = self._run(self._store.get(self._prefix + path))
         return None if isinstance(got, NotFound) else got.data
 
     def create(self, path: str, data: bytes) -> bool:
-        result = self._run(self._store.put(path, data, if_absent=True))
+        result = self._run(self._store.put(self._prefix + path, data, if_absent=True))
         if isinstance(result, Ok):
             return True
         try:
@@ -196,62 +205,53 @@ class BucketFolder(TableFolder):
         return found == data
 
     def replace(self, path: str, data: bytes) -> None:
-        result = self._run(self._store.put(path, data))
+        result = self._run(self._store.put(self._prefix + path, data))
         if not isinstance(result, Ok):
             raise Unavailable(f"{path} was not stored in {self.url}: {result!r}")
 
     def delete(self, path: str) -> None:
-        self._run(self._store.delete([path]))
-
-    def list_data(self) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = []
-        last = ""
-        while page := self._run(self._store.list("", last)):
-            found += [(each.key, each.modified_ms) for each in page if "/" not in each.key]
-            last = page[-1].key
-            if last.startswith(f"{LOG}/"):  # the log may have many files, and none of them holds rows
-                last = f"{LOG}0"
-        return found
+        self._run(self._store.delete([self._prefix + path]))
 
     @contextmanager
     def local(self, path: str) -> Iterator[Path]:
         with TemporaryDirectory(prefix="tiered-table-") as scratch:
             copy = Path(scratch) / "file"
             with copy.open("wb") as out:
-                self._run(self._copy(path, out.write))
+                self._run(self._copy(path, out))
             yield copy
 
     def count_requests(self) -> dict[str, int]:
         return self._store.count_by_verb()
 
     def close(self) -> None:
-        self._run(self._store.close())
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        if self._shared is None:
+            self._connection.close()
 
-    async def _copy(self, path: str, write: object) -> None:
-        assert callable(write)
+    async def _copy(self, path: str, out: BinaryIO) -> None:
         start = 0
         while True:
-            got = await self._store.get(path, start, READ_BYTES)
+            got = await self._store.get(self._prefix + path, start, READ_BYTES)
             if isinstance(got, NotFound):
                 raise Unavailable(f"{path} is not in {self.url}", final=True)
-            write(got.data)
+            out.write(got.data)
             start += len(got.data)
             if start >= got.size:
                 return
 
     def _run(self, call: Coroutine[object, object, T]) -> T:
-        return self._loop.run_until_complete(call)
+        return self._connection.run(call)
 
 
-def open_folder(url: str) -> TableFolder:
-    """Opens the folder of a table: a URL of Hadoop (`file:` or `s3a:`). Raises `Refused` for another one."""
+def open_folder(url: str, shared: BucketConnection | None = None) -> TableFolder:
+    """Opens the folder of a table: a URL of Hadoop (`file:` or `s3a:`). Raises `Refused` for another one.
+
+    `shared` is a connection to its bucket that other tables use too.
+    """
     scheme = urlsplit(url).scheme
     if scheme == "file":
         return DirectoryFolder(url)
     if scheme in ("s3", "s3a"):
-        return BucketFolder(url)
+        return BucketFolder(url, shared)
     raise Refused(Code.INVALID_REQUEST, f"the native engine knows file: and s3: only, not {url}: use `--engine spark`")
 
 

@@ -1,25 +1,61 @@
-"""A load without a JVM: this process converts, and the package's own writer of Delta's log commits."""
+"""Loads without a JVM: this process converts, and the package's own writer of Delta's log commits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import unquote, urlsplit
 
+from pyspark_tiered.bucket import BatchReader
+from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.rounds import FilePlan
 from pyspark_tiered.table import ConversionResult
 
 
 class NativeEngine:
-    """An engine of loads in this process, one file after the other."""
+    """An engine of loads in this process, one file after the other. Its connections are open until it is closed."""
 
     tasks = 1
 
+    def __init__(self) -> None:
+        self._connections: dict[str, BucketConnection] = {}
+        self._readers: dict[str, BatchReader] = {}
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for reader in self._readers.values():
+            reader.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._readers, self._connections = {}, {}
+
     def open_table(self, url: str, topic: str, topic_id: str) -> NativeTable:
         """Opens a topic's table."""
-        return NativeTable(url, topic, topic_id)
+        return NativeTable(url, topic, topic_id, self._connect(url))
 
     def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
         """Converts each file. Raises `Unavailable` for failures that are not in the log."""
-        from pyspark_tiered.convert import convert  # imported late: a load with nothing new decodes nothing
+        from pyspark_tiered.convert import convert_with  # imported late: a load with nothing new decodes nothing
 
-        return [convert(store, splits, url, null_timestamps) for splits in files]
+        if store not in self._readers:
+            self._readers[store] = BatchReader(store)
+        reader = self._readers[store]
+        return [convert_with(reader, splits, url, null_timestamps, None, self._upload) for splits in files]
+
+    def _connect(self, url: str) -> BucketConnection | None:
+        """Returns the connection to the bucket of a table; None for a table in a directory."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("s3", "s3a"):
+            return None
+        root = f"{parts.scheme}://{parts.netloc}"
+        if root not in self._connections:
+            self._connections[root] = BucketConnection(root)
+        return self._connections[root]
+
+    def _upload(self, table_url: str, scratch: str, name: str) -> None:
+        from pyspark_tiered.convert import upload_file
+
+        connection = self._connect(table_url)
+        assert connection is not None
+        prefix = f"{unquote(urlsplit(table_url).path).strip('/')}/"
+        connection.run(upload_file(connection.store, prefix, scratch, name))

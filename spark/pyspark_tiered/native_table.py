@@ -18,7 +18,7 @@ from pyspark_tiered import delta_state, table
 from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
-from pyspark_tiered.log_folder import LOG, TableFolder, UnclearOutcome, open_folder
+from pyspark_tiered.log_folder import LOG, BucketConnection, TableFolder, UnclearOutcome, open_folder
 from pyspark_tiered.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows, check_table_topic
 from pyspark_tiered.table import Advance, LoadedFile
 from pyspark_tiered.topic_table import TopicTable
@@ -112,9 +112,9 @@ def _place_schema() -> Any:
 class NativeTable(TopicTable):
     """A topic's table in a folder (`file:` or `s3a:` URL)."""
 
-    def __init__(self, url: str, topic: str, topic_id: str) -> None:
+    def __init__(self, url: str, topic: str, topic_id: str, shared: BucketConnection | None = None) -> None:
         super().__init__(url, topic, topic_id)
-        self.folder = open_folder(url)
+        self.folder = open_folder(url, shared)
         self._state = TableState()
         self._recent: dict[int, str] = {}
         """Version -> lines of the commits that were read last."""
@@ -187,44 +187,46 @@ class NativeTable(TopicTable):
         """Reads the commits that are new. Raises `Refused` for another topic's table, or one that this engine cannot
         write, and `Corrupt`."""
         before = self._state.version
-        after = delta_state.commit_name(before) if before >= 0 else ""
-        if not after and (checkpoint := self._last_checkpoint()) >= 0:
-            after = delta_state.commit_name(checkpoint - 1) if checkpoint else ""
-        names = self.folder.list_names(LOG, after)
-        version, parts = delta_state.newest_checkpoint(names)
+        names = self.folder.list_names(LOG, delta_state.commit_name(before - 1) if before > 0 else self._first_name())
         versions = delta_state.commit_versions(names)
-        if before < 0 and version >= 0:
-            self._state = self._read_checkpoint(version, parts)
-        elif versions and versions[0] > before + 1:
-            # Delta has deleted commits that this process has not read: a checkpoint holds what they did.
-            if version < 0:
-                raise Corrupt("commits of the table are missing, and no checkpoint is there", where=f"{self.url}/{LOG}")
-            self._state = self._read_checkpoint(version, parts)
-        state = self._state
+        if before >= 0 and before not in versions:
+            # Delta has deleted the commit, and a checkpoint holds what it did; or the table was moved away.
+            self._state, before = TableState(), -1
+            names = self.folder.list_names(LOG, self._first_name())
+            versions = delta_state.commit_versions(names)
+        checkpoint, parts = delta_state.newest_checkpoint(names)
+        if before < 0 and checkpoint >= 0:
+            self._state = self._read_checkpoint(checkpoint, parts)
         for number in versions:
-            if number <= state.version:
+            if number <= self._state.version:
                 continue
             path = f"{LOG}/{delta_state.commit_name(number)}"
-            data = self.folder.read(path) if number == state.version + 1 else None
+            data = self.folder.read(path) if number == self._state.version + 1 else None
             if data is None:
-                raise Corrupt(f"commit {state.version + 1} of the table is missing", where=f"{self.url}/{path}")
+                missing = self._state.version + 1
+                raise Corrupt(f"commit {missing} of the table is missing", where=f"{self.url}/{LOG}")
             self._apply_commit(number, data.decode(), path)
-        if state.version != before:
-            check_table_topic(state.held_topic(), self.url, self.topic, self.topic_id)
-            delta_state.check_plain(state, self.url)
+        if self._state.version != before:
+            try:
+                check_table_topic(self._state.held_topic(), self.url, self.topic, self.topic_id)
+                delta_state.check_plain(self._state, self.url)
+            except Refused:
+                self._state = TableState()  # so that the next look checks again
+                raise
 
     def _apply_commit(self, version: int, text: str, path: str) -> None:
         self._state.apply(version, delta_state.parse_actions(text, f"{self.url}/{path}"))
         self._recent[version] = text
         self._recent.pop(version - RECENT_COMMITS, None)
 
-    def _last_checkpoint(self) -> int:
-        """Returns the version of a recent checkpoint, so that the list of the log is short; -1 if none is known."""
+    def _first_name(self) -> str:
+        """Returns a name before that of a recent checkpoint, so that the list is short; "" if none is known."""
         data = self.folder.read(LAST_CHECKPOINT)
         try:
-            return -1 if data is None else int(json.loads(data)["version"])
+            version = 0 if data is None else int(json.loads(data)["version"])
         except (ValueError, KeyError, TypeError):
-            return -1
+            version = 0
+        return delta_state.commit_name(version - 1) if version else ""
 
     def _read_checkpoint(self, version: int, parts: Sequence[str]) -> TableState:
         state = TableState()

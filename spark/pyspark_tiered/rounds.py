@@ -64,6 +64,7 @@ def next_round(
     tasks: int,
     split_bytes: int | None = None,
     stopped: Collection[int] = (),
+    splits_per_task: int = ROUND_SPLITS_PER_TASK,
 ) -> Round:
     """Returns the oldest splits that are not loaded, evenly over all partitions except the `stopped` ones.
 
@@ -84,7 +85,7 @@ def next_round(
     found = splits(topic, bounds, tasks, split_bytes)
     total = sum(split.log_bytes for split in found)
     size = split_bytes or split_size(total, tasks)
-    taken = _take_oldest(found, ROUND_SPLITS_PER_TASK * max(tasks, 1) * size)
+    taken = _take_oldest(found, splits_per_task * max(tasks, 1) * size)
     ends = {split.partition: split.end for split in taken}
     advances = tuple(Advance(number, loaded.get(number, -1), end) for number, end in sorted(ends.items()))
     left = total - sum(split.log_bytes for split in taken)

@@ -28,6 +28,9 @@ class SparkEngine:
         """Returns how many files are converted at once."""
         return int(self._spark.sparkContext.defaultParallelism)
 
+    def close(self) -> None:
+        """Does nothing: the session belongs to the caller."""
+
     def open_table(self, url: str, topic: str, topic_id: str) -> DeltaTable:
         """Opens a topic's table."""
         return DeltaTable(self._spark, url, topic, topic_id)

@@ -134,8 +134,20 @@ def test_commit_of_another_metadata_causes_a_new_plan(tmp_path: Path) -> None:
 def test_table_of_another_topic_or_program_is_refused(tmp_path: Path) -> None:
     place = f"file:{tmp_path}/t"
     assert NativeTable(place, "t", TOPIC).commit([], [Advance(0, -1, 5)])
-    with pytest.raises(Refused, match="load into another warehouse"):
-        NativeTable(place, "t", filling.topic_id(2)).snapshot()
+    other = NativeTable(place, "t", filling.topic_id(2))
+    for _ in range(2):
+        with pytest.raises(Refused, match="load into another warehouse"):
+            other.commit([], [Advance(0, -1, 5)])
+
+
+def test_table_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
+    table = NativeTable(f"file:{tmp_path}/t", "t", TOPIC)
+    for start, end in ((-1, 5), (5, 9)):
+        assert table.commit([], [Advance(0, start, end)])
+    (tmp_path / "t").rename(tmp_path / "moved")
+    assert table.loaded_offsets() == {}
+    assert table.commit([], [Advance(0, -1, 5)])
+    assert NativeTable(f"file:{tmp_path}/t", "t", TOPIC).snapshot().version == 0
 
 
 @pytest.mark.parametrize(

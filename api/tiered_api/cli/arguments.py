@@ -164,9 +164,25 @@ def _lake(commands: Commands) -> None:
         Command("tiered_api.cli.lake.commands", "sql"),
     )
     sql.add_argument("query", metavar="QUERY", help='for example "SELECT count(*) FROM flights"')
+    load.add_argument(
+        "--interval", metavar="S", type=number_within(1, 3600), default=10, help="seconds between looks of --follow"
+    )
+    load.add_argument(
+        "--metrics-port",
+        metavar="PORT",
+        type=number_within(0, 65535),
+        help="with --topics: serve lag, rows and failures by topic at http://127.0.0.1:PORT/metrics",
+    )
+    topics = load.add_mutually_exclusive_group(required=True)
+    topics.add_argument("--topic", metavar="T")
+    topics.add_argument(
+        "--topics",
+        metavar="REGEX",
+        help="all topics whose whole names match, new ones included, in one process (with --engine native)",
+    )
+    verify.add_argument("--topic", metavar="T", required=True)
     for command in (load, verify):
         command.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
-        command.add_argument("--topic", metavar="T", required=True)
         add_format_option(command)
     add_format_option(sql, "csv")
     for command in (load, verify, sql):

@@ -2,5 +2,6 @@
 
 May import: cli.broker, pyspark_tiered
 
-~ commands  the commands of the optional Spark package
+~ commands        the commands of the optional Spark package
+~ metrics_server  the metrics of a load that follows topics, over HTTP
 """

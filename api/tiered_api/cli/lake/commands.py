@@ -6,6 +6,7 @@ import logging
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from tiered_api.cli.output import format_size, print_json, print_lines
 
 if TYPE_CHECKING:
     from pyspark_tiered.load import LoadProgress
+    from pyspark_tiered.native_engine import NativeEngine
     from pyspark_tiered.repair import RepairProgress
     from pyspark_tiered.verify import VerifyResult
 
@@ -59,15 +61,47 @@ def load(args: Namespace) -> int:
         engine = NativeEngine()
     else:
         _silence_spark_logs()
+    if args.metrics_port is not None and args.topics is None:
+        raise Refused(Code.INVALID_REQUEST, "--metrics-port needs --topics")
+    if args.topics is not None:
+        return _load_topics(args, engine)
     if args.repair:
         _repair(args, null_timestamps)
     run(
         *place,
         follow=args.follow,
+        interval=args.interval,
         progress=lambda progress: _print_step(args, progress),
         options=LoadOptions(null_timestamps, args.accept_deletes),
         engine=engine,
     )
+    return Exit.OK
+
+
+def _load_topics(args: Namespace, engine: NativeEngine | None) -> int:
+    if engine is None:
+        raise Refused(Code.INVALID_REQUEST, "--topics needs --engine native: Spark loads one topic at a time")
+    from pyspark_tiered.follow import load_topics
+    from pyspark_tiered.load import LoadOptions
+    from tiered.metrics import Metrics
+    from tiered_api.cli.lake.metrics_server import serve_metrics
+
+    metrics = Metrics()
+    with ExitStack() as opened:
+        if args.metrics_port is not None:
+            port = opened.enter_context(serve_metrics(args.metrics_port, metrics.render))
+            print(f"metrics: http://127.0.0.1:{port}/metrics", file=sys.stderr)
+        load_topics(
+            args.store,
+            args.topics,
+            args.warehouse,
+            engine,
+            follow=args.follow,
+            interval=args.interval,
+            progress=lambda progress: _print_step(args, progress, with_topic=True),
+            options=LoadOptions(args.timestamps == "null", args.accept_deletes),
+            metrics=metrics,
+        )
     return Exit.OK
 
 
@@ -84,12 +118,12 @@ def _repair(args: Namespace, null_timestamps: bool) -> None:
     repair(args.store, args.topic, args.warehouse, progress=print_progress, null_timestamps=null_timestamps)
 
 
-def _print_step(args: Namespace, progress: LoadProgress) -> None:
+def _print_step(args: Namespace, progress: LoadProgress, *, with_topic: bool = False) -> None:
     if args.format == "json":
         print_json(asdict(progress))
         sys.stdout.flush()
     elif progress.step != "converted":
-        print_lines([progress_line(progress)])
+        print_lines([f"{progress.topic}: {progress_line(progress)}" if with_topic else progress_line(progress)])
 
 
 def verify(args: Namespace) -> int:
