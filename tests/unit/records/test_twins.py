@@ -306,8 +306,11 @@ def test_fit_agrees_on_any_log(log: bytes, base_offset: int, sound: bool, max_by
 def test_fit_agrees_on_any_header_byte_and_any_cut() -> None:
     batch = encode_batch([(0, b"k", b"v", ())])
     cases = [batch[:cut] for cut in range(len(batch))] + [batch, batch * 2]
-    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    cases += [encode_batch([(0, b"k", b"v", ())], transactional=True, **each) for each in (producer, {})]
+    rows = [(0, b"k", b"v", ())]
+    cases += [
+        encode_batch(rows, transactional=True),
+        encode_batch(rows, transactional=True, producer_id=7, producer_epoch=0, base_sequence=0),
+    ]
     for at in range(61):
         cases += [batch[:at] + bytes([value]) + batch[at + 1 :] for value in range(256)]
     fits = 0
