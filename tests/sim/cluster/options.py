@@ -136,6 +136,8 @@ class ClusterOptions:
     transactional_producers: int = 0
     copies: bool = False
     """True if records of transactional producers are copied, in transactions with the offsets of a group."""
+    keyed_writers: int = 0
+    """Writers over HTTP with idempotency keys."""
     source_partitions: int = 1
     """Partitions of the topic of transactional producers, and of the topic of copies."""
 
@@ -284,6 +286,7 @@ def _draw_transactions(made: ClusterOptions) -> dict[str, Any]:
         "transactional_producers": rng.randint(1, 3),
         "copies": rng.random() < COPIES_SHARE,
         "source_partitions": rng.randint(1, 2),
+        "keyed_writers": random.Random(f"{made.seed}/keyed-writers").choice((0, 1, 2)),
     }
     if rng.random() < LOSSLESS_SHARE:
         drawn |= {

@@ -17,6 +17,7 @@ from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.expected import ExpectedTopics
 from tests.sim.cluster.failover_checker import FailoverChecker
 from tests.sim.cluster.history import ClientHistory, PollResult, SendVerdict
+from tests.sim.cluster.keyed_writers import KeyedWriter
 from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.moves import OFFSETS
@@ -62,6 +63,7 @@ Clients = list[
     | Copier
     | CommittedReader
     | OffsetLooker
+    | KeyedWriter
 ]
 
 

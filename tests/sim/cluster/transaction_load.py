@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster import transaction_checker as checker
 from tests.sim.cluster.committed_reader import CommittedPoll, CommittedReader, read_whole_log
 from tests.sim.cluster.copiers import Copier, fetch_chain_offset
+from tests.sim.cluster.key_checker import KeyedRequest, check_keys
+from tests.sim.cluster.keyed_writers import KeyedWriter
 from tests.sim.cluster.observer import Finding
 from tests.sim.cluster.options import SOURCE_TOPIC, TARGET_TOPIC
 from tests.sim.cluster.transaction_checker import Logs, ShownOffset, WholeLog
@@ -46,6 +48,8 @@ class TransactionLoad:
         self.producers: list[TransactionalProducer] = []
         self.copiers: list[Copier] = []
         self.readers: list[CommittedReader] = []
+        self.keyed_requests: list[KeyedRequest] = []
+        self.keyed_writers: list[KeyedWriter] = []
         self._run = run
         self._rng = random.Random(f"{run.options.seed}/transactional-clients")
         self._looks = False
@@ -60,6 +64,10 @@ class TransactionLoad:
             own.update({f"txn_{name}": count for name, count in each.counts.items()})
         own.update({"txn_shown": len(self.shown), "txn_polls": len(self.polls)})
         own["txn_aborted_ranges"] = sum(bool(each.aborted) for each in self.polls)
+        for writer in self.keyed_writers:
+            own.update({f"key_{name}": count for name, count in writer.counts.items()})
+        own["key_replies"] = sum(len(each.replies) for each in self.keyed_requests)
+        own["key_transactions"] = sum(each.is_transaction for each in self.keyed_requests)
         return dict(own) | count_outcomes(self.transactions)
 
     def begin(self) -> None:
@@ -80,7 +88,13 @@ class TransactionLoad:
         self.readers.append(
             CommittedReader("committed", client, run.loop, self.polls, lambda: [*self.sources, *self.targets])
         )
-        run.clients += [*self.producers, *self.copiers, *self.readers]
+        self.keyed_writers += [
+            KeyedWriter(
+                f"h{number}", run.world, SOURCE_TOPIC, options.source_partitions, options.send_rate, self.keyed_requests
+            )
+            for number in range(options.keyed_writers)
+        ]
+        run.clients += [*self.producers, *self.copiers, *self.readers, *self.keyed_writers]
         if self.copiers:
             run.clients.append(OffsetLooker(self))
 
@@ -112,9 +126,12 @@ class TransactionLoad:
             return
         for each in self.producers:
             each.stays = True
-        tasks = [task for task in run._tasks if task.get_name() == TransactionalProducer.__name__]
+        ending = (TransactionalProducer.__name__, KeyedWriter.__name__)
+        tasks = [task for task in run._tasks if task.get_name() in ending]
         for each in self.producers:
             each.working = False
+        for writer in self.keyed_writers:
+            writer.working = False
         await run.wait_until(
             lambda: all(task.done() for task in tasks), COPIED_SECONDS, "every transactional producer comes to an end"
         )
@@ -187,6 +204,7 @@ class TransactionLoad:
         return logs, offsets
 
     def _check_history(self, logs: Logs, offsets: dict[TopicPartition, int]) -> Iterator[Finding]:
+        yield from check_keys(self.keyed_requests, logs)
         yield from checker.check_all_or_none(self.transactions, logs)
         yield from checker.check_each_once(logs)
         yield from checker.check_committed_reads(self.polls, logs)

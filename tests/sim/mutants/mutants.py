@@ -205,10 +205,16 @@ def _with_transactions(drawn: ClusterOptions) -> ClusterOptions:
     topic = TopicShape("t0", 1, 3, 2, "none")
     return drawn.with_changes(
         topics=(topic,), transactional_producers=3, copies=True, source_partitions=2, senders=1, members=0,
+        keyed_writers=0,
         troubles=("kill", "freeze", "isolated", "flapping"), troublemakers=2, pause_seconds=1.0, session_ms=1500,
         send_rate=4.0, worst_fault=0.0, bucket_rate=0.0, chaos_seconds=25.0, rebuild=False, admin=False, moves=False,
         rot=False, changes=(), joins=False, leaves=False, deletes=False, min_isr=1, small_chunk_share=0.0,
     )  # fmt: skip
+
+
+def _with_keys(drawn: ClusterOptions) -> ClusterOptions:
+    """Adds writers with idempotency keys to that, whose requests are sent again."""
+    return _with_transactions(drawn).with_changes(keyed_writers=3, transactional_producers=1)
 
 
 def _with_cold_transactions(drawn: ClusterOptions) -> ClusterOptions:
@@ -440,6 +446,14 @@ MUTANTS = {
             ((PendingOffsets, "snapshot", transaction_bugs.leave_pending_offsets_out),), _with_transactions,
         ),
         SimMutant(
+            "key_forgotten_at_load", "a coordinator that moved does not know which keys are committed",
+            ("I11", "I14"), ((ShardState, "apply", transaction_bugs.forget_replies_at_load),), _with_keys,
+        ),
+        SimMutant(
+            "key_forgotten_by_failover", "a follower does not remember the keys of the records that it copies",
+            ("I11", "I14"), ((DiskLog, "append_as_follower", transaction_bugs.forget_keys_on_follow),), _with_keys,
+        ),
+        SimMutant(
             "aborted_cut_at_seam", "a read from the bucket names no aborted transactions", ("I14",),
             ((ColdReader, "_find_aborted", transaction_bugs.list_no_aborted_of_cold),), _with_cold_transactions,
         ),
@@ -448,6 +462,8 @@ MUTANTS = {
 
 
 FIRST_SEEDS = {
+    "key_forgotten_at_load": 1,
+    "key_forgotten_by_failover": 1,
     "above_high_watermark": 5,
     "manifest_first": 0,
     "equal_epochs": 0,

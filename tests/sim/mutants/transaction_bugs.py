@@ -11,6 +11,7 @@ from tiered.groups.log_state import LogState
 from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.shard import GroupShard
 from tiered.hot.producer_state import ProducerStates
+from tiered.ids import KEYED_FROM
 from tiered.replication.leader_reads import LeaderReads
 from tiered.shard import CoordinatorRecord, CoordinatorResult
 from tiered.transactions.decision import TransactionDecision
@@ -93,6 +94,17 @@ def skip_fence(original: Any) -> Any:
     return check
 
 
+def forget_replies_at_load(original: Any) -> Any:
+    """A coordinator that moved does not know the replies of committed keys."""
+
+    def apply(self: Any, records: Iterable[CoordinatorRecord]) -> None:
+        original(self, records)
+        for name, value in self.transactions.items():
+            self.transactions[name] = value._replace(reply=b"")
+
+    return apply
+
+
 # -- the partition ----------------------------------------------------------------------------------------------------
 
 
@@ -117,6 +129,19 @@ def forget_transactions_on_follow(original: Any) -> Any:
         producers._ongoing_txns.clear()
         producers._unreplicated_txns.clear()
         producers.first_unstable_offset = None
+
+    return append
+
+
+def forget_keys_on_follow(original: Any) -> Any:
+    """A follower does not remember the keys of the records that it copies."""
+
+    def append(self: Any, data: Any, *, now_ms: int) -> None:
+        original(self, data, now_ms=now_ms)
+        producers: ProducerStates = self.producers
+        for each in producers.list_producers():
+            if each.producer_id >= KEYED_FROM and each.txn_first_offset < 0:
+                producers._forget(each.producer_id)
 
     return append
 
