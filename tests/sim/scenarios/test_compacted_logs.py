@@ -1,0 +1,100 @@
+"""Scenarios of compacted logs with three replicas, which each cleans for itself: a replica whose disk was lost copies
+the gaps, and leads with the last record of each key."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.harness.machine import SimMachine
+from tests.sim.scenarios.test_what_an_ack_survives import SECONDS, crash, isr_brokers, leader_of, wait_leader
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tiered.controller.requests import AlterTopicConfigs, CreateTopic
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import TopicPartition
+from tiered.ports import FileSlice
+from tiered.records.batch import decode_header, decode_records, encode_batch
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.replication.partition_report import explain
+
+KEYS = 5
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "remote.storage.enable": "false",
+    "retention.ms": "-1",
+    "segment.bytes": "1024",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+Facts = list[tuple[int, bytes, bytes]]
+
+
+def log_of(broker: SimBroker) -> DiskLog:
+    replicas = broker.node.hosted_replicas.list_replicas()
+    return next(each.log for each in replicas if each.tp == TopicPartition("t", 0))
+
+
+async def write(leader: LeaderReplica, start: int, count: int) -> Facts:
+    """Appends records that all in-sync replicas acknowledge."""
+    written: Facts = []
+    for number in range(start, start + count):
+        key, value = b"k%d" % (number % KEYS), b"%06d" % number + b"." * 60
+        data = bytearray(encode_batch([(1_000, key, value, ())]))
+        written.append(((await leader.append(data, acks=ACKS_ALL)).base_offset, key, value))
+    return written
+
+
+async def read(leader: LeaderReplica) -> Facts:
+    found: Facts = []
+    offset = 0
+    while offset < leader.high_watermark:
+        data = (await leader.reads.read(offset, 3000)).data
+        if isinstance(data, FileSlice):
+            data = data.file.pread(data.start, data.length)
+        at = 0
+        while at < len(data):
+            head = decode_header(data, at)
+            found += [(each.offset, each.key or b"", each.value or b"") for each in decode_records(data, at)]
+            offset, at = head.next_offset, at + head.size
+    return found
+
+
+def last_of_each(written: Facts) -> set[tuple[int, bytes, bytes]]:
+    latest = {key: offset for offset, key, _ in written}
+    return {each for each in written if latest[each[1]] == each[0]}
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize("how", [SimMachine.lose_disk, SimMachine.power_cut])
+def test_replica_that_copied_the_gaps_leads_with_the_last_record_of_each_key(policy: str, how: object) -> None:
+    """Also if the topic is compacted no more by then."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=CONFIGS))
+        leader = await wait_leader(three)
+        written = await write(leader, 0, 100)
+        brokers = three.brokers.values()
+        await three.wait_until(lambda: all((log_of(each).compaction or (-1,))[0] >= 80 for each in brokers), SECONDS)
+        await three.controller.node.submit(AlterTopicConfigs("t", {"cleanup.policy": policy}))
+        hit = next(each for each in brokers if each is not leader_of(three) and each is not three.controller)
+        await crash([hit], how)  # type: ignore[arg-type]
+        await three.wait_until(lambda: hit not in isr_brokers(three), SECONDS)
+        written += await write(leader, 100, 10)
+        await hit.start()
+        await three.wait_until(lambda: hit in isr_brokers(three), SECONDS)
+        assert len(await read(leader)) < 60
+        others = [each for each in brokers if each is not hit]
+        await crash(others, SimMachine.kill)
+        await others[0].start()
+        await asyncio.sleep(10)
+        await others[1].start()
+        again = await wait_leader(three)
+        await three.wait_until(lambda: again.high_watermark >= 110, SECONDS)
+        seen = await read(again)
+        assert last_of_each(written) <= set(seen) <= set(written) and seen == sorted(seen)
+        logs = [log_of(each) for each in brokers]
+        await three.wait_until(lambda: all(each.end_offset == 110 for each in logs), SECONDS)
+        assert explain(again)["possible_loss"] is None
+        assert not any(each.suspect or each.offset_gaps for each in logs)
+
+    run_scenario(scenario, log_cleaner_backoff_ms=200, log_flush_offset_checkpoint_interval_ms=200)
