@@ -15,6 +15,7 @@ from tiered.errors import Code
 from tiered.records.batch import decode_header, decode_records, encode_batch
 from tiered.records.model import Codec
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.partition_report import explain
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 
@@ -78,6 +79,8 @@ def test_topic_is_cleaned_by_itself_and_keeps_its_records_over_policies_and_rest
         closed = replica.log.active_view.base_offset
         await wait_until(lambda: replica.log.compaction is not None and replica.log.compaction.clean_to >= closed)
         assert len(await read(client, replica)) < 120 // 2
+        shown = explain(replica)["compaction"]
+        assert shown["clean_to"] >= closed and shown["bytes_after"] < shown["bytes_before"] and not shown["dirty_bytes"]
         await check(site, written)
         await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete"}))
         written += await write(client, replica, 120, 20)

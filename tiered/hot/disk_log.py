@@ -505,13 +505,14 @@ class DiskLog:
 
     # -- clean --------------------------------------------------------------------------------------------------------
 
-    def find_cleanable(self, high_watermark: int, now_ms: int) -> CleanableRange:
-        """Returns the part of this log that compaction may clean. Records that a power cut could take stay as they
-        are."""
+    def find_cleanable(self, high_watermark: int, now_ms: int | None = None) -> CleanableRange:
+        """Returns the part of this log that compaction may clean, now by default. Records that a power cut could take
+        stay as they are."""
         state = self.compaction or CompactionState()
         limit = min(high_watermark, self.flushed_offset)
         ends = LogEnds(self.local_start_offset, state.clean_to, limit, self.first_unstable_offset, self.end_offset)
-        return find_cleanable([segment_facts(each) for each in self._writer.segments[:-1]], ends, self.config, now_ms)
+        at_ms = self._clock.wall_ms() if now_ms is None else now_ms
+        return find_cleanable([segment_facts(each) for each in self._writer.segments[:-1]], ends, self.config, at_ms)
 
     async def clean(
         self, found: CleanableRange, resources: CleanerResources, *, keeps_tombstones: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiered.hot.checkpoints import CompactionState
 from tiered.replication.leader_replica import LeaderReplica
 
 
@@ -31,4 +32,21 @@ def explain(replica: LeaderReplica) -> dict[str, Any]:
         "waiting_segments": replica.unified_log.waiting_segments,
         "upload_problem": replica.upload_problem or None,
         "possible_loss": replica.possible_loss,
+        "compaction": _explain_compaction(replica),
+    }
+
+
+def _explain_compaction(replica: LeaderReplica) -> dict[str, Any] | None:
+    """Describes the last clean of the leader's log, and what the next one may read; None if compaction neither cleans
+    the log nor once did."""
+    log = replica.log
+    if not log.may_have_gaps:
+        return None
+    last, found = log.compaction or CompactionState(), log.find_cleanable(replica.high_watermark)
+    return {
+        **last._asdict(),
+        "clean_bytes": found.clean_bytes,
+        "dirty_bytes": found.dirty_bytes,
+        "dirty_ratio": round(found.dirty_ratio, 4),
+        "overdue_ms": found.overdue_ms,
     }
