@@ -41,6 +41,8 @@ class ClientKind:
     assignors: tuple[str, ...] = EVERY_ASSIGNOR
     java: bool = False
     needs: tuple[str, ...] = ()
+    only: str = ""
+    """The ability whose tests alone the client takes part in; "" for all tests of its abilities."""
 
     def start(self, address: str) -> DriverClient:
         """Starts a process of this client with the address of the broker."""
@@ -94,6 +96,20 @@ def _kafkajs() -> list[str]:
     return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", str(source / "driver.js")]
 
 
+@functools.cache
+def _franz() -> list[str]:
+    source = DRIVERS / "franz"
+    files = [source / "driver.go", source / "go.mod", source / "go.sum"]
+
+    def build(folder: Path) -> None:
+        command = ["go", "build", "-mod=readonly", "-o", str(folder / "driver"), "."]
+        done = subprocess.run(command, cwd=source, timeout=FETCH_SECONDS, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"go cannot build the driver of franz-go: {done.stderr.strip()[-200:]}")
+
+    return [str(_make_once(_cache("franz", *files), build) / "driver")]
+
+
 def _java(pom: Path) -> list[str]:
     return compile_java(DRIVERS / "java" / "Driver.java", pom, "Driver")
 
@@ -144,6 +160,14 @@ KINDS = (
         assignors=("round-robin",),
         needs=("node", "npm"),
     ),
+    ClientKind(
+        "franz-go",
+        _franz,
+        frozenset({"assign", "transactions"}),
+        assignors=("round-robin",),
+        needs=("go",),
+        only="transactions",
+    ),
     ClientKind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), JAVA, java=True),
     ClientKind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), JAVA, java=True),
     ClientKind("java-3.9", lambda: _java(DRIVERS / "java" / "pom-3.9.xml"), JAVA, java=True),
@@ -156,6 +180,8 @@ def kinds(*can: str, few: bool = False, slow: tuple[str, ...] = ()) -> list[Any]
     found = []
     for kind in KINDS:
         quick = kind.name in ("confluent", "aiokafka", "kafka-python") or (few and kind.name == "java-4.2")
+        if kind.only and kind.only not in can:
+            continue
         if set(can) <= kind.features and (ALL or (quick and kind.name not in slow)):
             found.append(pytest.param(kind, id=kind.name, marks=skip_marks(kind)))
     return found
