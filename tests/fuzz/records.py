@@ -7,13 +7,14 @@ must equal those of plain Python.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable
 from importlib import import_module
 from random import Random
 from typing import Any
 
 from tiered.errors import Corrupt
-from tiered.records import batch, native, pure
+from tiered.records import batch, native, pure, pure_compact
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES
 
 EDGES = (0, 0, 0, 1, -1, 2, 3, 9, 63, 64, 1000, 2**31 - 1, -(2**31), 2**31, 2**40, 2**63 - 1, -(2**63))
@@ -21,6 +22,7 @@ COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 AHEAD = 64
 """Bytes before those of an input. ctypes keeps small buffers within its object, where no tool sees the end."""
 
+SEED = b"0123456789abcdef"
 REFUSED = (Corrupt, ValueError, OverflowError, TypeError)
 
 
@@ -59,6 +61,9 @@ def check_sections(rng: Random, payload: bytes) -> None:
         "some_rows", payload, offset, timestamp, -1, count, bound, rng.choice((0, 20, 2**40)), rng.choice((0, 3, 9))
     )
     compare_implementations("first_at_or_after", payload, offset, timestamp, bound, count, rng.choice(EDGES))
+    assert result_or_error(lambda: native.find_keyless(copy_exactly(payload), count, 3)) == result_or_error(
+        lambda: pure_compact.find_keyless(payload, count, 3)
+    )
     compare_implementations("outside", payload, timestamp, bound, rng.choice(EDGES), count, rng.choice((0, 1, 5)))
     if isinstance(rows, list):
         again = [(row.timestamp, row.key, row.value, row.headers) for row in rows]
@@ -86,6 +91,7 @@ def check_batches(rng: Random, log: bytes) -> None:
             )
         check_fit(each, rng.choice((0, 7, -1, 2**63 - 1)), rng.choice((0, 100, 1 << 20)))
         check_decompression(rng, each)
+        check_compaction(rng, each)
 
 
 def check_fit(log: bytes, base_offset: int, most: int) -> None:
@@ -93,6 +99,26 @@ def check_fit(log: bytes, base_offset: int, most: int) -> None:
     fast, plain = copy_exactly(log), bytearray(log)
     said = result_or_error(lambda: native.fit(fast, base_offset, 5, most))
     assert said == result_or_error(lambda: pure.fit(plain, base_offset, 5, most)) and bytes(fast) == plain
+
+
+def check_compaction(rng: Random, log: bytes) -> None:
+    """Puts the keys of batches into a table and takes out what it supersedes. Each implementation has its own table."""
+    from_offset, keys_max, upper = rng.choice(EDGES), rng.choice((1, 2, 9)), rng.choice(EDGES)
+    now_ms, horizon_ms = rng.choice(EDGES), rng.choice(EDGES)
+    one, kept = rng.random() < 0.3, array("q", sorted(rng.sample(EDGES, 2)))
+    results = []
+    for module, data in ((native, copy_exactly(log)), (pure_compact, memoryview(log))):
+        table = bytearray(16 * pure_compact.SLOT_BYTES)
+        put = module.put_keys(table, SEED, 0, keys_max, -1, data, 0, len(data), from_offset, one)
+        results.append(
+            (
+                put,
+                *module.filter_batches(
+                    table, SEED, put.latest_offset, data, 0, len(data), kept.tobytes(), upper, now_ms, horizon_ms, one
+                ),
+            )
+        )
+    assert results[0] == results[1], (results, from_offset, keys_max, upper, now_ms, horizon_ms, one, kept)
 
 
 def check_decompression(rng: Random, log: bytes) -> None:
