@@ -111,7 +111,7 @@ class DiskLog:
         self._group_flush = group_flush
         self._reader = LogReader(writer, writer.index, writer.files)
         self._deletion = SegmentDeletion(writer)
-        self._swap = SegmentSwap(writer, self._deletion)
+        self._swap = SegmentSwap(writer, self._deletion, self._reader.clear_hints)
         self._log_limiter: LogLimiter | None = None  # made with the first refused write
         self.configure(config)
 
@@ -534,8 +534,6 @@ class DiskLog:
             if error.final or self._swap.is_half_done:
                 self._group_flush.fail(f"a clean of the log failed: {error}", final=error.final)
             raise
-        finally:
-            self._reader.clear_hints()
         clean_to = min(result.clean_to, self.end_offset)
         await self._save_compaction(CompactionState(clean_to, now_ms, result.bytes_before, result.bytes_after))
         return result

@@ -8,7 +8,7 @@ files can finish. Keeps I26.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
@@ -19,12 +19,13 @@ from tiered.hot.segments import Segment
 
 
 class SegmentSwap:
-    """The swaps of one log, one at a time."""
+    """The swaps of one log, one at a time. `forget_positions` is called when positions in the replaced files end."""
 
-    __slots__ = ("_deletion", "_pending", "_writer", "is_closed", "is_half_done")
+    __slots__ = ("_deletion", "_forget_positions", "_pending", "_writer", "is_closed", "is_half_done")
 
-    def __init__(self, writer: LogWriter, deletion: SegmentDeletion) -> None:
+    def __init__(self, writer: LogWriter, deletion: SegmentDeletion, forget_positions: Callable[[], None]) -> None:
         self._writer = writer
+        self._forget_positions = forget_positions
         self._deletion = deletion
         self._pending = -1
         """Base offset of the segment whose files are `.swap`, or -1."""
@@ -74,6 +75,7 @@ class SegmentSwap:
         """Replaces the files of the group, without a pause: no reader sees a state in between."""
         files, base = self._writer.files, cleaned.base_offset
         self.is_half_done = True
+        self._forget_positions()
         self._deletion.retire(group, now_ms)
         for suffix in PARTS:
             path = files.path(base, suffix)

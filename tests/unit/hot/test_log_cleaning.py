@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,29 @@ def test_reader_that_stands_in_a_gap_gets_the_next_record() -> None:
             assert facts(read_all(log, offset))[0] == following, offset
         assert log.read(0, 1 << 20, end_offset=10) is None, "nothing is left below the limit"
         assert whole[-1] == (after, "new", "1")
+
+    asyncio.run(scenario())
+
+
+def test_reader_that_goes_on_while_the_log_is_cleaned_gets_whole_batches_and_every_last_record() -> None:
+    """The positions at which a reader continues are those of the files that are there."""
+
+    async def scenario() -> None:
+        log = await open_log(disk(), compacted())
+        for number in range(60):
+            put(log, f"k{number % KEYS}" if number % 3 else f"only{number}", f"v{number}")
+        log.roll()
+        await log.flush()
+        before, seen = served(log), 0
+
+        async def admit(_: int) -> None:
+            nonlocal seen
+            seen += 1
+            found = facts(read_all(log, max_bytes=1))
+            assert set(last_of_each(before)) <= set(found) <= set(before) and found == sorted(found)
+
+        await log.clean(log.find_cleanable(log.end_offset, NOW), replace(resources(), admit=admit))
+        assert seen > 10
 
     asyncio.run(scenario())
 
