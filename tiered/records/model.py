@@ -184,6 +184,10 @@ BAD_RECORDS = "records: "
 """Prefix of `why` if a batch is valid but its records are not."""
 
 
+ArrowColumn = tuple[int, Buffer | None, Buffer | None, Buffer | None]
+"""The rows of an Arrow array from a first one on: `(first, validity, offsets, data)`. `None`: there is no buffer."""
+
+
 class ArrowColumns(NamedTuple):
     """Buffers in the layout of Arrow, in the order of `pyarrow.Array.from_buffers`. `None` stands for "no nulls".
 

@@ -39,6 +39,7 @@ from tiered.records.model import (
     WalkedBatch,
     WalkResult,
 )
+from tiered.records.pure_hash import hash_rows
 from tiered.records.pure_text import json_spans, murmur2
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "encode_records",
     "first_at_or_after",
     "fit",
+    "hash_rows",
     "json_spans",
     "murmur2",
     "outside",

@@ -23,6 +23,7 @@ static PyMethodDef methods[] = {
     {"outside", KEYWORDS(native_outside), NULL},
     {"encode_records", KEYWORDS(native_encode_records), NULL},
     {"arrow", KEYWORDS(native_arrow), NULL},
+    {"hash_rows", native_hash_rows, METH_VARARGS, NULL},
     {"murmur2", native_murmur2, METH_O, NULL},
     {"json_spans", native_json_spans, METH_O, NULL},
     {"put_keys", native_put_keys, METH_VARARGS, NULL},

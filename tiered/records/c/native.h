@@ -35,6 +35,7 @@ PyObject *native_first_at_or_after(PyObject *, PyObject *, PyObject *);
 PyObject *native_outside(PyObject *, PyObject *, PyObject *);
 PyObject *native_encode_records(PyObject *, PyObject *, PyObject *);
 PyObject *native_arrow(PyObject *, PyObject *, PyObject *);
+PyObject *native_hash_rows(PyObject *, PyObject *);
 PyObject *native_murmur2(PyObject *, PyObject *);
 PyObject *native_json_spans(PyObject *, PyObject *);
 PyObject *native_put_keys(PyObject *, PyObject *);
