@@ -9,7 +9,8 @@ import pytest
 from pyspark_tiered.broker import BrokerClient
 from pyspark_tiered.offsets import Bound, BoundKind
 from pyspark_tiered.plan import LiveSplit
-from pyspark_tiered.source import SplitPartition, TieredReader, check_options
+from pyspark_tiered.reader import SplitPartition, TieredReader
+from pyspark_tiered.source import check_options
 from tests.e2e.serving import ServeProcess
 from tiered.errors import Refused
 
