@@ -5,6 +5,9 @@ The import costs nothing and needs no Spark, because each look-up of any Python 
 May import: offline
 
 ~ source        the data source: a topic as rows, with the columns of Spark's Kafka source
+~ reader        the splits of a batch read, and one split in a task
+~ stream        the data source as a stream of micro-batches
+  stream_plan   where a micro-batch begins and ends
   offsets       the options that bound a read
   plan          the even splits of a read
 ~ bucket        topics, bounds and batches from the bucket, without a broker
@@ -29,6 +32,12 @@ May import: offline
   history       changes that others made to a table between two loads
 ~ verify        the proof that a table holds every loaded record once
 ~ gaps          the reasons for offsets without a row, from the log
+~ comparison    one version of a table compared with the log: by sums, then row by row
+~ summing       parts of the log and files of a table, summed by range in tasks
+  sums          sums of row hashes by range of offsets, and runs of offsets
+  row_hash      the hash of each row, from Arrow columns
+~ erasures      the record of erased rows in the table's folder
+~ erase         erases rows from a table, for good
 ~ compare       the rows of a table compared with those of the log
 ~ repair        restores and removes rows until the table equals the log
 ~ sql           SQL over the tables of a warehouse

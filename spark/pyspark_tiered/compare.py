@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from pyspark_tiered import source, table
 from pyspark_tiered.bucket import cold_topic
-from pyspark_tiered.plan import ColdTopic
+from pyspark_tiered.plan import ColdPartition, ColdTopic
+from pyspark_tiered.sums import is_inside
 from pyspark_tiered.table import Range
 from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SEEDS = (1, 2)
@@ -44,9 +46,9 @@ def read_cold_topic(store: str, topic: str) -> ColdTopic:
 
 
 def expected_rows(spark: SparkSession, store: str, topic: ColdTopic, bounds: Mapping[int, Range]) -> DataFrame:
-    """Returns the rows that the table must have, read from the bucket, under the table's column names."""
-    starts = {str(partition.partition): bounds[partition.partition][0] for partition in topic.partitions}
-    ends = {str(partition.partition): bounds[partition.partition][1] for partition in topic.partitions}
+    """Returns the rows that the bucket has in these bounds, under the table's column names."""
+    starts = {str(each.partition): bounds.get(each.partition, _nothing(each))[0] for each in topic.partitions}
+    ends = {str(each.partition): bounds.get(each.partition, _nothing(each))[1] for each in topic.partitions}
     reader = (
         spark.read.format("tiered")
         .schema(source.SCHEMA)
@@ -59,14 +61,45 @@ def expected_rows(spark: SparkSession, store: str, topic: ColdTopic, bounds: Map
     return rows.selectExpr(*(_cast_column(name) for name in table.COLUMNS))
 
 
+def _nothing(partition: ColdPartition) -> Range:
+    return partition.log_start_offset, partition.log_start_offset
+
+
 def _cast_column(name: str) -> str:
     return f"CAST({name} AS tinyint) AS {name}" if name == "timestamp_type" else name
 
 
-def rows_in_bucket(rows: DataFrame, topic: ColdTopic) -> DataFrame:
-    """Returns the table's rows that the bucket still has too."""
-    condition = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, *_ in topic.partitions)
-    return rows.where(condition or "false")
+def without_ranges(rows: DataFrame, ranges: Mapping[int, Sequence[Range]]) -> DataFrame:
+    """Returns the rows that lie in none of these ranges of their partition, which are in order."""
+    return rows.mapInArrow(_range_filter(ranges, inside=False), rows.schema) if ranges else rows
+
+
+def find_erased_rows(rows: DataFrame, erased: Mapping[int, Sequence[Range]]) -> DataFrame:
+    """Returns the rows in the erased ranges, as faults. The ranges are in order."""
+    spans = " OR ".join(
+        f"(partition = {number} AND offset >= {each[0][0]} AND offset < {each[-1][1]})"
+        for number, each in erased.items()
+    )
+    placed = rows.where(spans or "false").select("partition", "offset")
+    inside = placed.mapInArrow(_range_filter(erased, inside=True), placed.schema)
+    return inside.selectExpr("'erased' AS kind", "partition", "offset")
+
+
+def _range_filter(
+    ranges: Mapping[int, Sequence[Range]], *, inside: bool
+) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    def run(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        import numpy as np
+        import pyarrow as pa
+
+        for batch in batches:
+            partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
+            held = np.zeros(batch.num_rows, dtype=np.bool_)
+            for number in np.unique(partitions).tolist():
+                held |= (partitions == number) & is_inside(offsets, ranges.get(number, ()))
+            yield batch.filter(pa.array(held == inside))
+
+    return run
 
 
 def hashes() -> list[Column]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_tiered import table
 from pyspark_tiered.history import FileExtent
@@ -11,6 +11,13 @@ from pyspark_tiered.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class TableFile(NamedTuple):
+    """A file of a table, with its path as the table has it: relative to the folder, and quoted as a URL."""
+
+    path: str
+    size: int
 
 
 class TableSnapshot(Snapshot):
@@ -39,6 +46,34 @@ class TableSnapshot(Snapshot):
     def all_columns(self) -> DataFrame:
         """Returns the table's rows with all columns."""
         return self._spark.read.format("delta").option("versionAsOf", self.version).load(self.url)
+
+    def files(self) -> tuple[list[TableFile], list[TableFile]]:
+        """Returns the files whose rows are all rows of the table, and those that only Spark can read.
+
+        The second ones have a deletion vector, values of partition columns, or mapped names of columns.
+        """
+        from pyspark.sql import DataFrame
+
+        columns = ["path", "size", "deletionVector IS NOT NULL AS has_vector", "partitionValues"]
+        listed = DataFrame(self.handle.allFiles().toDF(), self._spark).selectExpr(*columns).collect()
+        mode = self.handle.metadata().configuration().get("delta.columnMapping.mode")
+        is_mapped = bool(mode.isDefined() and mode.get() != "none")
+        plain, others = list[TableFile](), list[TableFile]()
+        for path, size, has_vector, partition_values in listed:
+            target = others if is_mapped or has_vector or partition_values else plain
+            target.append(TableFile(path, size))
+        return plain, others
+
+    def rows_in(self, files: Sequence[TableFile]) -> DataFrame:
+        """Returns the rows in some of the table's files, in the columns that a load writes."""
+        paths = {file.path for file in files}
+        jvm: Any = self._spark._jvm
+        converters = jvm.scala.jdk.javaapi.CollectionConverters
+        chosen = jvm.java.util.ArrayList()
+        for file in self.handle.allFiles().collect():
+            if str(file.path()) in paths:
+                chosen.add(file)
+        return self.rows_of(converters.asScala(chosen).toSeq()).select(*table.COLUMNS)
 
     def rows_of(self, files: Any) -> DataFrame:
         """Returns the rows in these files (a Scala Seq of add actions), with all columns."""

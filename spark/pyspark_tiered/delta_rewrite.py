@@ -1,4 +1,4 @@
-"""The transaction of a repair: replaces files with wrong rows and adds right rows, all of a partition or nothing."""
+"""The transaction of a repair or an erasure: removes wrong rows and adds right ones, all of a partition or nothing."""
 
 from __future__ import annotations
 
@@ -40,11 +40,17 @@ class TableRewrite:
         self._jvm: Any = spark._jvm
 
     def commit(
-        self, to_remove: Sequence[OffsetRun], log_start: int, files: Sequence[LoadedFile], advances: Sequence[Advance]
+        self,
+        to_remove: Sequence[OffsetRun],
+        files: Sequence[LoadedFile],
+        advances: Sequence[Advance],
+        *,
+        kept_once: Sequence[OffsetRun] = (),
+        **mark_fields: Any,
     ) -> bool:
         """Removes the rows of the `to_remove` ranges and adds `files`. Returns false if others committed first.
 
-        Below the log start one of several duplicates is kept: no other copy of it exists.
+        Of duplicates in the `kept_once` ranges one is kept: the log has no other copy. `mark_fields` go into the mark.
         """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -53,9 +59,9 @@ class TableRewrite:
         if not self._delta.is_at_start(transaction, advances):
             return False
         try:
-            removed, rest = self._replacement_actions(transaction, to_remove, log_start)
+            removed, rest = self._replacement_actions(transaction, to_remove, kept_once)
             lines = table.commit_actions(self._delta.topic_id, files, advances, time.time_ns() // 1_000_000)
-            mark = self._delta.encode_mark(files, advances, checked=None, repair=True)
+            mark = self._delta.encode_mark(files, advances, checked=None, **mark_fields)
             actions = [*removed, *rest, *map(self._delta.parse_action, lines)]
             transaction.commit(self._delta.to_scala_seq(actions), self._delta.write_operation(mark))
         except conflict_errors() as conflict:
@@ -70,7 +76,7 @@ class TableRewrite:
         return True
 
     def _replacement_actions(
-        self, transaction: Any, to_remove: Sequence[OffsetRun], log_start: int
+        self, transaction: Any, to_remove: Sequence[OffsetRun], kept_once: Sequence[OffsetRun]
     ) -> tuple[list[Any], list[Any]]:
         """Returns the actions that remove all files that may hold a wrong row, and those that add their other rows."""
         if not to_remove:
@@ -78,9 +84,8 @@ class TableRewrite:
         touched = list(self._at.handle.allFiles().where(_file_condition(to_remove)).collect())
         rows = self._at.rows_of(self._delta.to_scala_seq(touched))
         rest = self._rows_without(rows, to_remove)
-        expired = [run for run in to_remove if run.partition >= 0 and run.end <= log_start]
-        if expired:
-            rest = rest.unionByName(self._rows_in(rows, expired).dropDuplicates(["partition", "offset"]))
+        if kept_once:
+            rest = rest.unionByName(self._rows_in(rows, kept_once).dropDuplicates(["partition", "offset"]))
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters
         added = list(converters.asJava(transaction.writeFiles(rest._jdf)))
         return [file.remove() for file in touched], added

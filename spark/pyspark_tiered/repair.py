@@ -8,6 +8,10 @@ removed one of the files. Then the table is compared again.
 Therefore a kill leaves each partition either repaired or not, and two repairs at once duplicate nothing. The last
 commit records up to which version the table is equal to the log. That commit comes only after a comparison without
 faults.
+
+Rows that were erased lawfully are not restored, and are removed if they are there. The record of an erasure is read
+after the version that is compared. An erasure commits after its record, so a commit of either fails if the other's
+came in between.
 """
 
 from __future__ import annotations
@@ -20,16 +24,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered import compare
 from pyspark_tiered.bucket import check_table, check_topic, never_loaded
+from pyspark_tiered.comparison import Comparison, union
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.delta_rewrite import TableRewrite
+from pyspark_tiered.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.gaps import Gap
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, splits
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.spark_engine import convert_files
+from pyspark_tiered.sums import find_holes
 from pyspark_tiered.table import Advance, LoadedFile, Range
-from pyspark_tiered.verify import find_gaps
+from pyspark_tiered.verify import explain_holes, query_holes
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ ATTEMPTS = 10
 """Comparisons in a row after which no commit succeeded, or the same faults were found again."""
 RANGES_MAX = 100_000
 """Ranges of offsets that are repaired after one comparison. The next comparison finds the rest."""
-REMOVED_KINDS = ("changed", "duplicate", "extra")
+REMOVED_KINDS = ("changed", "duplicate", "extra", "erased")
 RESTORED_KINDS = ("missing", "changed", "duplicate")
 
 
@@ -131,32 +138,38 @@ class _Repair:
             if at.version < 0:
                 raise never_loaded(self._topic, self._url)
             ends = _expected_ends(cold, at)
-            found = self._faults(cold, at, ends)
+            comparison = self._compare(cold, at, ends)
+            found = self._faults(cold, comparison)
             self._report_step("compared", ())
             if found:
                 committed = self._repair_partitions(table, cold, at, ends, found)
                 failures = 0 if committed and found != before else failures + 1
                 before = found
-            elif table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
-                gaps = [gap for gap in find_gaps(at.rows(), cold, ends) if gap.end <= cold.partitions[gap.partition][1]]
-                return self._report_step("done", tuple(gaps))
+            elif comparison.is_equal and table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
+                return self._report_step("done", tuple(_expired_gaps(cold, at, ends, comparison)))
             else:
                 failures += 1
         raise Unavailable(
             f"{ATTEMPTS} attempts in a row repaired nothing of {self._url}, or other writers committed first: try again"
         )
 
-    def _faults(self, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int]) -> list[FaultyRange]:
-        """Returns ranges of offsets at fault, by partition and offset. A partition that was never loaded has no end."""
+    def _compare(self, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int]) -> Comparison:
+        """Compares the table up to the ends. A partition that was never loaded has no end."""
         bounds = {number: (low, max(ends.get(number, low), low)) for number, low, *_ in cold.partitions}
-        rows = at.rows()
-        expected = compare.expected_rows(self._spark, self._store, cold, bounds)
-        found = compare.compare_rows(expected, compare.rows_in_bucket(rows, cold))
-        return _fault_ranges(
-            found.unionByName(compare.find_expired_duplicates(rows, cold, only_equal=True)).unionByName(
-                compare.find_unknown_rows(rows, cold)
-            )
+        erased = join_ranges(read_erasures(self._url, cold.topic_id))
+        return Comparison(self._spark, self._store, cold, at, bounds, erased)
+
+    def _faults(self, cold: ColdTopic, comparison: Comparison) -> list[FaultyRange]:
+        """Returns ranges of offsets at fault, by partition and offset."""
+        found = union(
+            [
+                comparison.differing_rows(),
+                comparison.erased_rows(),
+                comparison.expired_duplicates(only_equal=True),
+                comparison.unknown_rows(),
+            ]
         )
+        return [] if found is None else split_at_log_starts(fault_ranges(found), cold)
 
     def _repair_partitions(
         self,
@@ -174,8 +187,9 @@ class _Repair:
             files = [] if partition is None else self._convert(cold, partition, faulty)
             to_remove = [run for run in faulty if run.kind in REMOVED_KINDS]
             step = [Advance(number, known.get(number, -1), ends[number])] if number in ends else []
-            rewrite = TableRewrite(self._spark, table, at)
-            if rewrite.commit(to_remove, 0 if partition is None else partition.log_start_offset, files, step):
+            low = 0 if partition is None else partition.log_start_offset
+            kept_once = [run for run in to_remove if run.kind == "duplicate" and run.end <= low]
+            if TableRewrite(self._spark, table, at).commit(to_remove, files, step, kept_once=kept_once, repair=True):
                 committed = True
                 self._rows += sum(file.rows for file in files)
                 self._taken_out += sum(run.end - run.start for run in to_remove)
@@ -206,6 +220,27 @@ class _Repair:
         progress = RepairProgress(step, self._url, self._rows, self._taken_out, gaps)
         self._report(progress)
         return progress
+
+
+def split_at_log_starts(faults: Sequence[FaultyRange], cold: ColdTopic) -> list[FaultyRange]:
+    """Returns the ranges, none of them on both sides of a log start: below it the log cannot give the rows again."""
+    lows = {number: low for number, low, *_ in cold.partitions}
+    found = []
+    for each in faults:
+        low = lows.get(each.partition, 0)
+        if each.start < low < each.end:
+            found += [each._replace(end=low), each._replace(start=low)]
+        else:
+            found.append(each)
+    return found
+
+
+def _expired_gaps(cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int], comparison: Comparison) -> list[Gap]:
+    """Returns the offsets that are in neither the table nor the log, because they expired."""
+    has_all = comparison.table.has_all_runs
+    holes = find_holes(comparison.runs, ends) if has_all else query_holes(at.rows(), ends)
+    left = explain_erased(holes, comparison.erased)[1]
+    return [gap for gap in explain_holes(left, cold) if gap.end <= cold.partitions[gap.partition].log_start_offset]
 
 
 def plan_missing_splits(
@@ -260,8 +295,8 @@ def _expected_ends(cold: ColdTopic, at: TableSnapshot) -> dict[int, int]:
     return ends
 
 
-def _fault_ranges(faults: DataFrame) -> list[FaultyRange]:
-    """Joins neighbouring offsets with the same fault to one range."""
+def fault_ranges(faults: DataFrame, limit: int = RANGES_MAX) -> list[FaultyRange]:
+    """Joins neighbouring offsets with the same fault to one range. Returns the first ones, at most `limit`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -270,5 +305,5 @@ def _fault_ranges(faults: DataFrame) -> list[FaultyRange]:
     runs = numbered.groupBy("kind", "partition", "run").agg(
         f.min("offset").alias("first"), f.max("offset").alias("last")
     )
-    found = runs.orderBy("partition", "first", "kind").limit(RANGES_MAX).collect()
+    found = runs.orderBy("partition", "first", "kind").limit(limit).collect()
     return [FaultyRange(row["partition"], row["first"], row["last"] + 1, row["kind"]) for row in found]

@@ -1,9 +1,9 @@
 """Proof that a table holds every loaded record exactly once with equal bytes, and the reason for each missing offset.
 
-The bucket is read again and compared row by row with one version of the table, up to the loaded bound of each
-partition. Offsets without a row must be explained by the log itself (`gaps.py`). Rows that retention removed from the
-bucket can no longer be compared, and are reported as such. If other writers removed rows from the table, a missing row
-names their commit.
+The bucket is read again and compared with one version of the table, up to the loaded bound of each partition: by sums
+first, and row by row where these differ (`comparison.py`). Offsets without a row must be explained by the log itself
+(`gaps.py`), or by an erasure. Rows that retention removed from the bucket can no longer be compared, and are reported
+as such. If other writers removed rows from the table, a missing row names their commit.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered import compare, history
 from pyspark_tiered.bucket import check_table, check_topic, never_loaded
+from pyspark_tiered.comparison import Comparison
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
+from pyspark_tiered.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.gaps import PRESENT, Gap, explain_from_log, explain_gap, undecided_gaps
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.session import session, spark_url
+from pyspark_tiered.sums import OffsetRange, find_holes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +33,7 @@ GAPS_MAX = 1000
 
 
 class RowFault(NamedTuple):
-    """A fault of the table at one offset: missing, duplicate, changed or extra.
+    """A fault of the table at one offset: missing, duplicate, changed, extra, or erased and in the table all the same.
 
     `why` names the commit of another writer that may have caused it. A row without partition or offset has -1 there.
     """
@@ -45,7 +48,7 @@ class RowFault(NamedTuple):
 class VerifyResult:
     """Result of `verify`. `rows` were compared with the bucket; `loaded` is the bound per partition.
 
-    Without faults the table is whole.
+    `erased` counts the rows that were erased lawfully. Without faults the table is whole.
     """
 
     table: str
@@ -53,6 +56,7 @@ class VerifyResult:
     loaded: Mapping[int, int]
     faults: tuple[RowFault, ...]
     gaps: tuple[Gap, ...]
+    erased: int = 0
 
     @property
     def ok(self) -> bool:
@@ -85,24 +89,28 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
 def _verify_snapshot(spark: SparkSession, store: str, cold: ColdTopic, at: TableSnapshot) -> VerifyResult:
     loaded = at.loaded_offsets()
     bounds = {number: (low, max(loaded.get(number, low), low)) for number, low, *_ in cold.partitions}
-    rows = at.rows()
-    rows_in_bucket = compare.rows_in_bucket(rows, cold)
-    differences = _collect_faults(
-        compare.compare_rows(compare.expected_rows(spark, store, cold, bounds), rows_in_bucket)
-    )
+    erasures = read_erasures(at.url, cold.topic_id)
+    erased = join_ranges(erasures)
+    found = Comparison(spark, store, cold, at, bounds, erased)
+    differences = _collect_faults(found.differing_rows())
     faults = [
         *differences,
-        *_collect_faults(compare.find_expired_duplicates(rows, cold)),
-        *_collect_faults(compare.find_unknown_rows(rows, cold)),
+        *_collect_faults(found.erased_rows()),
+        *_collect_faults(found.expired_duplicates()),
+        *_collect_faults(found.unknown_rows()),
     ]
+    if len(differences) < FAULTS_MAX:
+        faults += _unnamed_ranges(faults, found.ranges)
     if faults:
         removals = history.find_row_removals(at.commits(past_marks=True)[0])
-        faults = [fault._replace(why=_likely_cause(fault, removals)) for fault in faults]
+        faults = [fault._replace(why=fault.why or _likely_cause(fault, removals)) for fault in faults]
     missing = {(fault.partition, fault.offset) for fault in faults if fault.kind == "missing"}
     last_listed = differences[-1][1:3] if len(differences) == FAULTS_MAX else None  # no list of faults beyond it
-    gaps = [gap for gap in find_gaps(rows, cold, loaded) if not _contains_missing(gap, missing)]
+    holes = find_holes(found.runs, loaded) if found.table.has_all_runs else query_holes(at.rows(), loaded)
+    erased_gaps, holes = explain_erased(holes, erased)
+    gaps = [gap for gap in explain_holes(holes, cold)[:GAPS_MAX] if not _contains_missing(gap, missing)]
     gaps = [gap for gap in gaps if last_listed is None or gap[:2] <= last_listed]
-    gaps = [*explain_from_log(store, cold, gaps, GAPS_MAX), *undecided_gaps(cold)]
+    gaps = [*explain_from_log(store, cold, gaps, GAPS_MAX), *undecided_gaps(cold), *erased_gaps[:GAPS_MAX]]
     faults += [
         RowFault("missing", gap.partition, offset, gap.why)
         for gap in gaps
@@ -110,10 +118,22 @@ def _verify_snapshot(spark: SparkSession, store: str, cold: ColdTopic, at: Table
         for offset in range(gap.start, min(gap.end, gap.start + FAULTS_MAX))
     ]
     gaps = sorted(gap for gap in gaps if gap.why != PRESENT)
-    return VerifyResult(at.url, rows_in_bucket.count(), loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps))
+    count = sum(each.rows for each in erasures)
+    return VerifyResult(at.url, found.table.rows, loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps), count)
 
 
-def _collect_faults(rows: DataFrame) -> list[RowFault]:
+def _unnamed_ranges(faults: Sequence[RowFault], ranges: Sequence[OffsetRange]) -> list[RowFault]:
+    """Returns a fault for each range whose sums differ and in which no row was found: a difference is never silent."""
+    return [
+        RowFault("changed", number, start, f"the sums of offsets {start} to {end - 1} differ")
+        for number, start, end in ranges
+        if not any(fault.partition == number and start <= fault.offset < end for fault in faults)
+    ]
+
+
+def _collect_faults(rows: DataFrame | None) -> list[RowFault]:
+    if rows is None:
+        return []
     found = rows.orderBy("partition", "offset").limit(FAULTS_MAX).collect()
     return [RowFault(row["kind"], row["partition"], row["offset"]) for row in found]
 
@@ -128,11 +148,8 @@ def _contains_missing(gap: Gap, missing: Collection[tuple[int, int]]) -> bool:
     return any(partition == gap.partition and gap.start <= offset < gap.end for partition, offset in missing)
 
 
-def find_gaps(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> list[Gap]:
-    """Returns the gaps between the table's offsets, and at its ends.
-
-    The caller takes out offsets that the comparison found missing: they are faults.
-    """
+def query_holes(rows: DataFrame, ends: Mapping[int, int]) -> list[OffsetRange]:
+    """Returns the holes between the table's offsets, and at its ends, for a table of too many runs to list all."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -149,7 +166,17 @@ def find_gaps(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> li
         row["partition"]: row["last"] + 1
         for row in rows.groupBy("partition").agg(f.max("offset").alias("last")).collect()
     }
-    holes = [(row["partition"], row["start"], row["offset"]) for row in jumps]
-    holes += [(number, last.get(number, 0), end) for number, end in loaded.items() if last.get(number, 0) < end]
+    holes = [OffsetRange(row["partition"], row["start"], row["offset"]) for row in jumps]
+    holes += [
+        OffsetRange(number, last.get(number, 0), end) for number, end in ends.items() if last.get(number, 0) < end
+    ]
+    return sorted(holes)
+
+
+def explain_holes(holes: Sequence[OffsetRange], cold: ColdTopic) -> list[Gap]:
+    """Returns the holes split at the log start of their partition, with the reason on each side of it.
+
+    The caller takes out offsets that the comparison found missing: they are faults.
+    """
     lows = {number: low for number, low, *_ in cold.partitions}
-    return [gap for hole in sorted(holes) for gap in explain_gap(*hole, lows.get(hole[0], 0))]
+    return [gap for hole in holes for gap in explain_gap(*hole, lows.get(hole.partition, 0))]

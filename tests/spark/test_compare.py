@@ -1,129 +1,88 @@
-"""Tests of the hash of a row: any change of one field is found."""
+"""Tests of the comparison of a table with the log: any change of one row is found, by sums and row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_tiered.compare import read_cold_topic
+from pyspark_tiered.delta_log import TableFile
 from pyspark_tiered.load import load
+from pyspark_tiered.plan import splits
+from pyspark_tiered.row_hash import table_schema
+from pyspark_tiered.summing import SumRules, sum_file, sum_log
+from pyspark_tiered.sums import differing_ranges
 from pyspark_tiered.verify import verify
 from tests.spark import filling
+from tests.spark.changes import CHANGES, change_row, drawn_row
 from tiered.ids import PartitionId
-from tiered.records.model import ProducerRecord
-
-pytestmark = pytest.mark.java
 
 TOPIC = filling.topic_id(6)
-ROWS, CHANGED = 500, 440
-
-Row = dict[str, Any]
-Bytes = bytes | bytearray | None
+SECRET = bytes(range(16))
 
 
-def drawn_bytes(drawn: Random) -> bytes | None:
-    """NULL, empty, short and of some length; few letters, so that parts look alike."""
-    return drawn.choice([None, b"", b"a", b"ab", b"abc", b"null", bytes(drawn.randbytes(drawn.randrange(40)))])
+def fill(store: str, drawn: Random, count: int) -> None:
+    """Fills a topic of one partition with random rows."""
+    filling.create_topic(store, "t", TOPIC, 1)
+    rows = [drawn_row(drawn, i) for i in range(count)]
+    filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
 
 
-def drawn_row(drawn: Random, i: int) -> ProducerRecord:
-    headers = tuple(
-        (drawn.choice(["", "a", "ab", "h"]), drawn_bytes(drawn)) for _ in range(drawn.choice([0, 0, 1, 2, 3]))
-    )
-    return filling.BASE_MS + i, drawn_bytes(drawn), drawn_bytes(drawn), headers
-
-
-def flip_bit(held: Bytes, drawn: Random) -> Bytes:
-    """Flips one bit of a value; NULL and empty stay."""
-    if not held:
-        return held
-    out = bytearray(held)
-    out[drawn.randrange(len(out))] ^= 1 << drawn.randrange(8)
-    return bytes(out)
-
-
-def null_or_empty(held: Bytes) -> Bytes:
-    return b"" if held is None else held or None
-
-
-def some_header(row: Row, drawn: Random, change: Callable[[Row], list[Row]]) -> None:
-    """Applies `change` to one header."""
-    if headers := row["headers"]:
-        at = drawn.randrange(len(headers))
-        row["headers"] = [*headers[:at], *change(dict(headers[at])), *headers[at + 1 :]]
-
-
-def split(header: Row) -> list[Row]:
-    value = header["value"]
-    if not value:
-        return [header, {"key": header["key"], "value": None}]
-    return [{"key": header["key"], "value": value[:1]}, {"key": "", "value": value[1:]}]
-
-
-def swap_name_and_value(header: Row) -> list[Row]:
-    """Swaps name and value of a header, if the value can be a name."""
-    value = header["value"]
-    name = value.decode("latin-1") if value is not None and max(value, default=0) < 128 else header["key"]
-    return [{"key": name, "value": header["key"].encode()}]
-
-
-CHANGES: dict[str, Callable[[Row, Random], Any]] = {
-    "key null or empty": lambda row, _: row.update(key=null_or_empty(row["key"])),
-    "value null or empty": lambda row, _: row.update(value=null_or_empty(row["value"])),
-    "key and value swapped": lambda row, _: row.update(key=row["value"], value=row["key"]),
-    "value moved to the key": lambda row, _: row.update(key=row["key"] or row["value"], value=None),
-    "a byte moved from key to value": lambda row, _: row.update(
-        key=(row["key"] or b"")[:-1], value=(row["key"] or b"")[-1:] + (row["value"] or b"")
-    ),
-    "a bit of the key": lambda row, drawn: row.update(key=flip_bit(row["key"], drawn)),
-    "a bit of the value": lambda row, drawn: row.update(value=flip_bit(row["value"], drawn)),
-    "a millisecond": lambda row, _: row.update(timestamp=row["timestamp"] + timedelta(milliseconds=1)),
-    "no timestamp": lambda row, _: row.update(timestamp=None),
-    "timestamp type": lambda row, _: row.update(timestamp_type=1 - row["timestamp_type"]),
-    "no timestamp type": lambda row, _: row.update(timestamp_type=None),
-    "no headers as an empty array": lambda row, _: row.update(headers=row["headers"] or []),
-    "headers gone": lambda row, _: row.update(headers=None),
-    "a header twice": lambda row, drawn: some_header(row, drawn, lambda header: [header, header]),
-    "a header split": lambda row, drawn: some_header(row, drawn, split),
-    "name and value of a header swapped": lambda row, drawn: some_header(row, drawn, swap_name_and_value),
-    "header value null or empty": lambda row, drawn: some_header(
-        row, drawn, lambda header: [header | {"value": null_or_empty(header["value"])}]
-    ),
-    "header name null": lambda row, drawn: some_header(row, drawn, lambda header: [header | {"key": None}]),
-    "header null": lambda row, drawn: some_header(row, drawn, lambda _: [None]),  # type: ignore[list-item]
-    "the value into a header": lambda row, _: row.update(
-        headers=[*(row["headers"] or []), {"key": "", "value": row["value"]}], value=None
-    ),
-}
-
-
-def change_row(row: Row, drawn: Random) -> tuple[str, Row]:
-    """Draws a change that this row can have, and the row after it."""
-    while True:
-        name = drawn.choice(list(CHANGES))
-        after = dict(row)
-        CHANGES[name](after, drawn)
-        if after != row:
-            return name, after
-
-
-def test_every_single_change_of_a_row_changes_its_hash(spark: SparkSession, tmp_path: Path) -> None:
-    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
+def test_ten_thousand_changes_of_single_rows_change_their_sums(tmp_path: Path) -> None:
+    store, count = f"file://{tmp_path}/store", 12_000
     drawn = Random(11)
     filling.create_topic(store, "t", TOPIC, 1)
-    rows = [drawn_row(drawn, i) for i in range(ROWS)]
+    rows = [drawn_row(drawn, i) for i in range(count)]
     filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
+    (split,) = splits(read_cold_topic(store, "t"), {0: (0, count)}, 1)
+    rules = SumRules(SECRET, 0, {0: (0, count)}, {})  # each offset is a range of its own
+    held = [
+        {
+            "partition": 0,
+            "offset": offset,
+            "timestamp": timestamp * 1000,
+            "timestamp_type": 0,
+            "key": key,
+            "value": value,
+            "headers": [{"key": name, "value": content} for name, content in headers] or None,
+        }
+        for offset, (timestamp, key, value, headers) in enumerate(rows)
+    ]
+    whole = pa.RecordBatch.from_pylist(held, table_schema())
+    names: dict[int, str] = {}
+    changed = whole.to_pylist()
+    for offset in drawn.sample(range(count), 10_000):
+        names[offset], changed[offset] = change_row(changed[offset], drawn)
+    assert set(names.values()) == set(CHANGES), "each kind of change has its turn"
+    log = sum_log(store, split, rules)
+    found = []
+    for number, table in enumerate((whole, pa.RecordBatch.from_pylist(changed, table_schema()))):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.Table.from_batches([table]), path, row_group_size=5000)
+        sums = sum_file(f"file:{tmp_path}", TableFile(path.name, 0), rules)
+        assert sums is not None
+        found.append({run.start + i for run in differing_ranges(log, sums, 0) for i in range(run.end - run.start)})
+    assert found[0] == set()
+    assert {offset: name for offset, name in names.items() if offset not in found[1]} == {}
+    assert found[1] == set(names)
+
+
+@pytest.mark.java
+def test_changes_of_single_rows_are_named_by_verify(spark: SparkSession, tmp_path: Path) -> None:
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
+    drawn = Random(11)
+    fill(store, drawn, 500)
     load(store, "t", warehouse, spark=spark)
     url = f"{warehouse}/t"
     loaded = spark.read.format("delta").load(url).orderBy("offset")
     held = [row.asDict(recursive=True) for row in loaded.collect()]
     names: dict[int, str] = {}
-    for offset in drawn.sample(range(ROWS), CHANGED):
+    for offset in drawn.sample(range(500), 440):
         names[offset], held[offset] = change_row(held[offset], drawn)
     assert set(names.values()) == set(CHANGES), "each kind of change has its turn"
     spark.createDataFrame(held, loaded.schema).write.format("delta").mode("overwrite").save(url)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark_tiered import jars, table
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
 from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
+from pyspark_tiered.repair import FaultyRange, split_at_log_starts
 from pyspark_tiered.rounds import (
     RUNS_MAX,
     ExpiredRange,
@@ -204,6 +205,16 @@ def test_plan_is_outdated_if_one_of_its_segments_is_gone() -> None:
     plan = next_round(before, {}, 1)
     assert has_missing_segments(plan.splits, after)
     assert not has_missing_segments(plan.splits, before)
+
+
+def test_fault_on_both_sides_of_the_log_start_becomes_two() -> None:
+    """Below the log start a doubled row is kept once, above it the log gives it again."""
+    cold = ColdTopic("t", TopicId("id"), (ColdPartition(0, 50, 100, ()),))
+    doubled = FaultyRange(0, 48, 52, "duplicate")
+    below, above = doubled._replace(end=50), doubled._replace(start=50)
+    elsewhere = FaultyRange(4, 0, 9, "extra")
+    assert split_at_log_starts([doubled, elsewhere], cold) == [below, above, elsewhere]
+    assert split_at_log_starts([below, above], cold) == [below, above]
 
 
 def test_offset_options_as_in_sparks_kafka_source() -> None:

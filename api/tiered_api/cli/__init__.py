@@ -18,7 +18,7 @@ May import: system, controller, replication, cli.text
   cluster/         `tiered cluster`
   broker/          `tiered serve` and `tiered up`
   cold/            `tiered cold`
-  lake/            `tiered load`, `verify` and `sql`
+  lake/            `tiered load`, `verify`, `sql` and `table`
   demo/            `tiered demo`
   text/            records and offsets as text
 """

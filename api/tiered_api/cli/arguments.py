@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add_kafka_commands(commands)
     _cold(commands)
     _lake(commands)
+    _table(commands)
     version = add_command(commands, "version", "print the version", Command("tiered_api.cli.version", "version"))
     add_format_option(version)
     return whole
@@ -187,3 +188,22 @@ def _lake(commands: Commands) -> None:
     add_format_option(sql, "csv")
     for command in (load, verify, sql):
         command.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
+
+
+def _table(commands: Commands) -> None:
+    table = commands.add_parser("table", help="tend the Delta table of a topic", epilog=EXIT_CODES_HELP)
+    verbs = table.add_subparsers(metavar="VERB", required=True)
+    erase = add_command(
+        verbs,
+        "erase",
+        "remove rows for good and keep the fact: no load and no repair brings them back",
+        Command("tiered_api.cli.lake.commands", "erase"),
+    )
+    erase.add_argument("topic", metavar="T")
+    erase.add_argument(
+        "--where", metavar="CONDITION", required=True, help="SQL condition on the table's columns: key = 'user-17'"
+    )
+    erase.add_argument("--reason", metavar="TEXT", required=True, help="why; the table keeps it with the condition")
+    erase.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
+    erase.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
+    add_format_option(erase)

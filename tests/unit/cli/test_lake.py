@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_tiered.erase import EraseProgress
 from pyspark_tiered.failures import first_line, translate_failure
 from pyspark_tiered.gaps import Gap
 from pyspark_tiered.load import LoadProgress
 from pyspark_tiered.repair import RepairProgress
 from pyspark_tiered.verify import RowFault, VerifyResult
 from tiered.errors import Corrupt, Unavailable
-from tiered_api.cli.lake.commands import progress_line, repaired_lines, verified_lines
+from tiered_api.cli.lake.commands import erased_line, progress_line, repaired_lines, verified_lines
 
 
 def test_whole_table_is_reported_as_whole() -> None:
@@ -29,6 +30,19 @@ def test_faults_are_listed_and_the_rest_is_counted() -> None:
     assert lines[1] == "partition 0, offset 0: missing"
     assert lines[-2:] == ["... 25 faults in all", "the table does not hold every record once"]
     assert len(lines) == 1 + 20 + 2
+
+
+def test_erased_rows_are_counted_and_named_if_they_are_back() -> None:
+    again = RowFault("erased", 0, 7)
+    lines = verified_lines(VerifyResult("file:/w/t", 5, {0: 8}, (again,), (), 1234))
+    assert lines[1] == "partition 0, offset 7: erased, but in the table: `tiered load --repair` removes it"
+    assert lines[2] == "1,234 rows were erased lawfully, and are counted as such"
+
+
+def test_progress_of_an_erasure_is_one_line() -> None:
+    lines = [erased_line(EraseProgress(step, "file:/w/t", 1234, 1000)) for step in ("recorded", "removed", "done")]
+    assert lines[:2] == ["recorded: 1,234 rows", "removed: 1,000 rows are out of the table"]
+    assert lines[2].startswith("done: 1,234 rows erased; older versions")
 
 
 def test_progress_is_one_line() -> None:

@@ -1,4 +1,4 @@
-"""The commands `tiered load`, `verify` and `sql`.
+"""The commands `tiered load`, `verify`, `sql` and `table`.
 
 May import: cli.broker, pyspark_tiered
 

@@ -1,4 +1,4 @@
-"""`tiered load`, `verify` and `sql`: commands of the Spark package, which is an extra and is imported on demand."""
+"""`tiered load`, `verify`, `sql` and `table`: commands of the Spark package, an extra that is imported on demand."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import format_size, print_json, print_lines
 
 if TYPE_CHECKING:
+    from pyspark_tiered.erase import EraseProgress
     from pyspark_tiered.load import LoadProgress
     from pyspark_tiered.native_engine import NativeEngine
     from pyspark_tiered.repair import RepairProgress
-    from pyspark_tiered.verify import VerifyResult
+    from pyspark_tiered.verify import RowFault, VerifyResult
 
 LISTED_MAX = 20
 
@@ -142,6 +143,24 @@ def verify(args: Namespace) -> int:
     return Exit.OK if found.ok else Exit.FAILED
 
 
+def erase(args: Namespace) -> int:
+    """Erases rows from a table and prints each step."""
+    if lack := describe_missing():
+        return _report_missing(lack)
+    from pyspark_tiered.erase import erase as run
+
+    def print_progress(progress: EraseProgress) -> None:
+        if args.format == "json":
+            print_json(asdict(progress))
+            sys.stdout.flush()
+        else:
+            print_lines([erased_line(progress)])
+
+    _silence_spark_logs()
+    run(args.store, args.topic, args.warehouse, args.where, args.reason, print_progress)
+    return Exit.OK
+
+
 def sql(args: Namespace) -> int:
     """Queries the loaded tables."""
     if lack := describe_missing():
@@ -194,6 +213,15 @@ def repaired_lines(repaired: RepairProgress) -> list[str]:
     return lines
 
 
+def erased_line(progress: EraseProgress) -> str:
+    """Returns the progress of an erasure in words."""
+    if progress.step == "done":
+        return f"done: {progress.rows:,} rows erased; older versions of the table keep them until a VACUUM"
+    if progress.step == "removed":
+        return f"removed: {progress.removed:,} rows are out of the table"
+    return f"{progress.step}: {progress.rows:,} rows"
+
+
 def verified_lines(found: VerifyResult) -> list[str]:
     """Returns the result of a comparison in words."""
     bounds = ", ".join(f"{number}: {end}" for number, end in sorted(found.loaded.items()))
@@ -201,13 +229,20 @@ def verified_lines(found: VerifyResult) -> list[str]:
     for gap in found.gaps[:LISTED_MAX]:
         lines.append(f"partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {gap.why}")
     for fault in found.faults[:LISTED_MAX]:
-        by = f", perhaps by {fault.why}" if fault.why else ""
-        lines.append(f"partition {fault.partition}, offset {fault.offset}: {fault.kind}{by}")
+        lines.append(f"partition {fault.partition}, offset {fault.offset}: {_describe_fault(fault)}")
     for what, listed in (("gaps", found.gaps), ("faults", found.faults)):
         if len(listed) > LISTED_MAX:
             lines.append(f"... {len(listed)} {what} in all")
+    if found.erased:
+        lines.append(f"{found.erased:,} rows were erased lawfully, and are counted as such")
     lines.append("every record is there once" if found.ok else "the table does not hold every record once")
     return lines
+
+
+def _describe_fault(fault: RowFault) -> str:
+    if fault.kind == "erased":
+        return "erased, but in the table: `tiered load --repair` removes it"
+    return f"{fault.kind}, perhaps by {fault.why}" if fault.why else fault.kind
 
 
 def _to_json(found: VerifyResult) -> dict[str, Any]:
@@ -215,6 +250,7 @@ def _to_json(found: VerifyResult) -> dict[str, Any]:
         "table": found.table,
         "ok": found.ok,
         "rows": found.rows,
+        "erased": found.erased,
         "loaded": {str(number): end for number, end in found.loaded.items()},
         "faults": [fault._asdict() for fault in found.faults],
         "gaps": [gap._asdict() for gap in found.gaps],

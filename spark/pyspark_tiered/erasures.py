@@ -1,0 +1,149 @@
+"""The record of rows that were erased from a table: one small object for each erasure, in the table's own folder.
+
+The object is written before the rows are removed. So an erasure that was cut off is known, and a repair completes it.
+Names that begin with an underscore are left alone by Delta: VACUUM, RESTORE and OVERWRITE keep these objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from pyspark_tiered.gaps import Gap
+from pyspark_tiered.sums import OffsetRange
+from pyspark_tiered.table import Range
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.object_store.url import open_store
+from tiered.ports import NotFound, ObjectStore, Ok
+from tiered.system.clock import SystemClock, SystemRng
+
+ERASED = "erased"
+"""The reason for a gap whose rows were erased."""
+FOLDER = "_erased"
+VERSION = 1
+"""Version of the objects."""
+RANGES_MAX = 100_000
+"""Ranges of offsets of one erasure. More would need another form of the object."""
+
+
+class Erasure(NamedTuple):
+    """Rows that were erased: their exact offsets by partition, the condition that chose them, and the reason."""
+
+    topic_id: str
+    at_ms: int
+    where: str
+    reason: str
+    ranges: Mapping[int, tuple[Range, ...]]
+
+    @property
+    def rows(self) -> int:
+        """Returns how many offsets were erased."""
+        return sum(end - start for each in self.ranges.values() for start, end in each)
+
+    def encode(self) -> bytes:
+        """Returns the JSON of the object."""
+        ranges = {str(partition): each for partition, each in self.ranges.items()}
+        return json.dumps({"version": VERSION} | self._asdict() | {"ranges": ranges}).encode()
+
+
+def decode_erasure(data: bytes, where: str) -> Erasure:
+    """Parses the object of that name. Raises `Corrupt` if it is none, `Refused` if a later version wrote it."""
+    try:
+        found = json.loads(data)
+        if found["version"] != VERSION:
+            raise Refused(
+                Code.UNSUPPORTED_VERSION, f"{where} has version {found['version']}, and this tiered knows {VERSION}"
+            )
+        ranges = {
+            int(partition): tuple((int(low), int(high)) for low, high in each)
+            for partition, each in found["ranges"].items()
+        }
+        return Erasure(str(found["topic_id"]), int(found["at_ms"]), str(found["where"]), str(found["reason"]), ranges)
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise Corrupt(f"the record of an erasure cannot be read: {fault!r}", where=where) from fault
+
+
+def write_erasure(table_url: str, erasure: Erasure, name: str) -> None:
+    """Writes the object. Raises `Unavailable`."""
+
+    async def run() -> None:
+        store = _open_folder(table_url, create=True)
+        try:
+            result = await store.put(name, erasure.encode())
+        finally:
+            await store.close()
+        if not isinstance(result, Ok):
+            raise Unavailable(f"{name} was not stored in {table_url}: {result!r}")
+
+    asyncio.run(run())
+
+
+def read_erasures(table_url: str, topic_id: str) -> list[Erasure]:
+    """Returns the erasures of this topic from a table, in order of their names. Raises `Corrupt` and `Unavailable`."""
+    if table_url.startswith("file:") and not Path(table_url.removeprefix("file:"), FOLDER).is_dir():
+        return []
+    if not table_url.startswith(("file:", "s3a:")):
+        return []
+
+    async def run() -> list[Erasure]:
+        store = _open_folder(table_url, create=False)
+        try:
+            return [each async for each in _read_all(store)]
+        finally:
+            await store.close()
+
+    return [each for each in asyncio.run(run()) if each.topic_id == topic_id]
+
+
+def join_ranges(erasures: Iterable[Erasure]) -> dict[int, tuple[Range, ...]]:
+    """Returns all erased offsets by partition: in order, neighbours and overlaps joined."""
+    found: dict[int, list[Range]] = {}
+    spans = sorted((number, low, high) for each in erasures for number, own in each.ranges.items() for low, high in own)
+    for number, low, high in spans:
+        joined = found.setdefault(number, [])
+        if joined and joined[-1][1] >= low:
+            joined[-1] = joined[-1][0], max(joined[-1][1], high)
+        else:
+            joined.append((low, high))
+    return {number: tuple(each) for number, each in found.items()}
+
+
+def explain_erased(
+    holes: Sequence[OffsetRange], erased: Mapping[int, Sequence[Range]]
+) -> tuple[list[Gap], list[OffsetRange]]:
+    """Splits holes of a table into the erased parts, with their reason, and the parts that are left to explain."""
+    gaps, left = list[Gap](), list[OffsetRange]()
+    for number, start, end in holes:
+        at = start
+        for low, high in erased.get(number, ()):
+            low, high = max(low, at), min(high, end)
+            if low >= high:
+                continue
+            if at < low:
+                left.append(OffsetRange(number, at, low))
+            gaps.append(Gap(number, low, high, ERASED))
+            at = high
+        if at < end:
+            left.append(OffsetRange(number, at, end))
+    return gaps, left
+
+
+def _open_folder(table_url: str, *, create: bool) -> ObjectStore:
+    if table_url.startswith("file:"):
+        table_url = f"file://{quote(table_url.removeprefix('file:'))}"
+    return open_store(f"{table_url}/{FOLDER}", SystemClock(), SystemRng(), create=create)
+
+
+async def _read_all(store: ObjectStore) -> AsyncGenerator[Erasure]:
+    after = ""
+    while listed := await store.list("", after):
+        for each in listed:
+            after, where = each.key, f"{store.url}/{each.key}"
+            found = await store.get(each.key)
+            if isinstance(found, NotFound):
+                raise Corrupt("the record of an erasure is gone", where=where)
+            yield decode_erasure(bytes(found.data), where)

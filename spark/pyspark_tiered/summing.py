@@ -1,0 +1,134 @@
+"""Reads parts of the log and files of a table, and sums their rows by range. Tasks do this, without the JVM per row.
+
+The log is decoded from the bucket, every CRC checked. A file is read by its Parquet columns, if these are exactly the
+loader's; other files (a Spark writer's, or with a deletion vector) are left to Spark, which hands rows as Arrow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from pyspark_tiered.bucket import read_batches
+from pyspark_tiered.delta_log import TableFile
+from pyspark_tiered.plan import Split
+from pyspark_tiered.row_hash import hash_columns, table_schema
+from pyspark_tiered.rows import arrow_batches, constant_int_column
+from pyspark_tiered.sums import PartSums, RowSummer
+from pyspark_tiered.table import Range
+from tiered.errors import Corrupt
+from tiered.object_store.url import open_store
+from tiered.ports import NotFound
+from tiered.system.clock import SystemClock, SystemRng
+
+if TYPE_CHECKING:
+    import pyarrow
+
+DECODED = ("offset", "timestamp", "timestampType", "key", "value", "headers")
+GROUP_BYTES = 2 << 20
+DOWNLOAD_BYTES = 16 << 20
+"""Bytes of a file that are fetched at once."""
+
+
+class SumRules(NamedTuple):
+    """The rules that both sides of one comparison share: the secret of the hashes, ranges, bounds, erased ranges."""
+
+    secret: bytes
+    bits: int
+    bounds: Mapping[int, Range]
+    erased: Mapping[int, Sequence[Range]]
+
+
+def sum_log(store: str, split: Split, rules: SumRules) -> PartSums:
+    """Sums the rows that the log has in a split. Raises `Corrupt` and `Unavailable`."""
+    import pyarrow as pa
+
+    summer = RowSummer(rules.bounds, rules.bits, rules.erased, leave_out_erased=True)
+    with closing(read_batches(store, split)) as pieces:
+        for batch in arrow_batches(pieces, (split.start, split.end), DECODED, GROUP_BYTES):
+            offset, timestamp, kind, *others = batch.columns
+            partition = constant_int_column(split.partition, batch.num_rows)
+            _add(summer, [partition, offset, timestamp, kind.cast(pa.int8()), *others], batch.num_rows, rules.secret)
+    return summer.found
+
+
+def sum_file(table_url: str, file: TableFile, rules: SumRules) -> PartSums | None:
+    """Sums the rows of a file below `table_url` (`file:` or `s3a:`).
+
+    Returns None if the file is not in the form that the loader writes. Raises `Corrupt` if it cannot be read.
+    """
+    if ":" in file.path or file.path.startswith("/"):
+        return None  # another table's file, in a clone
+    name = unquote(file.path)
+    if table_url.startswith("file:"):
+        return _sum_parquet(Path(table_url.removeprefix("file:"), name), rules)
+    with TemporaryDirectory(prefix="tiered-verify-") as scratch:
+        copy = Path(scratch, "file")
+        asyncio.run(_download(table_url, name, file.size, copy))
+        return _sum_parquet(copy, rules)
+
+
+def sum_batches(found: Iterable[pyarrow.RecordBatch], rules: SumRules) -> PartSums:
+    """Sums the rows of Arrow batches with a table's columns, in its order."""
+    summer = RowSummer(rules.bounds, rules.bits, rules.erased)
+    for batch in found:
+        _add(summer, batch.columns, batch.num_rows, rules.secret)
+    return summer.found
+
+
+def _add(summer: RowSummer, arrays: Sequence[pyarrow.Array], rows: int, secret: bytes) -> None:
+    import pyarrow.compute as pc
+
+    partitions, offsets = arrays[:2]
+    hashes, unplaced = hash_columns(arrays, rows, secret), 0
+    if partitions.null_count or offsets.null_count:
+        placed = pc.and_(partitions.is_valid(), offsets.is_valid())
+        partitions, offsets = partitions.filter(placed), offsets.filter(placed)
+        hashes = hashes[placed.to_numpy(zero_copy_only=False)]
+        unplaced = rows - len(offsets)
+    summer.add(partitions.to_numpy(), offsets.to_numpy(), hashes, unplaced)
+
+
+def _sum_parquet(path: Path, rules: SumRules) -> PartSums | None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = table_schema()
+    try:
+        with pq.ParquetFile(path) as file:
+            found = file.schema_arrow
+            if any(found.get_field_index(field.name) < 0 for field in wanted):
+                return None
+            if any(found.field(field.name).type != field.type for field in wanted):
+                return None
+            return sum_batches((batch.select(wanted.names) for batch in _row_groups(file, wanted.names)), rules)
+    except FileNotFoundError:
+        raise Corrupt("the table names this file, and it is not there", where=str(path)) from None
+    except (pa.ArrowInvalid, OSError) as fault:
+        raise Corrupt(f"the file is not readable Parquet: {fault}", where=str(path)) from fault
+
+
+def _row_groups(file: pyarrow.parquet.ParquetFile, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+    """Yields the rows of one row group after the other, so that memory holds one."""
+    for number in range(file.num_row_groups):
+        yield from file.read_row_group(number, columns=list(names), use_threads=False).to_batches()
+
+
+async def _download(table_url: str, name: str, size: int, copy: Path) -> None:
+    store = open_store(table_url, SystemClock(), SystemRng(), create=False)
+    try:
+        with copy.open("wb") as out:
+            at = 0
+            while at < size:
+                found = await store.get(name, at, min(DOWNLOAD_BYTES, size - at))
+                if isinstance(found, NotFound) or not found.data:
+                    raise Corrupt("the table names this file, and it is not there", where=f"{table_url}/{name}")
+                out.write(found.data)
+                at += len(found.data)
+    finally:
+        await store.close()
