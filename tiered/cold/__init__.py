@@ -1,6 +1,6 @@
 """The segments of one partition in the bucket.
 
-May import: hot, object_store
+May import: compaction, hot, object_store
 
   layout          object keys of the bucket, and the bytes of a segment object
   manifest        the ordered list of a partition's cold segments, and the rules for its changes
@@ -8,8 +8,11 @@ May import: hot, object_store
 ~ manifest_store  manifest reads, and compare-and-swap under a leader epoch (M1)
   planner         decision on uploads, expiry and garbage
 ~ uploader        the upload of closed segments: object first, manifest second
+~ verified_put    the put of a segment object, with its size and its last bytes read back
 ~ segment_check   the check of each batch of a local segment before upload
 ~ collector       the deletion of expired segments and garbage: manifest first, object last
+  cleaned_object  segment objects of cleaned batches, with their indexes and sections
+~ cleaner         the clean of a compacted topic in the bucket: objects first, one change of the manifest second
   chunks          aligned byte ranges of objects for ranged gets
 ~ cache           the bounded cache of chunks, with one get per chunk
 ~ stream          one reader's read-ahead through a partition's segments in the bucket

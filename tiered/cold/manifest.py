@@ -200,11 +200,13 @@ class Manifest:
         manifest itself. Raises `SubmanifestNeeded`.
         """
         check_invariant(_covers_same(replaced, successors), "successors cover other offsets", replaced, successors)
-        splice = _Splice(replaced, successors, self.log_start_offset, submanifests, new_key)
+        known = {**submanifests, **{each.key: each.nodes for each in self.unwritten}}
+        splice = _Splice(replaced, successors, self.log_start_offset, known, new_key)
         nodes = splice.replace_in(self.nodes)
         if splice.found_keys != [entry.key for entry in replaced]:
             return self
-        return replace(self, nodes=tuple(nodes), unwritten=(*self.unwritten, *splice.unwritten))
+        kept = [each for each in self.unwritten if each.key not in splice.rewritten_keys]
+        return replace(self, nodes=tuple(nodes), unwritten=(*kept, *splice.unwritten))
 
     def find_pack_range(self, fan: int = FAN) -> PackRange | None:
         """Returns the oldest `fan` nodes of a level that has twice as many, or None while every level is small."""
@@ -252,6 +254,7 @@ class _Splice:
         new_key: Callable[[int], str],
     ) -> None:
         self.unwritten: list[UnwrittenSubmanifest] = []
+        self.rewritten_keys: set[str] = set()
         self._found: list[str] = []
         self._begin, self._end = replaced[0].base_offset, replaced[-1].next_offset
         self._successors = tuple(successors)
@@ -282,6 +285,7 @@ class _Splice:
     def _rewrite(self, ref: SubmanifestRef) -> list[ManifestNode]:
         if ref.key not in self._submanifests:
             raise SubmanifestNeeded(ref)
+        self.rewritten_keys.add(ref.key)
         trimmed = (trim_node(child, self._start, self._submanifests) for child in self._submanifests[ref.key])
         nodes = self.replace_in([node for node in trimmed if node is not None])
         if not nodes:

@@ -11,13 +11,13 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import MIB, Chunk
-from tiered.cold.layout import SectionKind, SectionRef, SegmentSections
+from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff, txn_index_key
@@ -48,6 +48,10 @@ LOOKUPS_MAX = 8
 """Limit on the look-ups by time at once: each holds a chunk in memory."""
 LOOKUPS_WAITING_MAX = 2_000
 GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class ObjectMissing(Corrupt):
+    """A segment object is not there: it is lost, or a newer manifest does not name it any more."""
 
 
 class _ColdPiece(NamedTuple):
@@ -97,9 +101,8 @@ class ColdReader:
         """Returns whole batches from the one that holds `offset`: at least one, and more if they are in memory.
 
         The result has at most `max_bytes`, unless the first batch alone is larger. `manifest` may be older than the one
-        in the bucket (None: not known). It is loaded again if it does not name the offset. An offset that it names has
-        the same bytes in every later manifest (`manifest.check_change`), so the offset alone identifies them. Raises
-        `Refused` with OFFSET_OUT_OF_RANGE, `Unavailable` and `Corrupt`.
+        in the bucket (None: not known). It is loaded again if it does not name the offset, or if a clean has replaced
+        the object since and the object is gone. Raises `Refused` with OFFSET_OUT_OF_RANGE, `Unavailable` and `Corrupt`.
 
         A failed read is not tried again during its pause: until then the failure is raised again.
         """
@@ -116,14 +119,19 @@ class ColdReader:
         """
         with self._with_backoff(partition_id, offset, manifest):
             found = await self._read(partition_id, manifest, offset, max_bytes)
-        refs = [ref for ref in found.entry.sections if ref.kind == SectionKind.TXN_INDEX]
-        if not refs:
-            return found.data, ()
         with self._with_backoff(partition_id, txn_index_key(found.entry.base_offset), manifest):
-            return found.data, await self._find_aborted(found, refs[0], offset)
+            try:
+                return found.data, await self._find_aborted(found, offset)
+            except ObjectMissing as error:  # the bytes were in memory: they and the index have to be of one object
+                newer = await self.find_newer_manifest(partition_id, offset, error)
+            found = await self._read(partition_id, newer, offset, max_bytes)
+            return found.data, await self._find_aborted(found, offset)
 
-    async def _find_aborted(self, piece: _ColdPiece, ref: SectionRef, offset: int) -> tuple[tuple[int, int], ...]:
+    async def _find_aborted(self, piece: _ColdPiece, offset: int) -> tuple[tuple[int, int], ...]:
         """Returns the aborted transactions with records from `offset` to the end of the piece."""
+        ref = next((ref for ref in piece.entry.sections if ref.kind == SectionKind.TXN_INDEX), None)
+        if ref is None:
+            return ()
         index = (await self._read_refs(piece.entry, [ref]))[ref.kind]
         if len(index) % ENTRY_BYTES:
             why = f"transaction index has {len(index)} bytes, which is half an entry"
@@ -131,6 +139,15 @@ class ColdReader:
         return list_for_readers(find_in_index(index, offset, piece.next_offset).aborted)
 
     async def _read(
+        self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
+    ) -> _ColdPiece:
+        try:
+            return await self._read_once(partition_id, manifest, offset, max_bytes)
+        except ObjectMissing as error:
+            newer = await self.find_newer_manifest(partition_id, offset, error)
+        return await self._read_once(partition_id, newer, offset, max_bytes)
+
+    async def _read_once(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
     ) -> _ColdPiece:
         stream = self._take_stream(partition_id, offset)
@@ -151,22 +168,28 @@ class ColdReader:
         """Returns the next piece, or None at the end of the stream. Closes the stream at its end and after an error."""
         try:
             piece = await stream.next_batches(max_bytes)
-        except BaseException as error:
+        except BaseException:
             stream.close()
-            if isinstance(error, Corrupt) and await self._is_expired(partition_id, offset):
-                raise _out_of_range(partition_id, offset) from None
             raise
         if piece is None:
             stream.close()
         return piece
 
     async def iterate(
-        self, partition_id: PartitionId, start: int, end: int | None = None, *, manifest: Manifest | None = None
+        self,
+        partition_id: PartitionId,
+        start: int,
+        end: int | None = None,
+        *,
+        manifest: Manifest | None = None,
+        keeps_manifest: bool = False,
     ) -> AsyncGenerator[ColdBatches]:
         """Yields whole batches from the one that holds `start` to the one that holds `end - 1`, with read-ahead across
         segments.
 
-        None as `end` means the cold end of the manifest. Each piece is about as large as a chunk.
+        None as `end` means the cold end of the manifest. Each piece is about as large as a chunk. If a clean has
+        replaced an object and it is gone, the rest comes from its successor. With `keeps_manifest` all pieces are of
+        the objects that `manifest` names, and one that is gone raises `ObjectMissing`.
 
         Raises `Refused` with OFFSET_OUT_OF_RANGE if `start` is below the log start or beyond the cold end,
         `Unavailable` and `Corrupt`.
@@ -176,6 +199,23 @@ class ColdReader:
         stop = stop if end is None else min(end, stop)
         if start == stop and manifest is not None and start >= manifest.log_start_offset:
             return
+        at, is_retried = start, keeps_manifest
+        while True:
+            try:
+                pieces = self._iterate_once(partition_id, at, stop, manifest)
+                async with aclosing(pieces):
+                    async for piece in pieces:
+                        at, is_retried = piece.next_offset, keeps_manifest
+                        yield piece
+                return
+            except ObjectMissing as error:
+                if is_retried:
+                    raise
+                manifest, is_retried = await self.find_newer_manifest(partition_id, at, error), True
+
+    async def _iterate_once(
+        self, partition_id: PartitionId, start: int, stop: int, manifest: Manifest | None
+    ) -> AsyncGenerator[ColdBatches]:
         stream = await self._open_stream(partition_id, manifest, start, depth=DEPTH_OF_ITERATE)
         try:
             while (piece := await stream.next_batches()) is not None and piece.base_offset < stop:
@@ -203,7 +243,12 @@ class ColdReader:
         lookups = lookups or TimeLookups()
         async with self._lookup_slots.take(lookups.owner, lookups.part):
             with self._with_backoff(partition_id, TIME_LOOKUPS, manifest):
-                return await self._find_by_time(partition_id, timestamp, manifest, lookups)
+                try:
+                    return await self._find_by_time(partition_id, timestamp, manifest, lookups)
+                except ObjectMissing as error:
+                    start = manifest.log_start_offset if manifest is not None else 0
+                    newer = await self.find_newer_manifest(partition_id, start, error)
+                return await self._find_by_time(partition_id, timestamp, newer, lookups)
 
     async def _find_by_time(
         self, partition_id: PartitionId, timestamp: int, manifest: Manifest | None, lookups: TimeLookups
@@ -269,7 +314,7 @@ class ColdReader:
             yield
         except (Unavailable, Corrupt) as error:
             pause = backoff.record_failure(partition_id, offset, error, clock.mono_ns())
-            self._failures.inc(1, type(error).__name__.lower())
+            self._failures.inc(1, "corrupt" if isinstance(error, Corrupt) else "unavailable")
             suppressed = self._log_limiter.admit()
             if suppressed is not None:
                 partition = partition_id if manifest is None else manifest.tp
@@ -337,11 +382,21 @@ class ColdReader:
         if self._streams:
             self._idle_timer = loop.call_later(STREAM_IDLE_S, self._close_idle)
 
-    async def _is_expired(self, partition_id: PartitionId, offset: int) -> bool:
-        """True if the manifest in the bucket no longer names this offset: then its object may have been deleted by
-        retention."""
+    async def find_newer_manifest(self, partition_id: PartitionId, offset: int, error: ObjectMissing) -> Manifest:
+        """Returns the manifest that no longer names the missing object, for a read on from `offset`.
+
+        Raises `Refused` with OFFSET_OUT_OF_RANGE if no manifest names the offset any more. Raises the error itself if
+        the manifest in the bucket still names the object: then it is lost.
+        """
         manifest = await self._manifests.load(partition_id)
-        return manifest is None or manifest.find_node(offset) is None
+        if manifest is None or manifest.find_node(offset) is None:
+            raise _out_of_range(partition_id, offset) from None
+        name = parse_key(error.where)
+        at = max(name.base_offset, manifest.log_start_offset) if name is not None else offset
+        entry = await self._manifests.find_segment(manifest, at)
+        if entry is not None and entry.key == error.where:
+            raise error
+        return manifest
 
     # -- gets ---------------------------------------------------------------------------------------------------------
 
@@ -353,7 +408,7 @@ class ColdReader:
             got = await self._store.get(chunk.key, chunk.start, chunk.length)
             if isinstance(got, NotFound):
                 self._gets.inc(1, "missing")
-                raise Corrupt("object is missing", where=chunk.key)
+                raise ObjectMissing("object is missing", where=chunk.key)
             if len(got.data) == chunk.length:
                 self._gets.inc(1, "ok")
                 self._seconds.observe((self._clock.mono_ns() - began) / 1e9)

@@ -15,12 +15,13 @@ from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.planner import next_upload
 from tiered.cold.segment_check import ClosedSegment, check_segment
+from tiered.cold.verified_put import put_verified
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.hot.checkpoints import encode_lineage
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
-from tiered.ports import Clock, FileSlice, NotFound, ObjectStore, Ok, Rng
+from tiered.ports import Clock, FileSlice, ObjectStore, Rng
 
 log = logging.getLogger(__name__)
 
@@ -173,23 +174,13 @@ class Uploader:
         partition_id, key = manifest.partition_id, entry.key
         self._keys_in_flight.setdefault(partition_id, set()).add(key)
         try:
-            await self._put_and_verify(key, log_part, tail, entry.object_bytes)
+            self._bytes.inc(await put_verified(self._store, key, log_part, tail))
         except BaseException:
             # No manifest change names the object: it is an orphan if the put was applied.
             self._keys_in_flight.get(partition_id, set()).discard(key)
             self._manifests.mark_orphans(partition_id)
             self._segments.inc(1, "failed")
             raise
-
-    async def _put_and_verify(self, key: str, log_part: FileSlice, tail: bytes, object_bytes: int) -> None:
-        """Puts the object and checks it: its size and its last bytes are read back."""
-        result = await self._store.upload(key, [log_part, tail])
-        if not isinstance(result, Ok):
-            raise Unavailable(f"upload of {key} failed: {result!r}")
-        got = await self._store.get(key, log_part.length, len(tail))
-        if isinstance(got, NotFound) or got.size != object_bytes or got.data != tail:
-            raise Unavailable(f"{key} reads back with other bytes than were uploaded")
-        self._bytes.inc(object_bytes)
 
     async def _add_to_manifest(self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry]) -> Manifest:
         """Adds the objects to the manifest. While the change is undecided, their keys count as in flight."""

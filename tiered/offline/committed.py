@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tiered.cold.layout import SectionKind, SegmentSections
 from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.cold.reader import ObjectMissing
 from tiered.cold.stream import ColdBatches
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns
@@ -71,11 +72,31 @@ async def read_decided_batches(
 ) -> AsyncGenerator[DecidedBatches]:
     """Yields whole batches as `ColdReader.iterate` does, with the outcome of their transactions.
 
-    `manifest` may name only the segments of `[start, end)`. Raises `Refused` with OFFSET_OUT_OF_RANGE if a transaction
-    below `end` is not decided in the bucket, `FalseTransactionIndex`, and what `iterate` raises.
+    `manifest` may name only the segments of `[start, end)`. If a clean has replaced an object and it is gone, the rest
+    is read by the newest manifest: batches and transaction indexes are always of one manifest. Raises `Refused` with
+    OFFSET_OUT_OF_RANGE if a transaction below `end` is not decided in the bucket, `FalseTransactionIndex`, and what
+    `iterate` raises.
     """
+    at, is_retried = start, False
+    while True:
+        try:
+            pieces = _read_by_manifest(bucket, partition_id, at, end, manifest)
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
+                    at, is_retried = piece.piece.next_offset, False
+            return
+        except ObjectMissing as error:
+            if is_retried:
+                raise
+            manifest, is_retried = await bucket.reader.find_newer_manifest(partition_id, at, error), True
+
+
+async def _read_by_manifest(
+    bucket: Bucket, partition_id: PartitionId, start: int, end: int, manifest: Manifest
+) -> AsyncGenerator[DecidedBatches]:
     outcomes = _TransactionOutcomes(bucket, manifest, start)
-    pieces = bucket.reader.iterate(partition_id, start, end, manifest=manifest)
+    pieces = bucket.reader.iterate(partition_id, start, end, manifest=manifest, keeps_manifest=True)
     async with aclosing(pieces), aclosing(outcomes.entries):
         async for piece in pieces:
             if any(batch.attributes & _KIND == TRANSACTIONAL for batch in piece.batches):
@@ -130,6 +151,8 @@ class _TransactionOutcomes:
             if not is_aborted:
                 committed.append(batch)
             kind = batch.attributes & _KIND
+            if not batch.count:  # a clean took its records
+                continue
             if kind == TRANSACTIONAL:
                 self._open[batch.producer_id] = is_aborted
             elif kind and (said := self._open.pop(batch.producer_id, None)) is not None:

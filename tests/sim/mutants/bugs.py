@@ -11,6 +11,7 @@ from typing import Any, cast
 from tiered.broker.tiering import Tiering
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.uploader import Uploader
+from tiered.cold.verified_put import put_verified
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopics, DeleteTopic
 from tiered.controller.runtime import Runtime, _ParkedRequest
 from tiered.controller.standby import StandbyController
@@ -151,7 +152,7 @@ def append_after_lost_slot(original: Any) -> Any:
 def put_manifest_first(original: Any) -> Any:
     async def copy(self: Uploader, manifest: Any, epoch: int, entry: Any, log_part: Any, tail: bytes) -> None:
         await self._add_to_manifest(manifest, epoch, [entry])
-        await self._put_and_verify(entry.key, log_part, tail, entry.object_bytes)
+        await put_verified(self._store, entry.key, log_part, tail)
 
     return copy
 
