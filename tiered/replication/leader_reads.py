@@ -227,6 +227,9 @@ class LeaderReads:
         else:
             data = await log.cold.reader.read(log.partition_id, log.manifest, offset, max_bytes)
         self.check_not_stopped()
+        # Every cold transaction is decided, also where this leader does not know yet that its marker is committed.
+        committed = self.state.high_watermark
+        stable = max(stable, min(log.cold_end_offset, committed))
         return ReadResult(data, committed, start, stable, aborted)
 
     async def offset_for_timestamp(

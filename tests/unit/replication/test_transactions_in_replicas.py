@@ -362,6 +362,30 @@ def test_log_restarted_at_the_cold_end_has_no_open_transaction_below_it() -> Non
     rig.run(scenario)
 
 
+def test_cold_read_is_stable_to_its_end_while_the_marker_is_not_committed_again() -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        first = await broker.lead(0, [1])
+        first.append_now(batch(0), 1)
+        begin_transaction(first)
+        first.roll()
+        await first.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+        assert await upload_stable(first) == 2
+        await first.log.drop_local_below(2)
+        broker.logs.clear()
+        broker.restart(broker.disk.after_kill())
+        # The next leader knows less of the high watermark: the marker is in its log and may not be committed.
+        again = await broker.lead(1, [1, 2], high_watermark=2, previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert (again.high_watermark, again.cold_end_offset, again.log.end_offset) == (2, 2, 3)
+        found = await again.reads.read(0, 700, read_committed=True)
+        assert take_committed(found, 0) == ([0], 2)
+        assert (found.last_stable_offset, found.aborted_txns) == (2, ((PRODUCER, 1),))
+
+    rig.run(scenario)
+
+
 def test_rebuilt_log_does_not_pass_a_transaction_that_is_open() -> None:
     rig = ReplicationRig(config=SMALL_SEGMENTS)
 

@@ -26,7 +26,9 @@ Key = tuple[str, int, int, bool]
 class ColdRead:
     """One read of the bucket. It is done once it has `data` or `refused`."""
 
-    __slots__ = ("aborted_txns", "callbacks", "data", "key", "refused", "reserved_bytes", "task", "timer")
+    __slots__ = (
+        "aborted_txns", "callbacks", "data", "key", "last_stable_offset", "refused", "reserved_bytes", "task", "timer",
+    )  # fmt: skip
 
     def __init__(self, key: Key, reserved_bytes: int) -> None:
         self.key = key
@@ -34,6 +36,7 @@ class ColdRead:
         self.callbacks: list[Callable[[], None]] = []
         self.data: bytes | None = None
         self.aborted_txns: AbortedTxns = ()
+        self.last_stable_offset = -1
         self.refused: Refused | None = None
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -86,6 +89,7 @@ class ColdReads:
             fetched = await reads.read(offset, max_bytes, read_committed=read_committed)
             assert isinstance(fetched.data, bytes), "what is cold is loaded"
             load.data, load.aborted_txns = fetched.data, fetched.aborted_txns
+            load.last_stable_offset = fetched.last_stable_offset
         except Refused as refused:
             load.refused = refused
         except Unavailable as error:

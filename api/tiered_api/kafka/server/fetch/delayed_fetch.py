@@ -233,7 +233,7 @@ class DelayedFetch:
     def _read_cold(self, place: int, replica: LeaderReads, offset: int, most: int) -> PartitionResult:
         loads = self._context.cold_reads
         load = loads.get_or_start(replica, offset, max(most, 0), self._request.read_committed)
-        data, aborted = b"", AbortedTxns()
+        data, aborted, stable = b"", AbortedTxns(), -1
         if load is None:
             self._is_truncated = True
         elif load.refused is not None:
@@ -244,12 +244,15 @@ class DelayedFetch:
         elif len(load.data) > most and self._total_bytes:
             self._is_truncated = True
         else:
-            data, aborted = load.data, load.aborted_txns
+            data, aborted, stable = load.data, load.aborted_txns, load.last_stable_offset
             loads.release(load)
             self._cold_reads.pop(place, None)
             self._total_bytes += len(data)
             self._bytes_left -= len(data)
-        return _without_records(replica, replica.partition)._replace(data=data, aborted_txns=aborted)
+        found = _without_records(replica, replica.partition)
+        # The read knows that all cold transactions are decided, even if this leader does not.
+        stable = max(found.last_stable_offset, min(stable, found.high_watermark))
+        return found._replace(data=data, aborted_txns=aborted, last_stable_offset=stable)
 
     def _fail(self, place: int, index: int, refused: Refused, replica: ReplicaReads | None) -> None:
         self._has_error = True
