@@ -28,6 +28,7 @@ May import: offline
 ~ native_table  a topic's table without a JVM: snapshots and commits
   delta_state   the state of a table from the actions of Delta's log
   checkpoint    checkpoints of Delta's log as Parquet
+  joining       the small files of a table that are worth joining
 ~ log_folder    the files of a table, each created at most once
   history       changes that others made to a table between two loads
 ~ verify        the proof that a table holds every loaded record once

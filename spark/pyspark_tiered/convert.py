@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import BatchReader
+from pyspark_tiered.log_folder import upload_file
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import constant_int_column, decode_rows
 from pyspark_tiered.table import (
@@ -32,14 +33,12 @@ from pyspark_tiered.table import (
     SplitOutcome,
     Stop,
 )
-from tiered.errors import Corrupt, Unavailable
+from tiered.errors import Corrupt
 from tiered.object_store.url import open_store
 from tiered.offline.committed import FalseTransactionIndex
-from tiered.ports import FileSlice, ObjectStore, Ok
 from tiered.records.batch import decode_records
 from tiered.records.model import WalkedBatch
 from tiered.system.clock import SystemClock, SystemRng
-from tiered.system.local_disk import LocalDisk
 
 if TYPE_CHECKING:
     import pyarrow
@@ -291,15 +290,39 @@ def upload(table_url: str, scratch: str, name: str) -> None:
     asyncio.run(run())
 
 
-async def upload_file(store: ObjectStore, prefix: str, scratch: str, name: str) -> None:
-    """Uploads a file of the folder `scratch` below a prefix of an open store."""
-    file = LocalDisk(scratch).open(name, write=False)
-    try:
-        result = await store.upload(prefix + name, [FileSlice(file, 0, file.size())])
-    finally:
-        file.close()
-    if not isinstance(result, Ok):
-        raise Unavailable(f"{name} was not stored in {store.url}: {result!r}")
+def join_files(paths: Sequence[Path], table_url: str, upload: Upload) -> LoadedFile | None:
+    """Writes the rows of some small files to one, by partition and offset, a run for each partition.
+
+    Returns None, and writes nothing, if a file has other columns than a load writes.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    parts = []
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            if file.schema_arrow.names != list(COLUMNS):
+                return None
+            parts.append(file.read(use_threads=False))
+    rows = pa.concat_tables(parts)
+    rows = rows.take(pc.sort_indices(rows, [("partition", "ascending"), ("offset", "ascending")])).combine_chunks()
+    name = f"part-joined-{len(paths):05d}-{uuid.uuid4()}.zstd.parquet"
+    runs: list[FileRun] = []
+    with _new_file(table_url, name, upload) as path:
+        with _RunWriter(path) as writer:
+            counted = pc.value_counts(rows["partition"].combine_chunks())
+            start = 0
+            for each in counted:
+                length = each["counts"].as_py()
+                for batch in rows.slice(start, length).to_batches():
+                    writer.add(batch)
+                run = writer.end_run()
+                assert run is not None
+                runs.append(run)
+                start += length
+        size = path.stat().st_size
+    return LoadedFile(name, size, time.time_ns() // 1_000_000, tuple(runs))
 
 
 class _RunWriter:

@@ -260,9 +260,18 @@ class TopicLoader:
     def finish(self) -> LoadProgress:
         """Reports the end of the rounds, if anything is new."""
         if self._progress != self._last_reported:
+            self._join_small_files()
             self._last_reported = self._progress
             self._report_step("stopped" if self.stops else "done", self._progress)
         return replace(self._progress, requests=self._count_requests())
+
+    def _join_small_files(self) -> None:
+        """Joins small files after a load. The table is whole without it, so a failure is a warning."""
+        try:
+            if self._table is not None and (count := self._table.join_small_files()):
+                log.info("small files joined topic=%s files=%d", self._topic, count)
+        except (Unavailable, Refused, Corrupt) as failure:
+            log.warning("small files were not joined topic=%s why=%s", self._topic, failure)
 
     def _count_requests(self) -> dict[str, int]:
         table = self._table.count_requests() if self._table is not None else {}

@@ -22,8 +22,9 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
 from tiered.object_store.url import open_store
-from tiered.ports import NotFound, Ok
+from tiered.ports import FileSlice, NotFound, ObjectStore, Ok
 from tiered.system.clock import SystemClock, SystemRng
+from tiered.system.local_disk import LocalDisk
 
 LOG = "_delta_log"
 READ_BYTES = 8 << 20
@@ -64,6 +65,10 @@ class TableFolder(ABC):
     @abstractmethod
     def local(self, path: str) -> AbstractContextManager[Path]:
         """Returns a context with a local path to the content of a file."""
+
+    def upload(self, scratch: str, name: str) -> None:
+        """Uploads a file of the local folder `scratch`. Files of a table in a directory are written in place."""
+        raise NotImplementedError
 
     def count_requests(self) -> dict[str, int]:
         """Returns the number of requests to a bucket so far by verb."""
@@ -220,6 +225,9 @@ class BucketFolder(TableFolder):
                 self._run(self._copy(path, out))
             yield copy
 
+    def upload(self, scratch: str, name: str) -> None:
+        self._run(upload_file(self._store, self._prefix, scratch, name))
+
     def count_requests(self) -> dict[str, int]:
         return self._store.count_by_verb()
 
@@ -240,6 +248,17 @@ class BucketFolder(TableFolder):
 
     def _run(self, call: Coroutine[object, object, T]) -> T:
         return self._connection.run(call)
+
+
+async def upload_file(store: ObjectStore, prefix: str, scratch: str, name: str) -> None:
+    """Uploads a file of the folder `scratch` below a prefix of an open store."""
+    file = LocalDisk(scratch).open(name, write=False)
+    try:
+        result = await store.upload(prefix + name, [FileSlice(file, 0, file.size())])
+    finally:
+        file.close()
+    if not isinstance(result, Ok):
+        raise Unavailable(f"{name} was not stored in {store.url}: {result!r}")
 
 
 def open_folder(url: str, shared: BucketConnection | None = None) -> TableFolder:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from pyspark_tiered.bucket import BatchReader
-from pyspark_tiered.log_folder import BucketConnection
+from pyspark_tiered.log_folder import BucketConnection, upload_file
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.rounds import FilePlan
 from pyspark_tiered.table import ConversionResult
@@ -53,8 +53,6 @@ class NativeEngine:
         return self._connections[root]
 
     def _upload(self, table_url: str, scratch: str, name: str) -> None:
-        from pyspark_tiered.convert import upload_file
-
         connection = self._connect(table_url)
         assert connection is not None
         prefix = f"{unquote(urlsplit(table_url).path).strip('/')}/"

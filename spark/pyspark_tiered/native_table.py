@@ -12,9 +12,10 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
-from pyspark_tiered import delta_state, table
+from pyspark_tiered import delta_state, history, joining, table
 from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
@@ -132,7 +133,44 @@ class NativeTable(TopicTable):
     def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
         self._read_on()
         mark = self.encode_mark(files, advances, **({"checked": self.checked_version} | mark_fields))
-        return self._commit(files, advances, mark, delta_state.append_operation(files))
+        if not self._commit(files, advances, mark, delta_state.append_operation(files)):
+            return False
+        self.newest_mark = mark_fields
+        return True
+
+    def join_small_files(self) -> int:
+        keys = joining.choose_files(self._state.files)
+        if not keys:
+            return 0
+        from pyspark_tiered.convert import join_files
+
+        removed = [self._state.files[key] for key in keys]
+        with ExitStack() as opened:
+            paths = [opened.enter_context(self.folder.local(delta_state.file_path(add, self.url))) for add in removed]
+            joined = join_files(paths, self.url, self._upload)
+        if joined is None:
+            return 0
+        self._read_on()
+        identifiers = len(table.loaded_offsets(self._state.versions(), self.topic_id))
+        checked, seen = self.checked_version, self.newest_mark.get("seen")
+        for _ in range(ATTEMPTS):
+            if any(key not in self._state.files for key in keys):
+                return 0  # another writer has removed or joined one of them: the new file stays an orphan
+            now_ms = time.time_ns() // 1_000_000
+            mark = history.encode_mark(self.topic, [], [], checked, identifiers, joined=len(keys), seen=seen)
+            lines = joining.join_actions(removed, joined, now_ms)
+            try:
+                if self._create_commit(lines, mark, joining.join_operation(removed, joined), now_ms):
+                    return len(keys)
+            except UnclearOutcome as failure:
+                log.warning("joining of files has an unknown outcome table=%s why=%s", self.url, failure)
+                return 0
+            self._read_on()
+            seen = None  # another writer's commit is between: what it loaded is not known here
+        return 0
+
+    def _upload(self, table_url: str, scratch: str, name: str) -> None:
+        self.folder.upload(scratch, name)
 
     def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], mark: str, operation: Any) -> bool:
         metadata = self._state.metadata

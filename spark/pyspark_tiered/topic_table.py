@@ -52,6 +52,10 @@ class TopicTable(ABC):
         """True if there was a Delta table at the last check."""
         return self.checked_version is not None and self.checked_version >= 0
 
+    def join_small_files(self) -> int:
+        """Joins small files if they are many. Returns how many were joined. Spark's tables have OPTIMIZE for it."""
+        return 0
+
     def close(self) -> None:
         """Ends the use of the table."""
         return

@@ -1,0 +1,89 @@
+"""Chooses the small files of a table that are worth joining, and the actions of that commit. Pure.
+
+Frequent loads leave many small files. Joining all of them each time would write the same rows again and again. So a
+larger file is joined only if the files that are smaller than it have half of its size together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark_tiered import delta_state, table
+from pyspark_tiered.rounds import RUNS_MAX
+
+Json = dict[str, Any]
+
+FILES_MIN = 8
+"""Small files from which on they are joined."""
+FILES_MAX = 256
+SMALL_BYTES = 16 << 20
+JOINED_BYTES_MAX = 32 << 20
+"""Bytes of files that are joined at once: they are in memory, without their compression."""
+FREE_BYTES = 256 << 10
+"""A file up to this size is joined without regard to the others."""
+
+
+def choose_files(files: Mapping[str, Json]) -> list[str]:
+    """Returns the keys of files to join, none if it is not worth it yet.
+
+    The files have neighbouring partitions. Files with a deletion vector, or without statistics, are left alone.
+    """
+    groups: dict[int, list[tuple[int, str]]] = {}
+    for key, add in files.items():
+        first = min(
+            (extent.first_partition for extent in delta_state.file_extents(add)), default=None, key=_or_negative
+        )
+        if first is not None and not add.get("deletionVector") and int(add["size"]) < SMALL_BYTES:
+            groups.setdefault(first // RUNS_MAX, []).append((int(add["size"]), key))
+    for _, group in sorted(groups.items()):
+        chosen: list[str] = []
+        total = 0
+        for size, key in sorted(group):
+            if total + size > JOINED_BYTES_MAX or len(chosen) >= FILES_MAX or (size > FREE_BYTES and size > 2 * total):
+                break
+            chosen.append(key)
+            total += size
+        if len(chosen) >= FILES_MIN:
+            return chosen
+    return []
+
+
+def _or_negative(partition: int | None) -> int:
+    return -1 if partition is None else partition
+
+
+def join_actions(removed: Sequence[Json], joined: table.LoadedFile, now_ms: int) -> list[str]:
+    """Returns the JSON lines of the commit: a change of layout only, so no reader of changes sees any row."""
+    lines = []
+    for add in removed:
+        remove = {
+            "path": add["path"],
+            "deletionTimestamp": now_ms,
+            "dataChange": False,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": add["size"],
+        }
+        lines.append(json.dumps({"remove": remove}))
+    (line,) = table.commit_actions("", [joined], [], now_ms)
+    add = json.loads(line)["add"]
+    return [*lines, json.dumps({"add": {**add, "dataChange": False}})]
+
+
+def join_operation(removed: Sequence[Json], joined: table.LoadedFile) -> Json:
+    """Returns the history entry: Delta's word for it."""
+    metrics = {
+        "numRemovedFiles": str(len(removed)),
+        "numRemovedBytes": str(sum(int(add["size"]) for add in removed)),
+        "numAddedFiles": "1",
+        "numAddedBytes": str(joined.size),
+    }
+    parameters = {"predicate": "[]", "zOrderBy": "[]", "auto": "true"}
+    return {
+        "operation": "OPTIMIZE",
+        "operationParameters": parameters,
+        "isBlindAppend": False,
+        "operationMetrics": metrics,
+    }
