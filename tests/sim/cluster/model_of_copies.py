@@ -173,7 +173,7 @@ class ModelOfCopies:
         `has_no_proof`: nothing on its disk proves the log, because there was no room for a note, or because the log is
         new and not synced before it counts."""
         copy = self.copy(node)
-        if copy.suspect or has_no_proof:
+        if (copy.suspect or has_no_proof) and copy.suspect_after < 0:
             copy.suspect_after = life
 
     def on_directory_trusted(self, node: int) -> None:
@@ -391,7 +391,7 @@ class ModelOfCopies:
         its processes has registered, `isr_within_slot` has the brokers that were in sync at any time within this slot.
         `unclean`: the topic allows any replica to lead; records that the leader lacks are lost from then on."""
         old, self.state = self.state, new
-        if unclean and old is not None and self._is_unclean(old, new, lives):
+        if unclean and old is not None and self._is_unclean(old, new, lives, isr_within_slot):
             self.parted = new.leader_epoch
             if not self.cold_end:
                 self.parted_uncold = new.leader_epoch
@@ -431,14 +431,20 @@ class ModelOfCopies:
                 copy.is_provable = True  # it had joined when it was hurt, though nobody had written so yet
         self._update_losses()
 
-    def _is_unclean(self, old: PartitionImage, new: PartitionImage, lives: Mapping[int, int]) -> bool:
-        """True if the new leader was not eligible before, or lost its eligibility when it came back without proof."""
-        elected = new.leader != NO_LEADER and new.leader_epoch > old.leader_epoch
-        if not elected or new.loss == old.loss:
+    def _is_unclean(
+        self, old: PartitionImage, new: PartitionImage, lives: Mapping[int, int], isr_within_slot: Collection[int]
+    ) -> bool:
+        """True if the new leader was not eligible before, or lost its eligibility when it came back without proof. It
+        may be fenced within the slot of its election: it is eligible then, and nobody leads."""
+        if new.loss == old.loss or new.leader_epoch <= old.leader_epoch:
             return False
-        copy = self.copy(new.leader)
-        returned = not copy.is_provable and copy.damaged_life < lives.get(new.leader, 0)
-        return returned or new.leader not in (*old.isr, *old.elr)
+        fenced = [node for node in new.elr if node in isr_within_slot]
+        for node in [new.leader] if new.leader != NO_LEADER else fenced:
+            copy = self.copy(node)
+            returned = not copy.is_provable and copy.damaged_life < lives.get(node, 0)
+            if returned or node not in (*old.isr, *old.elr):
+                return True
+        return False
 
     def _check_member(self, node: int, new: PartitionImage, lives: Mapping[int, int]) -> None:
         """I10, R1: a member of ISR or ELR has all committed records; a broker that came back unproved is in neither."""

@@ -239,6 +239,34 @@ def test_i10_broker_that_dies_before_it_trusts_its_directory_is_suspect() -> Non
             assert rig.broken_rules == red, (loss, believed, full, proved)
 
 
+def test_i10_start_that_is_registered_late_is_suspect_by_the_death_before_it() -> None:
+    for deaths, red in (((2, 3, 4), []), ((3, 4), ["I10"])):
+        rig = make_three_copies(2)
+        rig.change_partition(1, 0, (1,))
+        rig.damage(1, batch(0), batch(10))
+        again = LIVES | {1: 2}
+        rig.change_partition(NO_LEADER, 1, (), (), (1,), lives=again, loss=Loss(1, 20, 0))
+        rig.broken_rules.clear()
+        rig.change_partition(1, 2, (1,), lives=again)
+        for life in deaths:
+            rig.copies.on_death_while_suspect(1, life, has_no_proof=False)
+        rig.change_partition(NO_LEADER, 2, (), (), (1,), lives=again | {1: 3})
+        assert rig.broken_rules == red, "two later processes are dead already when the third is registered"
+
+
+def test_i10_unclean_leader_may_be_fenced_within_the_slot_of_its_election() -> None:
+    for unclean, red in ((True, []), (False, ["I10"])):
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1,))
+        rig.damage(2)
+        rig.damage(1, batch(0))
+        away = LIVES | {2: 2}
+        rig.change_partition(
+            NO_LEADER, 1, (), (2,), live=(3,), lives=away, isr_within_slot=(2,), loss=Loss(1, 0, 0), unclean=unclean
+        )
+        assert rig.broken_rules == red
+
+
 def test_i10_leader_is_in_sync_and_all_isr_members_are_live() -> None:
     for isr, live, red in (((1, 2), (1, 2), []), ((1, 2), (1, 3), ["I10"]), ((2, 3), LIVE, ["I10"])):
         rig = make_three_copies(1)
