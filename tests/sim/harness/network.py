@@ -159,8 +159,9 @@ class SimNetwork:
         self._listeners.pop((host, port), None)
 
     def open_streams(self) -> Counter[str]:
-        """Returns how many ends of connections each host has that it did not close, and whose loss it did not learn."""
-        return Counter(stream.host for stream in self._streams if stream.is_open)
+        """Returns how many ends of connections each host has that it did not close, and whose loss it did not learn.
+        Half-open ones do not count: their peer lost power, which only a use or an idle limit shows."""
+        return Counter(stream.host for stream in self._streams if stream.is_open and not stream.half_open)
 
     def add_stream(self, stream: SimStream) -> None:
         self._streams[stream] = None

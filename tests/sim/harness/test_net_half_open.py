@@ -26,7 +26,9 @@ def test_connections_to_a_machine_without_power_stay_half_open() -> None:
     async def main() -> None:
         stream = await talk.connect()
         stream.sendmsg([b"lost"])
+        assert talk.network.open_streams()["a"] == 1
         talk.network.power_off("b")
+        assert talk.network.open_streams()["a"] == 0, "no peer can know of a half-open one"
         await asyncio.sleep(600)
         assert stream.sendmsg([b"x"]) == 1
         assert stream.recv_into(memoryview(bytearray(9))) is None
