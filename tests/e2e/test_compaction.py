@@ -149,6 +149,9 @@ def test_process_that_is_killed_while_it_cleans_keeps_the_last_record_of_each_ke
         with ServeProcess(tmp_path / "data", *words) as broker:
             if life == 0:
                 broker.create_topic("t", **{**COMPACTED, "min_cleanable_dirty_ratio": "0"})
+                keyless = {"records": [{"value": 1}]}
+                status, found = broker.ask("POST", "/topics/t", keyless, "application/vnd.kafka.json.v2+json")
+                assert status == 200 and "no key" in found["offsets"][0]["error"], found
             offset = 0
             seen: dict[str, int] = {}
             while True:
