@@ -79,6 +79,18 @@ def test_read_outside_of_the_log_is_out_of_range() -> None:
     run_scenario(scenario)
 
 
+def test_log_start_never_goes_back_and_never_beyond_the_end() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
+        log.advance_start(7)
+        log.advance_start(3)
+        assert log.start_offset == 7
+        log.advance_start(1000)
+        assert log.start_offset == log.end_offset == 30
+
+    run_scenario(scenario)
+
+
 def test_retry_gets_the_offsets_of_the_first_try() -> None:
     async def scenario(on: SimDisk) -> None:
         log = await open_log(on)

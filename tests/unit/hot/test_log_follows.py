@@ -35,6 +35,22 @@ def test_follower_refuses_batches_that_do_not_continue_its_log() -> None:
     run_scenario(scenario)
 
 
+def test_follower_takes_no_hole_and_no_damaged_batch() -> None:
+    async def scenario(on: SimDisk) -> None:
+        data = read_all(await fill_log(on, 4))
+        first, second = [each.size for each in walk(data).batches][:2]
+        follower = await open_log(disk(1))
+        follower.append_as_follower(data[:first], now_ms=NOW)
+        assert refusal(lambda: follower.append_as_follower(data[first + second :], now_ms=NOW)) is Code.CORRUPT_MESSAGE
+        rotten = bytearray(data[first:])
+        rotten[-1] ^= 1
+        assert refusal(lambda: follower.append_as_follower(rotten, now_ms=NOW)) is Code.CORRUPT_MESSAGE
+        assert read_all(follower) == data[:first]
+        follower.append_as_follower(data[first:], now_ms=NOW)
+
+    run_scenario(scenario)
+
+
 def test_batch_that_expands_too_much_is_copied_and_refused_to_readers() -> None:
     """A follower that refused a batch of its leader could never be in sync."""
 

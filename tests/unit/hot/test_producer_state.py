@@ -60,6 +60,15 @@ def test_last_five_batches_are_known_with_their_first_offsets() -> None:
     assert refusal(states, walked_batch(0, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_older_batches_of_an_earlier_epoch_are_no_retries() -> None:
+    for epoch, known in ((1, 2), (0, 1)):
+        states = apply_batches(walked_batch(0, epoch=1, offset=10), walked_batch(1, epoch=1, offset=11))
+        again = ProducerStates.from_snapshot(states.encode_snapshot(), 12)
+        again.restore_batches([walked_batch(0, epoch=epoch, offset=10)])
+        producer = again.get(7)
+        assert producer is not None and len(producer.batches) == known
+
+
 def test_batch_must_follow_the_one_before_it() -> None:
     states = apply_batches(walked_batch(0, 3))
     assert states.find_duplicates([walked_batch(3)], NOW) == []
