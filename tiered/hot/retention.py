@@ -142,7 +142,8 @@ def _find_log_start(
     for segment, ended_ms in zip(closed, segment_end_times(closed, active), strict=True):
         is_deleted = segment.next_offset <= log_start
         if not is_deleted:
-            too_much = excess > 0 and excess >= segment.size  # a cleaned segment may have no byte
+            # A cleaned segment may have no byte.
+            too_much = excess > 0 and excess >= segment.size
             too_old = segment.base_offset <= start and _is_expired(segment, ended_ms, config, now_ms)
             if segment.next_offset > deletable_below or not (too_much or too_old):
                 break
