@@ -44,6 +44,7 @@ May import: offline
 ~ sql           SQL over the tables of a warehouse
 ~ session       the Spark session of the commands
 ~ jars          Delta's jars and our log stores, built once by Maven
+~ whole_topic   a table and the newer records of its topic as one frame
   failures      failures of Spark as one of our own errors
 """
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark_tiered import table
 from pyspark_tiered.delta_log import TableSnapshot, read_held_topic
 from pyspark_tiered.failures import first_line
-from pyspark_tiered.snapshot import check_table_topic
+from pyspark_tiered.snapshot import check_columns, check_table_topic
 from pyspark_tiered.table import Advance, LoadedFile
 from pyspark_tiered.topic_table import TopicTable
 
@@ -43,6 +43,7 @@ class DeltaTable(TopicTable):
         found = TableSnapshot(self._spark, self._log, self.url, self.topic_id)
         if found.version >= 0:
             check_table_topic(read_held_topic(found.handle.metadata()), self.url, self.topic, self.topic_id)
+            check_columns(found.handle.metadata().schemaString(), self.url)
         return found
 
     def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
@@ -65,11 +66,28 @@ class DeltaTable(TopicTable):
             lines = table.creation_actions(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
         else:
             check_table_topic(read_held_topic(transaction.metadata()), self.url, self.topic, self.topic_id)
+            check_columns(transaction.metadata().schemaString(), self.url)
         if not self.is_at_start(transaction, advances):
             return False
         mark = self.encode_mark(files, advances, **({"checked": self.checked_version} | mark_fields))
+        self._register_metrics(transaction, files)
         transaction.commit(self.to_scala_seq(map(self.parse_action, lines)), self.write_operation(mark))
         return True
+
+    def _register_metrics(self, transaction: Any, files: Sequence[LoadedFile]) -> None:
+        """Hands Delta the numbers that the history of the table shows in `operationMetrics`."""
+        counts = {
+            "numFiles": len(files),
+            "numOutputRows": sum(file.rows for file in files),
+            "numOutputBytes": sum(file.size for file in files),
+        }
+        context = self._spark.sparkContext._jsc.sc()
+        metrics = self._jvm.java.util.HashMap()
+        for name, count in counts.items():
+            metric = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
+            metric.set(count)
+            metrics.put(name, metric)
+        transaction.registerSQLMetrics(self._spark._jsparkSession, self._jvm.PythonUtils.toScalaMap(metrics))
 
     def is_at_start(self, transaction: Any, advances: Sequence[Advance]) -> bool:
         """True if each partition is where its step starts.

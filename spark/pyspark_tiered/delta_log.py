@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+NUMBER_TYPES = {"partition": "int", "offset": "bigint", "timestamp_type": "tinyint"}
+
+
 class TableFile(NamedTuple):
     """A file of a table, with its path as the table has it: relative to the folder, and quoted as a URL."""
 
@@ -40,8 +43,8 @@ class TableSnapshot(Snapshot):
         return table.loaded_offsets(transactions, self.topic_id)
 
     def rows(self) -> DataFrame:
-        """Returns the table's rows, in the columns that a load writes. Columns that a user added are left out."""
-        return self.all_columns().select(*table.COLUMNS)
+        """Returns the table's rows, in the columns and types that a load writes. Columns of a user are left out."""
+        return with_load_columns(self.all_columns())
 
     def all_columns(self) -> DataFrame:
         """Returns the table's rows with all columns."""
@@ -73,7 +76,7 @@ class TableSnapshot(Snapshot):
         for file in self.handle.allFiles().collect():
             if str(file.path()) in paths:
                 chosen.add(file)
-        return self.rows_of(converters.asScala(chosen).toSeq()).select(*table.COLUMNS)
+        return with_load_columns(self.rows_of(converters.asScala(chosen).toSeq()))
 
     def rows_of(self, files: Any) -> DataFrame:
         """Returns the rows in these files (a Scala Seq of add actions), with all columns."""
@@ -132,6 +135,15 @@ class TableSnapshot(Snapshot):
             if "NotFound" not in str(failure.java_exception.getClass().getSimpleName()):
                 raise
             return None
+
+
+def with_load_columns(rows: DataFrame) -> DataFrame:
+    """Returns the columns that a load writes, in its types: ALTER TABLE may have widened the numbers."""
+    found = dict(rows.dtypes)
+    widened = {name: kind for name, kind in NUMBER_TYPES.items() if found[name] != kind}
+    return rows.selectExpr(
+        *(f"try_cast({name} AS {widened[name]}) AS {name}" if name in widened else name for name in table.COLUMNS)
+    )
 
 
 def read_held_topic(metadata: Any) -> tuple[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pyspark_tiered import history
+from pyspark_tiered import history, table
 from pyspark_tiered.history import FileExtent, TableCommit
 from tiered.errors import Code, Refused
 
@@ -87,4 +88,16 @@ def check_table_topic(held: tuple[str, str], url: str, topic: str, topic_id: str
             Code.INVALID_REQUEST,
             f"the table at {url} holds {content}, not topic {topic} with id {topic_id}: "
             "load into another warehouse, or move the old table away",
+        )
+
+
+def check_columns(schema: str, url: str) -> None:
+    """Raises `Refused` unless the table, whose schema is JSON, still has the columns of a load under their names."""
+    there = {str(field["name"]) for field in json.loads(schema)["fields"]}
+    lacking = [name for name in table.COLUMNS if name not in there]
+    if lacking:
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"the table at {url} has no column {', '.join(lacking)}: ALTER TABLE renamed or dropped it. "
+            "Rename it back, RESTORE the table to the version before, or load into another warehouse",
         )

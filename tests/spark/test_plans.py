@@ -27,6 +27,7 @@ from pyspark_tiered.rounds import (
 )
 from pyspark_tiered.session import s3a_settings, spark_url
 from pyspark_tiered.table import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
+from pyspark_tiered.whole_topic import ReadableLog, newer_ranges
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused
 from tiered.ids import TopicId
@@ -215,6 +216,13 @@ def test_fault_on_both_sides_of_the_log_start_becomes_two() -> None:
     elsewhere = FaultyRange(4, 0, 9, "extra")
     assert split_at_log_starts([doubled, elsewhere], cold) == [below, above, elsewhere]
     assert split_at_log_starts([below, above], cold) == [below, above]
+
+
+def test_whole_topic_is_the_table_up_to_its_bounds_and_the_log_from_there_on() -> None:
+    log = ReadableLog("id", {0: (10, 100), 1: (0, 5), 2: (7, 7), 3: (0, 4)})
+    assert newer_ranges("t", {0: 40, 1: 5, 3: 6}, log) == {0: (40, 100), 1: (0, 0), 2: (7, 7), 3: (0, 0)}
+    with pytest.raises(Refused, match="offsets 8 to 9 of t-0 are neither in the table nor in the log"):
+        newer_ranges("t", {0: 8}, log)
 
 
 def test_offset_options_as_in_sparks_kafka_source() -> None:

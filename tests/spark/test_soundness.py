@@ -174,7 +174,63 @@ def test_changed_layout_and_columns_are_followed(lake: Lake, caplog: pytest.LogC
         assert lake.load() == 40
     assert lake.whole()
     assert [record.getMessage() for record in caplog.records if record.name.startswith("pyspark_tiered")] == []
-    said = [row["userMetadata"] for row in lake.spark.sql(f"DESCRIBE HISTORY {lake.name}").collect()]
+    commits = lake.spark.sql(f"DESCRIBE HISTORY {lake.name}").collect()
+    metrics = commits[0]["operationMetrics"]
+    assert (metrics["numOutputRows"], metrics["numFiles"]) == ("40", "1") and int(metrics["numOutputBytes"]) > 0
+    said = [row["userMetadata"] for row in commits]
     newest, *_, first = (json.loads(text)["tiered"] for text in said if text)
     assert (first["offsets"], first["rows"]) == ({"0": [0, 200], "1": [0, 200]}, 400)
     assert (newest["offsets"], newest["rows"]) == ({"0": [200, 240]}, 40)
+
+
+MAPPED = "ALTER TABLE {t} SET TBLPROPERTIES('delta.columnMapping.mode' = 'name')"
+VECTORS = "ALTER TABLE {t} SET TBLPROPERTIES('delta.enableDeletionVectors' = 'true')"
+
+
+@pytest.mark.also
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [MAPPED],
+        [MAPPED, "ALTER TABLE {t} ADD COLUMN note string", "ALTER TABLE {t} RENAME COLUMN note TO remark"],
+        ["ALTER TABLE {t} ADD CONSTRAINT c CHECK (offset < 1000000)"],
+        ["ALTER TABLE {t} CLUSTER BY (offset)", "OPTIMIZE {t}"],
+        [
+            "ALTER TABLE {t} SET TBLPROPERTIES('delta.enableTypeWidening' = 'true')",
+            "ALTER TABLE {t} ALTER COLUMN partition TYPE bigint",
+            "OPTIMIZE {t}",
+        ],
+        [VECTORS, "OPTIMIZE {t}", "REORG TABLE {t} APPLY (PURGE)"],
+    ],
+    ids=["column mapping", "renamed column of a user", "constraint", "clustering", "wider type", "reorg"],
+)
+def test_change_of_the_tables_form_is_followed(lake: Lake, statements: list[str]) -> None:
+    for statement in statements:
+        lake.sql(statement)
+    lake.more(0, 10)
+    assert lake.load() == 10
+    assert lake.whole()
+
+
+@pytest.mark.also
+def test_rows_in_a_deletion_vector_are_missing_and_a_repair_restores_them(lake: Lake) -> None:
+    lake.sql(VECTORS)
+    lake.sql("DELETE FROM {t} WHERE offset = 17")
+    assert lake.load() == 0
+    found = verify(lake.store, "t", lake.warehouse, spark=lake.spark)
+    assert [fault[:3] for fault in found.faults] == [("missing", 0, 17), ("missing", 1, 17)]
+    assert repair(lake.store, "t", lake.warehouse, spark=lake.spark).rows == 2
+    assert lake.whole()
+
+
+@pytest.mark.also
+@pytest.mark.parametrize("statement", ["RENAME COLUMN key TO name", "DROP COLUMN headers"])
+def test_renamed_or_dropped_column_of_a_load_is_refused_by_name(lake: Lake, statement: str) -> None:
+    lake.sql(MAPPED)
+    lake.sql(f"ALTER TABLE {{t}} {statement}")
+    lake.more(0, 10)
+    column = statement.split()[2]
+    with pytest.raises(Refused, match=rf"no column {column}: ALTER TABLE renamed or dropped"):
+        lake.load()
+    with pytest.raises(Refused, match=rf"no column {column}: ALTER TABLE renamed or dropped"):
+        verify(lake.store, "t", lake.warehouse, spark=lake.spark)

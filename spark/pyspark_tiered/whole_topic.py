@@ -1,0 +1,113 @@
+"""One frame for a whole topic: the rows of its Delta table, and the newer ones from the bucket or from a broker.
+
+The frame is cut once: one version of the table gives the bounds of its partitions, and one look at the topic gives the
+ends. So each record below the ends is there once, while producers and loaders go on. Records that were erased from the
+table lie below its bounds, and are not read from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_tiered import source, table
+from pyspark_tiered.broker import BrokerClient
+from pyspark_tiered.bucket import check_table, cold_topic, never_loaded
+from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.session import spark_url
+from pyspark_tiered.table import Range
+from tiered.errors import Code, Refused
+from tiered.offline.bucket import open_bucket
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class ReadableLog(NamedTuple):
+    """A topic's log now: its id, and the offsets `[start, end)` of each partition that can be read."""
+
+    topic_id: str
+    ranges: Mapping[int, Range]
+
+
+def whole_topic(
+    spark: SparkSession,
+    topic: str,
+    *,
+    warehouse: str | None = None,
+    store: str | None = None,
+    bootstrap: str | None = None,
+) -> DataFrame:
+    """Returns all records of a topic, in the columns of its table.
+
+    Give `bootstrap` for the newest records, or `store` for those in the bucket. A place that is not given comes from
+    the session's settings `spark.tiered.warehouse`, `spark.tiered.store` and `spark.tiered.bootstrap`.
+
+    Raises `Refused` if there is no such topic or table, or if records expired before any load.
+    """
+    given = {"warehouse": warehouse, "store": store, "bootstrap": bootstrap}
+    found = {name: value or spark.conf.get(f"spark.tiered.{name}", None) for name, value in given.items()}
+    if bootstrap is None and store is not None:
+        found["bootstrap"] = None
+    if not found["warehouse"] or not (found["bootstrap"] or found["store"]):
+        raise Refused(
+            Code.INVALID_REQUEST,
+            "warehouse, and store or bootstrap are needed, as arguments or as settings spark.tiered.warehouse ...",
+        )
+    place = {"bootstrap": found["bootstrap"]} if found["bootstrap"] else {"store": str(found["store"])}
+    url = f"{spark_url(found['warehouse'])}/{topic}"
+    check_table(topic, url)
+    log = _read_log(topic, place)
+    at = DeltaTable(spark, url, topic, log.topic_id).snapshot()
+    if at.version < 0:
+        raise never_loaded(topic, url)
+    newer = newer_ranges(topic, at.loaded_offsets(), log)
+    return at.rows().unionByName(_log_rows(spark, topic, place, newer))
+
+
+def newer_ranges(topic: str, loaded: Mapping[int, int], log: ReadableLog) -> dict[int, Range]:
+    """Returns the offsets of each partition that the log has above the table's bounds. Pure.
+
+    Raises `Refused` for offsets that are in neither of them.
+    """
+    found: dict[int, Range] = {}
+    for number, (start, end) in log.ranges.items():
+        first = loaded.get(number, start)
+        if first < start:
+            raise Refused(
+                Code.OFFSET_OUT_OF_RANGE,
+                f"offsets {first} to {start - 1} of {topic}-{number} are neither in the table nor in the log: they "
+                "expired before a load",
+            )
+        found[number] = (first, end) if first < end else (start, start)
+    return found
+
+
+def _read_log(topic: str, place: Mapping[str, str]) -> ReadableLog:
+    if "bootstrap" in place:
+        live = BrokerClient(place["bootstrap"]).topic(topic)
+        return ReadableLog(live.topic_id, {each.partition: (each.start, each.end) for each in live.partitions})
+
+    async def read() -> ReadableLog:
+        async with open_bucket(place["store"]) as bucket:
+            cold = await cold_topic(bucket, topic)
+        return ReadableLog(
+            cold.topic_id,
+            {each.partition: (each.log_start_offset, each.readable_end_offset) for each in cold.partitions},
+        )
+
+    return asyncio.run(read())
+
+
+def _log_rows(spark: SparkSession, topic: str, place: Mapping[str, str], ranges: Mapping[int, Range]) -> DataFrame:
+    starts, ends = ({str(number): each[side] for number, each in ranges.items()} for side in (0, 1))
+    reader = spark.read.format("tiered").schema(source.SCHEMA).options(**place).option("topic", topic)
+    reader = reader.option("startingOffsets", json.dumps({topic: starts}))
+    rows = reader.option("endingOffsets", json.dumps({topic: ends})).load()
+    columns = [
+        "CAST(timestampType AS tinyint) AS timestamp_type" if name == "timestamp_type" else name
+        for name in table.COLUMNS
+    ]
+    return rows.selectExpr(*columns)
