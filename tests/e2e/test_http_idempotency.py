@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
-from tests.e2e.http_site import JSON, RAW, HttpBroker, HttpReply, http_broker, run
+from tests.e2e.http_site import RAW, HttpBroker, HttpReply, http_broker, run
 from tiered.records.batch import encode_batch
 
 V2_BINARY = "application/vnd.kafka.binary.v2+json"

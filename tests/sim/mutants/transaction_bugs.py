@@ -121,8 +121,8 @@ def ignore_open_transactions(original: Any) -> Any:
 def forget_transactions_on_follow(original: Any) -> Any:
     """A follower does not learn of open transactions."""
 
-    def append(self: Any, data: Any, *, now_ms: int) -> None:
-        original(self, data, now_ms=now_ms)
+    def append(self: Any, data: Any, **how: Any) -> None:
+        original(self, data, **how)
         producers: ProducerStates = self.producers
         for each in producers.list_producers():
             each.txn_first_offset = -1
@@ -136,8 +136,8 @@ def forget_transactions_on_follow(original: Any) -> Any:
 def forget_keys_on_follow(original: Any) -> Any:
     """A follower does not remember the keys of the records that it copies."""
 
-    def append(self: Any, data: Any, *, now_ms: int) -> None:
-        original(self, data, now_ms=now_ms)
+    def append(self: Any, data: Any, **how: Any) -> None:
+        original(self, data, **how)
         producers: ProducerStates = self.producers
         for each in producers.list_producers():
             if each.producer_id >= KEYED_FROM and each.txn_first_offset < 0:
