@@ -91,6 +91,30 @@ def test_log_start_never_goes_back_and_never_beyond_the_end() -> None:
     run_scenario(scenario)
 
 
+def test_log_that_began_anew_is_not_durable() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
+        await log.flush()
+        assert log.flushed_offset == 30
+        log.truncate_fully_and_start_at(5, ((0, 0),), None)
+        append(log, batch(5, at=NOW))
+        assert log.flushed_offset <= 5
+
+    run_scenario(scenario)
+
+
+def test_snapshot_at_the_base_of_each_segment_stays() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
+        log.roll()
+        bases = [segment.base_offset for segment in log.closed_segments()] + [log.end_offset]
+        assert len(bases) > 3
+        names = on.list(DIRECTORY)
+        assert [base for base in bases[1:] if f"{base:020d}.snapshot" not in names] == []
+
+    run_scenario(scenario)
+
+
 def test_retry_gets_the_offsets_of_the_first_try() -> None:
     async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
