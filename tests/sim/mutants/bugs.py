@@ -235,8 +235,8 @@ def forget_producers_on_start(original: Any) -> Any:
 
 
 def forget_producers_on_follow(original: Any) -> Any:
-    def append_as_follower(self: DiskLog, data: Any, *, now_ms: int) -> None:
-        original(self, data, now_ms=now_ms)
+    def append_as_follower(self: DiskLog, data: Any, **how: Any) -> None:
+        original(self, data, **how)
         self._writer.replace_producers(ProducerStates(self.end_offset))
 
     return append_as_follower
