@@ -115,6 +115,18 @@ def test_snapshot_at_the_base_of_each_segment_stays() -> None:
     run_scenario(scenario)
 
 
+def test_name_of_the_snapshot_is_durable_before_the_segments_below_it_go() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
+        changes: list[str] = []
+        on.on_op = lambda op: changes.append(f"{op.verb} {op.path}")
+        await log.drop_local_below(log.closed_segments()[0].next_offset)
+        first_gone = next(number for number, change in enumerate(changes) if change.endswith(".deleted"))
+        assert f"sync_dir {DIRECTORY}" in changes[:first_gone]
+
+    run_scenario(scenario)
+
+
 def test_retry_gets_the_offsets_of_the_first_try() -> None:
     async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
