@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,11 @@ from pyspark.sql import SparkSession
 
 from pyspark_tiered.erase import EraseProgress, erase
 from pyspark_tiered.erasures import ERASED
+from pyspark_tiered.load import load
 from pyspark_tiered.repair import repair
 from pyspark_tiered.verify import VerifyResult, verify
+from tests.spark import loader
+from tests.spark.test_load import fill
 from tests.spark.test_soundness import Lake
 from tiered.errors import Refused
 
@@ -53,10 +59,8 @@ class Abandoned(BaseException):
     """Ends a command at once, as a kill does: no handler catches it."""
 
 
-@pytest.mark.parametrize(
-    "step",
-    [pytest.param("chosen", marks=pytest.mark.also), "recorded", pytest.param("removed", marks=pytest.mark.also)],
-)
+@pytest.mark.also
+@pytest.mark.parametrize("step", ["chosen", "recorded", "removed"])
 def test_erasure_that_was_cut_off_is_completed_by_the_next_one(lake: Lake, step: str) -> None:
     def report(progress: EraseProgress) -> None:
         if progress.step == step:
@@ -77,3 +81,25 @@ def test_erasure_without_a_reason_or_with_a_wrong_condition_is_refused(lake: Lak
         with pytest.raises(Refused, match="--where"):
             erase_from(lake, where)
     assert (check(lake).ok, check(lake).erased) == (True, 0)
+
+
+@pytest.mark.also
+def test_rows_are_erased_after_a_killed_erasure_and_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    store, steps = f"file://{tmp_path}/store", ("recorded", "removed")
+    fill(store)
+    for step in steps:
+        load(store, "flights", str(tmp_path / step), spark=spark)
+    killed = [
+        subprocess.Popen(
+            [sys.executable, loader.__file__, store, str(tmp_path / step), step, "erase"], stdin=subprocess.DEVNULL
+        )
+        for step in steps
+    ]
+    assert [process.wait(280) for process in killed] == [-signal.SIGKILL] * len(steps)
+    for step in steps:
+        warehouse = str(tmp_path / step)
+        assert not verify(store, "flights", warehouse, spark=spark).ok, "the kill came before the end"
+        done = erase(store, "flights", warehouse, loader.ERASED, "asked for", spark=spark)
+        assert done.rows == 0 and done.removed > 0, "the record of the killed one holds"
+        found = verify(store, "flights", warehouse, spark=spark)
+        assert (found.ok, found.erased, found.rows) == (True, 200, 5800)

@@ -87,6 +87,7 @@ def test_each_record_reaches_the_sink_once_over_a_failed_batch_and_a_restart(
 
 
 @pytest.mark.java
+@pytest.mark.also
 def test_lost_records_fail_the_stream_unless_it_goes_on_without_them(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path)
     stream.fill(0, 0, 1000)
