@@ -52,7 +52,7 @@ def test_files_that_cannot_be_joined_are_left_alone() -> None:
     assert choose(*small, add_of(10, partition=300)) == []
 
 
-@given(st.lists(st.integers(1, 4 << 20), min_size=1, max_size=200))
+@given(st.lists(st.integers(1, 4 << 20), min_size=1, max_size=60))
 def test_joining_leaves_few_files_and_writes_rows_few_times(sizes: list[int]) -> None:
     files: dict[str, dict[str, Any]] = {}
     written = 0
