@@ -21,8 +21,9 @@ from tiered.hot.index import (
     valid_offset_bytes,
     valid_time_bytes,
 )
+from tiered.records.model import HEADER_BYTES
 
-BATCHES = st.lists(st.tuples(st.integers(61, 900), st.integers(1, 5), st.integers(-1, 1000)), max_size=60)
+BATCHES = st.lists(st.tuples(st.integers(HEADER_BYTES + 1, 900), st.integers(1, 5), st.integers(-1, 1000)), max_size=60)
 
 
 def build_indexes(
