@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import LoadEngine, load
+from pyspark_tiered.load import LoadEngine, LoadProgress, load
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.session import session, spark_url
@@ -29,6 +30,7 @@ TOPIC = filling.topic_id(9)
 RECORDS = 30
 """New records of each partition in a round."""
 PARTITIONS = 2
+WAIT_SECONDS = 120.0
 
 
 def race(spark: SparkSession, store: str, warehouse: str, rounds: int) -> Counter[str]:
@@ -37,8 +39,13 @@ def race(spark: SparkSession, store: str, warehouse: str, rounds: int) -> Counte
     engines: dict[str, LoadEngine] = {"spark": SparkEngine(spark), "native": NativeEngine()}
     won = Counter[str]()
 
-    def run(name: str) -> int:
-        return load(store, "race", warehouse, engine=engines[name], split_bytes=1 << 20).rows
+    def run(name: str, converted: threading.Event, awaited: threading.Event) -> int:
+        def report(progress: LoadProgress) -> None:
+            if progress.step in ("converted", "done"):
+                converted.set()
+
+        awaited.wait(WAIT_SECONDS)
+        return load(store, "race", warehouse, progress=report, engine=engines[name], split_bytes=1 << 20).rows
 
     for each in range(rounds):
         for number in range(PARTITIONS):
@@ -47,8 +54,11 @@ def race(spark: SparkSession, store: str, warehouse: str, rounds: int) -> Counte
             parts = list(filling.segments(rows, base_offset=first))
             filling.upload(store, "race", PartitionId(TOPIC, number), parts)
         with ThreadPoolExecutor(1) as pool:
-            other = pool.submit(run, "native")
-            won["spark"] += run("spark")  # in the thread whose session is Delta's active one
+            at_once, converted = threading.Event(), threading.Event()
+            at_once.set()
+            # Spark is slower, so in every second race the other one begins when Spark is about to commit.
+            other = pool.submit(run, "native", threading.Event(), converted if each % 2 else at_once)
+            won["spark"] += run("spark", converted, at_once)  # in the thread whose session is Delta's active one
             won["native"] += other.result()
     table = NativeTable(f"{spark_url(warehouse)}/race", "race", TOPIC)
     held = read_offsets(table)
