@@ -27,7 +27,7 @@ DEADLINE_FACTOR = 3.0
 """Factor of deadlines for busy machines."""
 
 
-@pytest.mark.parametrize("store", ["file", "s3"])
+@pytest.mark.parametrize("store", [pytest.param("file", marks=pytest.mark.also), "s3"])
 def test_no_record_is_lost_while_brokers_fail(store: str, tmp_path: Path) -> None:
     report = run(
         tmp_path,

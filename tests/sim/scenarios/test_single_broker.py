@@ -15,7 +15,7 @@ from tests.sim.scenarios.many import run_seeds
 from tests.sim.single import run
 from tests.sources import ROOT
 
-SEEDS = 100
+SEEDS = 50
 REACHED = (
     "acked", "cold_read", "crashes", "clean_stops", "disk_ends", "duplicates", "made", "deleted", "grown", "altered",
     "cut", "snapshots", "collected_slots", "spills",
