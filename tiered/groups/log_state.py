@@ -1,11 +1,12 @@
-"""Hard state of a shard: the content of its log, compacted. Only `apply` and `end_transaction` change it."""
+"""Hard state of a shard: the content of its log, compacted. Only `apply`, `apply_offset` and `end_transaction` change
+it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from tiered.errors import Corrupt
-from tiered.groups.pending_offsets import PendingOffsets, offset_size
+from tiered.groups.pending_offsets import PendingOffsets, offset_size, size_growth
 from tiered.groups.records import (
     GroupKey,
     OffsetKey,
@@ -16,7 +17,7 @@ from tiered.groups.records import (
     read_key,
     read_offset,
 )
-from tiered.shard import CoordinatorRecord
+from tiered.shard import CoordinatorRecord, ProducerIdAndEpoch
 
 GroupOffsets = dict[str, dict[int, OffsetValue]]
 """Committed offsets of one group, by topic and partition."""
@@ -55,12 +56,8 @@ class LogState:
             case OffsetKey() as key:
                 if value is None:
                     self._remove_offset(key)
-                elif producer is not None:
-                    self.pending.add(producer, key, read_offset(value))
                 else:
-                    self._put_offset(key, read_offset(value))
-                    if self.pending:
-                        self.pending.supersede(key)
+                    self.apply_offset(key, read_offset(value), producer)
             case GroupKey(group):
                 if value is not None:
                     read_group(value)
@@ -71,6 +68,15 @@ class LogState:
             case None:
                 self.skipped_records += 1
 
+    def apply_offset(self, key: OffsetKey, value: OffsetValue, producer: ProducerIdAndEpoch | None) -> None:
+        """Applies the record of an offset with the value that `read_offset` returns for it."""
+        if producer is not None:
+            self.pending.add(producer, key, value)
+            return
+        self._put_offset(key, value)
+        if self.pending:
+            self.pending.supersede(key)
+
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         """Applies a marker: the pending offsets of the producer are committed or dropped.
 
@@ -80,9 +86,15 @@ class LogState:
             self._put_offset(key, value)
 
     def _put_offset(self, key: OffsetKey, offset: OffsetValue) -> None:
-        partitions = self.offsets.setdefault(key.group, {}).setdefault(key.topic, {})
-        self._memory_bytes += offset_size(offset) - offset_size(partitions.get(key.partition))
-        partitions[key.partition] = offset
+        group, topic, partition = key
+        topics = self.offsets.get(group)
+        if topics is None:
+            topics = self.offsets[group] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        self._memory_bytes += size_growth(partitions.get(partition), offset)
+        partitions[partition] = offset
 
     def _remove_offset(self, key: OffsetKey) -> None:
         """Removes what is committed for a partition, and what open transactions would commit."""

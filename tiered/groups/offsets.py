@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import Decision, GroupState
-from tiered.groups.pending_offsets import offset_size, pending_size
+from tiered.groups.pending_offsets import pending_size, size_growth
 from tiered.groups.rebalance import drop_group_if_unused
 from tiered.groups.records import NO_TIME, OffsetKey, OffsetValue, offset_key, offset_record
 from tiered.groups.requests import (
@@ -79,23 +79,25 @@ def _write_offsets(
     A row without a topic id gets the id of the topic that has the name now.
     """
     state, log_state = decision.state, decision.state.log_state
-    records, codes, added_bytes = list[CoordinatorRecord](), list[Code](), 0
+    codes, added_bytes, written = list[Code](), 0, 0
     free_bytes: int | None = None
+    topic, topic_id = "", state.find_topic_id("")
     for row in rows:
-        if not _fits_metadata_limit(row.metadata, state.settings.metadata_bytes_max):
+        if row.topic != topic:  # mostly, the rows of a topic stand together
+            topic, topic_id = row.topic, state.find_topic_id(row.topic)
+        if row.metadata and not _fits_metadata_limit(row.metadata, state.settings.metadata_bytes_max):
             codes.append(Code.OFFSET_METADATA_TOO_LARGE)
             continue
-        topic_id = state.find_topic_id(row.topic)
-        if _is_other_topic(row.topic_id, topic_id):
+        if row.topic_id and _is_other_topic(row.topic_id, topic_id):
             codes.append(Code.UNKNOWN_TOPIC_ID)
             continue
+        key = OffsetKey(group.name, topic, row.partition)
         value = OffsetValue(
             row.offset, row.leader_epoch, row.metadata, decision.now.wall_ms, expires_ms, row.topic_id or topic_id
         )
         if producer is None:
-            growth = offset_size(value) - offset_size(log_state.committed_offset(group.name, row.topic, row.partition))
+            growth = size_growth(log_state.committed_offset(*key), value)
         else:
-            key = OffsetKey(group.name, row.topic, row.partition)
             growth = pending_size(value) - pending_size(log_state.pending.find(producer.producer_id, key))
         if growth > 0:
             added_bytes += growth
@@ -103,10 +105,10 @@ def _write_offsets(
             if added_bytes > free_bytes:  # clients retry
                 codes.append(Code.COORDINATOR_NOT_AVAILABLE)
                 continue
-        records.append(offset_record(group.name, row.topic, row.partition, value, producer))
+        decision.write_offset(key, value, producer)
         codes.append(Code.NONE)
-    decision.write(*records)
-    if not records:
+        written += 1
+    if not written:
         drop_group_if_unused(decision, group)  # strangers may name any number of groups
     return tuple(codes)
 

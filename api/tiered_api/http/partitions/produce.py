@@ -92,7 +92,7 @@ async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRe
 
 
 async def append_once(
-    request: HttpRequest, topic: TopicImage, records: Sequence[ProducerRecord], body: bytes
+    request: HttpRequest, topic: TopicImage, records: Sequence[ProducerRecord], body: bytes | bytearray
 ) -> list[RecordMetadata | HttpError]:
     """Appends the records of a request as `append_many` does, once for its idempotency key if it has one."""
     key = await find_key(request, topic.topic_id, body)

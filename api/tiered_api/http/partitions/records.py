@@ -138,8 +138,8 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
     to the broker that leads the partition."""
     replica = require_local_leader(request)
     body = await request.read_body()
-    data = bytearray(body)
-    await request.reserve_memory(count_batches(data) * BATCH_MEMORY)
+    await request.reserve_memory(count_batches(body) * BATCH_MEMORY)
+    data = body if isinstance(body, bytearray) else bytearray(body)
     count = await request.context.run_job(max_decoded_size(data), validate_batches, data)
     key = await find_key(request, replica.topic_id, body)
     if key is None:
@@ -172,7 +172,7 @@ def set_key(data: bytearray, key: IdempotencyKey) -> None:
     CRC.pack_into(data, CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
 
 
-def count_batches(data: bytearray) -> int:
+def count_batches(data: bytes | bytearray) -> int:
     """Returns how many batches there are, up to the first invalid one. HttpError 413 if there are too many: the log
     takes the batches of a body together, and nobody else is served meanwhile."""
     count = len(walk(data, check_crc=False, max_batches=BATCHES_MAX + 1).batches)

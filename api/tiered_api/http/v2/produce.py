@@ -52,7 +52,7 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
     return json_response({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, media_type=kind)
 
 
-def parse_records(body: bytes, form: str, now_ms: int, partition: int | None) -> list[ProducerRecord]:
+def parse_records(body: bytes | bytearray, form: str, now_ms: int, partition: int | None) -> list[ProducerRecord]:
     """Parses the records of a body. Raises `HttpError` 4xx if one of them is bad: then none is appended."""
     try:
         value = orjson.loads(body)

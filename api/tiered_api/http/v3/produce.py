@@ -42,7 +42,7 @@ async def produce_records(request: HttpRequest) -> web.StreamResponse:
     return HttpResponse(reports.format_success(record, placed))
 
 
-def _is_stream(body: bytes) -> bool:
+def _is_stream(body: bytes | bytearray) -> bool:
     """True if the body is not one JSON value, but begins with a whole one and continues."""
     try:
         spans, _ = json_spans(body)

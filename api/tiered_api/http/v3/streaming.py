@@ -30,7 +30,7 @@ RESCAN_BYTES_PER_SECOND = 100_000_000
 
 
 async def serve_stream(
-    request: HttpRequest, topic: TopicImage, reports: ProduceReports, body: bytes | None = None
+    request: HttpRequest, topic: TopicImage, reports: ProduceReports, body: bytes | bytearray | None = None
 ) -> web.StreamResponse:
     """Serves the stream until the client ends it, the body is malformed, or the time limit is reached. The response
     begins with the first report: a client that sees a response earlier may stop sending."""
@@ -72,21 +72,21 @@ class JsonSplitter:
         """Bytes of a value whose end has not arrived."""
         return len(self._rest)
 
-    def feed(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes | bytearray) -> list[bytes]:
         """Returns the values that are complete now."""
         data = self._rest + piece if self._rest else piece
         texts: list[bytes] = []
         try:
             spans, rest = json_spans(data)
             while spans:
-                texts += [data[start:end] for start, end in spans]
+                texts += [bytes(data[start:end]) for start, end in spans]
                 data = data[rest:]
                 spans, rest = json_spans(data)
         except ValueError as error:
             self._fault = HttpError(400, f"malformed JSON: {error}")
         if len(data) > self._limit:
             self._fault = HttpError(413, f"a record on a stream has at most {self._limit} bytes of JSON")
-        self._rest = data
+        self._rest = bytes(data)
         return texts
 
     def finish(self) -> list[bytes]:
@@ -171,9 +171,9 @@ async def _send(request: HttpRequest, response: web.StreamResponse, data: bytes)
         abort_connection(request)
 
 
-async def _split_body(body: bytes) -> AsyncIterator[bytes]:
+async def _split_body(body: bytes | bytearray) -> AsyncIterator[bytes]:
     for start in range(0, len(body), PIECE_BYTES):
-        yield body[start : start + PIECE_BYTES]
+        yield bytes(body[start : start + PIECE_BYTES])
         await asyncio.sleep(0)
 
 

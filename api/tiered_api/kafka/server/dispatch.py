@@ -35,6 +35,9 @@ from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceH
 log = logging.getLogger(__name__)
 
 PRODUCE, FETCH = 0, 1
+LARGE_FRAME_BYTES = 64 << 10
+"""Size from which the decoding of a request may take the time of a turn: the rest of its work waits for the next one.
+"""
 
 Handler = Callable[[KafkaContext, Call[Any]], Awaitable[Message | bytes]]
 
@@ -153,7 +156,7 @@ class Dispatch:
         call = Call(
             request, header.version, header.correlation_id, header.client_id or "", connection.peer, connection.listener
         )
-        work = partial(self._handle, call, api.key)
+        work = partial(self._handle, call, api.key, len(frame))
         self.spawn(connection, partial(self._run_long_poll, connection, work) if api.is_long_poll else work, api.name)
 
     async def _run_long_poll(self, connection: RequestConnection, work: Work) -> Sequence[Part] | None:
@@ -163,11 +166,11 @@ class Dispatch:
         finally:
             self._long_polls.pop(connection, None)
 
-    async def _handle(self, call: Call[Any], key: int) -> Sequence[Part]:
-        begun_ns = self._mono_ns()
-        await self._context.turns.wait_turn()
+    async def _handle(self, call: Call[Any], key: int, frame_bytes: int) -> Sequence[Part]:
+        begun_ns, turns = self._mono_ns(), self._context.turns
+        await (turns.wait_next_turn() if frame_bytes >= LARGE_FRAME_BYTES else turns.wait_turn())
         response = await self._find_handler(key)(self._context, call)
-        await self._context.turns.wait_turn()
+        await turns.wait_turn()
         head = encode_response_header(key, call.version, call.correlation_id)
         body = response if isinstance(response, bytes) else encode(response, call.version)
         log.debug(

@@ -132,20 +132,24 @@ class Turns:
     async def wait_turn(self) -> None:
         """Returns at once while this turn has time, else in a later turn."""
         if not self.has_time():
-            its_turn: asyncio.Future[bool] = self._loop.create_future()
-            share = CLIENT.get() or self._others
+            await self.wait_next_turn()
 
-            def start() -> bool:
-                gone = its_turn.done()
-                if not gone:
-                    # The task continues between these two callbacks.
-                    self._loop.call_soon(self._begin_piece)
-                    its_turn.set_result(True)
-                    self._loop.call_soon(self._end_piece, share)
-                return not gone
+    async def wait_next_turn(self) -> None:
+        """Returns in a later turn. The work of one client continues in the order of these calls."""
+        its_turn: asyncio.Future[bool] = self._loop.create_future()
+        share = CLIENT.get() or self._others
 
-            self._append(start, share)
-            await its_turn
+        def start() -> bool:
+            gone = its_turn.done()
+            if not gone:
+                # The task continues between these two callbacks.
+                self._loop.call_soon(self._begin_piece)
+                its_turn.set_result(True)
+                self._loop.call_soon(self._end_piece, share)
+            return not gone
+
+        self._append(start, share)
+        await its_turn
 
     def _begin_piece(self) -> None:
         self._piece_began_ns = self._clock.cpu_ns()

@@ -1,9 +1,9 @@
 """CreateTopics (API key 19): creates many topics at once, each with its own error.
 
 -1 stands for the broker's default number of partitions and replicas (v4+, KIP-464). A manual assignment excludes both
-numbers. v5+ replies with the settings of the new topic (KIP-525), v7+ with the topic id. The controller decides the
-topics of one request together and writes them as one entry of the metadata log. After the reply, every broker can use
-each topic. A name that stands twice is refused once, and the other topics are created.
+numbers. v5+ replies with the settings of the new topic (KIP-525), v7+ with the topic id. The controller decides
+some hundred topics of a request in one turn. After the reply, every broker can use each topic. A name that stands twice
+is refused once, and the other topics are created.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from tiered_api.kafka.protocol.messages.create_topics import (
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
 
-CHANGES_AT_ONCE = 2_000
-"""Approximate number of changes in one entry of the metadata log: a topic of one partition takes two."""
+CHANGES_AT_ONCE = 800
+"""Approximate number of changes that the controller decides in one turn: a topic of one partition takes two. Changes
+that are decided while it writes an entry of the metadata log form the next entry."""
 CONFIGS_FROM = 5
 BETWEEN_TURNS = 500
 """Topics between two pauses in which other requests run."""
@@ -120,7 +121,7 @@ def _assignments(topic: CreatableTopic) -> list[list[int]] | None:
 
 
 def _split_by_changes(topics: Iterable[CreateTopic]) -> Iterable[tuple[CreateTopic, ...]]:
-    """Splits the topics into runs that each fill about one entry of the metadata log."""
+    """Splits the topics into runs that each take about one turn of the controller."""
     share: list[CreateTopic] = []
     changes = 0
     for requested in topics:

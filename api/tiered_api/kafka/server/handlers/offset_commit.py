@@ -29,28 +29,32 @@ async def handle(context: KafkaContext, call: Call[OffsetCommitRequest]) -> Offs
     """Returns one code per partition, in the order of the request."""
     request, version, image = call.request, call.version, context.broker.image
     rows: list[PartitionOffset] = []
-    places: list[OffsetCommitResponsePartition] = []
-    answers: list[OffsetCommitResponseTopic] = []
+    found: list[tuple[OffsetCommitRequestTopic, int, Code]] = []
     for asked in request.topics:
         topic, refusal = _find_topic(image, asked, version)
-        answer = OffsetCommitResponseTopic(asked.name, asked.topic_id)
-        answers.append(answer)
         count = len(topic.partitions) if topic is not None else 0
-        for each in asked.partitions:
-            place = OffsetCommitResponsePartition(each.partition_index, refusal.number)
-            answer.partitions.append(place)
-            if topic is not None and 0 <= each.partition_index < count:
-                places.append(place)
-                rows.append(
-                    PartitionOffset(
-                        topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
-                        each.committed_metadata or "", topic.topic_id if version >= TOPIC_IDS_FROM else "",
-                    )
-                )  # fmt: skip
-    if rows:
-        for place, code in zip(places, await _commit_offsets(context, request, tuple(rows), version), strict=True):
-            place.error_code = code.number
-    return OffsetCommitResponse(topics=answers)
+        found.append((asked, count, refusal))
+        if topic is not None:
+            topic_id = topic.topic_id if version >= TOPIC_IDS_FROM else ""
+            rows += (
+                PartitionOffset(
+                    topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
+                    each.committed_metadata or "", topic_id,
+                )
+                for each in asked.partitions
+                if 0 <= each.partition_index < count
+            )  # fmt: skip
+    codes = iter(await _commit_offsets(context, request, tuple(rows), version) if rows else ())
+    topics: list[OffsetCommitResponseTopic] = []
+    for asked, count, refusal in found:
+        topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id))
+        topics[-1].partitions += (
+            OffsetCommitResponsePartition(
+                each.partition_index, (next(codes) if 0 <= each.partition_index < count else refusal).number
+            )
+            for each in asked.partitions
+        )
+    return OffsetCommitResponse(topics=topics)
 
 
 def _find_topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> tuple[TopicImage | None, Code]:
