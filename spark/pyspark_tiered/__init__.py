@@ -45,6 +45,7 @@ May import: offline
 ~ session       the Spark session of the commands
 ~ jars          Delta's jars and our log stores, built once by Maven
 ~ whole_topic   a table and the newer records of its topic as one frame
+  typed/        the values of a topic as columns, and dead letters
   failures      failures of Spark as one of our own errors
 """
 

@@ -93,7 +93,7 @@ def convert_with(
     kind = f"{first.partition:05d}-{first.start:020d}" if len(splits) == 1 else f"shared-{len(splits):05d}"
     name = f"part-{kind}-{uuid.uuid4()}.zstd.parquet"
     before = Counter(reader.count_requests())
-    with _new_file(table_url, name, upload) as path:
+    with new_file(table_url, name, upload) as path:
         runs, outcomes = _write_splits(reader, splits, path, null_timestamps, ranges)
         size = path.stat().st_size if runs else 0
         requests = dict(Counter(reader.count_requests()) - before)
@@ -121,7 +121,7 @@ def _write_splits(
                 if split.partition in unusable:
                     outcomes.append(unusable[split.partition])
                     continue
-                rows = _SplitReader(reader, split, null_timestamps)
+                rows = SplitReader(reader, split, null_timestamps)
                 for batch in _table_rows(_filter_ranges(rows.rows(), ranges), split.partition):
                     writer.add(batch)
                 run, outcome = writer.end_run(), rows.outcome()
@@ -137,7 +137,7 @@ def _write_splits(
         path.unlink(missing_ok=True)
 
 
-class _SplitReader:
+class SplitReader:
     """The rows of a split, in order, as far as the log can be read. All rows below `end_offset` were yielded."""
 
     def __init__(self, reader: BatchReader, split: Split, null_timestamps: bool) -> None:
@@ -252,7 +252,7 @@ def _table_rows(found: Iterable[pyarrow.RecordBatch], partition: int) -> Iterato
 
 
 @contextmanager
-def _new_file(table_url: str, name: str, upload: Upload) -> Iterator[Path]:
+def new_file(table_url: str, name: str, upload: Upload) -> Iterator[Path]:
     """Yields the path of a local file to write. At the end it is in the table's folder, if it was written.
 
     In a directory it is renamed, so that Spark and Delta never see half a file. For a bucket it is uploaded from here,
@@ -309,7 +309,7 @@ def join_files(paths: Sequence[Path], table_url: str, upload: Upload) -> LoadedF
     rows = rows.take(pc.sort_indices(rows, [("partition", "ascending"), ("offset", "ascending")])).combine_chunks()
     name = f"part-joined-{len(paths):05d}-{uuid.uuid4()}.zstd.parquet"
     runs: list[FileRun] = []
-    with _new_file(table_url, name, upload) as path:
+    with new_file(table_url, name, upload) as path:
         with _RunWriter(path) as writer:
             counted = pc.value_counts(rows["partition"].combine_chunks())
             start = 0

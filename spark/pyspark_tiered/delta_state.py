@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -165,8 +165,13 @@ def file_path(add: Mapping[str, Any], url: str) -> str:
     return path
 
 
-def check_plain(state: TableState, url: str) -> None:
-    """Raises `Refused` if a writer of this table has to know more than this engine does."""
+def check_plain(
+    state: TableState, url: str, describe_columns: Callable[[Mapping[str, Any]], str] | None = None
+) -> None:
+    """Raises `Refused` if a writer of this table has to know more than this engine does.
+
+    `describe_columns` says of the metadata why the rows do not fit into the columns. Without it they are raw rows.
+    """
     protocol = state.protocol
     writer, features = int(protocol.get("minWriterVersion", 0)), protocol.get("writerFeatures") or ()
     unknown = sorted(set(features) - set(PLAIN_FEATURES))
@@ -178,7 +183,7 @@ def check_plain(state: TableState, url: str) -> None:
     elif state.metadata.get("partitionColumns"):
         lacking = f"partition columns {', '.join(state.metadata['partitionColumns'])}"
     else:
-        lacking = _describe_schema_difference(state.metadata)
+        lacking = (describe_columns or _describe_schema_difference)(state.metadata)
     if lacking:
         raise Refused(
             Code.INVALID_REQUEST, f"the table at {url} has {lacking}, which only Spark writes: use `--engine spark`"

@@ -204,7 +204,9 @@ def parse_extent(stats: str | None) -> FileExtent:
         least, most = parsed.get("minValues") or {}, parsed.get("maxValues") or {}
     except ValueError:
         least, most = {}, {}
-    return FileExtent(least.get("partition"), most.get("partition"), most.get("offset"), least.get("offset"))
+    prefix = "_" if "_partition" in least else ""  # of the record's columns in a typed table
+    partition, offset = f"{prefix}partition", f"{prefix}offset"
+    return FileExtent(least.get(partition), most.get(partition), most.get(offset), least.get(offset))
 
 
 def may_hold_unaccounted(extents: Iterable[FileExtent], loaded: Mapping[int, int], trusted_count: int | None) -> bool:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from pyspark_tiered.bucket import ColdTopicReader
 from pyspark_tiered.plan import Split
@@ -28,6 +28,8 @@ from pyspark_tiered.rounds import (
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.table import ConversionResult, Stop
 from pyspark_tiered.topic_table import TopicTable
+from pyspark_tiered.typed.form import ValueRules
+from pyspark_tiered.typed.load import ValuesLoader
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 FOLLOW_SECONDS = 10.0
 """Interval at which a following loader looks for new cold segments: new ones come once in minutes."""
@@ -60,6 +65,8 @@ class LoadProgress:
     log_bytes: int = 0
     log_bytes_left: int = 0
     requests: Mapping[str, int] = field(default_factory=dict)
+    typed_rows: int = 0
+    dead_letters: int = 0
 
 
 Report = Callable[[LoadProgress], None]
@@ -70,10 +77,12 @@ class LoadOptions(NamedTuple):
 
     `null_timestamps`: a timestamp that Spark cannot hold becomes NULL and does not stop its partition.
     `accept_deletes`: rows that others removed from the table stay removed.
+    `values`: how values become columns of a typed table; None leaves that to a typed table that is there.
     """
 
     null_timestamps: bool = False
     accept_deletes: bool = False
+    values: ValueRules | None = None
 
 
 DEFAULT_OPTIONS = LoadOptions()
@@ -94,6 +103,9 @@ class LoadEngine(Protocol):
 
     def close(self) -> None:
         """Closes the connections of the engine. It may be used again."""
+
+    def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Returns the results of tasks, in order. `what` begins the error if one fails."""
 
 
 def load(
@@ -191,9 +203,22 @@ class TopicLoader:
         self._failures = 0
         self._has_read = False
         self._task_requests: Counter[str] = Counter()
+        self._values = ValuesLoader(
+            engine,
+            reader,
+            store,
+            topic,
+            url,
+            options.values,
+            split_bytes=split_bytes,
+            null_timestamps=options.null_timestamps,
+            accept_deletes=options.accept_deletes,
+        )
+        self._is_raw_done = False
 
     def close(self) -> None:
-        """Closes the table."""
+        """Closes the tables."""
+        self._values.close()
         if self._table is not None:
             self._table.close()
 
@@ -208,16 +233,35 @@ class TopicLoader:
         """Finds the topic again, before the next round. Partitions that could not be read on are tried again."""
         topic_id = self._reader.topic_id(self._topic, refresh=self._table is not None)
         if self._table is None or self._table.topic_id != topic_id:
-            self.close()
+            if self._table is not None:
+                self._table.close()
             self._table = self._engine.open_table(self._url, self._topic, topic_id)
+        self._values.begin(topic_id)
         self.stops = {}
         self._failures = 0
+        self._is_raw_done = False
 
     def run_round(self) -> bool:
-        """Runs one round. Returns true if nothing cold is left to load.
+        """Runs one round, of the raw table or of the typed one. Returns true if nothing cold is left to load.
 
         Raises `Unavailable` if rounds failed too often in a row.
         """
+        if not self._is_raw_done:
+            self._is_raw_done = self._run_raw_round()
+            return self._is_raw_done and not self._values.is_wanted
+        try:
+            committed, self.log_bytes_left = self._values.run_round()
+        except Unavailable as failure:
+            if failure.final:
+                raise
+            log.warning("round of values failed, retrying topic=%s why=%s", self._topic, failure)
+            committed = False
+        self._progress = replace(
+            self._progress, typed_rows=self._values.rows, dead_letters=self._values.dead, log_bytes_left=0
+        )
+        return self._count_failure(committed) and not self.log_bytes_left
+
+    def _run_raw_round(self) -> bool:
         table = self._table
         assert table is not None
         loaded = table.check_sound(self._options.accept_deletes)
@@ -238,9 +282,12 @@ class TopicLoader:
             log.warning("round failed, retrying topic=%s why=%s", self._topic, failure)
             committed = False
         self.log_bytes_left = plan.bytes_left
+        return self._count_failure(committed) and not plan.bytes_left
+
+    def _count_failure(self, committed: bool) -> bool:
         if committed:
             self._failures = 0
-            return not plan.bytes_left
+            return True
         self._failures += 1
         if self._failures >= ATTEMPTS:
             raise Unavailable(
@@ -275,7 +322,8 @@ class TopicLoader:
 
     def _count_requests(self) -> dict[str, int]:
         table = self._table.count_requests() if self._table is not None else {}
-        return dict(self._task_requests + Counter(self._reader.count_requests()) + Counter(table))
+        values = Counter(self._values.count_requests())
+        return dict(self._task_requests + Counter(self._reader.count_requests()) + Counter(table) + values)
 
     def _commit_round(self, table: TopicTable, plan: Round, loaded: Mapping[int, int]) -> bool:
         """Returns true if the round was committed or had nothing to commit, false if another loader committed first.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pyspark_tiered.bucket import BatchReader
@@ -10,6 +11,9 @@ from pyspark_tiered.log_folder import BucketConnection, upload_file
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.rounds import FilePlan
 from pyspark_tiered.table import ConversionResult
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class NativeEngine:
@@ -57,3 +61,7 @@ class NativeEngine:
         assert connection is not None
         prefix = f"{unquote(urlsplit(table_url).path).strip('/')}/"
         connection.run(upload_file(connection.store, prefix, scratch, name))
+
+    def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Runs tasks one after the other, and returns their results."""
+        return [work(task) for task in tasks]

@@ -37,8 +37,16 @@ LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 class NativeSnapshot(Snapshot):
     """The newest version that a table has read. It changes when the table reads on."""
 
-    def __init__(self, folder: TableFolder, state: TableState, recent: Mapping[int, str], topic_id: str) -> None:
+    def __init__(
+        self,
+        folder: TableFolder,
+        state: TableState,
+        recent: Mapping[int, str],
+        topic_id: str,
+        places: tuple[str, str] = ("partition", "offset"),
+    ) -> None:
         super().__init__(folder.url, topic_id)
+        self._places = places
         self.state = state
         self.version = state.version
         self._folder = folder
@@ -74,7 +82,7 @@ class NativeSnapshot(Snapshot):
                     f"the table at {self.url} has deletion vectors: use `--engine spark` to check its rows",
                 )
             with self._folder.local(delta_state.file_path(add, self.url)) as path:
-                held = pq.read_table(path, columns=["partition", "offset"])
+                held = pq.read_table(path, columns=list(self._places)).rename_columns(["partition", "offset"])
             ends = pa.table({"partition": list(loaded), "end": list(loaded.values())}, schema=_ends_schema())
             joined = held.cast(_place_schema()).join(ends, "partition", join_type="left outer")
             beyond = pc.or_(pc.is_null(joined["end"]), pc.greater_equal(joined["offset"], joined["end"]))
@@ -247,10 +255,14 @@ class NativeTable(TopicTable):
         if self._state.version != before:
             try:
                 check_table_topic(self._state.held_topic(), self.url, self.topic, self.topic_id)
-                delta_state.check_plain(self._state, self.url)
+                self._check_form(self._state)
             except Refused:
                 self._state = TableState()  # so that the next look checks again
                 raise
+
+    def _check_form(self, state: TableState) -> None:
+        """Raises `Refused` if this engine cannot write the table."""
+        delta_state.check_plain(state, self.url)
 
     def _apply_commit(self, version: int, text: str, path: str) -> None:
         self._state.apply(version, delta_state.parse_actions(text, f"{self.url}/{path}"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark_tiered.convert import convert
 from pyspark_tiered.delta_commit import DeltaTable
@@ -15,6 +15,9 @@ from pyspark_tiered.table import ConversionResult, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class SparkEngine:
@@ -38,6 +41,16 @@ class SparkEngine:
     def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
         """Converts each file in one Spark task. Raises `Unavailable` for failures that are not in the log."""
         return convert_files(self._spark, store, url, [(splits, None) for splits in files], null_timestamps)
+
+    def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Runs each task as one of Spark's. Raises `Unavailable` or `Corrupt` if one fails; `what` begins the error."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            return list(self._spark.sparkContext.parallelize(tasks, max(len(tasks), 1)).map(work).collect())
+        except (Py4JError, PySparkException) as failure:
+            raise translate_failure(what, failure) from failure
 
 
 def convert_files(

@@ -154,28 +154,30 @@ def loaded_offsets(transactions: Mapping[str, int], topic_id: str) -> dict[int, 
 
 def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
     """Returns the JSON lines of one commit: each file, then each partition's new version."""
-    lines = [_add_action(file) for file in files]
+    lines = [add_action(file) for file in files]
     for step in advances:
         txn = {"appId": app_id(topic_id, step.partition), "version": step.end, "lastUpdated": now_ms}
         lines.append(json.dumps({"txn": txn}))
     return lines
 
 
-def _add_action(file: LoadedFile) -> str:
+def add_action(file: LoadedFile, prefix: str = "") -> str:
+    """Returns the action that adds a file. The columns of the record have their names here, behind `prefix`."""
+    partition, offset, timestamp = (f"{prefix}{name}" for name in ("partition", "offset", "timestamp"))
     runs = file.runs
     least: Json = {
-        "partition": min(run.partition for run in runs),
-        "offset": min(run.first_offset for run in runs),
+        partition: min(run.partition for run in runs),
+        offset: min(run.first_offset for run in runs),
     }
     most: Json = {
-        "partition": max(run.partition for run in runs),
-        "offset": max(run.last_offset for run in runs),
+        partition: max(run.partition for run in runs),
+        offset: max(run.last_offset for run in runs),
     }
     lows = [run.min_timestamp_us for run in runs if run.min_timestamp_us is not None]
     highs = [run.max_timestamp_us for run in runs if run.max_timestamp_us is not None]
     if lows and highs and EARLIEST_US <= min(lows) <= max(highs) <= LATEST_US:
-        least["timestamp"], most["timestamp"] = _timestamp(min(lows)), _timestamp(max(highs))
-    nulls = {"partition": 0, "offset": 0, "timestamp": sum(run.null_timestamps for run in runs)}
+        least[timestamp], most[timestamp] = _timestamp(min(lows)), _timestamp(max(highs))
+    nulls = {partition: 0, offset: 0, timestamp: sum(run.null_timestamps for run in runs)}
     stats = {"numRecords": file.rows, "minValues": least, "maxValues": most, "nullCount": nulls}
     add: Json = {
         "path": file.path,

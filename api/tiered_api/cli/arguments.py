@@ -139,6 +139,14 @@ def _lake(commands: Commands) -> None:
         help="native: this process loads, without a JVM; for small and frequent loads (default: spark)",
     )
     load.add_argument(
+        "--values",
+        choices=("json",),
+        help="also load the values as columns of <topic>_typed; a later load remembers it",
+    )
+    load.add_argument(
+        "--schema", metavar="DDL", help='with --values: columns to begin with, for example "id BIGINT, city STRING"'
+    )
+    load.add_argument(
         "--repair", action="store_true", help="first make the table equal to what the log holds below the loaded bounds"
     )
     load.add_argument(

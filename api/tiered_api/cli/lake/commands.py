@@ -18,9 +18,10 @@ from tiered_api.cli.output import format_size, print_json, print_lines
 
 if TYPE_CHECKING:
     from pyspark_tiered.erase import EraseProgress
-    from pyspark_tiered.load import LoadProgress
+    from pyspark_tiered.load import LoadOptions, LoadProgress
     from pyspark_tiered.native_engine import NativeEngine
     from pyspark_tiered.repair import RepairProgress
+    from pyspark_tiered.typed.form import ValueRules
     from pyspark_tiered.verify import RowFault, VerifyResult
 
 LISTED_MAX = 20
@@ -53,6 +54,7 @@ def load(args: Namespace) -> int:
 
     place = (args.store, args.topic, args.warehouse)
     null_timestamps = args.timestamps == "null"
+    options = LoadOptions(null_timestamps, args.accept_deletes, _read_value_rules(args))
     engine = None
     if args.engine == "native":
         from pyspark_tiered.native_engine import NativeEngine
@@ -65,7 +67,7 @@ def load(args: Namespace) -> int:
     if args.metrics_port is not None and args.topics is None:
         raise Refused(Code.INVALID_REQUEST, "--metrics-port needs --topics")
     if args.topics is not None:
-        return _load_topics(args, engine)
+        return _load_topics(args, engine, options)
     if args.repair:
         _repair(args, null_timestamps)
     run(
@@ -73,17 +75,16 @@ def load(args: Namespace) -> int:
         follow=args.follow,
         interval=args.interval,
         progress=lambda progress: _print_step(args, progress),
-        options=LoadOptions(null_timestamps, args.accept_deletes),
+        options=options,
         engine=engine,
     )
     return Exit.OK
 
 
-def _load_topics(args: Namespace, engine: NativeEngine | None) -> int:
+def _load_topics(args: Namespace, engine: NativeEngine | None, options: LoadOptions) -> int:
     if engine is None:
         raise Refused(Code.INVALID_REQUEST, "--topics needs --engine native: Spark loads one topic at a time")
     from pyspark_tiered.follow import load_topics
-    from pyspark_tiered.load import LoadOptions
     from tiered.metrics import Metrics
     from tiered_api.cli.lake.metrics_server import serve_metrics
 
@@ -100,10 +101,22 @@ def _load_topics(args: Namespace, engine: NativeEngine | None) -> int:
             follow=args.follow,
             interval=args.interval,
             progress=lambda progress: _print_step(args, progress, with_topic=True),
-            options=LoadOptions(args.timestamps == "null", args.accept_deletes),
+            options=options,
             metrics=metrics,
         )
     return Exit.OK
+
+
+def _read_value_rules(args: Namespace) -> ValueRules | None:
+    """Returns how values become columns. Raises `Refused` for a schema with a fault, before Spark starts."""
+    from pyspark_tiered.typed.ddl import parse_ddl
+    from pyspark_tiered.typed.form import ValueRules
+
+    if args.schema is not None:
+        if args.values is None:
+            raise Refused(Code.INVALID_REQUEST, "--schema needs --values json")
+        parse_ddl(args.schema)
+    return None if args.values is None else ValueRules(args.values, args.schema or "")
 
 
 def _repair(args: Namespace, null_timestamps: bool) -> None:
@@ -175,7 +188,7 @@ def sql(args: Namespace) -> int:
 
 def progress_line(progress: LoadProgress) -> str:
     """Returns the progress of a load in words."""
-    if progress.step == "done" and not progress.files:
+    if progress.step == "done" and not (progress.files or progress.typed_rows or progress.dead_letters):
         made = f"; requests: {_requests_text(progress.requests)}" if progress.requests else ""
         return f"done: the bucket holds no record that is not loaded; a segment gets there after it is closed{made}"
     if progress.step == "stopped" and not progress.files:
@@ -191,7 +204,12 @@ def _requests_text(requests: Mapping[str, int]) -> str:
 
 def _counted_line(progress: LoadProgress) -> str:
     done, left = format_size(progress.log_bytes), format_size(progress.log_bytes_left)
-    return f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go"
+    typed = ""
+    if progress.typed_rows or progress.dead_letters:
+        typed = f"; {progress.typed_rows:,} typed rows, {progress.dead_letters:,} dead letters"
+    return (
+        f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go" + typed
+    )
 
 
 def repaired_lines(repaired: RepairProgress) -> list[str]:

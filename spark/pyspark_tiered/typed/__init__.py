@@ -1,0 +1,17 @@
+"""Typed tables: the values of a topic as columns, and those that do not fit as dead letters.
+
+May import: as pyspark_tiered
+
+  kinds       types of columns, as Delta's schema
+  names       names of columns for names in JSON
+  ddl         a schema that a user declares
+  evolve      what a value does to a schema: fits, adds, widens, or fits no more
+  json_text   strict parsing of one value
+  fast        parsing of thousands of values at once by Arrow
+  batches     the values of a batch as rows and dead letters
+  form        the form of both tables, and the actions of their commits
+~ tables      both tables: state, columns and commits
+~ convert     splits as files of both tables
+~ rewrite     files of a table with wider columns
+~ load        rounds of a load: columns, dead letters, rows
+"""

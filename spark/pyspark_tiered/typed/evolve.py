@@ -1,0 +1,339 @@
+"""Decides what a JSON value does to a schema: it fits, it adds or widens columns, or it fits no more. Pure.
+
+Fields are added, int becomes long, and both become double. Nothing else changes a column: a value of another type does
+not fit. Each schema takes all values that an earlier one took, so the order of two steps of evolution matters for
+their result only where they contradict each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from math import isfinite
+from typing import Any
+
+from pyspark_tiered.typed.kinds import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    VOID,
+    ColumnType,
+    Field,
+    ListOf,
+    Scalar,
+    StructOf,
+    Void,
+    count_fields,
+    describe,
+)
+from pyspark_tiered.typed.names import NAME_BYTES_MAX, RECORD_COLUMNS, choose_column, fold
+
+Value = Any
+"""A parsed JSON value: None, bool, int, float, str, list or dict."""
+
+FIELDS_MAX = 1000
+"""Fields of a table at all depths. Records that would add more are dead letters."""
+DEPTH_MAX = 32
+"""Arrays and objects inside each other."""
+PATH_NAMED_MAX = 200
+"""Characters of a path that a reason names."""
+
+WIDENING = (INT, LONG, DOUBLE)
+"""Numbers become the next type if one of them does not fit. A double rounds integers beyond 53 bits."""
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+class Unfit(Exception):
+    """A value or a type does not fit, and why."""
+
+
+def evolve(schema: StructOf, value: Value) -> StructOf:
+    """Returns the schema that takes this value too: the same object if `schema` takes it already.
+
+    Raises `Unfit` with the reason if none does.
+    """
+    if type(value) is not dict:
+        raise Unfit(f"{_describe_value(value)}, not an object")
+    found = _absorb_object(schema, value, ())
+    if found is not schema and count_fields(found) > FIELDS_MAX:
+        raise Unfit(f"more than {FIELDS_MAX} fields in one table")
+    return found
+
+
+def merge(schema: StructOf, other: StructOf) -> StructOf:
+    """Returns the schema that takes the values of both: the same object if `schema` takes those of `other`.
+
+    Raises `Unfit` if none does.
+    """
+    found = _merge_structs(schema, other, ())
+    if found is not schema and count_fields(found) > FIELDS_MAX:
+        raise Unfit(f"more than {FIELDS_MAX} fields in one table")
+    return found
+
+
+def is_stored_as(written: ColumnType, schema: ColumnType) -> bool:
+    """True if files with columns of one schema can stand in a table of another one: the latter only adds columns."""
+    match written, schema:
+        case Void(), _:
+            return True
+        case Scalar(), Scalar():
+            return written == schema
+        case ListOf(one), ListOf(other):
+            return is_stored_as(one, other)
+        case StructOf(fields), StructOf():
+            for field in fields:
+                found = schema.find(field.json_name)
+                if found is None or found.column != field.column or not is_stored_as(field.kind, found.kind):
+                    return False
+            return True
+        case _:
+            return False
+
+
+def convert(kind: ColumnType, value: Value) -> Any:
+    """Returns the value that a column of this type holds for a JSON value that fits."""
+    if value is None:
+        return None
+    match kind:
+        case Scalar("double"):
+            return float(value)
+        case Scalar("timestamp"):
+            return parse_timestamp(value)
+        case Scalar("date"):
+            return date.fromisoformat(value)
+        case Scalar():
+            return value
+        case ListOf(element):
+            return [convert(element, item) for item in value]
+        case StructOf(fields):
+            return {field.column: convert(field.kind, value.get(field.json_name)) for field in fields}
+        case _:
+            return None
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Returns the time that ISO 8601 text means; without a zone it is UTC."""
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def _absorb(kind: ColumnType, value: Value, path: tuple[str, ...]) -> ColumnType:
+    if value is None:
+        return kind
+    match kind:
+        case Scalar():
+            return _absorb_scalar(kind, value, path)
+        case StructOf():
+            if type(value) is not dict:
+                raise _unfit(kind, value, path)
+            return _absorb_object(kind, value, path)
+        case ListOf(element):
+            if type(value) is not list:
+                raise _unfit(kind, value, path)
+            inner = _absorb_items(element, value, path)
+            return kind if inner is element else ListOf(inner)
+        case _:
+            return _infer(value, path)
+
+
+def _absorb_scalar(kind: Scalar, value: Value, path: tuple[str, ...]) -> ColumnType:
+    found = type(value)
+    if found is str:
+        if kind in (TIMESTAMP, DATE):
+            _check_time(kind, value, path)
+        elif kind != STRING:
+            raise _unfit(kind, value, path)
+        _check_text(value, path)
+        return kind
+    if found is bool:
+        if kind != BOOLEAN:
+            raise _unfit(kind, value, path)
+        return kind
+    if found is int or found is float:
+        if kind not in WIDENING:
+            raise _unfit(kind, value, path)
+        return kind if kind == DOUBLE and _check_double(value, path) else _widen(kind, value, path)
+    raise _unfit(kind, value, path)
+
+
+def _widen(kind: Scalar, value: float, path: tuple[str, ...]) -> Scalar:
+    """Returns the narrowest type from `kind` on that holds this number."""
+    seen = _infer_number(value, path)
+    if seen == LONG and kind == INT and value == _limited(int(value), 31):
+        return kind
+    return WIDENING[max(WIDENING.index(kind), WIDENING.index(seen))] if seen != kind else kind
+
+
+def _infer(value: Value, path: tuple[str, ...]) -> ColumnType:
+    if len(path) > DEPTH_MAX:
+        raise Unfit(f"{_at(path)} is nested more than {DEPTH_MAX} deep")
+    match value:
+        case bool():
+            return BOOLEAN
+        case int() | float():
+            return _infer_number(value, path)
+        case str():
+            _check_text(value, path)
+            return STRING
+        case list():
+            return ListOf(_absorb_items(VOID, value, path))
+        case _:
+            return _absorb_object(StructOf(), value, path)
+
+
+def _infer_number(value: float, path: tuple[str, ...]) -> Scalar:
+    if type(value) is int:
+        if value != _limited(value, 63):
+            raise Unfit(f"{_at(path)} is a number beyond 64 bits")
+        return LONG
+    _check_double(value, path)
+    return DOUBLE
+
+
+def _limited(value: int, bits: int) -> int:
+    return min(max(value, -(1 << bits)), (1 << bits) - 1)
+
+
+def _absorb_items(element: ColumnType, items: list[Value], path: tuple[str, ...]) -> ColumnType:
+    inside = (*path, "[]")
+    for item in items:
+        element = _absorb(element, item, inside)
+    return element
+
+
+def _absorb_object(kind: StructOf, value: dict[str, Value], path: tuple[str, ...]) -> StructOf:
+    places, fields = kind.places, kind.fields
+    changed: dict[int, ColumnType] = {}
+    added: list[tuple[str, Value]] = []
+    for name, item in value.items():
+        at = places.get(name)
+        if at is None:
+            added.append((name, item))
+        elif item is not None:
+            known = fields[at].kind
+            found = _absorb(known, item, (*path, name))
+            if found is not known:
+                changed[at] = found
+    if not changed and not added:
+        return kind
+    if len(fields) + len(added) > FIELDS_MAX:
+        raise Unfit(f"more than {FIELDS_MAX} fields in one table")
+    new = [replace(field, kind=changed.get(at, field.kind)) for at, field in enumerate(fields)]
+    taken = _taken(fields, path)
+    for name, item in added:
+        _check_name(name, path)
+        inner = VOID if item is None else _infer(item, (*path, name))
+        new.append(_field(name, inner, taken))
+    return StructOf(tuple(new))
+
+
+def _merge(kind: ColumnType, other: ColumnType, path: tuple[str, ...]) -> ColumnType:
+    if kind == other or isinstance(other, Void):
+        return kind
+    match kind, other:
+        case Void(), _:
+            return other
+        case Scalar(), Scalar() if kind in WIDENING and other in WIDENING:
+            return WIDENING[max(WIDENING.index(kind), WIDENING.index(other))]
+        case ListOf(one), ListOf(two):
+            inner = _merge(one, two, (*path, "[]"))
+            return kind if inner is one else ListOf(inner)
+        case StructOf(), StructOf():
+            return _merge_structs(kind, other, path)
+        case _:
+            raise Unfit(f"{_at(path)} is {describe(other)} where the column holds {describe(kind)}")
+
+
+def _merge_structs(kind: StructOf, other: StructOf, path: tuple[str, ...]) -> StructOf:
+    new = list(kind.fields)
+    taken = _taken(kind.fields, path)
+    for field in other.fields:
+        at = kind.places.get(field.json_name)
+        if at is None:
+            new.append(_field(field.json_name, field.kind, taken))
+        else:
+            known = kind.fields[at]
+            merged = _merge(known.kind, field.kind, (*path, field.json_name))
+            new[at] = known if merged is known.kind else replace(known, kind=merged)
+    found = tuple(new)
+    return kind if found == kind.fields else StructOf(found)
+
+
+def _taken(fields: Collection[Field], path: tuple[str, ...]) -> set[str]:
+    reserved = RECORD_COLUMNS if not path else ()
+    return {*(fold(name) for name in reserved), *(fold(field.column) for field in fields)}
+
+
+def _field(json_name: str, kind: ColumnType, taken: set[str]) -> Field:
+    column = choose_column(json_name, taken)
+    taken.add(fold(column))
+    return Field(json_name, column, kind)
+
+
+def _check_name(name: str, path: tuple[str, ...]) -> None:
+    if len(name) > NAME_BYTES_MAX or len(name.encode(errors="surrogatepass")) > NAME_BYTES_MAX:
+        raise Unfit(f"{_at(path)} has a name of more than {NAME_BYTES_MAX} bytes")
+    _check_text(name, path)
+
+
+def _check_text(text: str, path: tuple[str, ...]) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Unfit(f"{_at(path)} holds half of a surrogate pair") from None
+
+
+def _check_double(value: float, path: tuple[str, ...]) -> bool:
+    try:
+        if isfinite(value):
+            return True
+    except OverflowError:
+        pass
+    raise Unfit(f"{_at(path)} is a number beyond 64 bits")
+
+
+def _check_time(kind: Scalar, text: str, path: tuple[str, ...]) -> None:
+    try:
+        if kind == DATE and _DATE.fullmatch(text):
+            date.fromisoformat(text)
+            return
+        if kind == TIMESTAMP and _TIMESTAMP.fullmatch(text):
+            parse_timestamp(text)
+            return
+    except (ValueError, OverflowError):
+        pass
+    raise Unfit(f"{_at(path)} is no {kind.name} in ISO 8601")
+
+
+def _unfit(kind: ColumnType, value: Value, path: tuple[str, ...]) -> Unfit:
+    return Unfit(f"{_at(path)} is {_describe_value(value)} where the column holds {describe(kind)[:PATH_NAMED_MAX]}")
+
+
+def _at(path: tuple[str, ...]) -> str:
+    text = ".".join(path).replace(".[]", "[]")
+    named = text if len(text) <= PATH_NAMED_MAX else f"{text[:PATH_NAMED_MAX]}..."
+    return named.encode(errors="replace").decode() or "the value"
+
+
+def _describe_value(value: Value) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "an array"
+        case _:
+            return "an object"

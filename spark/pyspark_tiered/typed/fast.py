@@ -1,0 +1,192 @@
+"""Thousands of JSON values to Arrow columns by one call of Arrow's JSON reader, without Python per record. Pure.
+
+The values are joined with text around each, so that Arrow takes the whole only if each value is one JSON value by
+itself: `{"v":` before it and `}` and a line end after it. A value that leaves an object open, closes one too many or
+breaks a string by the line end is an error, and so are names that the schema lacks. Where Arrow takes more than JSON
+allows (NaN, broken UTF-8), a check follows. Whatever fails here is parsed again, value by value (`json_text.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf, Void, field_id
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BEFORE, AFTER = b'{"v":', b"}\n"
+EMPTY_OBJECT = b"{}"
+JOINED_BYTES_MAX = 1 << 30
+"""Bytes that Arrow's reader gets at once: its blocks have 32-bit sizes."""
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The years 1 to 9999 in days since 1970: those of Python, and of all readers of Delta."""
+_ROW = re.compile(r" in row (\d+)$")
+
+
+class ParsedValues(NamedTuple):
+    """Values as one struct column, None if one of them does not fit; then `bad` is the place of the first, if known."""
+
+    rows: pyarrow.StructArray | None
+    bad: int | None = None
+
+
+def parse_all(values: pyarrow.Array, schema: StructOf) -> ParsedValues:
+    """Parses values (binary) to a struct column that has the types of `schema`, fields of nulls included.
+
+    A NULL value is an empty object.
+    """
+    import pyarrow as pa
+    from pyarrow import json
+
+    size = sum(len(part) for part in (BEFORE, AFTER)) * len(values) + values.nbytes
+    if size > JOINED_BYTES_MAX:
+        return ParsedValues(None)
+    filled = values.fill_null(EMPTY_OBJECT) if values.null_count else values
+    joined = _join(filled)
+    parsing = json.ParseOptions(
+        explicit_schema=pa.schema([("v", reading_type(schema))]), unexpected_field_behavior="error"
+    )
+    reading = json.ReadOptions(use_threads=False, block_size=len(joined) + 1)
+    try:
+        read = json.read_json(pa.BufferReader(joined), read_options=reading, parse_options=parsing)
+        if read.num_rows != len(values):
+            return ParsedValues(None)
+        found = read.column(0).combine_chunks()
+        found = found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+        found.validate(full=True)
+        is_right = not found.null_count and _check(found, schema)
+    except pa.ArrowInvalid as fault:
+        named = _ROW.search(str(fault))
+        return ParsedValues(None, int(named[1]) if named else None)
+    return ParsedValues(found if is_right else None)
+
+
+def _join(values: pyarrow.Array) -> pyarrow.Buffer:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ends = pa.array([0, len(values)], pa.int32())
+    lists = pa.ListArray.from_arrays(ends, values)
+    (whole,) = pc.binary_join(lists, pa.scalar(AFTER + BEFORE, values.type))
+    return pa.py_buffer(b"".join((BEFORE, whole.as_buffer(), AFTER)))
+
+
+def _check(array: pyarrow.Array, kind: ColumnType) -> bool:
+    """True if columns hold only what JSON has. Raises `pyarrow.ArrowInvalid` for text that is no date."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    match kind:
+        case ListOf(element):
+            return _check(array.values, element)
+        case StructOf(fields):
+            return all(_check(array.field(at), field.kind) for at, field in enumerate(fields))
+        case Scalar("double"):
+            return bool(pc.all(pc.is_finite(array)).as_py() is not False)
+        case Scalar("date"):
+            return _is_in_calendar(array.cast(pa.date32()).cast(pa.int32()), 1)
+        case Scalar("timestamp"):
+            return _is_in_calendar(array.cast(pa.int64()), 86_400_000_000)
+        case _:
+            return True
+
+
+def _is_in_calendar(numbers: pyarrow.Array, day: int) -> bool:
+    """True if all times are in the years 1 to 9999; `day` is the length of one."""
+    import pyarrow.compute as pc
+
+    ends = pc.min_max(numbers)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    return low is None or FIRST_DAY * day <= low <= high < (LAST_DAY + 1) * day
+
+
+def reading_type(kind: ColumnType) -> pyarrow.DataType:
+    """Returns the Arrow type by which the JSON reader parses a column, with the names in JSON."""
+    import pyarrow as pa
+
+    match kind:
+        case Void():
+            return pa.null()
+        case ListOf(element):
+            return pa.list_(reading_type(element))
+        case StructOf(fields):
+            return pa.struct([(field.json_name, reading_type(field.kind)) for field in fields])
+        case Scalar("date"):
+            return pa.string()
+        case _:
+            return _scalar_type(kind)
+
+
+def column_type(kind: ColumnType, path: tuple[str, ...] = ()) -> pyarrow.DataType:
+    """Returns the Arrow type of a column in a file, with the names of columns and the identifiers of fields."""
+    import pyarrow as pa
+
+    match kind:
+        case ListOf(element):
+            inside = (*path, "[]")
+            return pa.list_(_with_id("element", column_type(element, inside), inside))
+        case StructOf(fields):
+            return pa.struct([column_field(field, path) for field in fields])
+        case _:
+            return _scalar_type(kind)
+
+
+def column_field(field: Field, path: tuple[str, ...] = ()) -> pyarrow.Field:
+    """Returns the Arrow field of a column in a file."""
+    here = (*path, field.json_name)
+    return _with_id(field.column, column_type(field.kind, here), here)
+
+
+def _with_id(name: str, kind: pyarrow.DataType, path: Sequence[str]) -> pyarrow.Field:
+    import pyarrow as pa
+
+    return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id(path)).encode()})
+
+
+def _scalar_type(kind: ColumnType) -> pyarrow.DataType:
+    import pyarrow as pa
+
+    assert isinstance(kind, Scalar)
+    return {
+        "boolean": pa.bool_(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }[kind.name]
+
+
+def shape(array: pyarrow.Array, kind: ColumnType, target: ColumnType, path: tuple[str, ...] = ()) -> pyarrow.Array:
+    """Returns a column of type `kind` as one of type `target`, which has at least its fields.
+
+    Names become those of columns, fields that `kind` lacks become NULL. An integer beyond 53 bits is rounded
+    where the column became a double, as it is if it comes later.
+    """
+    import pyarrow as pa
+
+    wanted = column_type(target, path)
+    match kind, target:
+        case ListOf(element), ListOf(wanted_element):
+            inner = shape(array.values, element, wanted_element, (*path, "[]"))
+            mask = array.is_null() if array.null_count else None
+            return pa.ListArray.from_arrays(array.offsets, inner, type=wanted, mask=mask)
+        case StructOf(), StructOf(fields):
+            parts = []
+            for field in fields:
+                at = kind.places.get(field.json_name)
+                if at is None:
+                    parts.append(pa.nulls(len(array), column_type(field.kind, (*path, field.json_name))))
+                else:
+                    inside = (*path, field.json_name)
+                    parts.append(shape(array.field(at), kind.fields[at].kind, field.kind, inside))
+            mask = array.is_null() if array.null_count else None
+            return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
+        case Void(), _:
+            return pa.nulls(len(array), wanted)
+        case _:
+            return array if array.type == wanted else array.cast(wanted, safe=False)

@@ -1,0 +1,153 @@
+"""The form of a typed table and of its dead letters, and the Delta actions of their commits. Pure.
+
+Both are plain Delta tables beside the raw one. Their first columns are those of the record, with an underscore. A typed
+table then has the columns of the values; its properties say how values become columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pyspark_tiered import table
+from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.typed.kinds import JSON_NAME, StructOf, from_delta, to_delta
+from pyspark_tiered.typed.names import RECORD_COLUMNS
+
+Json = dict[str, Any]
+
+TYPED_SUFFIX, DEAD_SUFFIX = "_typed", "__dead"
+VALUES = "tiered.values"
+"""Property of a typed table: how values become columns."""
+DECLARED = "tiered.values.schema"
+"""Property of a typed table: the schema that a user declared."""
+DEAD_OF = "tiered.dead.letters"
+"""Property of a table of dead letters."""
+DEAD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_value", "_headers", "_error")
+STATISTICS = "_partition,_offset,_timestamp"
+
+_HEADERS = {
+    "type": "array",
+    "elementType": {
+        "type": "struct",
+        "fields": [
+            {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+            {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+        ],
+    },
+    "containsNull": True,
+}
+_TYPES: dict[str, str | Json] = {
+    "_partition": "integer",
+    "_offset": "long",
+    "_timestamp": "timestamp",
+    "_key": "binary",
+    "_value": "binary",
+    "_headers": _HEADERS,
+    "_error": "string",
+}
+FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
+"""Ids of the record's columns in Parquet files."""
+
+
+class ValueRules(NamedTuple):
+    """How the values of a topic become columns. `declared` is DDL, empty if all columns are inferred."""
+
+    kind: str = "json"
+    declared: str = ""
+
+
+def typed_fields(schema: StructOf) -> list[Json]:
+    """Returns the fields of a typed table."""
+    return [*_fields(RECORD_COLUMNS), *to_delta(schema)]
+
+
+def dead_fields() -> list[Json]:
+    """Returns the fields of a table of dead letters."""
+    return _fields(DEAD_COLUMNS)
+
+
+def _fields(names: Sequence[str]) -> list[Json]:
+    return [{"name": name, "type": _TYPES[name], "nullable": True, "metadata": {}} for name in names]
+
+
+def read_schema(metadata: Mapping[str, Any]) -> StructOf:
+    """Returns the columns of the values of a typed table."""
+    fields = json.loads(str(metadata["schemaString"]))["fields"]
+    return from_delta([field for field in fields if field["name"] not in RECORD_COLUMNS])
+
+
+def read_rules(properties: Mapping[str, str]) -> ValueRules | None:
+    """Returns the rules of a typed table, None for any other table."""
+    kind = properties.get(VALUES)
+    return None if kind is None else ValueRules(kind, properties.get(DECLARED, ""))
+
+
+def typed_properties(rules: ValueRules) -> dict[str, str]:
+    """Returns the properties by which a typed table remembers its rules."""
+    return {VALUES: rules.kind, **({DECLARED: rules.declared} if rules.declared else {})}
+
+
+def describe_other_columns(metadata: Mapping[str, Any], wanted: Sequence[str]) -> str:
+    """Describes why rows do not fit into a table whose columns of the record are `wanted`; empty if they do."""
+    fields = {
+        str(field["name"]): field for field in json.loads(str(metadata.get("schemaString", "{}"))).get("fields", ())
+    }
+    for name in wanted:
+        found = fields.get(name)
+        if found is None or found["type"] != _TYPES[name]:
+            return f"another column {name}"
+    for name, found in fields.items():
+        if not found.get("nullable", True) or set(found.get("metadata") or {}) - {JSON_NAME}:
+            return f"a column {name} with conditions"
+    return ""
+
+
+def metadata_action(metadata: Json, fields: Sequence[Json]) -> str:
+    """Returns the action that gives a table other columns."""
+    schema = {"type": "struct", "fields": list(fields)}
+    return json.dumps({"metaData": {**metadata, "schemaString": json.dumps(schema)}})
+
+
+def creation_actions(
+    topic: str, topic_id: str, fields: Sequence[Json], properties: Mapping[str, str], unique: str, now_ms: int
+) -> list[str]:
+    """Returns the JSON lines that create a table, for its first commit. `unique` is a UUID."""
+    metadata = {
+        "id": unique,
+        "format": {"provider": "parquet", "options": {}},
+        "partitionColumns": [],
+        "configuration": {
+            table.TOPIC_ID: topic_id,
+            table.TOPIC_NAME: topic,
+            "delta.dataSkippingStatsColumns": STATISTICS,
+            **properties,
+        },
+        "createdTime": now_ms,
+    }
+    return [json.dumps({"protocol": table.PROTOCOL}), metadata_action(metadata, fields)]
+
+
+def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
+    """Returns the JSON lines of one commit: each file, then each partition's new version."""
+    steps = table.commit_actions(topic_id, (), advances, now_ms)
+    return [*(table.add_action(file, "_") for file in files), *steps]
+
+
+def remove_action(add: Mapping[str, Any], now_ms: int, changes_data: bool) -> str:
+    """Returns the action that removes a file."""
+    remove: Json = {
+        "path": add["path"],
+        "deletionTimestamp": now_ms,
+        "dataChange": changes_data,
+        "extendedFileMetadata": True,
+        "partitionValues": add.get("partitionValues") or {},
+        "size": add.get("size", 0),
+    }
+    return json.dumps({"remove": remove})
+
+
+def rewritten_action(add: Mapping[str, Any], path: str, size: int, now_ms: int) -> str:
+    """Returns the action that adds a file with the rows of `add` in other types of columns."""
+    return json.dumps({"add": {**add, "path": path, "size": size, "modificationTime": now_ms, "dataChange": False}})

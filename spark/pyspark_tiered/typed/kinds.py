@@ -1,0 +1,197 @@
+"""Types of the columns that JSON values become, in the forms of Delta's schema and of DDL. Pure.
+
+A field keeps the name that it has in JSON and the name of its column, which may differ (`names.py`). The schema stands
+in the table itself: Delta's schema, with the name in JSON in the metadata of a field if the two differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+from zlib import crc32
+
+Json = dict[str, Any]
+
+JSON_NAME = "tiered.name"
+"""Key in the metadata of a Delta field: the name of the field in JSON."""
+FIELD_IDS_START = 1000
+"""The lowest identifier of a field in Parquet. The columns of the record have lower ones."""
+
+SCALARS = {
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "long",
+    "double": "double",
+    "string": "string",
+    "date": "date",
+    "timestamp": "timestamp",
+}
+"""Scalar types, and their names in Delta's schema."""
+
+
+@dataclass(frozen=True)
+class Void:
+    """A field of which only nulls were seen. It has no column yet."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A type without parts; `name` is a key of `SCALARS`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """An array."""
+
+    element: ColumnType
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named part of an object: its name in JSON, its column, its type."""
+
+    json_name: str
+    column: str
+    kind: ColumnType
+
+
+@dataclass(frozen=True)
+class StructOf:
+    """An object with named fields, in the order of their columns."""
+
+    fields: tuple[Field, ...] = ()
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Returns the place of each field by its name in JSON."""
+        return {field.json_name: at for at, field in enumerate(self.fields)}
+
+    def find(self, json_name: str) -> Field | None:
+        """Returns the field of this name in JSON."""
+        at = self.places.get(json_name)
+        return None if at is None else self.fields[at]
+
+
+ColumnType = Void | Scalar | ListOf | StructOf
+
+BOOLEAN, LONG, DOUBLE, STRING = (Scalar(name) for name in ("boolean", "long", "double", "string"))
+INT, DATE, TIMESTAMP = (Scalar(name) for name in ("int", "date", "timestamp"))
+VOID = Void()
+
+
+def select_columns(kind: StructOf) -> StructOf:
+    """Returns the fields that have columns: of the others only nulls, empty arrays or empty objects were seen."""
+    pruned = _prune(kind)
+    return pruned if isinstance(pruned, StructOf) else StructOf()
+
+
+def _prune(kind: ColumnType) -> ColumnType:
+    match kind:
+        case ListOf(element):
+            inner = _prune(element)
+            return VOID if inner == VOID else kind if inner is element else ListOf(inner)
+        case StructOf(fields):
+            kinds = [_prune(field.kind) for field in fields]
+            if fields and all(new is field.kind for new, field in zip(kinds, fields, strict=True)):
+                return kind if VOID not in kinds else _keep(fields, kinds)
+            return _keep(fields, kinds)
+        case _:
+            return kind
+
+
+def _keep(fields: Sequence[Field], kinds: Sequence[ColumnType]) -> ColumnType:
+    kept = tuple(replace(field, kind=kind) for field, kind in zip(fields, kinds, strict=True) if kind != VOID)
+    return StructOf(kept) if kept else VOID
+
+
+def count_fields(kind: ColumnType) -> int:
+    """Returns the number of fields at all depths."""
+    match kind:
+        case ListOf(element):
+            return count_fields(element)
+        case StructOf(fields):
+            return len(fields) + sum(count_fields(field.kind) for field in fields)
+        case _:
+            return 0
+
+
+def to_delta(kind: StructOf) -> list[Json]:
+    """Returns the fields in the form of Delta's schema."""
+    return [
+        {
+            "name": field.column,
+            "type": _delta_type(field.kind),
+            "nullable": True,
+            "metadata": {} if field.column == field.json_name else {JSON_NAME: field.json_name},
+        }
+        for field in kind.fields
+    ]
+
+
+def _delta_type(kind: ColumnType) -> str | Json:
+    match kind:
+        case Scalar(name):
+            return SCALARS[name]
+        case ListOf(element):
+            return {"type": "array", "elementType": _delta_type(element), "containsNull": True}
+        case StructOf():
+            return {"type": "struct", "fields": to_delta(kind)}
+        case _:
+            raise ValueError("a field of nulls has no column")
+
+
+def from_delta(fields: Sequence[Json]) -> StructOf:
+    """Returns the type of a Delta schema's fields. Raises `ValueError` for a type that no JSON value becomes."""
+    return StructOf(
+        tuple(
+            Field(
+                str(field.get("metadata", {}).get(JSON_NAME, field["name"])), field["name"], _from_type(field["type"])
+            )
+            for field in fields
+        )
+    )
+
+
+def _from_type(found: str | Json) -> ColumnType:
+    if isinstance(found, str):
+        for name, delta_name in SCALARS.items():
+            if delta_name == found:
+                return Scalar(name)
+    elif found.get("type") == "array":
+        return ListOf(_from_type(found["elementType"]))
+    elif found.get("type") == "struct":
+        return from_delta(found["fields"])
+    raise ValueError(f"a column has the type {found}, which no JSON value becomes")
+
+
+def describe(kind: ColumnType) -> str:
+    """Returns the type as DDL."""
+    match kind:
+        case Scalar(name):
+            return {"long": "bigint"}.get(name, name)
+        case ListOf(element):
+            return f"array<{describe(element)}>"
+        case StructOf():
+            return f"struct<{', '.join(f'{name}: {of}' for name, of in _described_fields(kind))}>"
+        case _:
+            return "void"
+
+
+def describe_columns(kind: StructOf) -> str:
+    """Returns the fields as the DDL of a table's columns."""
+    return ", ".join(f"{name} {of}" for name, of in _described_fields(kind))
+
+
+def _described_fields(kind: StructOf) -> Iterator[tuple[str, str]]:
+    for field in kind.fields:
+        plain = field.json_name.isidentifier() and field.json_name.isascii()
+        yield field.json_name if plain else f"`{field.json_name.replace('`', '``')}`", describe(field.kind)
+
+
+def field_id(path: Sequence[str]) -> int:
+    """Returns the identifier of a field in Parquet files: the same for the same path of names in every file."""
+    return FIELD_IDS_START + crc32("\0".join(path).encode()) % ((1 << 31) - FIELD_IDS_START)

@@ -1,0 +1,278 @@
+"""Loads the values of a topic into its typed table, and what does not fit into its dead letters.
+
+A round converts by the schema of the table and commits in this order: the columns that the values need, the dead
+letters, the rows. The identifiers of the dead letters are therefore never behind those of the rows: between the two,
+each offset is decided, and a load that goes on from there (after a kill, or beside another one) makes the same rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from pyspark_tiered.bucket import ColdTopicReader
+from pyspark_tiered.rounds import FilePlan, Round, has_missing_segments, next_round, select_committable
+from pyspark_tiered.table import Advance, ConversionResult
+from pyspark_tiered.typed import form
+from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values
+from pyspark_tiered.typed.ddl import parse_ddl
+from pyspark_tiered.typed.evolve import Unfit, is_stored_as, merge
+from pyspark_tiered.typed.form import ValueRules
+from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
+from pyspark_tiered.typed.tables import DeadLetters, TypedTable
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import TopicId
+
+TABLE_SCHEMES = ("file", "s3", "s3a")
+"""Places of warehouses that may have typed tables."""
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TaskRunner(Protocol):
+    """The part of a load's engine that converts values."""
+
+    @property
+    def tasks(self) -> int:
+        """Returns how many tasks run at once."""
+
+    def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Returns the results of tasks, in order. Raises `Unavailable` for failures that are not in the log."""
+
+
+class ValuesLoader:
+    """The load of a topic's values in progress."""
+
+    def __init__(
+        self,
+        runner: TaskRunner,
+        reader: ColdTopicReader,
+        store: str,
+        topic: str,
+        url: str,
+        rules: ValueRules | None,
+        *,
+        split_bytes: int | None = None,
+        null_timestamps: bool = False,
+        accept_deletes: bool = False,
+    ) -> None:
+        self.rows = 0
+        self.dead = 0
+        self._runner = runner
+        self._reader = reader
+        self._store = store
+        self._topic = topic
+        self._url = url
+        self._rules = rules
+        self._split_bytes = split_bytes
+        self._null_timestamps = null_timestamps
+        self._accept_deletes = accept_deletes
+        self._typed: TypedTable | None = None
+        self._letters: DeadLetters | None = None
+        self._requests: Counter[str] = Counter()
+        self._stopped: set[int] = set()
+        self._has_told = False
+        self._has_read = False
+
+    def begin(self, topic_id: str) -> None:
+        """Opens the tables. Raises `Refused` if the typed table has other rules than the load was given."""
+        if self._rules is None and urlsplit(self._url).scheme not in TABLE_SCHEMES:
+            return
+        if self._typed is None or self._typed.topic_id != topic_id:
+            self.close()
+            self._typed = TypedTable(f"{self._url}{form.TYPED_SUFFIX}", self._topic, topic_id)
+            self._letters = DeadLetters(f"{self._url}{form.DEAD_SUFFIX}", self._topic, topic_id)
+        self._stopped = set()
+        if self._rules is None and not self._has_typed_table():
+            return
+        self._typed.snapshot()
+        held = self._typed.rules()
+        if (
+            held is not None
+            and self._rules is not None
+            and held != self._rules._replace(declared=self._rules.declared or held.declared)
+        ):
+            raise Refused(
+                Code.INVALID_REQUEST,
+                f"{self._typed.url} has the schema `{held.declared}` and not `{self._rules.declared}`: load without "
+                "--schema, or move the table away",
+            )
+        self._rules = held or self._rules
+
+    def _has_typed_table(self) -> bool:
+        """True if there is a typed table of this topic. Another topic may have a table of that name."""
+        assert self._typed is not None
+        try:
+            self._typed.snapshot()
+        except Refused:
+            if self._typed.holds_topic:
+                raise
+            return False
+        return self._typed.exists
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if the topic has a typed table, or is to have one."""
+        return self._rules is not None
+
+    def close(self) -> None:
+        """Closes the tables."""
+        for table in (self._typed, self._letters):
+            if table is not None:
+                table.close()
+
+    def count_requests(self) -> dict[str, int]:
+        """Returns the number of requests so far by verb."""
+        found = Counter(self._requests)
+        for table in (self._typed, self._letters):
+            if table is not None:
+                found.update(table.count_requests())
+        return dict(found)
+
+    def run_round(self) -> tuple[bool, int]:
+        """Runs one round. Returns true if it was committed or had nothing to commit, and the bytes of log left.
+
+        False: another loader committed first. Raises `Unavailable` if a new plan may succeed.
+        """
+        typed, letters, rules = self._typed, self._letters, self._rules
+        assert typed is not None and letters is not None and rules is not None
+        # The letters first: what the rows have then is decided.
+        decided_ends = letters.check_sound(self._accept_deletes)
+        loaded = typed.check_sound(self._accept_deletes)
+        seen = typed.newest_mark.get("seen")
+        if not self._has_read and seen is not None and seen == self._reader.list_digest(TopicId(typed.topic_id)):
+            return True, 0
+        self._has_read = True
+        schema = typed.schema() if typed.exists else parse_ddl(rules.declared) if rules.declared else StructOf()
+        topic = self._reader.read(self._topic, loaded)
+        if topic.topic_id != typed.topic_id:
+            raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
+        plan = next_round(topic, loaded, self._runner.tasks, self._split_bytes, self._stopped)
+        if not plan.files:
+            return typed.exists or typed.set_schema(schema, rules), 0
+        metadata, dead_version = typed.metadata, letters.version
+        results = self._convert(plan, schema, self._decided(letters, plan, loaded, decided_ends))
+        damaged = any(
+            outcome.stop is not None and outcome.stop.damaged for result in results for outcome in result.outcomes
+        )
+        if damaged and has_missing_segments(plan.splits, self._reader.read(self._topic, loaded)):
+            raise Unavailable(f"a planned segment of {self._topic} expired")
+        grown, results = self._agree(plan, schema, results, self._decided(letters, plan, loaded, decided_ends))
+        if not typed.exists or select_columns(grown) != select_columns(schema):
+            is_wider = not is_stored_as(select_columns(schema), select_columns(grown))
+            has_set = typed.widen(grown) if typed.exists and is_wider else typed.set_schema(grown, rules)
+            if not has_set:
+                return False, plan.bytes_left
+            log.info("columns of a typed table table=%s columns=%s", typed.url, describe_columns(select_columns(grown)))
+            metadata = typed.metadata
+        return self._commit(plan, results, metadata, dead_version, decided_ends), plan.bytes_left
+
+    def _commit(
+        self,
+        plan: Round,
+        results: Sequence[ValuesResult],
+        metadata: dict[str, object],
+        dead_version: int,
+        decided_ends: Mapping[int, int],
+    ) -> bool:
+        typed, letters = self._typed, self._letters
+        assert typed is not None and letters is not None
+        bounds = select_committable(plan, [ConversionResult(None, each.outcomes, {}) for each in results])
+        taken = {(split.partition, split.start) for split in bounds.splits}
+        kept = [
+            each
+            for planned, each in zip(plan.files, results, strict=True)
+            if (planned[0].partition, planned[0].start) in taken
+        ]
+        files = [found.file for each in kept for found in each.files]
+        dead = [each.dead for each in kept if each.dead is not None]
+        steps = [
+            Advance(step.partition, decided_ends.get(step.partition, -1), step.end)
+            for step in bounds.advances
+            if step.end > decided_ends.get(step.partition, -1)
+        ]
+        unchanged_since = dead_version if any(each.has_late_letters for each in kept) else None
+        if (steps or dead) and not letters.append_letters(dead, steps, unchanged_since):
+            return False
+        is_whole = not plan.bytes_left and not bounds.stops
+        seen = self._reader.digest(TopicId(typed.topic_id)) if is_whole else None
+        if bounds.advances and not typed.append(files, bounds.advances, metadata, seen=seen):
+            return False
+        self.rows += sum(file.rows for file in files)
+        self.dead += sum(file.rows for file in dead)
+        self._stopped |= {stop.partition for stop in bounds.stops}
+        self._tell([reason for each in kept for reason in each.reasons])
+        return True
+
+    def _tell(self, reasons: Sequence[str]) -> None:
+        """Logs one notice for all dead letters of a load."""
+        if reasons and not self._has_told:
+            self._has_told = True
+            log.warning(
+                "values do not fit and became dead letters topic=%s table=%s%s first=%s",
+                self._topic,
+                self._topic,
+                form.DEAD_SUFFIX,
+                reasons[0],
+            )
+
+    def _decided(
+        self, letters: DeadLetters, plan: Round, loaded: Mapping[int, int], ends: Mapping[int, int]
+    ) -> dict[int, Decided]:
+        """Returns, for each partition of the plan, the offsets that another load decided and whose rows are missing."""
+        ranges = {
+            step.partition: (max(loaded.get(step.partition, 0), 0), ends[step.partition])
+            for step in plan.advances
+            if ends.get(step.partition, -1) > max(loaded.get(step.partition, -1), 0)
+        }
+        if not ranges:
+            return {}
+        return {number: Decided(ranges[number][1], dead) for number, dead in letters.offsets(ranges).items()}
+
+    def _convert(self, plan: Round, schema: StructOf, decided: Mapping[int, Decided]) -> list[ValuesResult]:
+        return self._run([self._task(files, schema, decided) for files in plan.files])
+
+    def _task(self, files: FilePlan, schema: StructOf, decided: Mapping[int, Decided]) -> ValuesTask:
+        assert self._typed is not None and self._letters is not None
+        mine = {split.partition: decided[split.partition] for split in files if split.partition in decided}
+        return ValuesTask(self._store, files, self._typed.url, self._letters.url, schema, mine, self._null_timestamps)
+
+    def _run(self, tasks: Sequence[ValuesTask]) -> list[ValuesResult]:
+        found = self._runner.run_tasks(f"could not convert values of {self._topic}", convert_values, tasks)
+        for result in found:
+            self._requests.update(result.requests)
+        return found
+
+    def _agree(
+        self,
+        plan: Round,
+        schema: StructOf,
+        results: Sequence[ValuesResult],
+        decided: Mapping[int, Decided],
+    ) -> tuple[StructOf, list[ValuesResult]]:
+        """Returns one schema for all files of a round. Files that contradict it, or are narrower, are written again."""
+        found = list(results)
+        for _ in range(len(found) + 1):
+            grown = schema
+            for each in found:
+                try:
+                    grown = merge(grown, each.schema)
+                except Unfit:
+                    continue
+            wrong = [
+                at
+                for at, each in enumerate(found)
+                if not all(is_stored_as(file.columns, select_columns(grown)) for file in each.files)
+            ]
+            if not wrong:
+                return grown, found
+            again = self._run([self._task(plan.files[at], grown, decided) for at in wrong])
+            for at, result in zip(wrong, again, strict=True):
+                found[at] = result
+        raise Unavailable(f"the values of {self._topic} did not agree on columns", final=True)

@@ -1,0 +1,33 @@
+"""Names of columns for names in JSON. Pure.
+
+Delta's readers take names that differ only by case for one, and plain Delta tables refuse some characters. Each field
+gets the name that it has in JSON if it is free, and else a changed one; the schema keeps both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+NAME_BYTES_MAX = 255
+COLUMN_MAX = 120
+"""Characters of a column's name that are kept from the name in JSON."""
+RECORD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_headers")
+"""Columns of the record in a typed table. A field of the value with such a name gets another column."""
+
+_REFUSED = re.compile(r"[^\w$@:+#/-]")
+
+
+def choose_column(json_name: str, taken: Collection[str]) -> str:
+    """Returns the name of a new column. `taken` are the names around it, folded by `fold`."""
+    plain = _REFUSED.sub("_", json_name)[:COLUMN_MAX] or "_"
+    name, number = plain, 1
+    while fold(name) in taken:
+        number += 1
+        name = f"{plain}_{number}"
+    return name
+
+
+def fold(name: str) -> str:
+    """Returns the form in which Delta's readers compare names."""
+    return name.lower()

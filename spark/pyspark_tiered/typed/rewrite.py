@@ -1,0 +1,92 @@
+"""Gives the files of a typed table wider types of columns, so that one type holds for all rows.
+
+Delta's readers do not read a file whose columns are narrower than those of the table. Files that only lack columns need
+no change. Each file is read and written row group by row group.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyspark_tiered import delta_state
+from pyspark_tiered.log_folder import TableFolder
+from pyspark_tiered.typed.convert import OpenFile, typed_arrow_schema, widen_batch
+from pyspark_tiered.typed.evolve import is_stored_as
+from pyspark_tiered.typed.kinds import Field, ListOf, StructOf
+from pyspark_tiered.typed.names import RECORD_COLUMNS
+from tiered.errors import Code, Refused
+
+
+class RewrittenFile(NamedTuple):
+    """A file that takes the place of another one."""
+
+    add: Mapping[str, Any]
+    path: str
+    size: int
+
+
+def rewrite_file(
+    folder: TableFolder, add: Mapping[str, Any], before: StructOf, after: StructOf
+) -> RewrittenFile | None:
+    """Writes the rows of a file with wider columns. Returns None if the file has none of the widened columns.
+
+    Raises `Refused` for a file with deletion vectors.
+    """
+    import pyarrow.parquet as pq
+
+    if add.get("deletionVector"):
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"the table at {folder.url} has deletion vectors: run REORG TABLE ... APPLY (PURGE) on it",
+        )
+    with folder.local(delta_state.file_path(add, folder.url)) as path, pq.ParquetFile(path) as held:
+        columns = _held_columns(held.schema_arrow, before)
+        target = StructOf(tuple(field for field in after.fields if columns.find(field.json_name)))
+        if all(_is_same(field, target) for field in columns.fields):
+            return None
+        file = OpenFile(folder.url, f"part-widened-{uuid.uuid4()}.zstd.parquet", typed_arrow_schema(target))
+        names = [*RECORD_COLUMNS, *(field.column for field in columns.fields)]
+        for group in range(held.num_row_groups):
+            table = held.read_row_group(group, columns=names).select(names)
+            for batch in table.combine_chunks().to_batches():
+                file.write([widen_batch(batch, columns, target)])
+        name, size = file.close()
+    return RewrittenFile(add, name, size)
+
+
+def _held_columns(schema: Any, before: StructOf) -> StructOf:
+    """Returns the columns that a file has, of those of the table."""
+    found = []
+    for field in before.fields:
+        if field.column in schema.names:
+            found.append(Field(field.json_name, field.column, _held_kind(schema.field(field.column).type, field.kind)))
+    return StructOf(tuple(found))
+
+
+def _held_kind(arrow: Any, kind: Any) -> Any:
+    match kind:
+        case ListOf(element):
+            return ListOf(_held_kind(arrow.value_type, element))
+        case StructOf():
+            return _held_columns(_Names(arrow), kind)
+        case _:
+            return kind
+
+
+class _Names:
+    """A struct type of Arrow in the form of a schema."""
+
+    def __init__(self, arrow: Any) -> None:
+        self.names = [arrow.field(at).name for at in range(arrow.num_fields)]
+        self._arrow = arrow
+
+    def field(self, name: str) -> Any:
+        return self._arrow.field(self.names.index(name))
+
+
+def _is_same(field: Field, target: StructOf) -> bool:
+    """True if a column of a file has the type that it is to have, except for fields that it lacks."""
+    found = target.find(field.json_name)
+    return found is not None and is_stored_as(field.kind, found.kind)

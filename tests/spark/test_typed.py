@@ -1,0 +1,261 @@
+"""Tests of typed tables without a JVM: each record is a row or a dead letter, through drift, kills and races."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pyspark_tiered.load import LoadOptions, LoadProgress, load
+from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.typed import load as typed_load
+from pyspark_tiered.typed.form import ValueRules
+from pyspark_tiered.typed.kinds import describe_columns
+from pyspark_tiered.typed.tables import DeadLetters, RecordTable, TypedTable
+from tests.spark import filling
+from tiered.errors import Refused
+from tiered.ids import PartitionId
+
+TOPIC = filling.topic_id(1)
+JSON = LoadOptions(values=ValueRules("json"))
+
+
+class Site:
+    """A store with the topic `t`, and a warehouse, both in a directory."""
+
+    def __init__(self, root: Path, partitions: int = 1) -> None:
+        self.store, self.warehouse = f"file://{root}/store", str(root / "tables")
+        self._ends = dict.fromkeys(range(partitions), 0)
+        filling.create_topic(self.store, "t", TOPIC, partitions)
+
+    def write(self, values: Sequence[bytes | None], partition: int = 0) -> None:
+        first = self._ends[partition]
+        rows = [(filling.BASE_MS + first + i, b"k", value, (("h", b"x"),)) for i, value in enumerate(values)]
+        segments = list(filling.segments(rows, base_offset=first))
+        filling.upload(self.store, "t", PartitionId(TOPIC, partition), segments)
+        self._ends[partition] += len(values)
+
+    def load(self, options: LoadOptions = JSON, split_bytes: int | None = None) -> LoadProgress:
+        return load(self.store, "t", self.warehouse, engine=NativeEngine(), options=options, split_bytes=split_bytes)
+
+    def typed(self) -> TypedTable:
+        table = TypedTable(f"file:{self.warehouse}/t_typed", "t", TOPIC)
+        table.snapshot()
+        return table
+
+    def dead(self) -> DeadLetters:
+        table = DeadLetters(f"file:{self.warehouse}/t__dead", "t", TOPIC)
+        table.snapshot()
+        return table
+
+    def columns(self) -> str:
+        return describe_columns(self.typed().schema())
+
+    def rows(self, *names: str) -> list[tuple[Any, ...]]:
+        """Returns these columns of all typed rows, in the order of partition and offset."""
+        return rows_of(self.typed(), names)
+
+    def letters(self) -> dict[int, str]:
+        """Returns offset and error of the dead letters, which must be there once each."""
+        found = rows_of(self.dead(), ("_offset", "_error"))
+        assert len(dict(found)) == len(found)
+        return dict(found)
+
+    def check_offsets(self) -> None:
+        """Each offset is a row or a dead letter, once."""
+        held = rows_of(self.typed(), ("_partition", "_offset")) + rows_of(self.dead(), ("_partition", "_offset"))
+        assert sorted(held) == [(number, at) for number, end in self._ends.items() for at in range(end)]
+
+
+def rows_of(table: RecordTable, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    found = []
+    for add in table.files():
+        held = pq.read_table(Path(table.url.removeprefix("file:"), add["path"]))
+        for row in held.to_pylist():
+            found.append(((row["_partition"], row["_offset"]), tuple(row.get(name) for name in names)))
+    return [row for _, row in sorted(found, key=lambda each: each[0])]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def encode(*values: Any) -> list[bytes]:
+    return [json.dumps(value).encode() for value in values]
+
+
+DRIFT: list[tuple[bytes | None, str]] = [
+    (b'{"id":1,"city":"Berlin"}', ""),
+    (b'{"id":2,"city":"Paris","new":true}', ""),
+    (b'{"id":3}', ""),
+    (b'{"id":"4"}', "id is text where the column holds bigint"),
+    (b'{"id":null,"city":null}', ""),
+    (b'{"id":6,"at":{"lat":52.5,"tags":["a","b"]}}', ""),
+    (b'{"id":7,"at":{"lat":"north"}}', "at.lat is text where the column holds double"),
+    (b'{"id":8,"items":[{"n":1},{"n":2,"m":null}]}', ""),
+    (b'{"id":9,"ID":10,"Id":11}', ""),
+    (b'{"id":9,"id":10}', "the name 'id' twice in one object"),
+    (b'{"id":18446744073709551616}', "id is a number beyond 64 bits"),
+    (b'{"id":1e999}', "id is a number beyond 64 bits"),
+    (b'{"city":"\xff"}', "not UTF-8 at byte 9"),
+    (b'{"city":"\\ud800"}', "city holds half of a surrogate pair"),
+    (b'{"id":1', "not JSON at character 7: Expecting ',' delimiter"),
+    (b"", "not JSON at character 0: Expecting value"),
+    (None, ""),
+    (b"[1,2]", "an array, not an object"),
+    (b'{"_offset":5}', ""),
+    (b'{"big":"' + Random(1).randbytes(4_000_000).hex().encode() + b'"}', ""),
+    (b'{"id":' + b"[" * 5000, "nested too deep"),
+]
+
+
+def test_drift_becomes_columns_or_dead_letters_and_blocks_nothing(site: Site) -> None:
+    site.write([value for value, _ in DRIFT])
+    done = site.load()
+    reasons = {at: why for at, (_, why) in enumerate(DRIFT) if why}
+    assert (done.rows, done.typed_rows, done.dead_letters) == (len(DRIFT), len(DRIFT) - len(reasons), len(reasons))
+    assert site.letters() == reasons
+    site.check_offsets()
+    assert site.columns() == (
+        "id bigint, city string, new boolean, at struct<lat: double, tags: array<string>>, "
+        "items array<struct<n: bigint>>, ID bigint, Id bigint, _offset bigint, big string"
+    )
+    assert site.rows("id", "ID_2", "Id_3")[6] == (9, 10, 11)
+    assert site.rows("_offset", "_offset_2")[8] == (18, 5)
+    dead = rows_of(site.dead(), ("_offset", "_value", "_key", "_headers"))
+    assert dead[0] == (3, b'{"id":"4"}', b"k", [{"key": "h", "value": b"x"}])
+
+
+def test_later_loads_remember_values_and_add_columns(site: Site) -> None:
+    site.write(encode({"a": 1}, {"a": 2}))
+    site.load()
+    site.write(encode({"a": 3, "b": {"c": [1.5]}}, {"a": "x"}))
+    done = site.load(LoadOptions())
+    assert (done.typed_rows, done.dead_letters) == (1, 1)
+    assert site.columns() == "a bigint, b struct<c: array<double>>"
+    assert site.rows("a", "b") == [(1, None), (2, None), (3, {"c": [1.5]})]
+    site.check_offsets()
+    versions = site.typed().version, site.dead().version
+    assert site.load(LoadOptions()).rows == 0
+    assert (site.typed().version, site.dead().version) == versions, "a load with nothing new commits"
+
+
+def test_typed_table_begins_at_the_start_of_the_log(site: Site) -> None:
+    site.write(encode(*({"n": i} for i in range(100))))
+    site.load(LoadOptions())
+    assert not (Path(site.warehouse) / "t_typed").exists()
+    assert site.load().typed_rows == 100
+
+
+def test_columns_widen_and_older_files_with_them(site: Site) -> None:
+    site.write(encode({"a": 1, "deep": {"x": [1]}}, {"b": "t"}))
+    site.load()
+    site.write(encode({"a": 0.5, "deep": {"x": [2.5]}}))
+    assert site.load().dead_letters == 0
+    assert site.columns() == "a double, deep struct<x: array<double>>, b string"
+    assert site.rows("a", "b") == [(1.0, None), (None, "t"), (0.5, None)]
+    for add in site.typed().files():
+        assert str(pq.read_schema(Path(site.warehouse, "t_typed", add["path"])).field("a").type) == "double"
+    site.check_offsets()
+
+
+def test_integer_of_a_column_that_became_double_is_rounded_early_or_late(site: Site) -> None:
+    big = (1 << 53) + 1
+    site.write(encode({"a": big}))
+    site.load()
+    site.write(encode({"a": big}, {"a": 0.5}, {"a": big}))
+    site.load()
+    assert (site.columns(), site.rows("a")) == ("a double", [(2.0**53,), (2.0**53,), (0.5,), (2.0**53,)])
+    site.check_offsets()
+
+
+def test_declared_schema_is_pinned_and_another_one_is_refused(site: Site) -> None:
+    declared = LoadOptions(values=ValueRules("json", "id INT, at TIMESTAMP, day DATE"))
+    site.write([b'{"id":1,"at":"2026-11-25T13:00:00Z","day":"2026-11-25"}', b'{"id":2,"at":"noon"}'])
+    site.load(declared)
+    assert site.columns() == "id int, at timestamp, day date"
+    assert site.letters() == {1: "at is no timestamp in ISO 8601"}
+    site.load(declared)
+    site.load(JSON)
+    with pytest.raises(Refused, match=r"has the schema `id INT, at TIMESTAMP, day DATE` and not `id STRING`"):
+        site.load(LoadOptions(values=ValueRules("json", "id STRING")))
+
+
+def test_partitions_that_contradict_each_other_agree_on_the_first(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions=2)
+    site.write(encode(*({"x": i} for i in range(50))), partition=0)
+    site.write(encode(*({"x": f"{i}", "y": i} for i in range(50)), {"x": 5.5}), partition=1)
+    site.load(split_bytes=100)
+    assert site.columns() == "x double"
+    site.check_offsets()
+    assert len(rows_of(site.typed(), ())) == 51
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing after it runs."""
+
+
+@pytest.mark.parametrize("step", ["append_letters", "append"])
+@pytest.mark.parametrize("landed", [False, True])
+def test_load_that_ends_between_its_commits_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch, step: str, landed: bool
+) -> None:
+    site.write(encode({"a": 1}, {"a": "dead"}, {"a": 2}))
+    with monkeypatch.context() as patch:
+        owner = DeadLetters if step == "append_letters" else TypedTable
+        real = getattr(owner, step)
+
+        def kill(*arguments: Any, **more: Any) -> bool:
+            if landed:
+                real(*arguments, **more)
+            raise Killed
+
+        patch.setattr(owner, step, kill)
+        with pytest.raises(Killed):
+            site.load()
+    site.write(encode({"a": 3, "b": 1}, {"a": "dead too"}))
+    site.load()
+    site.check_offsets()
+    assert sorted(site.letters()) == [1, 4]
+    assert site.rows("a", "b") == [(1, None), (2, None), (3, 1)]
+
+
+def test_loads_at_once_have_each_record_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions=3)
+    for number in range(3):
+        values = encode(*({"x": i if i % 7 else "t", f"f{i // 20}": number} for i in range(200)))
+        site.write(values, partition=number)
+
+    def run() -> None:
+        for _ in range(3):
+            site.load(split_bytes=2000)
+
+    with ThreadPoolExecutor(3) as pool:
+        for started in [pool.submit(run) for _ in range(3)]:
+            started.result(120)
+    site.check_offsets()
+
+
+def test_raw_load_ignores_a_typed_name_that_another_topic_holds(site: Site) -> None:
+    other = filling.topic_id(9)
+    filling.create_topic(site.store, "t_typed", other, 1)
+    load(site.store, "t_typed", site.warehouse, engine=NativeEngine())
+    site.write(encode({"a": 1}))
+    assert site.load(LoadOptions()).rows == 1
+    with pytest.raises(Refused, match="holds topic t_typed with id"):
+        site.load()
+
+
+def test_one_notice_names_the_first_dead_letter(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.write([b"{", *encode(*({"a": "x" if i % 2 else 1} for i in range(100)))])
+    site.load()
+    notices = [record.getMessage() for record in caplog.records if record.name == typed_load.__name__]
+    assert len(notices) == 1
+    assert "table=t__dead first=partition 0, offset 0: not JSON at character 1" in notices[0]

@@ -1,0 +1,105 @@
+"""Tests of batches: Arrow's parser and the strict one sort every value alike, and rows stay beside their records."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_tiered.typed import batches
+from pyspark_tiered.typed.batches import sort_singly, sort_values
+from pyspark_tiered.typed.ddl import parse_ddl
+from pyspark_tiered.typed.evolve import Unfit
+from pyspark_tiered.typed.fast import parse_all
+from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
+
+SCHEMA = parse_ddl("a BIGINT, b DOUBLE, c ARRAY<STRUCT<d: STRING>>, e TIMESTAMP, f DATE, g BOOLEAN, h INT, i STRING")
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.text(max_size=8),
+    st.just("2026-11-25"), st.datetimes().map(lambda at: at.isoformat()),
+    st.sampled_from(["2026-11-25T13:00:00Z", "2026-11-25 13:00+02:00", "2026-11-25T24:00:00Z", "0000-01-01"]),
+    st.just("é\ud800"),
+)  # fmt: skip
+NAMES = st.sampled_from(list("abcdefghi"))
+OBJECTS = st.dictionaries(
+    NAMES,
+    st.one_of(SCALARS, st.lists(st.one_of(SCALARS, st.dictionaries(st.just("d"), SCALARS)), max_size=3)),
+    max_size=6,
+).map(lambda value: json.dumps(value).encode())
+BROKEN = st.sampled_from(
+    [
+        b"", b" ", b"null", b"5", b"[]", b"{", b"}", b'{"a":1', b'{"a":1}}', b'{"a":1}{"a":2}', b'{"a":', b'1}',
+        b'{"a":1,"a":2}',
+        b'{"a":NaN}', b'{"b":NaN}', b'{"b":-Infinity}', b'{"b":1e999}', b'{"i":"\xff"}', b'{"\xff":1}',
+        b'{"i":"\x00"}', b'{"i":"\\u0000"}', b'{"i":"x\ny"}', b'{\n"a":1}', b'\xef\xbb\xbf{}', b'{"a":1},"w":2',
+        b'{"a":1},"v":{"a":2}', b'{"a":01}', b'{"a":-0}', b'{"a":1.0}', b'{"i":"\\ud83d\\ude00"}', b'{"i":"\\udc00"}',
+        b"{'a':1}", b'{"a":1,}', b'{"a":1}//', b"{}\x00", b'{"c":[[]]}', b'{"c":{}}', b'{"z":null}', b'{"c":[{"z":1}]}',
+    ]
+)  # fmt: skip
+
+
+def plain(rows: pa.StructArray) -> list[Any]:
+    return rows.to_pylist() if len(rows.type) else [{} for _ in range(len(rows))]
+
+
+@given(st.lists(st.one_of(OBJECTS, BROKEN, st.none()), max_size=6))
+def test_both_parsers_take_the_same_values_and_read_the_same_from_them(values: list[bytes | None]) -> None:
+    fast = parse_all(pa.array(values, pa.binary()), SCHEMA).rows
+    strict = sort_singly(values, SCHEMA)
+    if fast is not None:
+        assert [value for value in strict if isinstance(value, Unfit)] == []
+    elif values:
+        assert any(isinstance(value, Unfit) for value in strict), "the fast path refuses what fits"
+    found = sort_values(pa.array(values, pa.binary()), SCHEMA)
+    again = sort_singly(values, found.schema)
+    dead = {at for at, _ in found.dead}
+    kept = [value for at, value in enumerate(again) if at not in dead]
+    columns = [field.column for field in select_columns(found.schema).fields]
+    expected = [None if isinstance(value, Unfit) else {name: value[name] for name in columns} for value in kept]
+    assert plain(found.rows) == expected
+
+
+def text_of(number: int) -> bytes:
+    return json.dumps({"id": number, "name": f"n{number}"}).encode()
+
+
+@pytest.mark.parametrize("every", [2, 3, 40, 700])
+def test_rows_and_dead_letters_keep_their_places(every: int) -> None:
+    values = [b"{cut" if i % every == 0 else b'{"id":"text"}' if i % every == 1 else text_of(i) for i in range(3000)]
+    found = sort_values(pa.array(values, pa.binary()), parse_ddl("id BIGINT, name STRING"))
+    dead = [at for at, _ in found.dead]
+    assert dead == [i for i in range(3000) if i % every < 2]
+    assert found.rows.field("id").to_pylist() == [i for i in range(3000) if i % every > 1]
+
+
+def test_columns_that_appear_late_are_null_before() -> None:
+    values = [text_of(i) for i in range(500)] + [b'{"id":0.5,"new":{"deep":[1]}}'] * 500
+    found = sort_values(pa.array(values, pa.binary()), StructOf())
+    assert describe_columns(select_columns(found.schema)) == "id double, name string, new struct<deep: array<bigint>>"
+    assert found.dead == ()
+    assert found.rows.field("id").to_pylist() == [*map(float, range(500)), *[0.5] * 500]
+    assert found.rows.field("new").to_pylist() == [None] * 500 + [{"deep": [1]}] * 500
+
+
+def test_tombstone_is_a_row_without_values() -> None:
+    found = sort_values(pa.array([None, b'{"a":1}', None], pa.binary()), StructOf())
+    assert (plain(found.rows), found.dead) == ([{"a": None}, {"a": 1}, {"a": None}], ())
+
+
+def test_large_values_are_parsed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "PART_BYTES", 2000)
+    values = [json.dumps({"a": "x" * size}).encode() for size in (10, 8_000_000, 20, 1999, 1)]
+    found = sort_values(pa.array(values, pa.binary()), StructOf())
+    assert [len(row["a"]) for row in plain(found.rows)] == [10, 8_000_000, 20, 1999, 1]
+
+
+def test_million_names_of_one_object_cost_a_bounded_schema() -> None:
+    values = [json.dumps({"ids": {f"k{i}": 1}}).encode() for i in range(1500)]
+    found = sort_values(pa.array(values, pa.binary()), StructOf())
+    assert len(found.rows) == 999
+    assert {reason for _, reason in found.dead} == {"more than 1000 fields in one table"}
