@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_tiered.load import load
+from pyspark_tiered.stream import append_once
+from pyspark_tiered.whole_topic import whole_topic
 from tests.e2e.serving import ServeProcess
 
 pytestmark = pytest.mark.java
@@ -52,6 +56,32 @@ def test_reads_are_bounded_by_offset_and_by_time(spark: SparkSession, topic: Ser
     newest = read(spark, topic).selectExpr("max(unix_millis(timestamp))").collect()[0][0]
     assert read(spark, topic, startingTimestamp=newest + 1).count() == 0
     assert read(spark, topic, startingTimestamp=0).count() == COUNT
+
+
+def test_stream_of_a_broker_has_cold_and_hot_records_once(
+    spark: SparkSession, topic: ServeProcess, tmp_path: Path
+) -> None:
+    def run() -> list[int]:
+        options = {"bootstrap": topic.url, "topic": TOPIC, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 400}
+        rows = spark.readStream.format("tiered").options(**options).load()
+        writer = rows.writeStream.foreachBatch(append_once(f"{tmp_path}/sink", "live"))
+        writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True)
+        writer.start().awaitTermination(120)
+        held = spark.read.format("delta").load(f"{tmp_path}/sink").orderBy("offset").collect()
+        return [row["offset"] for row in held]
+
+    assert run() == list(range(COUNT))
+    assert run() == list(range(COUNT)), "a second run has nothing to add"
+
+
+def test_whole_topic_is_the_table_and_the_newer_records_of_a_broker(
+    spark: SparkSession, topic: ServeProcess, tmp_path: Path
+) -> None:
+    loaded = load(f"file://{topic.log.with_suffix('')}/bucket", TOPIC, str(tmp_path), spark=spark)
+    assert 0 < loaded.rows < COUNT
+    rows = whole_topic(spark, TOPIC, warehouse=str(tmp_path), bootstrap=topic.url).orderBy("offset").collect()
+    assert [json.loads(row["value"])["n"] for row in rows] == list(range(COUNT))
+    assert [row["offset"] for row in rows] == list(range(COUNT))
 
 
 @pytest.mark.parametrize(
