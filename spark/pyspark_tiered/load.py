@@ -342,7 +342,7 @@ class TopicLoader:
         )
         self._report_step("converted", after)
         out_of_range = {f"{number}": dict(records) for number, records in committable.out_of_range_timestamps.items()}
-        is_whole = not plan.bytes_left and not committable.stops
+        is_whole = not (plan.bytes_left or committable.stops or self.stops)
         seen = self._reader.digest(TopicId(table.topic_id)) if is_whole else None
         if (committable.advances or not plan.files) and not table.commit(
             files, committable.advances, timestamps=out_of_range, seen=seen

@@ -100,7 +100,8 @@ def test_unknown_topic_is_an_error_before_spark_starts(
     store: str, tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = importlib.import_module(f"pyspark_tiered.{module}")
-    monkeypatch.setattr(work, "session", lambda: pytest.fail("Spark starts"))
+    starts = importlib.import_module("pyspark_tiered.spark_engine") if module == "load" else work
+    monkeypatch.setattr(starts, "session", lambda: pytest.fail("Spark starts"))
     with pytest.raises(Refused, match="there is no topic nope in"):
         getattr(work, module)(store, "nope", str(tmp_path / "warehouse"))
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import load
+from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.log_folder import LOG
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.session import spark_url
+from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.verify import verify
 from tests.spark import filling
 from tests.spark.engine_race import race
@@ -38,6 +39,7 @@ def fill(store: str, partition: int, first: int, count: int) -> None:
     filling.upload(store, "t", PartitionId(TOPIC, partition), segments)
 
 
+@pytest.mark.also
 def test_engines_take_turns_on_one_table(spark: SparkSession, place: Callable[[str], str]) -> None:
     store, warehouse = place("store"), place("tables")
     filling.create_topic(store, "t", TOPIC, 3)
@@ -61,6 +63,31 @@ def test_engines_take_turns_on_one_table(spark: SparkSession, place: Callable[[s
     assert json.loads(native["userMetadata"])["tiered"]["offsets"] == {"0": [50, 60], "2": [50, 60]}
     assert native["operationMetrics"]["numOutputRows"] == "20"
     table.close()
+
+
+def test_values_are_columns_whichever_engine_loads_them(spark: SparkSession, place: Callable[[str], str]) -> None:
+    store, warehouse = place("store"), place("tables")
+    filling.create_topic(store, "t", TOPIC, 1)
+    options = LoadOptions(values=ValueRules("json"))
+
+    def write(first: int, *values: bytes) -> None:
+        rows = [(filling.BASE_MS, b"k", value, ()) for value in values]
+        filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=first)))
+
+    write(0, b'{"id": 1, "city": "Rome"}', b"no JSON")
+    load(store, "t", warehouse, spark=spark, options=options)
+    write(2, b'{"id": 2, "city": "Oslo", "mayor": {"name": "M"}}')
+    load(store, "t", warehouse, engine=NativeEngine(), options=options)
+    write(3, b'{"id": 4294967296}')
+    load(store, "t", warehouse, spark=spark)
+    url = spark_url(warehouse)
+    typed = spark.sql(f"SELECT _offset, id, city, mayor.name FROM delta.`{url}/t_typed` ORDER BY _offset").collect()
+    assert [tuple(row) for row in typed] == [
+        (0, 1, "Rome", None), (2, 2, "Oslo", "M"), (3, 4294967296, None, None),
+    ]  # fmt: skip
+    (letter,) = spark.sql(f"SELECT _offset, _value FROM delta.`{url}/t__dead`").collect()
+    assert (letter["_offset"], bytes(letter["_value"])) == (1, b"no JSON")
+    assert spark.read.format("delta").load(f"{url}/t").count() == 4
 
 
 def test_native_load_heeds_what_spark_did_to_the_table(

@@ -36,6 +36,7 @@ def check(lake: Lake) -> VerifyResult:
     return verify(lake.store, "t", lake.warehouse, spark=lake.spark)
 
 
+@pytest.mark.also
 def test_erased_rows_come_back_by_no_load_repair_or_restore(lake: Lake) -> None:
     lake.sql("DELETE FROM {t} WHERE partition = 0 AND offset = 5")
     done = erase_from(

@@ -216,6 +216,7 @@ def test_timestamp_beyond_sparks_range_is_refused_or_null(spark: SparkSession, s
     assert [fault[:3] for fault in clamped] == [("changed", 0, 2), ("changed", 1, 2)]
 
 
+@pytest.mark.also
 def test_two_concurrent_loaders_duplicate_nothing(
     spark: SparkSession, other: OtherDriver, place: Callable[[str], str]
 ) -> None:

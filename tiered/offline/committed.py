@@ -89,7 +89,10 @@ async def read_decided_batches(
         except ObjectMissing as error:
             if is_retried:
                 raise
-            manifest, is_retried = await bucket.reader.find_newer_manifest(partition_id, at, error), True
+            try:
+                manifest, is_retried = await bucket.reader.find_newer_manifest(partition_id, at, error), True
+            except Refused as refused:  # expired meanwhile, so the object is gone for good
+                raise error from refused
 
 
 async def _read_by_manifest(

@@ -91,9 +91,9 @@ def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
     release = threading.Event()
 
     async def main() -> None:
-        workers = ThreadPool("test", 1, waiting_max=1)
+        workers = ThreadPool("bounded", 1, waiting_max=1)
         running = asyncio.ensure_future(workers.run(release.wait, 10))
-        while not (threads := thread_names("tiered-test")) or workers._jobs.qsize():
+        while not (threads := thread_names("tiered-bounded")) or workers._jobs.qsize():
             await asyncio.sleep(0)
         waiting = asyncio.ensure_future(workers.run(release.wait, 10))
         await asyncio.sleep(0)
@@ -108,7 +108,7 @@ def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
         assert await running, "what has begun ends by itself"
         for thread in threads:
             thread.join(10)
-        assert not thread_names("tiered-test")
+        assert not thread_names("tiered-bounded")
 
     asyncio.run(main())
 
