@@ -12,7 +12,12 @@ from tests.e2e.kafka_site import KafkaBroker, run, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.protocol.messages.offset_commit import OffsetCommitResponse
+from tiered_api.kafka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from tiered_api.kafka.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -26,6 +31,7 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from tiered_api.kafka.server.handlers import offset_commit
 
 
 @pytest.mark.parametrize("version", versions(8))
@@ -48,6 +54,26 @@ def test_offsets_are_committed_in_every_version(tmp_path: Path, version: int) ->
         answer = await client.ask(outsider, version, OffsetCommitResponse)
         wanted = Code.GROUP_ID_NOT_FOUND if version >= 9 else Code.ILLEGAL_GENERATION
         assert answer.topics[0].partitions[0].error_code == wanted.number
+
+    run(tmp_path, scenario, **QUICK)
+
+
+def test_offsets_of_many_partitions_are_committed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_commit, "COMMIT_PIECE_PARTITIONS", 2)
+
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        await site.create("t", 5)
+        rows = [OffsetCommitRequestPartition(number, 10 + number) for number in (4, 9, 0, 1, 3, 2)]
+        request = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=rows)])
+        answer = await client.ask(request, 9, OffsetCommitResponse)
+        assert [(each.partition_index, each.error_code) for each in answer.topics[0].partitions] == [
+            (4, 0), (9, Code.UNKNOWN_TOPIC_OR_PARTITION.number), (0, 0), (1, 0), (3, 0), (2, 0),
+        ]  # fmt: skip
+        named = [OffsetFetchRequestTopics("t", partition_indexes=list(range(5)))]
+        groups = [OffsetFetchRequestGroup("g", topics=named)]
+        got = await client.ask(OffsetFetchRequest(groups=groups), 9, OffsetFetchResponse)
+        assert [each.committed_offset for each in got.groups[0].topics[0].partitions] == [10, 11, 12, 13, 14]
 
     run(tmp_path, scenario, **QUICK)
 

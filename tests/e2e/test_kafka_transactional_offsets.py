@@ -26,6 +26,13 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from tiered_api.kafka.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from tiered_api.kafka.server.handlers import txn_offset_commit
 
 SETTINGS = {**QUICK, "transaction_state_log_num_partitions": 2}
 UNSTABLE = Code.UNSTABLE_OFFSET_COMMIT.number
@@ -76,6 +83,38 @@ def test_every_version_is_answered_per_partition(tmp_path: Path, version: int) -
         assert await producer.end(True) is Code.NONE
         while await offset_of(client, stable=True) != (7, 0):
             pass
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+def test_offsets_of_many_partitions_join_a_transaction_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(txn_offset_commit, "COMMIT_PIECE_PARTITIONS", 1)
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a", 3)
+        client = await site.client()
+        producer = TransactionalClient(client)
+        assert await producer.init() is Code.NONE
+        rows = [TxnOffsetCommitRequestPartition(number, 7 + number) for number in (2, 5, 0)]
+        request = TxnOffsetCommitRequest(
+            producer.name, "g", producer.producer_id, producer.epoch, topics=[TxnOffsetCommitRequestTopic("a", rows)]
+        )
+        retried = (Code.CONCURRENT_TRANSACTIONS.number, Code.COORDINATOR_LOAD_IN_PROGRESS.number)
+        codes = [retried[0]]
+        while set(codes).intersection(retried):
+            got = await client.ask(request, 5, TxnOffsetCommitResponse)
+            codes = [each.error_code for each in got.topics[0].partitions]
+        assert codes == [0, Code.UNKNOWN_TOPIC_OR_PARTITION.number, 0]
+        assert await producer.end(True) is Code.NONE
+        named = [OffsetFetchRequestTopics("a", partition_indexes=[0, 1, 2])]
+        fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=named)])
+        offsets: list[int] = []
+        while offsets != [7, -1, 9]:
+            found = await client.ask(fetch, 9, OffsetFetchResponse)
+            offsets = [each.committed_offset for each in found.groups[0].topics[0].partitions]
+            assert offsets in ([-1, -1, -1], [7, -1, 9])
 
     run(tmp_path, scenario, **SETTINGS)
 

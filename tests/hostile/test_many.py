@@ -228,7 +228,7 @@ def test_backlogs_of_connections_delay_no_small_request_of_their_address(tmp_pat
         frame = crowd[0].frame(MetadataRequest(topics=None), 12)
 
         async def burden(client: RawClient) -> None:
-            for _ in range(scale(2, 20)):
+            for _ in range(scale(2, 60)):  # long enough for some hundred heartbeats
                 for _ in range(5):
                     await client.send(frame)
                 for _ in range(5):

@@ -62,7 +62,12 @@ def test_stream_of_a_broker_has_cold_and_hot_records_once(
     spark: SparkSession, topic: ServeProcess, tmp_path: Path
 ) -> None:
     def run() -> list[int]:
-        options = {"bootstrap": topic.url, "topic": TOPIC, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 400}
+        options: dict[str, str | int] = {
+            "bootstrap": topic.url,
+            "topic": TOPIC,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": 400,
+        }
         rows = spark.readStream.format("tiered").options(**options).load()
         writer = rows.writeStream.foreachBatch(append_once(f"{tmp_path}/sink", "live"))
         writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True)

@@ -2,8 +2,9 @@
 
 v2-4 have a retention time, v6+ the leader epoch of the consumed records (KIP-320). v7+ names static members (KIP-345).
 v9+ distinguishes an unknown group from an old generation (KIP-848). v10+ names topics by their ids (KIP-848). Each
-partition that does not exist is refused alone. The others are committed together, and the reply comes once all in-sync
-replicas have the commit in their log.
+partition that does not exist is refused alone. The others are committed together, up to `COMMIT_PIECE_PARTITIONS` of
+them, and the reply comes once all in-sync replicas have the commit in their log. A request of more is committed in
+pieces.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import call_coordinator
+from tiered_api.kafka.server.exchange.group_requests import COMMIT_PIECE_PARTITIONS, call_coordinator
 
 GROUP_ID_NOT_FOUND_FROM, TOPIC_IDS_FROM = 9, 10
 
@@ -68,16 +69,21 @@ def _find_topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> 
 async def _commit_offsets(
     context: KafkaContext, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int
 ) -> tuple[Code, ...]:
-    commit = CommitOffsets(
-        request.group_id,
-        rows,
-        request.generation_id_or_member_epoch,
-        request.member_id,
-        request.group_instance_id,
-        request.retention_time_ms,
-    )
-    reply = await call_coordinator(context, request.group_id, commit, CommitOffsetsReply)
-    codes = reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(rows)
+    codes: tuple[Code, ...] = ()
+    for first in range(0, len(rows), COMMIT_PIECE_PARTITIONS):
+        if first:
+            await context.turns.wait_turn()
+        piece = rows[first : first + COMMIT_PIECE_PARTITIONS]
+        commit = CommitOffsets(
+            request.group_id,
+            piece,
+            request.generation_id_or_member_epoch,
+            request.member_id,
+            request.group_instance_id,
+            request.retention_time_ms,
+        )
+        reply = await call_coordinator(context, request.group_id, commit, CommitOffsetsReply)
+        codes += reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(piece)
     if version >= GROUP_ID_NOT_FOUND_FROM:
         return codes
     return tuple(Code.ILLEGAL_GENERATION if code is Code.GROUP_ID_NOT_FOUND else code for code in codes)

@@ -20,7 +20,7 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import coordinator_code, has_partition
+from tiered_api.kafka.server.exchange.group_requests import COMMIT_PIECE_PARTITIONS, coordinator_code, has_partition
 
 LOADING_FROM, ABORTABLE_FROM, ADDS_PARTITION_FROM = 2, 4, 5
 
@@ -56,14 +56,6 @@ async def _commit_offsets(
     context: KafkaContext, request: TxnOffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int
 ) -> tuple[Code, ...]:
     adds_partition = version >= ADDS_PARTITION_FROM
-    commit = CommitTransactionalOffsets(
-        request.group_id,
-        rows,
-        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
-        request.generation_id,
-        request.member_id,
-        request.group_instance_id,
-    )
 
     async def verify(tp: TopicPartition) -> Code:
         asked = TransactionPartitions(
@@ -72,14 +64,28 @@ async def _commit_offsets(
         return _verified_code((await context.broker.transaction_verification.ask(asked))[tp], version)
 
     coordinators = context.broker.group_coordinators
-    try:
-        reply = await coordinators.commit_transactional_offsets(commit, verify, adds_partition=adds_partition)
-    except Refused as refused:
-        code = coordinator_code(refused)
-        if code is Code.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_FROM:
-            code = Code.COORDINATOR_NOT_AVAILABLE  # clients before 2.3 fail for the other one (KAFKA-7296)
-        return (code,) * len(rows)
-    return reply.codes
+    codes: tuple[Code, ...] = ()
+    for first in range(0, len(rows), COMMIT_PIECE_PARTITIONS):
+        if first:
+            await context.turns.wait_turn()
+        piece = rows[first : first + COMMIT_PIECE_PARTITIONS]
+        commit = CommitTransactionalOffsets(
+            request.group_id,
+            piece,
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+            request.generation_id,
+            request.member_id,
+            request.group_instance_id,
+        )
+        try:
+            reply = await coordinators.commit_transactional_offsets(commit, verify, adds_partition=adds_partition)
+            codes += reply.codes
+        except Refused as refused:
+            code = coordinator_code(refused)
+            if code is Code.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_FROM:
+                code = Code.COORDINATOR_NOT_AVAILABLE  # clients before 2.3 fail for the other one (KAFKA-7296)
+            codes += (code,) * len(piece)
+    return codes
 
 
 def _verified_code(code: Code, version: int) -> Code:
