@@ -5,17 +5,19 @@ The end is the committed end at the end of the faults: senders continue meanwhil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster.members import REBALANCE_MS, GroupMember
 from tests.sim.cluster.readers import StandaloneReader
 from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import ClusterRun
 
 REBALANCED_SECONDS = 2 * REBALANCE_MS / 1000
+COORDINATOR_MOVES_MAX = 20
 REACHED_SECONDS = 30.0
 Ends = Mapping[TopicPartition, int]
 
@@ -35,10 +37,7 @@ async def wait_until_read(run: ClusterRun) -> None:
         reader.stays = True
     if members:
         wanted = [tp for tp in ends if tp.topic in run.options.subscription]
-        await run.wait_until(
-            lambda: not any(find_unowned([member.positions() for member in members], wanted)),
-            REBALANCED_SECONDS, "every partition of the group has an owner",
-        )  # fmt: skip
+        await _wait_rebalanced(run, lambda: not any(find_unowned([each.positions() for each in members], wanted)))
         await run.wait_until(
             lambda: not any(find_behind(_merge_positions(members), {tp: ends[tp] for tp in wanted})),
             REACHED_SECONDS, "the group reads to the end",
@@ -47,6 +46,25 @@ async def wait_until_read(run: ClusterRun) -> None:
         lambda: not any(tp for reader in readers for tp in find_behind(reader.positions(), ends)),
         REACHED_SECONDS, "every reader reads to the end",
     )  # fmt: skip
+
+
+async def _wait_rebalanced(run: ClusterRun, is_rebalanced: Callable[[], bool]) -> None:
+    """Lets time pass until the group is at rest. Each move of its coordinator begins the rebalance anew."""
+    for _ in range(COORDINATOR_MOVES_MAX):
+        epoch = _coordinator_epoch(run)
+
+        def is_over(epoch: int = epoch) -> bool:
+            return is_rebalanced() or _coordinator_epoch(run) != epoch
+
+        await run.wait_until(is_over, REBALANCED_SECONDS, "every partition of the group has an owner")
+        if is_rebalanced():
+            return
+    raise AssertionError(f"liveness: the coordinator of the group moved {COORDINATOR_MOVES_MAX} times")
+
+
+def _coordinator_epoch(run: ClusterRun) -> int:
+    offsets = run.model.image.topics.get(OFFSETS_TOPIC)
+    return offsets.partitions[0].leader_epoch if offsets is not None else -1
 
 
 def find_unowned(owned: list[dict[TopicPartition, int]], wanted: list[TopicPartition]) -> Iterator[TopicPartition]:
