@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -41,23 +40,32 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Returns all nodes of the syntax tree of a file."""
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
     """Returns the imports of a file; `from a import b` counts as `a.b` if that is a module."""
     lazy = {
         id(inner)
-        for outer in ast.walk(tree(path))
+        for outer in nodes(path)
         if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef) or _for_types(outer)
         for inner in ast.walk(outer)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
     }
-    for node in ast.walk(tree(path)):
+    found = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            for name in node.names:
-                yield Import(name.name, node.lineno, id(node) in lazy)
+            found += [Import(name.name, node.lineno, id(node) in lazy) for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, f"{path}:{node.lineno}: relative import"
             for name in node.names:
                 whole = f"{node.module}.{name.name}"
-                yield Import(whole if whole in modules() else node.module, node.lineno, id(node) in lazy)
+                found.append(Import(whole if whole in modules() else node.module, node.lineno, id(node) in lazy))
+    return tuple(found)
 
 
 def _for_types(node: ast.AST) -> bool:

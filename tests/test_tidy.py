@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-from tests.sources import ROOT, modules, tree
+from tests.sources import ROOT, modules, nodes
 
 EMPTY_WORDS = {
     "manager",
@@ -56,12 +54,12 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", sources(), ids=short)
-def test_names_name_things(path: Path) -> None:
-    names = [path.stem, *(node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef))]
-    for name in names:
-        words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
-        assert not words & EMPTY_WORDS, f"{name} in {short(path)}"
+def test_names_name_things() -> None:
+    for path in sources():
+        names = [path.stem, *(node.name for node in nodes(path) if isinstance(node, ast.ClassDef))]
+        for name in names:
+            words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
+            assert not words & EMPTY_WORDS, f"{name} in {short(path)}"
 
 
 def test_no_two_files_of_tests_are_one_module() -> None:
@@ -71,27 +69,27 @@ def test_no_two_files_of_tests_are_one_module() -> None:
     assert not [short(path) for path in alone if names[path.name] > 1]
 
 
-@pytest.mark.parametrize("path", sources(), ids=short)
-def test_errors_are_caught_by_name(path: Path) -> None:
+def test_errors_are_caught_by_name() -> None:
     """A handler for everything also hides unknown bugs."""
-    for node in ast.walk(tree(path)):
-        if not isinstance(node, ast.ExceptHandler):
-            continue
-        where = f"{short(path)}:{node.lineno}"
-        assert node.type is not None, f"bare except at {where}"
-        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-        words = {each.id for each in caught if isinstance(each, ast.Name)}
-        raises = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
-        if "Exception" in words or ("BaseException" in words and not raises):
-            assert short(path) in OUTERMOST, f"except {words} at {where}"
+    for path in sources():
+        for node in nodes(path):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            where = f"{short(path)}:{node.lineno}"
+            assert node.type is not None, f"bare except at {where}"
+            caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            words = {each.id for each in caught if isinstance(each, ast.Name)}
+            raises = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+            if "Exception" in words or ("BaseException" in words and not raises):
+                assert short(path) in OUTERMOST, f"except {words} at {where}"
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_queues_are_bounded_and_tasks_are_owned(module: str) -> None:
+def test_queues_are_bounded_and_tasks_are_owned() -> None:
     """An unbounded queue is a memory leak that waits for a slow consumer."""
-    for node in ast.walk(tree(modules()[module])):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Queue":
-            assert node.args or node.keywords, f"{module}:{node.lineno}: a queue without maxsize"
+    for module in modules():
+        for node in nodes(modules()[module]):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "Queue":
+                assert node.args or node.keywords, f"{module}:{node.lineno}: a queue without maxsize"
 
 
 Owner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -105,7 +103,7 @@ def defined_names() -> set[str]:
     """Returns the names of all modules, classes, functions, constants, fields and attributes of the product."""
     names = {part for module in modules() for part in module.split(".")}
     for path in modules().values():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, Owner):
                 names.add(node.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -120,10 +118,10 @@ def defined_names() -> set[str]:
 def stale_names(path: Path) -> Iterator[str]:
     """Yields the names in backticks in docstrings that neither the documented code nor any definition has."""
     lines = path.read_text().splitlines()
-    parameters = {node.arg for node in ast.walk(tree(path)) if isinstance(node, ast.arg)}
-    values = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)}
+    parameters = {node.arg for node in nodes(path) if isinstance(node, ast.arg)}
+    values = {node.value for node in nodes(path) if isinstance(node, ast.Constant)}
     known = defined_names() | parameters | values | NAMES_OF_DATA | OTHER_LANGUAGES
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, Owner) and (text := ast.get_docstring(node)):
             first = node.body[0]
             code = "\n".join(lines[node.lineno - 1 : first.lineno - 1] + lines[first.end_lineno : node.end_lineno])
@@ -132,10 +130,9 @@ def stale_names(path: Path) -> Iterator[str]:
                     yield f"{short(path)}:{node.lineno} {node.name}: `{name}`"
 
 
-@pytest.mark.parametrize("path", modules().values(), ids=short)
-def test_docstrings_name_what_is_there(path: Path) -> None:
+def test_docstrings_name_what_is_there() -> None:
     """A docstring that keeps the old name of a parameter misleads its reader."""
-    assert not list(stale_names(path))
+    assert not [each for path in modules().values() for each in stale_names(path)]
 
 
 def test_comments_have_no_open_tasks() -> None:
@@ -156,7 +153,7 @@ def test_engine_raises_few_kinds_of_errors() -> None:
         f"{module}.{node.name}"
         for module, path in modules().items()
         if module.startswith("tiered.") and module != "tiered.errors"
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef) and any(getattr(base, "id", "") == "Exception" for base in node.bases)
         if not node.name.startswith("_")
     ]
