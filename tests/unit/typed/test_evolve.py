@@ -67,7 +67,7 @@ def test_values_teach_columns(texts: list[str], columns: str) -> None:
         ("a BIGINT", "[" * 100_000, "nested too deep"),
         ("a BIGINT", '{"b":' + "[" * 40 + "1" + "]" * 40 + "}", "is nested more than 32 deep"),
         ("a BIGINT", '{"' + "k" * 256 + '":1}', "the value has a name of more than 255 bytes"),
-        ("a BIGINT", json.dumps({f"k{i}": 1 for i in range(1_000_000)}), f"more than {FIELDS_MAX} fields"),
+        ("a BIGINT", json.dumps({f"k{i}": 1 for i in range(2 * FIELDS_MAX)}), f"more than {FIELDS_MAX} fields"),
     ],
 )
 def test_value_that_does_not_fit_has_a_reason(schema: str, text: str, reason: str) -> None:
