@@ -31,7 +31,8 @@ May import: controller, coordinator, groups, transactions
 ~ internal_topic      an internal topic, created on first need
 ~ producer_ids        producer ids from blocks that the controller allocates
 ~ suspects            brokers that may be gone, for Metadata replies during failover
-~ log_cleaner         compaction of the logs on this broker's disk, the dirtiest first
+~ log_cleaner         compaction on this broker's disk, and in the bucket as the leader, the dirtiest log first
+~ clean_throttle      the pace of cleans: bytes, requests, and the delay that they cause
 ~ retention_clock     the retention time, corrected if this broker's clock is fast
 ~ late_transactions   open transactions that hold back a last stable offset for too long
 ~ orphaned_transactions  the end of transactions that no coordinator knows any more

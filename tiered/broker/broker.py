@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tiered.broker.awaited_ends import AwaitedEnds
+from tiered.broker.clean_throttle import CleanThrottle
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.duplicate_check import refuse_duplicate_broker
@@ -46,12 +47,7 @@ from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
 from tiered.broker.transaction_coordinators import TransactionCoordinators, TransactionPorts
 from tiered.broker.transaction_snapshots import make_transaction_snapshot_store
 from tiered.broker.transaction_verification import TransactionVerification
-from tiered.cold.cache import ChunkCache
-from tiered.cold.collector import Collector
 from tiered.cold.manifest import FAN
-from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.reader import ColdReader
-from tiered.cold.uploader import Uploader
 from tiered.config.settings import Settings
 from tiered.controller import requests
 from tiered.controller.channel import SUBMIT_SECONDS
@@ -133,6 +129,7 @@ class Broker:
         self.view = self.cluster.view
         self.cluster_metrics = ClusterMetrics(metrics, self.view, lambda: self.cluster.is_controller)
         self.suspected_brokers = SuspectedBrokers(world.clock, self.view, self.cluster.on_broker_unreachable)
+        self._clean_throttle = CleanThrottle(world.clock)
         self.cold_tier = self._make_cold_tier(manifest_fan)
         group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
         transaction_snapshots = make_transaction_snapshot_store(self.store, world.clock, metrics)
@@ -194,7 +191,9 @@ class Broker:
             self.view, self.world, self.hosted_replicas, self.loss_reporter, self.tiering, self.disk,
             self.data_directory, self.served,
         )  # fmt: skip
-        self.log_cleaner = LogCleaner(self.view, self.world, self.hosted_replicas, self.disk, metrics)
+        self.log_cleaner = LogCleaner(
+            self.view, self.world, self.hosted_replicas, self.disk, self._clean_throttle, metrics
+        )
         self._object_deletion = ObjectDeletion(self.view, channel, self.cluster, self.cold_tier.collector, world.clock)
         self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
         self._failure = ""
@@ -206,17 +205,14 @@ class Broker:
         )
 
     def _make_cold_tier(self, manifest_fan: int) -> ColdTier:
-        world, settings, metrics = self.world, self.settings, self.metrics
-        manifests = ManifestStore(self.store, world.clock, world.rng, metrics, fan=manifest_fan)
-        cache = ChunkCache(metrics, settings.tiered_chunk_cache_bytes)
-        uploader = Uploader(self.store, manifests, world.clock, world.rng, metrics)
-        grace_ms = settings.tiered_object_delete_delay_ms
-        return ColdTier(
-            manifests,
-            ColdReader(self.store, manifests, cache, metrics, world.clock),
-            uploader,
-            Collector(self.store, manifests, uploader.keys_in_flight, world.clock, metrics, grace_ms=grace_ms),
-        )
+        world, settings = self.world, self.settings
+        return ColdTier.build(
+            self.store, world.clock, world.rng, self.metrics,
+            lambda: self._clean_throttle.admit_request(self.settings.tiered_cleaner_max_requests_per_second),
+            fan=manifest_fan,
+            cache_bytes=settings.tiered_chunk_cache_bytes,
+            grace_ms=settings.tiered_object_delete_delay_ms,
+        )  # fmt: skip
 
     # -- state --------------------------------------------------------------------------------------------------------
 

@@ -499,6 +499,7 @@ class HostedReplicas:
             self._high_watermarks[tp] = replica.high_watermark
             replica.resign(why)
             self._cold_tier.uploader.forget(replica.partition_id)
+            self._cold_tier.cleaner.forget(replica.partition_id)
             self._events.on_resign(replica)
 
     def on_fenced(self, replica: LeaderReplica, error: Fenced) -> None:

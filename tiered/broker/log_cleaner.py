@@ -1,4 +1,4 @@
-"""Compaction of the logs on this broker's disk: the dirtiest log first, under limits of I/O and memory.
+"""Compaction of the logs of one broker: the dirtiest log first, under limits of I/O, requests and memory.
 
 Each replica of a partition cleans its own log, as in Kafka. A log of which the bucket gets a copy is cleaned in the
 bucket only, by its leader. A log that cannot be cleaned is named in the health report, and does not stop the others.
@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, Protocol, TypeVar
 
+from tiered.broker.clean_throttle import CleanThrottle
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.compaction.cleanable_range import CleanableRange, is_compacted, pick_dirtiest
-from tiered.config.settings import Settings
+from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
-from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogChanged
+from tiered.hot.log_cleaning import CleanerResources, LogChanged
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
 from tiered.ports import World
@@ -37,11 +39,43 @@ THREADS_MAX = 16
 Replica = LeaderReplica | FollowerReplica
 
 
+class CleanFigures(Protocol):
+    """What one clean did, on the disk or in the bucket."""
+
+    @property
+    def clean_to(self) -> int: ...
+    @property
+    def bytes_before(self) -> int: ...
+    @property
+    def bytes_after(self) -> int: ...
+    @property
+    def records_read(self) -> int: ...
+    @property
+    def records_kept(self) -> int: ...
+    @property
+    def is_map_full(self) -> bool: ...
+
+
+class _ColdRange(NamedTuple):
+    """What may be cleaned in the bucket, as of the manifest `sequence`, the settings and the time of the look."""
+
+    found: CleanableRange
+    sequence: int
+    config: TopicConfig
+    looked_ns: int
+
+
 class LogCleaner:
     """The cleans of one broker. `uncleanable` has the logs that cannot be cleaned, with the reason of each."""
 
     def __init__(
-        self, view: MemberView, world: World, hosted_replicas: HostedReplicas, disk: DiskState, metrics: Metrics
+        self,
+        view: MemberView,
+        world: World,
+        hosted_replicas: HostedReplicas,
+        disk: DiskState,
+        throttle: CleanThrottle,
+        metrics: Metrics,
     ) -> None:
         self._view = view
         self._clock = world.clock
@@ -49,11 +83,14 @@ class LogCleaner:
         self._hosted_replicas = hosted_replicas
         self._disk = disk
         self._pool = ThreadPool("log-cleaner", THREADS_MAX)
-        self._throttle = IoThrottle(world)
+        self._throttle = throttle
+        self._cold_ranges: dict[LeaderReplica, _ColdRange] = {}
         self._running: set[DiskLog] = set()
         self._retry_ns: dict[DiskLog, int] = {}
         """When a log that could not be cleaned is tried again."""
-        self._ended = asyncio.Event()
+        self._requested: dict[Replica, int] = {}
+        """Log end when an operator asked for a clean of the log now."""
+        self._wake = asyncio.Event()
         self._last_run_ns = world.clock.mono_ns()
         self.uncleanable: dict[TopicPartition, str] = {}
         self._read = metrics.counter("tiered_log_cleaner_read_records_total", "Records that cleans on disk read.")
@@ -79,19 +116,53 @@ class LogCleaner:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._forget_stopped()
+                await self._look_at_bucket()
                 while self._settings.log_cleaner_enable and len(self._running) < self._settings.log_cleaner_threads:
-                    picked = pick_dirtiest((each, found, each.config) for each, found in self.find_dirty())
+                    picked = self._pick()
                     if picked is None:
                         break
                     self._running.add(picked[0].log)
                     group.create_task(self._clean(*picked))
-                self._ended.clear()
+                self._wake.clear()
                 await self._wait_for_work()
 
+    def request_clean(self, replica: Replica) -> None:
+        """Has a log cleaned as soon as possible, whatever its dirty ratio: all that it has now and that may be cleaned.
+
+        Closes the active segment, which is never cleaned. Does nothing for a follower of a tiered log. Raises `Refused`
+        if the log is not compacted, and what the roll raises.
+        """
+        if not is_compacted(replica.config):
+            raise Refused(Code.INVALID_CONFIG, f"{replica.tp} is not compacted: its cleanup.policy is without compact")
+        if isinstance(replica, FollowerReplica) and replica.config.remote_storage_enable:
+            return
+        if replica.log.active_view.size:
+            replica.roll()
+        self._requested[replica] = replica.log.end_offset
+        self._retry_ns.pop(replica.log, None)
+        self._wake.set()
+
+    def _pick(self) -> tuple[Replica, CleanableRange] | None:
+        """Returns the log to clean next: one that an operator asked for, or the dirtiest."""
+        dirty = self.find_dirty()
+        for replica, found in dirty:
+            end = self._requested.get(replica, -1)
+            if end < 0:
+                continue
+            if replica.config.remote_storage_enable:
+                cleanable_to = replica.cold_end_offset
+            else:
+                cleanable_to = min(replica.log.flushed_offset, replica.high_watermark)
+            if cleanable_to >= end:
+                del self._requested[replica]
+                if found.dirty_bytes:
+                    return replica, found
+        return pick_dirtiest((each, found, each.config) for each, found in dirty)
+
     async def _wait_for_work(self) -> None:
-        """Waits until a clean ends or log.cleaner.backoff.ms is over."""
+        """Waits until a clean ends, an operator asks for one, or log.cleaner.backoff.ms is over."""
         waits = {
-            asyncio.ensure_future(self._ended.wait()),
+            asyncio.ensure_future(self._wake.wait()),
             asyncio.ensure_future(self._clock.sleep(self._settings.log_cleaner_backoff_ms / 1000)),
         }
         try:
@@ -101,46 +172,107 @@ class LogCleaner:
                 each.cancel()
 
     def find_dirty(self) -> list[tuple[Replica, CleanableRange]]:
-        """Returns the logs on this disk that compaction may clean and that no clean works on, with what it may
-        clean."""
-        now_ms, now_ns = self._clock.wall_ms(), self._clock.mono_ns()
-        return [
+        """Returns the logs that this broker may clean and that no clean works on, with what it may clean: on the disk,
+        or in the bucket as of the last look."""
+        now_ms = self._clock.wall_ms()
+        on_disk = [
             (replica, self._find_cleanable(replica, now_ms))
             for replica in self._hosted_replicas.list_replicas()
-            if is_compacted(replica.config)
-            and not replica.config.remote_storage_enable
-            and not replica.is_stopped
-            and not replica.log.write_failure
-            and replica.log not in self._running
-            and self._retry_ns.get(replica.log, 0) <= now_ns
+            if not replica.config.remote_storage_enable and self._may_clean(replica) and not replica.log.write_failure
         ]
+        in_bucket = [(each, known.found) for each, known in self._cold_ranges.items() if self._may_clean(each)]
+        return [*on_disk, *in_bucket]
+
+    def _may_clean(self, replica: Replica) -> bool:
+        """True if the log is compacted, no clean works on it, and its last clean did not fail just now."""
+        return (
+            is_compacted(replica.config)
+            and not replica.is_stopped
+            and replica.log not in self._running
+            and self._retry_ns.get(replica.log, 0) <= self._clock.mono_ns()
+        )
 
     def _find_cleanable(self, replica: Replica, now_ms: int) -> CleanableRange:
         return replica.log.find_cleanable(replica.high_watermark, now_ms)
 
+    async def _look_at_bucket(self) -> None:
+        """Finds out what may be cleaned in the bucket. A partition whose manifest and settings are as before is looked
+        at again after log.cleaner.backoff.ms."""
+        cleaned = [each for each in self._hosted_replicas.list_leaders() if _is_cleaned_in_bucket(each)]
+        self._cold_ranges = {each: self._cold_ranges[each] for each in cleaned if each in self._cold_ranges}
+        for replica in cleaned:
+            manifest, config, now_ns = replica.manifest, replica.config, self._clock.mono_ns()
+            known = self._cold_ranges.get(replica)
+            if (
+                manifest is None
+                or not self._may_clean(replica)
+                or (
+                    known is not None
+                    and (known.sequence, known.config) == (manifest.sequence, config)
+                    and now_ns - known.looked_ns < self._settings.log_cleaner_backoff_ms * 1_000_000
+                )
+            ):
+                continue
+            try:
+                found = await replica.cold.cleaner.find_cleanable(manifest, config, self._clock.wall_ms())
+            except (Corrupt, Unavailable) as error:
+                self._note_failure(replica, error)
+            else:
+                self._cold_ranges[replica] = _ColdRange(found, manifest.sequence, config, now_ns)
+                replica.cleanable_in_bucket = found
+
     async def _clean(self, replica: Replica, found: CleanableRange) -> None:
-        hot = replica.log
         try:
-            result = await self._disk.guard(
-                hot.clean(found, self._resources(), keeps_tombstones=replica.cold_end_offset > 0)
-            )
+            if isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
+                self._note_result(replica, await self._clean_in_bucket(replica))
+            else:
+                keeps_tombstones = replica.cold_end_offset > 0
+                work = replica.log.clean(found, self._resources(), keeps_tombstones=keeps_tombstones)
+                self._note_result(replica, await self._disk.guard(work))
         except LogChanged:
+            self._retry_ns[replica.log] = self._clock.mono_ns() + self._settings.log_cleaner_backoff_ms * 1_000_000
             log.info("clean ends because the log changed partition=%s", replica.tp)
-        except Corrupt as error:
-            self._retry_ns[hot] = self._clock.mono_ns() + int(RETRY_SECONDS * 1e9)
+        except (Corrupt, Unavailable, Refused) as error:
+            self._note_failure(replica, error)
+        finally:
+            self._running.discard(replica.log)
+            self._wake.set()
+
+    async def _clean_in_bucket(self, replica: LeaderReplica) -> CleanFigures:
+        """Cleans the objects of a partition, as its leader. The clean ends once the partition is led elsewhere, or its
+        settings say that it is not cleaned in the bucket."""
+        resources = self._resources()
+
+        async def admit(count: int) -> None:
+            await resources.admit(count)
+            if not _is_cleaned_in_bucket(replica):
+                raise LogChanged
+
+        try:
+            manifest = await replica.take_over_manifest()
+            result = await replica.cold.cleaner.clean(
+                manifest, replica.leader_epoch, replica.config, self._clock.wall_ms(), replace(resources, admit=admit)
+            )
+        except Fenced as error:
+            self._hosted_replicas.on_fenced(replica, error)
+            raise LogChanged from error
+        replica.unified_log.update_manifest(result.manifest)
+        if not result.is_whole:
+            raise LogChanged
+        return result
+
+    def _note_failure(self, replica: Replica, error: Corrupt | Unavailable | Refused) -> None:
+        """Puts off the next clean of a log. Names it if a batch cannot be read: that lasts."""
+        if isinstance(error, Corrupt):
+            self._retry_ns[replica.log] = self._clock.mono_ns() + int(RETRY_SECONDS * 1e9)
             self.uncleanable[replica.tp] = str(error)
             log.error("log cannot be cleaned partition=%s why=%s", replica.tp, error)
-        except (Unavailable, Refused) as error:
-            self._retry_ns[hot] = self._clock.mono_ns() + self._settings.log_cleaner_backoff_ms * 1_000_000
-            if not replica.is_stopped:
-                log.warning("clean failed, is tried again partition=%s why=%s", replica.tp, error)
-        else:
-            self._note_result(replica, result)
-        finally:
-            self._running.discard(hot)
-            self._ended.set()
+            return
+        self._retry_ns[replica.log] = self._clock.mono_ns() + self._settings.log_cleaner_backoff_ms * 1_000_000
+        if not replica.is_stopped:
+            log.warning("clean failed, is tried again partition=%s why=%s", replica.tp, error)
 
-    def _note_result(self, replica: Replica, result: CleanResult) -> None:
+    def _note_result(self, replica: Replica, result: CleanFigures) -> None:
         self._last_run_ns = self._clock.mono_ns()
         self.uncleanable.pop(replica.tp, None)
         self._retry_ns.pop(replica.log, None)
@@ -158,13 +290,14 @@ class LogCleaner:
         replicas = self._hosted_replicas.list_replicas()
         logs, names = {each.log for each in replicas}, {each.tp for each in replicas if is_compacted(each.config)}
         self._retry_ns = {each: ns for each, ns in self._retry_ns.items() if each in logs}
+        self._requested = {each: end for each, end in self._requested.items() if not each.is_stopped}
         self.uncleanable = {tp: why for tp, why in self.uncleanable.items() if tp in names}
 
     def _resources(self) -> CleanerResources:
         settings = self._settings
         return CleanerResources(
             self._run_in_thread,
-            lambda count: self._throttle.admit(count, settings.log_cleaner_io_max_bytes_per_second),
+            lambda count: self._throttle.admit_bytes(count, settings.log_cleaner_io_max_bytes_per_second),
             settings.log_cleaner_dedupe_buffer_size // settings.log_cleaner_threads,
             max(settings.log_cleaner_io_buffer_size // settings.log_cleaner_threads, 1024),
             settings.log_cleaner_io_buffer_load_factor,
@@ -181,16 +314,5 @@ class LogCleaner:
             raise
 
 
-class IoThrottle:
-    """Spreads the bytes that all cleans read over time (log.cleaner.io.max.bytes.per.second)."""
-
-    def __init__(self, world: World) -> None:
-        self._clock = world.clock
-        self._free_ns = 0
-
-    async def admit(self, count: int, bytes_per_second: float) -> None:
-        """Returns once so many more bytes may be read."""
-        now = self._clock.mono_ns()
-        start = max(now, self._free_ns)
-        self._free_ns = start + int(min(count / bytes_per_second, 3600.0) * 1e9)
-        await self._clock.sleep(max(0, start - now) / 1e9)
+def _is_cleaned_in_bucket(replica: LeaderReplica) -> bool:
+    return is_compacted(replica.config) and replica.config.remote_storage_enable and not replica.is_stopped

@@ -280,7 +280,7 @@ class Tiering:
     async def _finish_takeover(self, replica: LeaderReplica) -> None:
         """Takes over the manifest of a leader that serves already (`PreviousLeader.WAS_IN_SYNC_WITH`)."""
         if replica.takeover_pending:
-            await self._take_over_manifest(replica)
+            await replica.take_over_manifest()
 
     async def _upload(self, replica: LeaderReplica) -> None:
         """Uploads closed segments below the last stable offset, oldest first, as many as one manifest change names.
@@ -290,7 +290,7 @@ class Tiering:
         if not replica.unified_log.waiting_segments:
             return
         epoch = replica.leader_epoch
-        manifest = await self._take_over_manifest(replica)
+        manifest = await replica.take_over_manifest()
         first = replica.log.local_start_offset
         if not manifest.nodes and first > manifest.cold_end_offset:
             # Nothing is cold, and records below `first` expired before the topic was tiered: the manifest starts there.
@@ -304,15 +304,6 @@ class Tiering:
             replica.unified_log.update_manifest(written)
             if not replica.is_stopped and replica.unified_log.waiting_segments:
                 self._due[replica] = None
-
-    async def _take_over_manifest(self, replica: LeaderReplica) -> Manifest:
-        """Returns the manifest under the replica's epoch. Under another epoch nothing is uploaded, deleted or swept."""
-        manifest = replica.manifest
-        if manifest is None or manifest.leader_epoch != replica.leader_epoch:
-            manifest = await replica.cold.manifests.take_over(replica.partition_id, replica.topic, replica.leader_epoch)
-            replica.unified_log.update_manifest(manifest)
-            replica.log.advance_start(min(manifest.log_start_offset, replica.log.end_offset))
-        return manifest
 
     async def _expire_cold(self, replica: LeaderReplica) -> None:
         """Applies total retention to cold segments. Takes over the manifest first, but only if a segment expires."""
@@ -333,7 +324,7 @@ class Tiering:
         else:
             if plan is None:
                 return
-        manifest = await self._take_over_manifest(replica)
+        manifest = await replica.take_over_manifest()
         above = replica.unified_log.bytes_above_cold  # an earlier leader may have uploaded more meanwhile
         written = await replica.cold.collector.expire(
             manifest, epoch, retention.total_limits(replica.config), local_bytes_above_cold=above, now_ms=now_ms
@@ -373,7 +364,7 @@ class Tiering:
         )
         if plan.log_start > replica.log_start_offset:
             if replica.manifest is not None or replica.takeover_pending:
-                manifest = await self._take_over_manifest(replica)
+                manifest = await replica.take_over_manifest()
                 moved = await replica.cold.collector.advance_start(manifest, replica.leader_epoch, plan.log_start)
                 replica.unified_log.update_manifest(moved)
             replica.log.advance_start(plan.log_start)
@@ -390,7 +381,9 @@ class Tiering:
         now_ms = self._clock.wall_ms()
         if replica.manifest is None or now_ms < self._sweep_due_ms.setdefault(replica, now_ms + self._sweep_delay_ms()):
             return
-        await self._take_over_manifest(replica)
+        manifest = await replica.take_over_manifest()
+        # A clean that failed may have left objects that no change can name any more.
+        replica.unified_log.update_manifest(await replica.cold.cleaner.settle(manifest, replica.leader_epoch))
         await replica.cold.collector.sweep(replica.partition_id, replica.topic, replica.leader_epoch)
         self._sweep_due_ms[replica] = NEVER
 

@@ -19,7 +19,7 @@ from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
 from tiered.ports import Buffer
 from tiered.records.model import WalkedBatch
-from tiered.records.native import crc32c, walk
+from tiered.records.native import crc32c
 
 
 class CleanedRun(NamedTuple):
@@ -120,13 +120,16 @@ class CleanedObject:
         return entry, trailer
 
 
-def split_batches(data: Buffer, room: int) -> Iterable[tuple[memoryview, list[WalkedBatch]]]:
-    """Yields all batches of `data` in pieces of at most `room` bytes, unless a batch alone is larger."""
-    view, batches = memoryview(data), walk(data, check_crc=False).batches
-    first = 0
+def split_batches(
+    data: Buffer, batches: list[WalkedBatch], room: int
+) -> Iterable[tuple[memoryview, list[WalkedBatch]]]:
+    """Yields all batches of `data`, which begins with the first one, in pieces of at most `room` bytes, unless a batch
+    alone is larger."""
+    view, first = memoryview(data), 0
     while first < len(batches):
         begin, last = batches[first].position, first
         while last + 1 < len(batches) and batches[last + 1].position + batches[last + 1].size - begin <= room:
             last += 1
-        yield view[begin : batches[last].position + batches[last].size], batches[first : last + 1]
+        start = begin - batches[0].position
+        yield view[start : start + batches[last].position + batches[last].size - begin], batches[first : last + 1]
         first = last + 1

@@ -5,22 +5,27 @@ all segments up to the end of the map, oldest first, and writes runs of them aga
 manifest takes runs in that order. Therefore an older record of a key is never there without the tombstone that deleted
 it. A clean that ends early has changed nothing, or some of the oldest runs; the next one begins again where the last
 whole one ended.
+
+Uploads, expiry and sweeps of the partition go on meanwhile. Objects that a clean has put are no garbage until it ends.
+If a change of the manifest stays undecided, they are none until `settle`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.cold.cleaned_object import CleanedObject, CleanedRun, split_batches
 from tiered.cold.collector import Collector
 from tiered.cold.layout import SectionKind, segment_key, submanifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.reader import ColdReader
+from tiered.cold.reader import ColdReader, ObjectMissing
+from tiered.cold.stream import ColdBatches
 from tiered.cold.verified_put import put_verified
 from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
 from tiered.compaction.cleanable_range import (
@@ -32,15 +37,16 @@ from tiered.compaction.cleanable_range import (
     group_segments,
 )
 from tiered.compaction.transactions import CleanedTransactions
-from tiered.errors import Fenced
+from tiered.errors import Corrupt, Fenced, Refused
 from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.checkpoints import encode_lineage
+from tiered.hot.log_cleaning import MAP_BYTES_MIN, CleanerResources
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
-from tiered.ports import Clock, ObjectStore, Rng
-from tiered.records.key_offset_map import SEED_BYTES, KeyOffsetMap
-from tiered.records.model import HEADER_BYTES, WalkedBatch
+from tiered.ports import ObjectStore, Rng
+from tiered.records.key_offset_map import KeyOffsetMap
+from tiered.records.model import HEADER_BYTES
 from tiered.records.native import walk
 from tiered.records.pure_compact import empty_batch
 
@@ -50,11 +56,10 @@ OBJECT_BYTES = 64 << 20
 """Limit on the log part of a cleaned object, which is in memory as a whole until it is put."""
 CHANGE_BYTES = 512 << 20
 """Limit on the bytes of new objects that one manifest change names, and that are garbage if it fails."""
-STEP_BYTES = 512 << 10
-"""Bytes that one turn of the event loop cleans."""
+INLINE_BYTES = 64 << 10
+"""Size of a step that runs on the event loop. A thread runs a larger one."""
 
-Pace = Callable[[int], Awaitable[None]]
-"""Waits until so many more bytes may be read or written. It also lets other tasks run."""
+T = TypeVar("T")
 
 
 class CleanConfig(CompactionConfig, Protocol):
@@ -70,15 +75,25 @@ class CleanConfig(CompactionConfig, Protocol):
 class CleanResult:
     """The figures of one clean, as far as it came, and the manifest after it.
 
-    `is_whole` is false if the log start or another leader moved segments of it: then the next clean begins again.
+    It took `bytes_before` of log to `bytes_after`. `bytes_read` and `bytes_written` are what it cost. `is_whole` is
+    false if the log start or another leader moved segments of it: then the next clean begins again. `is_map_full`: the
+    map had no room for more keys, and a next clean goes on.
     """
 
     manifest: Manifest
     bytes_read: int = 0
     bytes_written: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
     records_read: int = 0
     records_kept: int = 0
+    is_map_full: bool = False
     is_whole: bool = False
+
+    @property
+    def clean_to(self) -> int:
+        """Returns the offset below which all is clean."""
+        return self.manifest.clean_to
 
 
 class _Replacement(NamedTuple):
@@ -90,16 +105,19 @@ class _Replacement(NamedTuple):
 
 @dataclass
 class _Clean:
-    """The state of one clean."""
+    """The state of one clean. `keys` are those of the objects that it has put and no manifest names yet."""
 
     epoch: int
     config: CleanConfig
     now_ms: int
-    pace: Pace
+    resources: CleanerResources
     result: CleanResult
+    keys: set[str]
     transactions: CleanedTransactions[AbortedTxn] = field(default_factory=CleanedTransactions)
     pending: list[_Replacement] = field(default_factory=list)
     pending_bytes: int = 0
+    is_change_open: bool = False
+    """True while the outcome of a manifest change is unknown."""
 
     @property
     def manifest(self) -> Manifest:
@@ -115,7 +133,6 @@ class ColdCleaner:
         manifests: ManifestStore,
         reader: ColdReader,
         collector: Collector,
-        clock: Clock,
         rng: Rng,
         metrics: Metrics,
         *,
@@ -125,10 +142,10 @@ class ColdCleaner:
         self._manifests = manifests
         self._reader = reader
         self._collector = collector
-        self._clock = clock
         self._random = rng.stream("cold cleaner")
         self._object_bytes = object_bytes
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
+        self._running: set[PartitionId] = set()
         self._bytes = metrics.counter(
             "tiered_cold_clean_bytes_total",
             "Bytes of compacted topics that cleans read and wrote in the bucket",
@@ -149,52 +166,84 @@ class ColdCleaner:
         self._keys_in_flight.pop(partition_id, None)
 
     async def find_cleanable(self, manifest: Manifest, config: CompactionConfig, now_ms: int) -> CleanableRange:
-        """Returns what a clean may read. Raises `Unavailable` and `Corrupt` from sub-manifests."""
-        return _find_cleanable(
-            [each async for each in self._manifests.list_segments(manifest)], manifest, config, now_ms
-        )
+        """Returns what a clean may read. Reads no sub-manifest of the clean part.
+
+        Raises `Unavailable` and `Corrupt` from the others.
+        """
+        first_dirty = max(manifest.clean_to, manifest.log_start_offset)
+        dirty = [_facts(each) async for each in self._manifests.list_segments(manifest, first_dirty)]
+        clean_bytes = manifest.cold_bytes - sum(each.size for each in dirty)
+        if clean_bytes > 0:
+            begin, end = manifest.log_start_offset, dirty[0].base_offset if dirty else first_dirty
+            dirty.insert(0, SegmentFacts(begin, end, clean_bytes, -1, -1))
+        return _find_cleanable(dirty, manifest, config, now_ms)
 
     async def clean(
-        self, manifest: Manifest, epoch: int, config: CleanConfig, now_ms: int, memory_bytes: int, pace: Pace
+        self, manifest: Manifest, epoch: int, config: CleanConfig, now_ms: int, resources: CleanerResources
     ) -> CleanResult:
         """Cleans the segments of `manifest`, which must have been taken over under `epoch`.
 
         Raises `Fenced` (step down), `Unavailable` and `Corrupt`. A later clean does again what is not in the manifest.
         """
+        partition_id = manifest.partition_id
         if manifest.leader_epoch != epoch:
-            raise Fenced(f"{manifest.partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
-        if self.keys_in_flight(manifest.partition_id):
-            manifest = await self.settle(manifest, epoch)
-        clean = _Clean(epoch, config, now_ms, pace, CleanResult(manifest))
+            raise Fenced(f"{partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
+        manifest = await self.settle(manifest, epoch)
+        keys = self._keys_in_flight[partition_id] = set()
+        clean = _Clean(epoch, config, now_ms, resources, CleanResult(manifest), keys)
+        self._running.add(partition_id)
+        outcome = "failed"
         try:
-            await self._clean(clean, memory_bytes)
-        except BaseException:
-            # Objects that no change names are orphans. Keys of an undecided change stay in flight until `settle`.
-            self._manifests.mark_orphans(manifest.partition_id)
-            self._cleans.inc(1, "failed")
-            raise
+            await self._clean_while_named(clean)
+            outcome = "whole" if clean.result.is_whole else "cut"
         finally:
+            self._running.discard(partition_id)
+            if self._keys_in_flight.get(partition_id) is keys:  # else the partition is led elsewhere
+                if keys:
+                    self._manifests.mark_orphans(partition_id)
+                if not clean.is_change_open:
+                    self._keys_in_flight.pop(partition_id)  # no change will name these objects
             self._bytes.inc(clean.result.bytes_read, "read")
             self._bytes.inc(clean.result.bytes_written, "write")
-        self._cleans.inc(1, "whole" if clean.result.is_whole else "cut")
+            self._cleans.inc(1, outcome)
         return clean.result
 
     async def settle(self, manifest: Manifest, epoch: int) -> Manifest:
-        """Returns the manifest once an earlier change with unknown outcome is decided."""
-        written = await self._manifests.take_over(manifest.partition_id, manifest.topic, epoch)
-        self._keys_in_flight.pop(manifest.partition_id, None)
-        self._manifests.mark_orphans(manifest.partition_id)
+        """Returns the manifest once an earlier change with unknown outcome is decided. What it does not name then is
+        garbage.
+
+        Does nothing while a clean runs, or if no change is undecided. Raises `Fenced` and `Unavailable`.
+        """
+        partition_id = manifest.partition_id
+        keys = self._keys_in_flight.get(partition_id)
+        if keys is None or partition_id in self._running:
+            return manifest
+        written = await self._manifests.take_over(partition_id, manifest.topic, epoch)
+        if self._keys_in_flight.get(partition_id) is keys:
+            self._keys_in_flight.pop(partition_id)
         return written
 
-    async def _clean(self, clean: _Clean, memory_bytes: int) -> None:
+    async def _clean_while_named(self, clean: _Clean) -> None:
+        """Ends the clean early if an object is gone that the manifest does not name any more: it has expired."""
+        try:
+            await self._clean(clean)
+        except ObjectMissing as error:
+            manifest = clean.manifest
+            try:
+                await self._reader.find_newer_manifest(manifest.partition_id, manifest.log_start_offset, error)
+            except Refused:  # the log start has moved
+                return
+
+    async def _clean(self, clean: _Clean) -> None:
         manifest = clean.manifest
         entries = [each async for each in self._manifests.list_segments(manifest)]
-        cleanable = _find_cleanable(entries, manifest, clean.config, clean.now_ms)
+        cleanable = _find_cleanable([_facts(each) for each in entries], manifest, clean.config, clean.now_ms)
         if not cleanable.dirty_bytes:
             clean.result.is_whole = True
             return
-        seed = self._random.getrandbits(8 * SEED_BYTES).to_bytes(SEED_BYTES, "big")
-        key_map = KeyOffsetMap(memory_bytes, seed)
+        resources = clean.resources
+        memory = min(resources.map_bytes, max(MAP_BYTES_MIN, 2 * cleanable.dirty_bytes))
+        key_map = KeyOffsetMap(memory, resources.seed, resources.load_factor)
         try:
             clean_to = await self._map_keys(clean, entries, cleanable, key_map)
             covered = [each for each in entries if each.base_offset < clean_to]
@@ -216,10 +265,11 @@ class ColdCleaner:
         begin, end = cleanable.first_dirty, cleanable.first_uncleanable
         dirty = [each for each in entries if each.next_offset > begin and each.next_offset <= end]
         transactions = CleanedTransactions(await self._list_aborted(dirty, begin))
-        async with aclosing(self._read(clean, max(begin, clean.manifest.log_start_offset), end)) as pieces:
-            async for data, _ in pieces:
-                _, is_full = put_batches(key_map, data, transactions, from_offset=begin)
-                if is_full:
+        async with aclosing(self._read(clean, begin, end)) as steps:
+            async for step in steps:
+                put = partial(put_batches, key_map, step.data, transactions, from_offset=begin)
+                _, clean.result.is_map_full = await _run_step(clean, step, put)
+                if clean.result.is_map_full:
                     whole = [each.next_offset for each in dirty if each.next_offset <= key_map.latest_offset + 1]
                     return whole[-1] if whole else key_map.latest_offset + 1
         return end
@@ -249,25 +299,30 @@ class ColdCleaner:
         run = CleanedRun(replaced, await self._reader.read_sections(replaced[-1]))
         rules = replace(rules, upper_bound=run.next_offset)
         made, successors = CleanedObject(run.base_offset, clean.config.index_interval_bytes), list[SegmentEntry]()
-        last_header = b""
-        async with aclosing(self._read(clean, run.base_offset, run.next_offset)) as pieces:
-            async for data, batches in pieces:
-                at = batches[-1].position - batches[0].position
-                last_header = bytes(data[at : at + HEADER_BYTES])
-                cleaned = clean_batches(key_map, data, clean.transactions, rules)
+        last_header, bytes_before = b"", sum(each.log_bytes for each in replaced)
+        async with aclosing(self._read(clean, run.base_offset, run.next_offset)) as steps:
+            async for step in steps:
+                at = step.batches[-1].position - step.batches[0].position
+                last_header = bytes(step.data[at : at + HEADER_BYTES])
+                work = partial(clean_batches, key_map, step.data, clean.transactions, rules)
+                cleaned = await _run_step(clean, step, work)
                 clean.result.records_read += cleaned.records_read
                 clean.result.records_kept += cleaned.records_kept
-                for part, batches in split_batches(cleaned.data, self._object_bytes):
+                stayed = walk(cleaned.data, check_crc=False).batches
+                for part, batches in split_batches(cleaned.data, stayed, self._object_bytes):
                     if made.data and len(made.data) + len(part) > self._object_bytes:
                         successors.append(await self._put(clean, run, made, batches[0].base_offset))
                         made = CleanedObject(batches[0].base_offset, clean.config.index_interval_bytes)
                     made.add(part, batches)
-        if not successors and run.is_unchanged(made.data):
+        clean.result.bytes_before += bytes_before
+        if not successors and await _run(clean, len(made.data), partial(run.is_unchanged, made.data)):
+            clean.result.bytes_after += bytes_before
             return
         if not made.data:  # offsets above the last batch have no record, so no batch ends at the end of the run
             empty = empty_batch(last_header, 0)
             made.add(empty, walk(empty).batches)
         successors.append(await self._put(clean, run, made, run.next_offset))
+        clean.result.bytes_after += sum(each.log_bytes for each in successors)
         clean.pending.append(_Replacement(replaced, successors))
         clean.pending_bytes += sum(each.object_bytes for each in successors)
 
@@ -277,51 +332,66 @@ class ColdCleaner:
         aborted = [each for each in kept if made.base_offset <= each.last_offset < next_offset]
         key = segment_key(partition_id, made.base_offset, clean.epoch, self._new_unique())
         lineage = encode_lineage(tuple(row for row in run.sections.lineage if row[1] < next_offset))
-        entry, trailer = made.finish(partition_id, clean.epoch, key, run, next_offset, aborted, lineage, clean.now_ms)
-        self._keys_in_flight.setdefault(partition_id, set()).add(key)
-        await clean.pace(entry.object_bytes)
+        finish = partial(made.finish, partition_id, clean.epoch, key, run, next_offset, aborted, lineage, clean.now_ms)
+        entry, trailer = await _run(clean, len(made.data), finish)
+        clean.keys.add(key)
+        await clean.resources.admit(entry.object_bytes)
         clean.result.bytes_written += await put_verified(self._store, key, made.data, trailer)
         return entry
 
     async def _replace(self, clean: _Clean, clean_to: int = -1) -> bool:
         """Names the objects of the pending runs in the manifest, and where the clean ended if it is whole.
 
-        Returns False if the manifest does not name all the segments any more: then the objects are garbage.
+        A run into which the log start has moved stays as it is. Returns False if the manifest does not name other
+        segments any more: then it names none of the objects, and they are garbage.
         """
-        before = clean.manifest
+        before, result = clean.manifest, clean.result
         partition_id, pending, clean.pending, clean.pending_bytes = before.partition_id, clean.pending, [], 0
-        is_made = False
+        made_runs: list[_Replacement] = []
+        is_named = True
 
         def replace_runs(current: Manifest, submanifests: Submanifests) -> Manifest:
-            nonlocal before, is_made
-            before, made = current, current
+            nonlocal before, is_named
+            before, made, is_named = current, current, True
+            made_runs.clear()
             for each in pending:
                 new = made.replace_segments(
                     each.replaced, each.successors, submanifests,
                     lambda base: submanifest_key(partition_id, base, clean.epoch, self._new_unique()),
                 )  # fmt: skip
-                if new is made:
-                    is_made = False
+                if new is not made:
+                    made_runs.append(each)
+                elif current.log_start_offset <= each.replaced[0].base_offset:
+                    made_runs.clear()
+                    is_named = False
                     return current
                 made = new
-            is_made = True
-            return replace(made, clean_to=clean_to, cleaned_ms=clean.now_ms) if clean_to >= 0 else made
+            if clean_to < 0:
+                return made
+            return replace(
+                made, clean_to=clean_to, cleaned_ms=clean.now_ms, clean_bytes_before=result.bytes_before,
+                clean_bytes_after=result.bytes_after,
+            )  # fmt: skip
 
-        written = await self._manifests.change(partition_id, before.topic, clean.epoch, replace_runs)
-        self._keys_in_flight.pop(partition_id, None)
-        clean.result.manifest = written
-        if not is_made:
-            self._manifests.mark_orphans(partition_id)
-            return False
-        runs = [(each.replaced[0].base_offset, each.replaced[-1].next_offset) for each in pending]
+        clean.is_change_open = True
+        try:
+            written = await self._manifests.change(partition_id, before.topic, clean.epoch, replace_runs)
+        except Fenced:
+            clean.is_change_open = False
+            raise
+        clean.is_change_open = False
+        result.manifest = written
+        for each in made_runs:
+            clean.keys.difference_update(one.key for one in each.successors)
+        runs = [(each.replaced[0].base_offset, each.replaced[-1].next_offset) for each in made_runs]
         await self._collector.delete_replaced(before, runs)
-        for each in pending:
+        for each in made_runs:
             log.info(
                 "segments are cleaned partition=%s base=%d next=%d segments=%d bytes=%d from=%d",
                 written.tp, each.replaced[0].base_offset, each.replaced[-1].next_offset, len(each.replaced),
                 sum(one.log_bytes for one in each.successors), sum(one.log_bytes for one in each.replaced),
             )  # fmt: skip
-        return True
+        return is_named
 
     async def _list_aborted(self, entries: Sequence[SegmentEntry], start: int) -> list[AbortedTxn]:
         """Returns the aborted transactions of these segments that end at or above `start`, each once."""
@@ -332,27 +402,42 @@ class ColdCleaner:
                 found.update(dict.fromkeys(decode_aborted_txns(index, begin=0, end=MAX_OFFSET, where=entry.key)))
         return [each for each in found if each.last_offset >= start]
 
-    async def _read(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[tuple[memoryview, list[WalkedBatch]]]:
-        """Yields whole batches of a part of the log, a step at a time."""
+    async def _read(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[ColdBatches]:
+        """Yields whole batches of a part of the log above its start, a step at a time."""
         manifest = clean.manifest
-        pieces = self._reader.iterate(manifest.partition_id, start, end, manifest=manifest, keeps_manifest=True)
+        begin = max(start, manifest.log_start_offset)
+        pieces = self._reader.iterate(manifest.partition_id, begin, end, manifest=manifest, keeps_manifest=True)
         async with aclosing(pieces):
             async for piece in pieces:
-                for data, batches in split_batches(piece.data, STEP_BYTES):
-                    await clean.pace(len(data))
+                for data, batches in split_batches(piece.data, piece.batches, clean.resources.read_bytes):
+                    await clean.resources.admit(len(data))
                     clean.result.bytes_read += len(data)
-                    yield data, batches
+                    yield ColdBatches(data, batches, piece.entry)
 
     def _new_unique(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
 
 
+async def _run_step(clean: _Clean, step: ColdBatches, work: Callable[[], T]) -> T:
+    """Runs the work on the batches of a step. Names the object of a batch that cannot be read."""
+    try:
+        return await _run(clean, len(step.data), work)
+    except Corrupt as error:
+        why = f"{error.why}, in the batches from offset {step.base_offset} on"
+        raise Corrupt(why, where=step.entry.key) from error
+
+
+async def _run(clean: _Clean, size: int, work: Callable[[], T]) -> T:
+    """Runs the work on `size` bytes: in a thread, unless they are few."""
+    return work() if size <= INLINE_BYTES else await clean.resources.run(work)
+
+
 def _find_cleanable(
-    entries: Sequence[SegmentEntry], manifest: Manifest, config: CompactionConfig, now_ms: int
+    segments: Sequence[SegmentFacts], manifest: Manifest, config: CompactionConfig, now_ms: int
 ) -> CleanableRange:
     end = manifest.cold_end_offset
     ends = LogEnds(manifest.log_start_offset, manifest.clean_to, end, end, end)
-    return find_cleanable([_facts(each) for each in entries], ends, config, now_ms)
+    return find_cleanable(segments, ends, config, now_ms)
 
 
 def _facts(entry: SegmentEntry) -> SegmentFacts:

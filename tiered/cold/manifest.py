@@ -106,7 +106,8 @@ class Manifest:
     """The cold part of one partition, `[log_start_offset, cold_end_offset)`.
 
     `leader_epoch` is the highest that took the manifest over: lower ones are fenced. `nonce` identifies one write (M1),
-    and `sequence` counts writes. `clean_to` is where the last clean ended, at `cleaned_ms`; both are -1 before it.
+    and `sequence` counts writes. `clean_to` is where the last clean ended, at `cleaned_ms`; both are -1 before it. That
+    clean took `clean_bytes_before` of log to `clean_bytes_after`.
     """
 
     topic: str
@@ -120,6 +121,8 @@ class Manifest:
     nonce: str = ""
     clean_to: int = -1
     cleaned_ms: int = -1
+    clean_bytes_before: int = 0
+    clean_bytes_after: int = 0
     unwritten: tuple[UnwrittenSubmanifest, ...] = field(default=(), compare=False)
     """Sub-manifests that `nodes` name and that are not in the bucket yet: the store puts them first."""
 

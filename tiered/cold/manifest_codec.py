@@ -21,6 +21,9 @@ FORMAT = 2
 
 Json = Mapping[str, Any]
 
+_CLEAN_FIELDS = ("clean_to", "cleaned_ms", "clean_bytes_before", "clean_bytes_after")
+"""Fields of a manifest about its last clean: absent before the first one."""
+
 
 def _unseal_body(data: bytes, where: str) -> Json:
     """Returns the body of a sealed document. Raises `Corrupt` if it is invalid, and `Refused` if its format is
@@ -36,7 +39,7 @@ def _unseal_body(data: bytes, where: str) -> Json:
 
 def encode(manifest: Manifest) -> bytes:
     """Encodes a manifest for the bucket."""
-    clean = {} if manifest.clean_to < 0 else {"clean_to": manifest.clean_to, "cleaned_ms": manifest.cleaned_ms}
+    clean = {} if manifest.clean_to < 0 else {name: getattr(manifest, name) for name in _CLEAN_FIELDS}
     return seal(
         {
             "format": FORMAT if clean else _format_of(manifest.nodes),
@@ -73,6 +76,8 @@ def decode(data: bytes, where: str) -> Manifest:
             nonce=str(body["nonce"]),
             clean_to=int(body.get("clean_to", -1)),
             cleaned_ms=int(body.get("cleaned_ms", -1)),
+            clean_bytes_before=int(body.get("clean_bytes_before", 0)),
+            clean_bytes_after=int(body.get("clean_bytes_after", 0)),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"manifest lacks a field or has a wrong one: {error!r}"[:200], where=where) from None

@@ -445,7 +445,8 @@ async def _find_in_stream(
             bytes_left -= batch.size
             headers_left -= 1
             may_open = bytes_left > 0 and headers_left > 0
-            if batch.last_offset < start or (batch.max_timestamp < timestamp and may_open):
+            is_early = batch.max_timestamp < timestamp or not batch.count
+            if batch.last_offset < start or (is_early and may_open):
                 continue
             lookups.headers.end_step(headers_left)
             at = batch.position - piece.batches[0].position

@@ -436,6 +436,13 @@ class Settings:
         0,
         LONG_MAX,
     )
+    tiered_cleaner_max_requests_per_second: float = setting(
+        50.0,
+        "Requests per second that all cleans in the bucket make.",
+        0.1,
+        float(LONG_MAX),
+        dynamic=True,
+    )
     tiered_http_body_max_bytes: int = setting(
         64 * MIB, "Largest size of an HTTP request body, decompressed.", 1024, INT_MAX
     )

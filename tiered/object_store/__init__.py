@@ -7,6 +7,7 @@ May import: records, system
 ~ memory       the ObjectStore port in memory, the model for the other stores
 ~ faulty       a wrapper that injects errors, lost replies, delays and damage
 ~ metered      a wrapper that counts requests and bytes, and detects outages
+~ paced        a wrapper that lets each request of background work wait for its turn
 ~ probe        the startup check that a store honours conditional writes
 ~ url          the store for a file, s3 or memory URL
 ~ upload_body  an upload's file slices and buffers as one seekable request body

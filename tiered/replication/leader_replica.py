@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiered.cold.manifest import Manifest
+from tiered.compaction.cleanable_range import DELETE, CleanableRange
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
@@ -78,6 +79,7 @@ class LeaderReplica:
         "_segments_seen",
         "_takeover_pending",
         "_throttled_replicas",
+        "cleanable_in_bucket",
         "cold",
         "epoch_start",
         "initial_cold_end_offset",
@@ -122,6 +124,8 @@ class LeaderReplica:
         self.led_since_slot = 0
         """Slot of the image by which this broker leads. It wrote no record of this leader epoch before."""
         self.upload_problem = ""
+        self.cleanable_in_bucket: CleanableRange | None = None
+        """What a clean may read in the bucket, as of the last look; None before it."""
         self.possible_loss: dict[str, int] | None = None
         self.restarted_at_cold_end = start.restart is not None and not start.restart.empty
         self.initial_cold_end_offset = _initial_cold_end_offset(start)
@@ -575,6 +579,10 @@ class LeaderReplica:
                 Code.OFFSET_OUT_OF_RANGE,
                 f"offset {before} of {self.tp} is beyond the high watermark {self.high_watermark}",
             )
+        if DELETE not in self.config.cleanup_policy:
+            raise Refused(
+                Code.POLICY_VIOLATION, f"records of {self.tp} are not deleted: its cleanup.policy is without delete"
+            )
         self._require_controller_contact()
         manifest = self.manifest
         tiered = self.config.remote_storage_enable or manifest is not None
@@ -632,6 +640,16 @@ class LeaderReplica:
         event, self._deletion_event = self._deletion_event, None
         if event is not None:
             event.set()
+
+    async def take_over_manifest(self) -> Manifest:
+        """Returns the manifest under the epoch of this leader. Under another epoch nothing is uploaded, deleted, swept
+        or cleaned. Raises `Fenced` and `Unavailable`."""
+        manifest = self.manifest
+        if manifest is None or manifest.leader_epoch != self.leader_epoch:
+            manifest = await self.cold.manifests.take_over(self.partition_id, self.topic, self.leader_epoch)
+            self.unified_log.update_manifest(manifest)
+            self.log.advance_start(min(manifest.log_start_offset, self.log.end_offset))
+        return manifest
 
     @property
     def takeover_pending(self) -> bool:

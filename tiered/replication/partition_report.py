@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from tiered.compaction.cleanable_range import CleanableRange
 from tiered.hot.checkpoints import CompactionState
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -36,17 +37,39 @@ def explain(replica: LeaderReplica) -> dict[str, Any]:
     }
 
 
-def _explain_compaction(replica: LeaderReplica) -> dict[str, Any] | None:
-    """Describes the last clean of the leader's log, and what the next one may read; None if compaction neither cleans
-    the log nor once did."""
-    log = replica.log
+class CompactionFacts(NamedTuple):
+    """The last clean of a leader's log, on disk or in the bucket, and what the next one may read."""
+
+    is_in_bucket: bool
+    last: CompactionState
+    found: CleanableRange
+
+
+def describe_compaction(replica: LeaderReplica) -> CompactionFacts | None:
+    """Returns None if compaction neither cleans the log nor once did."""
+    log, manifest = replica.log, replica.manifest
     if not log.may_have_gaps:
         return None
-    last, found = log.compaction or CompactionState(), log.find_cleanable(replica.high_watermark)
+    if not replica.config.remote_storage_enable:
+        found = log.find_cleanable(replica.high_watermark)
+        return CompactionFacts(False, log.compaction or CompactionState(), found)
+    last = CompactionState()
+    if manifest is not None:
+        last = CompactionState(
+            manifest.clean_to, manifest.cleaned_ms, manifest.clean_bytes_before, manifest.clean_bytes_after
+        )
+    return CompactionFacts(True, last, replica.cleanable_in_bucket or CleanableRange(0, 0, 0, 0, 0))
+
+
+def _explain_compaction(replica: LeaderReplica) -> dict[str, Any] | None:
+    facts = describe_compaction(replica)
+    if facts is None:
+        return None
     return {
-        **last._asdict(),
-        "clean_bytes": found.clean_bytes,
-        "dirty_bytes": found.dirty_bytes,
-        "dirty_ratio": round(found.dirty_ratio, 4),
-        "overdue_ms": found.overdue_ms,
+        "where": "bucket" if facts.is_in_bucket else "disk",
+        **facts.last._asdict(),
+        "clean_bytes": facts.found.clean_bytes,
+        "dirty_bytes": facts.found.dirty_bytes,
+        "dirty_ratio": round(facts.found.dirty_ratio, 4),
+        "overdue_ms": facts.found.overdue_ms,
     }

@@ -13,6 +13,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tiered.cold.cache import ChunkCache
+from tiered.cold.cleaner import ColdCleaner
 from tiered.cold.collector import Collector
 from tiered.cold.layout import SectionRef, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry
@@ -129,19 +130,33 @@ class Broker:
 
     def __init__(self, rig: Rig, name: str, *, fan: int = 64, window_bytes: int = 64 << 20) -> None:
         self.faults = Faults(reply_seconds=0.5)
+        self.cleaner: ColdCleaner | None = None
         self.clock = rig.clock
-        rng = SimRng(f"{rig.loop.seed}/{name}")
+        self._seed = f"{rig.loop.seed}/{name}"
+        rng = SimRng(self._seed)
         self.store = rig.bucket.store(self.faults, rig.clock)
         self.metrics = Metrics()
         self.manifests = ManifestStore(self.store, rig.clock, rng, self.metrics, fan=fan)
         self.uploader = Uploader(self.store, self.manifests, rig.clock, rng, self.metrics)
         self.collector = Collector(
-            self.store, self.manifests, self.uploader.keys_in_flight, rig.clock, self.metrics, grace_ms=1000
+            self.store, self.manifests, self._keys_in_flight, rig.clock, self.metrics, grace_ms=1000
         )
         self.cache = ChunkCache(self.metrics)
         self.reader = ColdReader(
             self.store, self.manifests, self.cache, self.metrics, rig.clock, window_bytes=window_bytes
         )
+
+    def _keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
+        of_cleaner = self.cleaner.keys_in_flight(partition_id) if self.cleaner is not None else frozenset[str]()
+        return self.uploader.keys_in_flight(partition_id) | of_cleaner
+
+    def make_cleaner(self, *, object_bytes: int = 1 << 20) -> ColdCleaner:
+        """Gives the broker a cleaner, whose objects in flight the collector knows."""
+        self.cleaner = ColdCleaner(
+            self.store, self.manifests, self.reader, self.collector, SimRng(f"{self._seed}/cleaner"), self.metrics,
+            object_bytes=object_bytes,
+        )  # fmt: skip
+        return self.cleaner
 
     def fail(self, *faults: FaultRule) -> None:
         """Replaces all faults by these."""

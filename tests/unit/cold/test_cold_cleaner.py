@@ -6,30 +6,29 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.sim.harness.clock import SimRng
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, TOPIC, Broker, Rig
-from tests.unit.hot.cleaning import facts, put
+from tests.unit.hot.cleaning import facts, put, resources
 from tests.unit.hot.fixtures import NOW, append, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
 from tiered.cold.cleaner import CleanResult, ColdCleaner
 from tiered.cold.manifest import Manifest
 from tiered.config.settings import TopicConfig
-from tiered.errors import Fenced, Unavailable
+from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_cleaning import LogChanged
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.batch import encode_batch
+from tiered.records.native import walk
 
 KEYS = 5
 COMPACTED = config(cleanup_policy=("compact",), segment_bytes=4096)
 Facts = list[tuple[int, str, str | None]]
-
-
-async def no_pace(_: int) -> None:
-    return None
 
 
 async def filled(records: int = 60) -> DiskLog:
@@ -39,14 +38,6 @@ async def filled(records: int = 60) -> DiskLog:
         put(log, f"k{number % KEYS}", f"v{number}")
     log.roll()
     return log
-
-
-def cleaner_of(rig: Rig, broker: Broker, *, object_bytes: int = 1 << 20) -> ColdCleaner:
-    rng = SimRng(f"{rig.loop.seed}/cleaner")
-    return ColdCleaner(
-        broker.store, broker.manifests, broker.reader, broker.collector, rig.clock, rng, broker.metrics,
-        object_bytes=object_bytes,
-    )  # fmt: skip
 
 
 async def upload(broker: Broker, log: DiskLog, epoch: int = 1) -> Manifest:
@@ -60,12 +51,20 @@ async def clean(
     settings: TopicConfig = COMPACTED,
     memory: int = 1 << 16,
     now: int = NOW,
+    on_step: Callable[[], Awaitable[None]] | None = None,
 ) -> CleanResult:
-    return await cleaner.clean(manifest, manifest.leader_epoch, settings, now, memory, no_pace)
+    """Cleans; calls `on_step` before each read of a piece and each put of an object."""
+
+    async def admit(_: int) -> None:
+        if on_step is not None:
+            await on_step()
+
+    with_steps = replace(resources(map_bytes=memory), admit=admit)
+    return await cleaner.clean(manifest, manifest.leader_epoch, settings, now, with_steps)
 
 
-async def read(broker: Broker) -> Facts:
-    return facts(await broker.read_all())
+async def read(broker: Broker, start: int = 0) -> Facts:
+    return facts(await broker.read_all(start))
 
 
 def last_of_each(records: Facts) -> Facts:
@@ -74,9 +73,14 @@ def last_of_each(records: Facts) -> Facts:
 
 
 async def check_bucket(rig: Rig, broker: Broker, manifest: Manifest) -> None:
-    """Checks that the bucket has exactly the segment objects that the manifest names, after the grace time."""
+    """Checks that the bucket has exactly the segment objects that the manifest names, after the grace time and what
+    tiering does then."""
     await asyncio.sleep(5)
-    await broker.collector.sweep(PID, TOPIC, manifest.leader_epoch)
+    await broker.collector.delete_expired()
+    if broker.manifests.take_orphan_mark(PID):
+        if broker.cleaner is not None:
+            await broker.cleaner.settle(manifest, manifest.leader_epoch)
+        await broker.collector.sweep(PID, TOPIC, manifest.leader_epoch)
     named = {each.key async for each in broker.manifests.list_segments(manifest)}
     assert set(await rig.keys(".seg")) == named, "an object is named or there, and not the other"
 
@@ -96,7 +100,7 @@ def test_clean_keeps_the_last_record_of_each_key_and_the_offsets_of_the_history(
         manifest = await upload(broker, log)
         before = await read(broker)
         assert len(before) == 60 and manifest.segment_count > 3
-        cleaner = cleaner_of(rig, broker)
+        cleaner = broker.make_cleaner()
         result = await clean(cleaner, manifest)
         after = result.manifest
         assert result.is_whole and result.records_read == 60 and result.records_kept == KEYS
@@ -115,7 +119,7 @@ def test_keys_that_do_not_fit_are_cleaned_in_several_cleans() -> None:
         log, broker = await filled(80), rig.broker()
         manifest = await upload(broker, log)
         before, cleans = await read(broker), 0
-        cleaner = cleaner_of(rig, broker)
+        cleaner = broker.make_cleaner()
         while manifest.clean_to < manifest.cold_end_offset:
             result = await clean(cleaner, manifest, memory=3 * 24)
             assert result.manifest.clean_to > manifest.clean_to
@@ -132,7 +136,7 @@ def test_tombstone_goes_after_its_horizon() -> None:
         log, broker = await filled(), rig.broker()
         put(log, "k0", None)
         log.roll()
-        cleaner = cleaner_of(rig, broker)
+        cleaner = broker.make_cleaner()
         result = await clean(cleaner, await upload(broker, log))
         assert (60, "k0", None) in await read(rig.broker("r1"))
         put(log, "k1", "later")
@@ -160,7 +164,7 @@ def test_aborted_records_go_and_committed_ones_stay() -> None:
         log.roll()
         log.producers.on_high_watermark(log.end_offset)
         manifest = await upload(broker, log)
-        result = await clean(cleaner_of(rig, broker), manifest)
+        result = await clean(broker.make_cleaner(), manifest)
         assert result.is_whole and [each[2] for each in await read(rig.broker("reader"))] == ["v11"]
         data, aborted = await rig.broker("committed").reader.read_committed(PID, result.manifest, 0, 1 << 20)
         assert data and set(aborted) <= {(3, each.offsets[0]) for each in writer.ended}
@@ -175,7 +179,7 @@ def test_reader_with_an_older_manifest_goes_on_with_the_successors() -> None:
         before = await read(broker)
         old = rig.broker("old")
         pieces = old.reader.iterate(PID, 0, manifest=manifest)
-        result = await clean(cleaner_of(rig, broker), manifest)
+        result = await clean(broker.make_cleaner(), manifest)
         await check_bucket(rig, broker, result.manifest)
         await asyncio.sleep(5)
         seen = facts(b"".join([bytes(piece.data) async for piece in pieces]))
@@ -193,7 +197,7 @@ def test_clean_that_fails_at_any_request_leaves_a_whole_history(skipped: int, ap
         log, broker = await filled(), rig.broker()
         manifest = await upload(broker, log)
         before = await read(broker)
-        cleaner = cleaner_of(rig, broker, object_bytes=600)
+        cleaner = broker.make_cleaner(object_bytes=600)
         calls, failed = 0, False
 
         def failing(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -216,6 +220,8 @@ def test_clean_that_fails_at_any_request_leaves_a_whole_history(skipped: int, ap
         except Unavailable:
             seen = await read(rig.broker("between"))
             assert set(last_of_each(before)) <= set(seen) <= set(before) and seen == sorted(seen)
+            failed = True
+            await check_bucket(rig, broker, await broker.take_over(1))
             manifest = await broker.take_over(1)
         failed = True
         result = await clean(cleaner, manifest)
@@ -233,11 +239,182 @@ def test_clean_of_a_deposed_leader_changes_nothing() -> None:
         successor = rig.broker("next")
         await successor.take_over(2)
         with pytest.raises(Fenced):
-            await clean(cleaner_of(rig, broker), manifest)
+            await clean(broker.make_cleaner(), manifest)
         assert await read(rig.broker("reader")) == before
         newest = await successor.take_over(2)
-        result = await clean(cleaner_of(rig, successor), newest)
+        result = await clean(successor.make_cleaner(), newest)
         assert result.is_whole and await read(rig.broker("after")) == last_of_each(before)
+        successor.manifests.mark_orphans(PID)  # a leader sweeps once in its epoch
         await check_bucket(rig, successor, result.manifest)
+
+    run(scenario)
+
+
+def test_sweep_and_upload_while_a_clean_runs_take_nothing_from_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker(fan=2)
+        manifest = await upload(broker, log)
+        before, uploads = await read(broker), 0
+
+        async def sweep() -> None:
+            nonlocal uploads
+            if uploads < 3:
+                uploads += 1
+                put(log, "later", f"v{uploads}")
+                log.roll()
+                await upload(broker, log)
+            await broker.collector.sweep(PID, TOPIC, 1)
+            await asyncio.sleep(2)
+            await broker.collector.delete_expired()
+
+        result = await clean(broker.make_cleaner(object_bytes=600), manifest, on_step=sweep)
+        after = result.manifest
+        assert result.is_whole and uploads == 3
+        assert (after.clean_to, after.cold_end_offset) == (60, 63)
+        later = [(60 + number, "later", f"v{number + 1}") for number in range(3)]
+        assert await read(rig.broker("reader")) == last_of_each(before) + later
+        await check_bucket(rig, broker, after)
+
+    run(scenario)
+
+
+def test_change_without_a_known_outcome_keeps_its_objects_until_it_is_settled() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        manifest = await upload(broker, log)
+        before = await read(broker)
+        cleaner = broker.make_cleaner()
+        broker.fail(
+            FaultRule(FaultKind.LOST_REPLY, ("put",), key="manifest", times=1),
+            FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1),
+        )
+        with pytest.raises(Unavailable):
+            await clean(cleaner, manifest)
+        assert cleaner.keys_in_flight(PID)
+        broker.fail()
+        settled = await cleaner.settle(manifest, 1)
+        assert not cleaner.keys_in_flight(PID) and settled.clean_to == 60
+        assert await read(rig.broker("reader")) == last_of_each(before)
+        await check_bucket(rig, broker, settled)
+
+    run(scenario)
+
+
+def test_clean_of_a_leader_that_resigned_leaves_nothing_in_the_table_of_keys() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        manifest = await upload(broker, log)
+        cleaner = broker.make_cleaner()
+
+        async def resign() -> None:
+            cleaner.forget(PID)
+            if steps.pop():
+                raise LogChanged
+
+        steps = [True, *[False] * 10]
+        with pytest.raises(LogChanged):
+            await clean(cleaner, manifest, on_step=resign)
+        assert not cleaner.keys_in_flight(PID) and not broker.manifests.take_orphan_mark(PID)
+
+    run(scenario)
+
+
+def test_log_start_that_moves_meanwhile_leaves_its_run_as_it_is_and_the_others_are_cleaned() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        manifest = await upload(broker, log)
+        before = await read(broker)
+        second = manifest.entries[1]
+        settings = config(cleanup_policy=("compact", "delete"), segment_bytes=1)
+        steps = 0
+
+        async def delete() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 20:
+                await broker.collector.advance_start(manifest, 1, second.base_offset + 1)
+
+        result = await clean(broker.make_cleaner(), manifest, settings=settings, on_step=delete)
+        after = result.manifest
+        assert result.is_whole and after.log_start_offset == second.base_offset + 1 and after.clean_to == 60
+        seen = await read(rig.broker("reader"), after.log_start_offset)
+        assert set(last_of_each(before)) <= set(seen) and seen == sorted(seen)
+        await check_bucket(rig, broker, after)
+        put(log, "k0", "later")
+        log.roll()
+        again = await clean(broker.make_cleaner(), await upload(broker, log), settings=settings)
+        assert again.is_whole and again.manifest.log_start_offset == second.base_offset + 1
+        assert (60, "k0", "later") in await read(rig.broker("again"), after.log_start_offset)
+        await check_bucket(rig, broker, again.manifest)
+
+    run(scenario)
+
+
+def test_objects_that_expired_before_they_were_read_end_the_clean_and_are_no_damage() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        manifest = await upload(broker, log)
+        third = manifest.entries[2]
+        await broker.collector.advance_start(manifest, 1, third.base_offset)
+        await asyncio.sleep(5)
+        await broker.collector.delete_expired()
+        fresh = rig.broker("without a cache")
+        cleaner = fresh.make_cleaner()
+        result = await clean(cleaner, manifest)
+        assert not result.is_whole and not cleaner.keys_in_flight(PID)
+        again = await clean(cleaner, await fresh.take_over(1))
+        assert again.is_whole
+
+    run(scenario)
+
+
+def test_object_that_is_lost_stops_the_clean_and_nothing_is_dropped() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        manifest = await upload(broker, log)
+        lost = manifest.entries[2].key
+        await broker.store.delete([lost])
+        fresh = rig.broker("without a cache")
+        with pytest.raises(Corrupt, match="missing") as raised:
+            await clean(fresh.make_cleaner(), manifest)
+        assert raised.value.where == lost
+        there = await fresh.manifests.load(PID)
+        assert there is not None and there.nodes == manifest.nodes
+
+    run(scenario)
+
+
+def test_look_at_a_cleaned_log_reads_no_sub_manifest_of_the_clean_part() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker(fan=2)
+        settings = config(cleanup_policy=("compact",), segment_bytes=1)
+        await clean(broker.make_cleaner(), await upload(broker, log), settings=settings)
+        put(log, "k0", "x" * 100)
+        log.roll()
+        manifest = await upload(broker, log)
+        assert manifest.submanifests and manifest.clean_to == 60
+        fresh = rig.broker("fresh", fan=2)
+        fresh.fail(FaultRule(FaultKind.ERROR, ("get",)))
+        found = await fresh.make_cleaner().find_cleanable(manifest, settings, NOW)
+        assert (found.first_dirty, found.first_uncleanable) == (60, 61)
+        assert found.clean_bytes + found.dirty_bytes == manifest.cold_bytes and found.dirty_bytes > 100
+
+    run(scenario)
+
+
+def test_lookup_by_time_passes_any_number_of_batches_without_records() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024)), rig.broker()
+        for producer in range(9):
+            put(log, "k0", "superseded", producer=producer)
+        put(log, "k1", "first that stays")
+        put(log, "k0", "last")
+        log.roll()
+        result = await clean(broker.make_cleaner(), await upload(broker, log))
+        assert result.records_kept == 2
+        data = await broker.read_all()
+        assert sum(not batch.count for batch in walk(data).batches) == 9, "they have the last sequences of producers"
+        found = await rig.broker("reader").reader.offset_for_timestamp(PID, NOW)
+        assert found is not None and found[0] == 9
 
     run(scenario)

@@ -14,12 +14,7 @@ from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
 from tests.unit.hot.fixtures import batch
-from tiered.cold.cache import ChunkCache
-from tiered.cold.collector import Collector
 from tiered.cold.manifest import FAN
-from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.reader import ColdReader
-from tiered.cold.uploader import Uploader
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
@@ -110,13 +105,12 @@ class BrokerRig:
         self.metrics = Metrics()
         self.state = DiskState(self.clock, self.metrics, self.disk_failures.append)
         self.store = self._bucket.store(self.faults, self.clock)
-        manifests = ManifestStore(self.store, self.clock, self.rng, self.metrics, fan=self._fan)
-        uploader = Uploader(self.store, manifests, self.clock, self.rng, self.metrics)
-        self.cold = ColdTier(
-            manifests,
-            ColdReader(self.store, manifests, ChunkCache(self.metrics), self.metrics, self.clock),
-            uploader,
-            Collector(self.store, manifests, uploader.keys_in_flight, self.clock, self.metrics, grace_ms=1000),
+
+        async def admit() -> None:
+            return None
+
+        self.cold = ColdTier.build(
+            self.store, self.clock, self.rng, self.metrics, admit, fan=self._fan, grace_ms=1000, clean_object_bytes=600
         )
 
     async def open_log(self, tp: TopicPartition = TP) -> DiskLog:
