@@ -62,7 +62,7 @@ def test_invalid_topic_is_refused_with_a_reason(tmp_path: Path) -> None:
             ({"topic_name": "n", "replicas_assignments": []}, 400, 40002, "replicas_assignments"),
             ({"topic_name": "n", "configs": [{"name": "no.such", "value": "1"}]}, 400, 40002, "no.such"),
             ({"topic_name": "n", "configs": [{"name": "segment.bytes", "value": "x"}]}, 400, 40002, "segment.bytes"),
-            ({"topic_name": "n", "configs": [{"name": "cleanup.policy", "value": "compact"}]}, 400, 40002, "compact"),
+            ({"topic_name": "n", "configs": [{"name": "cleanup.policy", "value": "shred"}]}, 400, 40002, "shred"),
             (
                 {"topic_name": "n", "configs": [{"name": "retention.ms", "value": " " * 40_000 + "1"}]},
                 400,

@@ -111,14 +111,14 @@ def test_each_topic_has_its_own_error_and_the_others_are_created(tmp_path: Path)
         assert len(site.node.image.topics["hand"].partitions) == 2
 
         more = await create(client, 7, new_topic("x"), new_topic("y"), new_topic("x"),
-            new_topic("c", cleanup_policy="compact"),
+            new_topic("c", cleanup_policy="shred"),
                             new_topic("u", bogus="1"), new_topic("n", retention_ms=None))  # fmt: skip
         codes = {topic.name: Code((topic.error_code, False)).name for topic in more.topics}
         assert codes == {"x": "INVALID_REQUEST", "y": "NONE"} | dict.fromkeys("cun", "INVALID_CONFIG")
         why = {topic.name: topic.error_message or "" for topic in more.topics}
         both = await create(client, 7, new_topic("b/e", bogus="1"), new_topic("old", retention_ms=None))
         assert [topic.error_code for topic in both.topics] == [17, 36], "names are looked at first"
-        assert "not built yet" in why["c"] and "bogus" in why["u"] and "retention.ms" in why["n"]
+        assert "shred" in why["c"] and "bogus" in why["u"] and "retention.ms" in why["n"]
 
     run(tmp_path, scenario)
 

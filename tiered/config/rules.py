@@ -12,8 +12,6 @@ from typing import Protocol
 from tiered.config.listeners import Endpoint
 from tiered.config.setting import SettingRow
 
-NO_TIERED_COMPACTION = "compaction in the bucket is not built yet: set remote.storage.enable=false as well"
-
 _REPLICA = re.compile(r"\d+:\d+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -22,10 +20,6 @@ _REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication
 class TopicValues(Protocol):
     """The topic settings that the rules read."""
 
-    @property
-    def cleanup_policy(self) -> Sequence[str]: ...
-    @property
-    def remote_storage_enable(self) -> bool: ...
     @property
     def min_compaction_lag_ms(self) -> int: ...
     @property
@@ -73,8 +67,6 @@ def check_topic(config: TopicValues, table: Mapping[str, SettingRow]) -> None:
     for name, total, local_name, local in pairs:
         if total >= 0 and (local > total or local == -1):
             raise table[local_name].refuse(str(local), f"it must not exceed {name}={total}")
-    if "compact" in config.cleanup_policy and config.remote_storage_enable:
-        raise table["cleanup.policy"].refuse(",".join(config.cleanup_policy), NO_TIERED_COMPACTION)
     if config.max_compaction_lag_ms < config.min_compaction_lag_ms:
         why = f"it must not be less than min.compaction.lag.ms={config.min_compaction_lag_ms}"
         raise table["max.compaction.lag.ms"].refuse(str(config.max_compaction_lag_ms), why)

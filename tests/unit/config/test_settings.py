@@ -71,12 +71,8 @@ def test_refusal_names_the_key_the_value_and_the_allowed_values(given: dict[str,
 
 @pytest.mark.parametrize("policy", ["", "delete", "compact", "compact,delete"])
 def test_cleanup_policies_are_delete_compact_both_and_neither(policy: str) -> None:
-    config = TopicConfig.from_strings({"cleanup.policy": policy, "remote.storage.enable": "false"})
+    config = TopicConfig.from_strings({"cleanup.policy": policy})
     assert ",".join(config.cleanup_policy) == policy
-
-
-def test_compaction_of_a_tiered_topic_is_refused_with_the_way_out() -> None:
-    assert "set remote.storage.enable=false as well" in refusal({"cleanup.policy": "compact"})
 
 
 def test_flush_to_the_bucket_is_refused_with_the_reason() -> None:

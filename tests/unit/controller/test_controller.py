@@ -104,7 +104,7 @@ def test_illegal_names_and_paths_are_refused(name: str) -> None:
         (requests.CreateTopic("u", 1, assignments=[[1]]), Code.INVALID_REQUEST),
         (requests.CreateTopic("u", configs={"segment.bytes": "none"}), Code.INVALID_CONFIG),
         (requests.CreateTopic("u", configs={"no.such": "1"}), Code.INVALID_CONFIG),
-        (requests.CreateTopic("u", configs={"cleanup.policy": "compact"}), Code.INVALID_CONFIG),
+        (requests.CreateTopic("u", configs={"cleanup.policy": "shred"}), Code.INVALID_CONFIG),
         (requests.CreateTopic("u", configs={THROTTLED: LONG}), Code.INVALID_CONFIG),
         (requests.AlterTopicConfigs("t", {THROTTLED: LONG}), Code.INVALID_CONFIG),
         (requests.AlterTopicConfigs("t", {THROTTLED: ListEdit(tuple(LONG.split(",")), ())}), Code.INVALID_CONFIG),

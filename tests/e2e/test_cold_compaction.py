@@ -1,0 +1,194 @@
+"""Tests of compacted topics in the bucket, on one broker with simulated ports: cleans go on by themselves, no last
+record is lost over crashes and lost disks, and the bucket keeps what the manifest names."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.e2e.site import QUICK, SimBrokerRig, run
+from tiered.cold.layout import parse_key
+from tiered.controller.requests import AlterTopicConfigs
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered.ports import FileSlice
+from tiered.records.batch import decode_records, encode_batch
+from tiered.records.native import walk
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.partition_report import explain
+
+COMPACTED: dict[str, Any] = {
+    "cleanup_policy": "compact",
+    "segment_bytes": "4096",
+    "local_retention_bytes": "1",
+    "min_cleanable_dirty_ratio": "0.1",
+}
+CLEANING = replace(QUICK, log_cleaner_backoff_ms=500)
+KEYS = 7
+
+Row = tuple[int, bytes, bytes | None]
+
+
+async def write(replica: LeaderReplica, count: int, written: list[Row], *, keys: int = KEYS) -> None:
+    """Appends keyed records of about 1 KiB, one a batch. Adds them to `written`."""
+    for _ in range(count):
+        number = len(written)
+        key, value = b"k%d" % (number % keys), b"%06d" % number + b"x" * 1000
+        info = await replica.append(bytearray(encode_batch([(1_700_000_000_000 + number, key, value, ())])))
+        written.append((info.base_offset, key, value[:6]))
+
+
+async def read(replica: LeaderReplica, start: int = 0) -> list[Row]:
+    """Returns the records from `start` on, read as a consumer does."""
+    found: list[Row] = []
+    offset = start
+    while offset < replica.high_watermark:
+        data = (await replica.reads.read(offset, 3000)).data
+        data = data.file.pread(data.start, data.length) if isinstance(data, FileSlice) else data
+        batches = walk(data).batches
+        assert batches, offset
+        for each in batches:
+            records = decode_records(data, each.position)
+            found += [(one.offset, one.key or b"", (one.value or b"")[:6]) for one in records if one.offset >= offset]
+        offset = batches[-1].last_offset + 1
+    return found
+
+
+def last_of_each(written: list[Row]) -> set[Row]:
+    latest = {key: offset for offset, key, _ in written}
+    return {each for each in written if latest[each[1]] == each[0]}
+
+
+async def check_state(replica: LeaderReplica, written: list[Row]) -> list[Row]:
+    """Checks what a reader from offset 0 gets, and returns it."""
+    seen = await read(replica)
+    assert seen == sorted(seen) and last_of_each(written) <= set(seen) <= set(written)
+    return seen
+
+
+def is_clean(replica: LeaderReplica) -> bool:
+    """True if all segments that are in the bucket are cleaned, and all closed ones are there."""
+    manifest, closed = replica.manifest, replica.log.active_view.base_offset
+    return manifest is not None and manifest.clean_to == manifest.cold_end_offset == closed
+
+
+async def check_bucket(site: SimBrokerRig, replica: LeaderReplica) -> None:
+    """Checks that the bucket comes to have the objects that the manifest names, and no others."""
+
+    async def list_unnamed() -> set[str]:
+        assert replica.manifest is not None
+        named = {key async for key in replica.cold.manifests.list_keys(replica.manifest)}
+        listed = {each.key for each in await site.bucket.memory.list("data/") if parse_key(each.key)}
+        assert named <= listed
+        return listed - named
+
+    deadline = site.loop.now_ns + 600 * 10**9
+    while unnamed := await list_unnamed():
+        assert site.loop.now_ns < deadline, unnamed
+        await site.node.world.clock.sleep(5)
+
+
+def test_tiered_topic_is_cleaned_in_the_bucket_and_comes_back_after_a_lost_disk() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        written: list[Row] = []
+        await site.start(CLEANING, fan=2)
+        replica = await site.create(**COMPACTED, retention_ms="1000", retention_bytes="1")
+        await write(replica, 60, written)
+        await site.wait_until(lambda: is_clean(replica) and replica.local_start_offset > 50)
+        assert len(await check_state(replica, written)) < 20
+        shown = explain(replica)["compaction"]
+        assert shown["where"] == "bucket" and shown["clean_to"] == replica.cold_end_offset
+        assert shown["bytes_after"] < shown["bytes_before"] // 2 and shown["dirty_bytes"] == 0
+        await site.node.world.clock.sleep(3600)
+        assert replica.log_start_offset == 0, "retention deletes nothing of a topic without delete in its policy"
+        with pytest.raises(Refused) as refused:
+            await replica.delete_records(10)
+        assert refused.value.code is Code.POLICY_VIOLATION
+        await check_bucket(site, replica)
+        await site.crash(site.machine.lose_disk)
+        again = (await site.start(CLEANING)).leader_replica("t", 0)
+        kept = [row for row in written if row[0] < again.high_watermark]
+        await check_state(again, kept)
+        await write(again, 30, kept)
+        await site.wait_until(lambda: is_clean(again))
+        await check_state(again, kept)
+        await check_bucket(site, again)
+        assert not site.node.log_cleaner.uncleanable
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_broker_that_crashes_at_any_time_loses_no_last_record_and_leaves_no_object(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def scenario(site: SimBrokerRig) -> None:
+        written: list[Row] = []
+        await site.start(CLEANING, fan=2)
+        replica = await site.create(**COMPACTED)
+        for _ in range(8):
+            await write(replica, 24, written)
+            await site.node.world.clock.sleep(rng.uniform(0, 3))
+            await site.crash(site.machine.kill)
+            replica = (await site.start(CLEANING, fan=2)).leader_replica("t", 0)
+            await check_state(replica, written)
+        await site.wait_until(lambda: is_clean(replica))
+        await check_state(replica, written)
+        await check_bucket(site, replica)
+        await site.stop()
+
+    run(scenario, seed)
+
+
+def test_policy_changes_at_any_time_and_deletion_goes_on_beside_cleans() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        written: list[Row] = []
+        await site.start(CLEANING)
+        replica = await site.create(**COMPACTED)
+        await write(replica, 30, written)
+        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.bytes": "-1"}))
+        await write(replica, 30, written)
+        await site.wait_until(lambda: replica.cold_end_offset > 50)
+        await check_state(replica, written)
+        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
+        await site.wait_until(lambda: is_clean(replica))
+        await check_state(replica, written)
+        await site.node.submit(AlterTopicConfigs("t", {"retention.ms": "1000"}))
+        await site.wait_until(lambda: replica.log_start_offset > 50)
+        await write(replica, 30, written)
+        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
+        await site.wait_until(lambda: is_clean(replica))
+        start = replica.log_start_offset
+        assert await read(replica, start)
+        await check_bucket(site, replica)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        written: list[Row] = []
+        await site.start(CLEANING)
+        bad = await site.create("bad", **COMPACTED | {"min_cleanable_dirty_ratio": "1"})
+        await write(bad, 40, [])
+        await site.wait_until(lambda: bad.cold_end_offset > 30 and bad.local_start_offset > 30)
+        assert bad.manifest is not None
+        await site.bucket.memory.delete([bad.manifest.entries[2].key])
+        await site.node.submit(AlterTopicConfigs("bad", {"min.cleanable.dirty.ratio": "0"}))
+        good = await site.create("good", **COMPACTED)
+        await write(good, 40, written)
+        await site.wait_until(lambda: is_clean(good) and bool(site.node.log_cleaner.uncleanable))
+        await check_state(good, written)
+        before = bad.manifest.nodes
+        [problem] = [each for each in site.node.health().problems if "compaction" in each]
+        assert problem.startswith("compaction of bad-0 stopped: object is missing where=data/")
+        assert set(site.node.log_cleaner.uncleanable) == {TopicPartition("bad", 0)}
+        assert bad.manifest.nodes == before and bad.manifest.clean_to == -1
+        await site.stop()
+
+    run(scenario)
