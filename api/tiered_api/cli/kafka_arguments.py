@@ -172,6 +172,10 @@ def _topic_change(verbs: Commands) -> None:
         "-o", "--offset", required=True, metavar="WHERE", help="the new start: an offset, end, or @TIME as in consume"
     )
     trim.add_argument("-p", "--partitions", required=True, metavar="0,1|all", help="partitions, or the word all")
+    compact = _add_verb(verbs, "compact", "clean compacted topics as soon as possible", "topic.compact", "compact")
+    compact.add_argument("topics", metavar="TOPIC", nargs="+")
+    compact.add_argument("--dry-run", action="store_true", help="only show what cleans did and what is dirty")
+    _add_regex_option(compact, "topics")
 
 
 def _produce(verbs: Commands) -> None:

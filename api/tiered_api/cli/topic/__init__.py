@@ -4,6 +4,8 @@ May import: as cli
 
 ~ topics          create, list, delete, alter, add-partitions
 ~ describe        describe, describe-storage, trim
+~ compact         compact: a clean now
+~ compaction      what cleans did in partitions, and what is dirty
 ~ produce         records from standard input into topics
 ~ consume         records of topics to standard output
 ~ consume_group   consumption as a member of a group

@@ -16,6 +16,7 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
 from tiered_api.cli.text.offset_range import PointKind, parse_point, resolve_offsets
+from tiered_api.cli.topic.compaction import compaction_facts, compaction_rows
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.leader_routing import (
@@ -110,6 +111,7 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
         found = await topics_by_name(client, await select_topics(client, args))
         there = [name for name, topic in found.items() if not isinstance(topic, Refused)]
         configs = await topic_configs(client, there) if there and (not only or args.configs) else {}
+        compaction = await _compaction(client, configs) if not only else {}
         for name, topic in found.items():
             if isinstance(topic, Refused):
                 out[name] = topic
@@ -119,6 +121,8 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
                 shown["summary"] = _summary(topic)
             if not only or args.configs:
                 shown["configs"] = configs[name]
+            if name in compaction:
+                shown["compaction"] = compaction[name]
             if with_partitions:
                 shown["partitions"] = await partition_rows(client, topic)
             out[name] = shown
@@ -132,6 +136,22 @@ async def topic_configs(client: KafkaClient, names: list[str]) -> dict[str, list
         if each.error_code:
             raise to_refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
     return {each.resource_name: config_rows(each.configs) for each in got}
+
+
+async def _compaction(client: KafkaClient, configs: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
+    """Returns rows on the compaction of the topics that are compacted. Empty for brokers that are not ours."""
+    compacted = [
+        name
+        for name, rows in configs.items()
+        if any(row["key"] == "cleanup.policy" and "compact" in str(row["value"]) for row in rows)
+    ]
+    try:
+        facts = await compaction_facts(client, compacted) if compacted else []
+    except Refused as refused:
+        if refused.code is not Code.UNSUPPORTED_VERSION:
+            raise
+        return {}
+    return {name: compaction_rows(each for each in facts if each.topic == name) for name in compacted}
 
 
 def _summary(topic: MetadataResponseTopic) -> Row:

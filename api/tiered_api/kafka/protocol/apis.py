@@ -124,7 +124,7 @@ _INTER_BROKER_TABLE = (
     Api(20003, "TieredHeard", 0, 0, 0),
 )
 
-_OPERATOR_TABLE = (Api(20004, "TieredAcknowledge", 0, 0, 0),)
+_OPERATOR_TABLE = (Api(20004, "TieredAcknowledge", 0, 0, 0), Api(20005, "TieredCompact", 0, 0, 0))
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 """Kafka's APIs."""

@@ -42,6 +42,7 @@ May import: kafka.protocol
   produce                        Produce (API key 0)
   sync_group                     SyncGroup (API key 14)
   tiered_acknowledge             TieredAcknowledge (API key 20004, between brokers)
+  tiered_compact                 TieredCompact (API key 20005, for the command line)
   tiered_follow                  TieredFollow (API key 20001, between brokers)
   tiered_heard                   TieredHeard (API key 20003, between brokers)
   tiered_submit                  TieredSubmit (API key 20002, between brokers)

@@ -1,0 +1,64 @@
+"""TieredCompact (API key 20005, ours): the facts of compaction for the partitions that this broker leads, and a clean
+of them as soon as possible.
+
+A log that is not tiered is cleaned by each of its replicas, so the sender asks every broker. Only leaders report.
+"""
+
+from __future__ import annotations
+
+from tiered.compaction.cleanable_range import is_compacted
+from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
+from tiered.replication.follower_replica import FollowerReplica
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.partition_report import describe_compaction
+from tiered_api.kafka.protocol.messages.tiered_compact import (
+    CompactedTopic,
+    CompactionFacts,
+    TieredCompactRequest,
+    TieredCompactResponse,
+)
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+
+BETWEEN_YIELDS = 100
+
+
+async def handle(context: KafkaContext, call: Call[TieredCompactRequest]) -> TieredCompactResponse:
+    """Returns a row for each compacted partition that this broker leads, and for each that is refused."""
+    hosted, found = context.broker.hosted_replicas, list[CompactionFacts]()
+    for topic in call.request.topics:
+        for number, partition in enumerate(_list_partitions(context, topic), 1):
+            tp = TopicPartition(topic.topic, partition)
+            replica = hosted.find_leader(tp) or hosted.find_follower(tp)
+            if replica is not None and (row := _handle_one(context, replica, clean=call.request.clean)) is not None:
+                found.append(row)
+            if number % BETWEEN_YIELDS == 0:
+                await context.turns.wait_turn()
+    return TieredCompactResponse(found)
+
+
+def _list_partitions(context: KafkaContext, topic: CompactedTopic) -> list[int]:
+    known = context.broker.image.topics.get(topic.topic)
+    count = len(known.partitions) if known is not None else 0
+    return [each for each in (range(count) if topic.partitions is None else topic.partitions) if 0 <= each < count]
+
+
+def _handle_one(
+    context: KafkaContext, replica: LeaderReplica | FollowerReplica, *, clean: bool
+) -> CompactionFacts | None:
+    if clean:
+        try:
+            context.broker.log_cleaner.request_clean(replica)
+        except Refused as refused:
+            if isinstance(replica, FollowerReplica):
+                return None
+            return CompactionFacts(*replica.tp, refused.code.number, refused.why)
+    if isinstance(replica, FollowerReplica):
+        return None
+    facts = describe_compaction(replica)
+    if facts is None or not (is_compacted(replica.config) or facts.last.clean_to >= 0):
+        return None
+    return CompactionFacts(
+        *replica.tp, Code.NONE.number, None, facts.is_in_bucket, *facts.last, facts.found.clean_bytes,
+        facts.found.dirty_bytes, context.broker.log_cleaner.uncleanable.get(replica.tp),
+    )  # fmt: skip
