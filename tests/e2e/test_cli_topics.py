@@ -4,11 +4,15 @@ Kafka."""
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
+from tests.e2e.serving import SECONDS
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.cluster.health import fetch_eligible, fetch_min_isr
 from tiered_api.cli.cluster.health_verdict import EligibleReplicas
@@ -95,6 +99,23 @@ def test_describe_shows_settings_with_their_source_and_the_watermarks(cluster: C
     text = cluster.run("topic", "describe", topic)
     assert text.startswith("SUMMARY\n=======\nNAME ") and "\n\nCONFIGS\n=======\nKEY " in text
     assert f"NAME        {topic}\n" in text and "PARTITIONS\n=" not in text
+
+
+def test_compacted_topic_is_cleaned_when_asked_for(tmp_path: Path) -> None:
+    with start_cluster("ours", tmp_path) as cluster:
+        topic = cluster.create_topic(cleanup_policy="compact", min_cleanable_dirty_ratio="1")
+        cluster.produce(topic, "".join(f"k{each % 3}:{each}\n" for each in range(30)), "-f", "%k:%v\n")
+        other = cluster.create_topic()
+        process = cluster.start("topic", "compact", topic, other, "--format", "json")
+        out, err = cluster.end(process)
+        assert process.returncode == 1 and f"{other}-0: it is not compacted".encode() in err, (out, err)
+        row = json.loads(out)
+        assert (row["topic"], row["where"], row["clean_to"], row["problem"]) == (topic, "bucket", None, None)
+        deadline = time.monotonic() + SECONDS
+        while row["clean_to"] is None and time.monotonic() < deadline:
+            [shown] = cluster.rows("topic", "describe", topic)
+            [row] = shown["compaction"]
+        assert row["clean_to"] == 30 and row["dirty_bytes"] == 0 and row["bytes_after"] < row["bytes_before"]
 
 
 def test_missing_topic_does_not_hide_the_others(cluster: CliCluster) -> None:

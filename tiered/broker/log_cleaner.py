@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 600.0
 """Time until a log with a batch that cannot be read is tried again."""
+REQUESTED_SECONDS = 1.0
+"""Longest pause between two looks at a log of which an operator asked for a clean."""
 THREADS_MAX = 16
 
 Replica = LeaderReplica | FollowerReplica
@@ -133,7 +135,7 @@ class LogCleaner:
         if the log is not compacted, and what the roll raises.
         """
         if not is_compacted(replica.config):
-            raise Refused(Code.INVALID_CONFIG, f"{replica.tp} is not compacted: its cleanup.policy is without compact")
+            raise Refused(Code.INVALID_CONFIG, "it is not compacted: its cleanup.policy is without compact")
         if isinstance(replica, FollowerReplica) and replica.config.remote_storage_enable:
             return
         if replica.log.active_view.size:
@@ -160,10 +162,14 @@ class LogCleaner:
         return pick_dirtiest((each, found, each.config) for each, found in dirty)
 
     async def _wait_for_work(self) -> None:
-        """Waits until a clean ends, an operator asks for one, or log.cleaner.backoff.ms is over."""
+        """Waits until a clean ends, an operator asks for one, or log.cleaner.backoff.ms is over. A log that has to be
+        uploaded or fsynced before the clean that was asked for is looked at more often."""
+        pause = self._settings.log_cleaner_backoff_ms / 1000
+        if self._requested:
+            pause = min(pause, REQUESTED_SECONDS)
         waits = {
             asyncio.ensure_future(self._wake.wait()),
-            asyncio.ensure_future(self._clock.sleep(self._settings.log_cleaner_backoff_ms / 1000)),
+            asyncio.ensure_future(self._clock.sleep(pause)),
         }
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
