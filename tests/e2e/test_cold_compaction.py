@@ -102,7 +102,7 @@ def test_tiered_topic_is_cleaned_in_the_bucket_and_comes_back_after_a_lost_disk(
         shown = explain(replica)["compaction"]
         assert shown["where"] == "bucket" and shown["clean_to"] == replica.cold_end_offset
         assert shown["bytes_after"] < shown["bytes_before"] // 2 and shown["dirty_bytes"] == 0
-        await site.node.world.clock.sleep(3600)
+        await site.node.world.clock.sleep(300)
         assert replica.log_start_offset == 0, "retention deletes nothing of a topic without delete in its policy"
         with pytest.raises(Refused) as refused:
             await replica.delete_records(10)
@@ -164,6 +164,24 @@ def test_policy_changes_at_any_time_and_deletion_goes_on_beside_cleans() -> None
         await site.wait_until(lambda: is_clean(replica))
         start = replica.log_start_offset
         assert await read(replica, start)
+        await check_bucket(site, replica)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_policy_that_changes_ends_a_clean_that_runs() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        written: list[Row] = []
+        await site.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=100.0))
+        replica = await site.create(**COMPACTED)
+        await write(replica, 60, written)
+        cleans = replica.cold.cleaner
+        await site.wait_until(lambda: bool(cleans.keys_in_flight(replica.partition_id)), seconds=2000)
+        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
+        await site.wait_until(lambda: not cleans.keys_in_flight(replica.partition_id), seconds=200)
+        assert replica.manifest is not None and replica.manifest.clean_to == -1
+        assert set(await read(replica)) == set(written)
         await check_bucket(site, replica)
         await site.stop()
 

@@ -6,12 +6,15 @@ import asyncio
 
 import pytest
 
+from tests.unit.hot.cleaning import resources
 from tests.unit.replication.rig import BrokerRig, LeaderList, ReplicationRig, append_batch
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold.layout import parse_key
-from tiered.config.settings import Settings
+from tiered.config.settings import Settings, TopicConfig
+from tiered.errors import Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
 
 INTERVAL = 3_000.0
@@ -108,6 +111,47 @@ def test_object_of_a_failed_upload_is_deleted(fault: FaultRule) -> None:
         assert replica.cold_end_offset == 60
         await passes.run_for(4 * SETTLED)
         assert fault.times == 0 and segment_keys(rig) == await named_keys(replica)
+        passes.stop()
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [FaultRule(FaultKind.LOST_REPLY, ("upload",), times=1)],
+        [FaultRule(FaultKind.LATE_APPLY, ("upload",), times=1, seconds=110)],
+        [
+            FaultRule(FaultKind.LOST_REPLY, ("put",), key="manifest", times=1),
+            FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1),
+        ],
+        [
+            FaultRule(FaultKind.LATE_APPLY, ("put",), key="manifest", times=1, seconds=60),
+            FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1),
+        ],
+    ],
+    ids=["put landed at once", "put lands late", "change landed", "change lands late"],
+)
+def test_objects_of_a_failed_clean_are_deleted_although_no_clean_follows(faults: list[FaultRule]) -> None:
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, cleanup_policy=("compact",)))
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        replica = await broker.lead(0, [1])
+        for number in range(60):
+            replica.append_now(bytearray(encode_batch([(number, b"k", b"x" * 100, ())])), 1)
+        replica.roll()
+        passes = TieringRun(broker, replica)
+        await passes.run_for(3 * SETTLED)
+        broker.faults.rules += faults
+        assert replica.manifest is not None and replica.cold_end_offset == 60
+        cleaning = broker.cold.cleaner.clean(replica.manifest, 0, replica.config, 1, resources())
+        with pytest.raises(Unavailable):
+            await cleaning
+        broker.faults.rules.clear()
+        await passes.run_for(4 * SETTLED)
+        assert segment_keys(rig) == await named_keys(replica)
+        assert not broker.cold.cleaner.keys_in_flight(replica.partition_id)
         passes.stop()
 
     rig.run(scenario)
