@@ -113,10 +113,13 @@ def hashes() -> list[Column]:
     return [f.xxhash64(f.lit(seed), *content).alias(f"h{seed}") for seed in SEEDS]
 
 
-def compare_rows(log_rows: DataFrame, table_rows: DataFrame) -> DataFrame:
+def compare_rows(
+    log_rows: DataFrame, table_rows: DataFrame, cleaned: Mapping[int, Sequence[Range]] | None = None
+) -> DataFrame:
     """Returns one row (kind, partition, offset) for each offset at fault.
 
-    One shuffle brings the hashes of both sides together.
+    One shuffle brings the hashes of both sides together. A row in a `cleaned` range was loaded before compaction took
+    its record, so the log need not have it.
     """
     from pyspark.sql import functions as f
 
@@ -135,13 +138,27 @@ def compare_rows(log_rows: DataFrame, table_rows: DataFrame) -> DataFrame:
             reduce(or_, differ).alias("differs"),
         )
     )
+    compacted = f.expr(_range_condition(cleaned or {})) & (f.col("wanted") == 0)
     kind = (
         f.when(f.col("there") == 0, "missing")
-        .when(f.col("wanted") == 0, "extra")
+        .when(compacted & (f.col("there") == 1), None)
+        .when((f.col("wanted") == 0) & ~compacted, "extra")
         .when(f.col("there") > 1, "duplicate")
         .when(f.col("differs"), "changed")
     )
     return counted.select(kind.alias("kind"), "partition", "offset").where("kind IS NOT NULL")
+
+
+def _range_condition(ranges: Mapping[int, Sequence[Range]]) -> str:
+    """Returns the SQL condition of the rows in these ranges of their partition."""
+    return (
+        " OR ".join(
+            f"(partition = {number} AND offset >= {low} AND offset < {high})"
+            for number, each in ranges.items()
+            for low, high in each
+        )
+        or "false"
+    )
 
 
 def find_expired_duplicates(rows: DataFrame, topic: ColdTopic, only_equal: bool = False) -> DataFrame:

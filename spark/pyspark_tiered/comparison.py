@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from pyspark_tiered import compare
 from pyspark_tiered.delta_log import TableFile, TableSnapshot
-from pyspark_tiered.plan import ColdTopic, Split, splits
+from pyspark_tiered.plan import ColdTopic, Split, cleaned_ranges, splits
 from pyspark_tiered.summing import SumRules, sum_batches, sum_file, sum_log
-from pyspark_tiered.sums import PartSums, differing_ranges, join_runs, range_bits
+from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, join_runs, range_bits
 from pyspark_tiered.table import Range
 
 if TYPE_CHECKING:
@@ -52,11 +52,28 @@ class Comparison:
         self._sum()
         self.ranges = differing_ranges(self.log, self.table, bits)
         self.runs, self._has_doubles = join_runs(self.table.runs)
+        self._cleaned = cleaned_ranges(cold)
 
     @property
     def is_equal(self) -> bool:
         """True if the table has exactly the rows of the log in the bounds, and no rows outside."""
         return not self.ranges and not self.table.outside
+
+    @property
+    def is_sound(self) -> bool:
+        """True if the table has exactly the rows of the log in the bounds, apart from cleaned parts, and no rows
+        outside. The rows of cleaned parts are compared one by one (`differing_rows`)."""
+        return not self.unexplained_ranges and not self.table.outside
+
+    @property
+    def unexplained_ranges(self) -> list[OffsetRange]:
+        """Returns the ranges whose sums differ, without those that compaction has cleaned a part of: the table has
+        records there that the log has lost since."""
+        return [
+            each
+            for each in self.ranges
+            if not any(low < each.end and each.start < high for low, high in self._cleaned.get(each.partition, ()))
+        ]
 
     def differing_rows(self) -> DataFrame | None:
         """Returns one row (kind, partition, offset) for each offset at fault but erased ones. None: there is none."""
@@ -76,7 +93,7 @@ class Comparison:
         expected = compare.without_ranges(
             expected, {number: self.erased[number] for number in bounds if number in self.erased}
         )
-        found = compare.compare_rows(expected, self._at.rows().where(" OR ".join(conditions)))
+        found = compare.compare_rows(expected, self._at.rows().where(" OR ".join(conditions)), self._cleaned)
         return compare.without_ranges(found, self.erased) if self.table.erased else found
 
     def expired_duplicates(self, *, only_equal: bool = False) -> DataFrame | None:

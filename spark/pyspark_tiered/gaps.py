@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from pyspark_tiered.plan import ColdTopic
+from pyspark_tiered.plan import ColdTopic, cleaned_ranges
 from tiered.cold.manifest import Manifest
 from tiered.ids import PartitionId
 from tiered.offline.bucket import Bucket, open_bucket
@@ -16,6 +16,7 @@ from tiered.records.model import CONTROL
 
 EXPIRED = "expired before it was loaded"
 EMPTY = "no record in the log has this offset"
+COMPACTED = "removed by compaction"
 CONTROL_RECORD = "control record, the end of a transaction"
 ABORTED = "aborted transaction"
 UNDECIDED = "not decided yet: the end of a transaction is not in the bucket"
@@ -80,6 +81,7 @@ async def _read_reasons(bucket: Bucket, cold: ColdTopic, gap: Gap) -> AsyncGener
         yield gap
         return
     offset, partition_id = gap.start, PartitionId(cold.topic_id, gap.partition)
+    cleaned = cleaned_ranges(cold).get(gap.partition, [])
     pieces = read_decided_batches(bucket, partition_id, gap.start, end, manifest=_manifest(cold, gap.partition))
     async with aclosing(pieces):
         async for piece, committed in pieces:
@@ -88,19 +90,34 @@ async def _read_reasons(bucket: Bucket, cold: ColdTopic, gap: Gap) -> AsyncGener
                 low, high = max(batch.base_offset, offset), min(batch.last_offset + 1, end)
                 if low >= high:
                     continue
-                if offset < low:
-                    yield Gap(gap.partition, offset, low, EMPTY)
+                for absent in _explain_absent(gap.partition, offset, low, cleaned):
+                    yield absent
                 is_dense = batch.count == batch.last_offset - batch.base_offset + 1
                 if batch.attributes & CONTROL:
                     why = CONTROL_RECORD
                 elif batch.base_offset not in kept:
                     why = ABORTED
+                elif is_dense:
+                    why = PRESENT
                 else:
-                    why = PRESENT if is_dense else EMPTY
+                    why = COMPACTED if piece.entry.is_cleaned else EMPTY
                 yield Gap(gap.partition, low, high, why)
                 offset = high
-    if offset < gap.end:
-        yield Gap(gap.partition, offset, gap.end, EMPTY)
+    for absent in _explain_absent(gap.partition, offset, gap.end, cleaned):
+        yield absent
+
+
+def _explain_absent(partition: int, start: int, end: int, cleaned: Sequence[tuple[int, int]]) -> Iterator[Gap]:
+    """Yields offsets without a batch in the log, split where a cleaned part of it begins or ends."""
+    for low, high in cleaned:
+        low, high = max(low, start), min(high, end)
+        if low < high:
+            if start < low:
+                yield Gap(partition, start, low, EMPTY)
+            yield Gap(partition, low, high, COMPACTED)
+            start = high
+    if start < end:
+        yield Gap(partition, start, end, EMPTY)
 
 
 def _manifest(cold: ColdTopic, number: int) -> Manifest:

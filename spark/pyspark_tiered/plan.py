@@ -49,6 +49,22 @@ class ColdTopic(NamedTuple):
     partitions: tuple[ColdPartition, ...]
 
 
+def cleaned_ranges(cold: ColdTopic) -> dict[int, list[tuple[int, int]]]:
+    """Returns the offsets of each partition that compaction has cleaned, as ranges in order that do not touch.
+
+    A record that was loaded from there may be gone since.
+    """
+    found: dict[int, list[tuple[int, int]]] = {}
+    for partition in cold.partitions:
+        for entry in partition.entries:
+            if not entry.is_cleaned:
+                continue
+            ranges = found.setdefault(partition.partition, [])
+            start = ranges.pop()[0] if ranges and ranges[-1][1] == entry.base_offset else entry.base_offset
+            ranges.append((start, entry.next_offset))
+    return found
+
+
 class Split(NamedTuple):
     """Offsets `[start, end)` of one partition, `log_bytes` of log, in these segments."""
 

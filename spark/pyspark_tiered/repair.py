@@ -145,7 +145,7 @@ class _Repair:
                 committed = self._repair_partitions(table, cold, at, ends, found)
                 failures = 0 if committed and found != before else failures + 1
                 before = found
-            elif comparison.is_equal and table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
+            elif comparison.is_sound and table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
                 return self._report_step("done", tuple(_expired_gaps(cold, at, ends, comparison)))
             else:
                 failures += 1

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
+from tiered.cold.cache import ChunkCache
+from tiered.cold.cleaner import ColdCleaner
+from tiered.cold.collector import Collector
 from tiered.cold.layout import SectionKind, SegmentFacts, build_trailer, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.reader import ColdReader
+from tiered.config.settings import TopicConfig
 from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.checkpoints import encode_lineage
+from tiered.hot.log_cleaning import CleanerResources
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicCreated, TopicDeleted
@@ -25,6 +31,7 @@ from tiered.records.model import Codec, ProducerRecord, WalkedBatch
 from tiered.records.native import crc32c, walk
 from tiered.system.clock import SystemClock, SystemRng
 
+T = TypeVar("T")
 EPOCH = 1
 LINEAGE = ((EPOCH, 0),)
 BASE_MS = 1_700_000_000_000
@@ -146,6 +153,34 @@ def expire(url: str, name: str, partition_id: PartitionId, offset: int) -> None:
         await store.close()
 
     asyncio.run(run())
+
+
+def clean(url: str, name: str, partition_id: PartitionId) -> Manifest:
+    """Cleans all segments of a compacted partition, as its leader does; replaced objects are deleted at once."""
+
+    async def run_inline(call: Callable[[], T]) -> T:
+        return call()
+
+    async def admit(_: int) -> None:
+        return None
+
+    async def run() -> Manifest:
+        clock, store = SystemClock(), open_store(url, SystemClock(), SystemRng())
+        manifests = ManifestStore(store, clock, SystemRng(), Metrics())
+        reader = ColdReader(store, manifests, ChunkCache(Metrics()), Metrics(), clock)
+        collector = Collector(store, manifests, lambda _: frozenset(), clock, Metrics(), grace_ms=0)
+        cleaner = ColdCleaner(store, manifests, reader, collector, SystemRng(), Metrics())
+        manifest = await manifests.take_over(partition_id, name, EPOCH)
+        resources = CleanerResources(run_inline, admit, 1 << 20, 1 << 19, 0.9, b"seed")
+        config = TopicConfig(cleanup_policy=("compact",))
+        result = await cleaner.clean(manifest, EPOCH, config, clock.wall_ms(), resources)
+        assert result.is_whole
+        await collector.delete_expired()
+        reader.close()
+        await store.close()
+        return result.manifest
+
+    return asyncio.run(run())
 
 
 def segments(

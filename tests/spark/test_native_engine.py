@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_tiered import delta_state
 from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
+from pyspark_tiered.compare import read_cold_topic
+from pyspark_tiered.gaps import COMPACTED, EMPTY, PRESENT, Gap, explain_from_log
 from pyspark_tiered.load import load
 from pyspark_tiered.log_folder import LOG, open_folder
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.plan import cleaned_ranges
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.table import Advance, FileRun, LoadedFile
+from pyspark_tiered.verify import RowFault, verify
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.errors import Refused
@@ -73,6 +78,59 @@ def test_loads_without_a_jvm_have_each_record_once(
     now = table.snapshot()
     assert (now.version, now.loaded_offsets()) == (1, {0: 300, 2: 25})
     assert read_offsets(table) == {0: list(range(300)), 2: list(range(25))}
+
+
+def test_loads_around_a_clean_have_each_record_that_was_there_once(tmp_path: Path) -> None:
+    """The first load has what a clean takes later; a table that is loaded afterwards has the reason for each gap."""
+    store, tables, later_tables = (f"file://{tmp_path}/{name}" for name in ("store", "tables", "later"))
+
+    def fill_keys(first: int, count: int) -> None:
+        rows = [(filling.BASE_MS + i, b"k%d" % (i % 7), b"%d" % i, ()) for i in range(first, first + count)]
+        made = filling.segments(rows, base_offset=first, rows_per_batch=10, batches_per_segment=3)
+        filling.upload(store, "t", PartitionId(TOPIC, 0), list(made))
+
+    filling.create_topic(store, "t", TOPIC, 1)
+    fill_keys(0, 90)
+    assert load(store, "t", tables, engine=NativeEngine()).rows == 90
+    cleaned = filling.clean(store, "t", PartitionId(TOPIC, 0))
+    assert cleaned.clean_to == 90 and sum(each.record_count for each in cleaned.entries) == 7
+    fill_keys(90, 30)
+    assert load(store, "t", tables, engine=NativeEngine()).rows == 30
+    assert load(store, "t", later_tables, engine=NativeEngine()).rows == 37
+    found = []
+    for url in (tables, later_tables):
+        table = NativeTable(f"{spark_url(url)}/t", "t", TOPIC)
+        found.append(read_offsets(table))
+        table.close()
+    assert found == [{0: list(range(120))}, {0: list(range(83, 120))}]
+    filling.clean(store, "t", PartitionId(TOPIC, 0))
+    fill_keys(120, 3)
+    cold = read_cold_topic(store, "t")
+    assert cleaned_ranges(cold) == {0: [(0, 120)]}
+    gaps = [Gap(0, 5, 113, EMPTY), Gap(0, 120, 200, EMPTY)]
+    explained = [Gap(0, 5, 113, COMPACTED), Gap(0, 120, 123, PRESENT), Gap(0, 123, 200, EMPTY)]
+    assert explain_from_log(store, cold, gaps, 10) == explained
+
+
+@pytest.mark.java
+@pytest.mark.also
+def test_verify_of_a_cleaned_topic_finds_faults_and_takes_older_rows_for_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
+    filling.create_topic(store, "t", TOPIC, 1)
+    rows = [(filling.BASE_MS + i, b"k%d" % (i % 7), b"%d" % i, ()) for i in range(90)]
+    filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
+    load(store, "t", warehouse, engine=NativeEngine())
+    filling.clean(store, "t", PartitionId(TOPIC, 0))
+    found = verify(store, "t", warehouse, spark=spark)
+    assert found.ok and found.gaps == ()
+    table = f"delta.`{warehouse}/t`"
+    spark.sql(f"DELETE FROM {table} WHERE offset IN (3, 85)")
+    spark.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE offset = 5")
+    found = verify(store, "t", warehouse, spark=spark)
+    assert [each._replace(why="") for each in found.faults] == [RowFault("duplicate", 0, 5), RowFault("missing", 0, 85)]
+    assert found.gaps == (Gap(0, 3, 4, COMPACTED),)
 
 
 def file_of(partition: int, start: int, end: int, name: str) -> LoadedFile:
