@@ -208,7 +208,7 @@ class LogLoader:
             segments.append(segment)
             if following is None:
                 break
-            if self._may_have_gaps and self._is_whole(segment, checkpointed.get(base)):
+            if self._may_have_gaps and self._is_whole(segment, following, checkpointed.get(base)):
                 segment.next_offset = following
             if segment.next_offset != following:
                 self._delete_segments(bases[number + 1 :])
@@ -284,10 +284,16 @@ class LogLoader:
         segment = Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset)
         return segment, builder
 
-    def _is_whole(self, segment: Segment, checkpointed: Segment | None) -> bool:
-        """True if a recovered segment that is not the last one has all that it had, as far as can be known."""
-        cut = self._truncated_bytes > 0 or (checkpointed is not None and checkpointed.size > segment.size)
-        return not cut
+    def _is_whole(self, segment: Segment, following: int, checkpointed: Segment | None) -> bool:
+        """True if a recovered segment that is not the last one has all that it had.
+
+        A power cut may take the end of a file that was not fsynced. Then only the checkpoint tells a gap from that.
+        """
+        if self._truncated_bytes > 0:
+            return False
+        if self._trusted_to == recovery.WHOLE_LOG:
+            return checkpointed is None or checkpointed.size <= segment.size
+        return checkpointed is not None and checkpointed.next_offset == following and checkpointed.size == segment.size
 
     def _check_truncation(self, base: int, end: int, next_offset: int, checkpointed: Segment | None) -> None:
         """Logs what is about to be truncated, and why. Raises `CorruptLog` if a loss is not noted on the disk yet."""

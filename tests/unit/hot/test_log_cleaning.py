@@ -18,6 +18,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.batch import decode_header, encode_batch, stamp
+from tiered.records.native import walk
 
 KEYS = 5
 
@@ -446,6 +447,29 @@ def test_truncation_below_the_clean_part_makes_what_follows_dirty() -> None:
         assert log.find_cleanable(log.end_offset, NOW).first_dirty == end
         reopened = await open_log(on.after_kill(), compacted())
         assert reopened.compaction is not None and reopened.compaction.clean_to == end
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_unsynced_segment_that_a_power_cut_shortened_is_no_cleaned_one(is_checkpointed: bool) -> None:
+    """Once, what was above counted, and the log began again with a hole that no clean had made."""
+
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on, compacted())
+        for number in range(40):
+            put(log, f"only{number}", "x")
+        first, second = log.closed_segments()[:2]
+        path = f"{DIRECTORY}/{first.base_offset:020d}.log"
+        assert first.base_offset == 0 and second.base_offset > 3
+        whole = on.open(path)
+        batches = walk(whole.pread(0, whole.size()), 0).batches
+        whole.truncate(batches[3].position)
+        if not is_checkpointed:
+            on.remove(f"{DIRECTORY}/segment-checkpoint")
+        reopened = await open_log(on.after_kill(), compacted(), same_boot=False)
+        assert reopened.end_offset == 3 and not reopened.offset_gaps
 
     asyncio.run(scenario())
 
