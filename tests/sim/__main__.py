@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 from tests.sim import group_run, single
 from tests.sim.cluster import run as cluster
+from tests.sim.cluster.options import ClusterOptions
 from tests.sim.mutants.mutants import MUTANTS, failure_reason
 
 WORLDS = ("single", "cluster")
@@ -42,13 +43,18 @@ def without_logs_and_gc() -> Iterator[None]:
             gc.enable()
 
 
-def run_seed(seed: int, world: str = "single", mutant: str = "") -> tuple[int, str, dict[str, int]]:
-    """Returns (seed, "" or the report of its failure, the counts of the run), with the mutant of that name."""
+def run_seed(
+    seed: int, world: str = "single", mutant: str = "", *, is_compacted: bool = True
+) -> tuple[int, str, dict[str, int]]:
+    """Returns (seed, "" or the report of its failure, the counts of the run), with the mutant of that name. Without
+    `is_compacted` a cluster runs as it did before there were compacted topics."""
     with without_logs_and_gc():
         try:
             if mutant:
                 with MUTANTS[mutant].apply():
-                    return seed, "", cluster.run(seed, MUTANTS[mutant].adjust).counts
+                    return seed, "", cluster.run(seed, MUTANTS[mutant].change_options).counts
+            if not is_compacted:
+                return seed, "", cluster.run(seed, ClusterOptions.without_compaction).counts
             return seed, "", RUNS[world](seed).counts
         except Exception as error:  # noqa: BLE001 whatever it is, it is reported
             return seed, "".join(traceback.format_exception(error)), {}

@@ -17,7 +17,13 @@ from tiered.ids import TopicPartition
 from tiered.records.batch import decode_header, decode_records
 from tiered.records.marker import decode_marker
 from tiered_api.kafka.client.client import KafkaClient, to_refused
-from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tiered_api.kafka.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 
 REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 FETCH_BYTES = 4096
@@ -68,8 +74,8 @@ class FetchedLog(NamedTuple):
     high_watermark: int
 
 
-async def fetch_log(client: KafkaClient, tp: TopicPartition, offset: int, *, committed: bool) -> FetchedLog:
-    """Fetches from the leader of a partition. Raises `Refused`."""
+async def fetch_answer(client: KafkaClient, tp: TopicPartition, offset: int, *, committed: bool) -> PartitionData:
+    """Fetches from the leader of a partition, and returns its reply. Raises `Refused`."""
     part = FetchPartition(tp.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
     request = FetchRequest(
         max_wait_ms=WAIT_MS, min_bytes=1, isolation_level=int(committed), topics=[FetchTopic(tp.topic, "", [part])]
@@ -89,6 +95,12 @@ async def fetch_log(client: KafkaClient, tp: TopicPartition, offset: int, *, com
     if answer.error_code:
         client.forget_leaders([tp])
         raise to_refused(answer.error_code, str(tp))
+    return answer
+
+
+async def fetch_log(client: KafkaClient, tp: TopicPartition, offset: int, *, committed: bool) -> FetchedLog:
+    """Fetches from the leader of a partition. Raises `Refused`."""
+    answer = await fetch_answer(client, tp, offset, committed=committed)
     aborted = answer.aborted_transactions
     return FetchedLog(
         list(read_batches(bytes(answer.records or b""), offset)),

@@ -8,15 +8,18 @@ are compared with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from struct import Struct
 from typing import NamedTuple
 
+from tests.sim.cluster.compacted_logs import CompactedLog, read_compacted_log
+from tests.sim.cluster.disk_logs import LOG_DIR, batches_of, read_disk_log
 from tests.sim.cluster.expiry import LogBatch, Retention
 from tests.sim.cluster.model_of_copies import ModelOfCopies, ReportFinding
 from tests.sim.harness.bucket_rules import BucketRules
 from tests.sim.harness.clock import EPOCH_MS
+from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.store import SimBucket
 from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.compaction.cleanable_range import DELETE
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId, TopicPartition
@@ -25,31 +28,12 @@ from tiered.metadata.effective_config import broker_settings, topic_config
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import decode_entry
 from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from tiered.ports import Buffer
-from tiered.records.native import walk
 
 IMAGES_KEPT = 4_000
 NO_CONFIGS: Mapping[str, str] = {}
 DECISION_DELAY_NS = 40_000_000_000
 """Maximum time between the decision of a log start and its write: the broker may act late, and the bucket may reply
 late."""
-_CRC = Struct(">I")
-_CRC_AT = 17
-
-
-def batches_of(data: Buffer, *, check_crc: bool = False) -> list[LogBatch]:
-    """Returns the whole batches at the start of some log bytes, up to the first with a wrong CRC."""
-    return [
-        LogBatch(
-            each.base_offset,
-            each.last_offset,
-            each.leader_epoch,
-            _CRC.unpack_from(data, each.position + _CRC_AT)[0],
-            each.size,
-            each.max_timestamp,
-        )
-        for each in walk(data, check_crc=check_crc).batches
-    ]
 
 
 class LogStart(NamedTuple):
@@ -76,6 +60,8 @@ class ClusterModel(BucketRules):
         self.image = Image()
         self.images: dict[int, Image] = {}
         self.copies: dict[PartitionId, ModelOfCopies] = {}
+        self.compacted_topics: frozenset[str] = frozenset()
+        self.compacted_logs: dict[PartitionId, CompactedLog] = {}
         self.lives: dict[str, int] = {}
         """By incarnation: the number of that process on its machine."""
         self.max_clock_skew_ms: Callable[[], int] = lambda: 0
@@ -99,7 +85,7 @@ class ClusterModel(BucketRules):
         self._written_ns: dict[int, int] = {}
         """By slot: the time of its write."""
         self._settings = settings
-        self._report = report
+        self.report = self._report = report
         self._now = now
         bucket.memory.on_write = self._check_write
         bucket.memory.on_delete = self._check_delete_call
@@ -117,6 +103,25 @@ class ClusterModel(BucketRules):
         """True if the model covers this partition. Other rules apply to committed offsets of groups."""
         topic = self.image.topics_by_id.get(partition_id.topic_id)
         return topic is not None and topic.name not in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+
+    def compacted_log(self, partition_id: PartitionId) -> CompactedLog | None:
+        """Returns the whole history of a partition that compaction may clean; None for any other."""
+        found = self.compacted_logs.get(partition_id)
+        if found is None:
+            topic = self.image.topics_by_id.get(partition_id.topic_id)
+            if topic is None or topic.name not in self.compacted_topics:
+                return None
+            name = f"{topic.name}-{partition_id.partition}"
+            found = self.compacted_logs[partition_id] = CompactedLog(name, self._report)
+        return found
+
+    def read_disk_log(self, partition_id: PartitionId, disk: SimDisk, directory: str) -> tuple[int, list[LogBatch]]:
+        """Returns the start of the log in a partition's directory, and the valid batches that it stands for."""
+        compacted = self.compacted_log(partition_id)
+        if compacted is None:
+            return read_disk_log(disk, directory)
+        start, held = read_compacted_log(disk, f"{LOG_DIR}/{directory}")
+        return start, compacted.restore(start, held)[0]
 
     def config(self, topic_id: TopicId) -> TopicConfig:
         """Returns the configuration of a topic in the metadata log: nothing else counts for `min.insync.replicas`."""
@@ -161,10 +166,17 @@ class ClusterModel(BucketRules):
         if offset <= copies.log_start:
             return
         configs = self.configs_since(partition_id.topic_id, self._now() - DECISION_DELAY_NS)
-        keeps = sorted({Retention(each.retention_bytes, each.retention_ms) for each in configs})
+        keeps = sorted(
+            {
+                Retention(each.retention_bytes, each.retention_ms) if DELETE in each.cleanup_policy else Retention()
+                for each in configs
+            }
+        )
         name = self.image.topics_by_id[partition_id.topic_id].name
         asked = self.requested_start(TopicPartition(name, partition_id.partition))
-        copies.on_log_start(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.max_clock_skew_ms(), asked)
+        now_ms, compacted = EPOCH_MS + self._now() // 1_000_000, self.compacted_log(partition_id)
+        remains_of = compacted.remains_of if compacted is not None else lambda batch: batch
+        copies.on_log_start(offset, keeps, now_ms, self.max_clock_skew_ms(), asked, remains_of)
 
     def on_local_log_start(self, partition_id: PartitionId, offset: int) -> None:
         """I21: a log on a disk starts no higher than its manifest, once that names a segment: reads below go to the

@@ -215,12 +215,15 @@ class ModelOfCopies:
         now_ms: int,
         max_clock_skew_ms: int,
         requested_start: int = 0,
+        remains_of: Callable[[LogBatch], LogBatch | None] = lambda batch: batch,
     ) -> None:
         """The log starts here from now on. I22: a recent configuration of the topic allowed the deletion, or a client
-        requested the deletion of all records below `requested_start`."""
+        requested the deletion of all records below `requested_start`. `remains_of` returns what compaction has left of
+        a batch."""
         if offset <= self.log_start:
             return
-        known = [batch for batch in self.committed.values() if batch.last >= max(self.log_start, requested_start)]
+        above = max(self.log_start, requested_start)
+        known = [left for each in self.committed.values() if each.last >= above and (left := remains_of(each))]
         tail_bytes = self.tail_bytes()
         early: list[LogBatch] = []
         for each in retentions:

@@ -13,15 +13,19 @@ from struct import Struct
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from tests.sim.cluster.clean_watch import CleanWatch, JudgedLog, read_segment
+from tests.sim.cluster.compacted_logs import HeldBatch, held_batches_of
+from tests.sim.cluster.disk_logs import LOG_DIR, batches_of
 from tests.sim.cluster.expiry import LogBatch
-from tests.sim.cluster.model import ClusterModel, batches_of
+from tests.sim.cluster.model import ClusterModel
 from tests.sim.harness.disk import SimDisk
-from tests.sim.harness.durable_bytes import Folder, Inode
+from tests.sim.harness.durable_bytes import Inode
 from tests.sim.harness.loop import PROCESS
 from tiered.broker.data_directory import DataDirectory
 from tiered.errors import Unavailable
 from tiered.hot.checkpoints import BOOT_MARK, METADATA_FILE, is_torn_metadata
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_writer import LogWriter
 from tiered.ids import PartitionId, TopicId
 from tiered.replication import become_leader
 from tiered.replication import follower_replica as copy
@@ -31,7 +35,6 @@ from tiered.replication.leader_state import LeaderState
 
 _CRC = Struct(">I")
 _CRC_AT = 17
-LOG_DIR = "log"
 
 
 class Finding(NamedTuple):
@@ -89,6 +92,7 @@ class Observer:
     def __init__(self, model: ClusterModel) -> None:
         self._model = model
         self._leaders: dict[int, tuple[PartitionId, LeaderState, DiskLog]] = {}
+        self._clean_watch = CleanWatch(self._find_judged)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -106,6 +110,7 @@ class Observer:
             (FollowerReplica, "_append", self._follower_append),
             (become_leader, "restart_at_cold_end", self._begin_behind),
             (copy, "restart_at_cold_end", self._begin_behind),
+            *self._clean_watch.hooks,
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:
@@ -125,7 +130,9 @@ class Observer:
             log: DiskLog = await original.__func__(cls, *args, **options)
             partition_id = self._pid(log)
             if partition_id is not None:
-                self._model.copies_of(partition_id).on_opened(acting_node(), log.end_offset, read_batches(log))
+                self._model.copies_of(partition_id).on_opened(
+                    acting_node(), log.end_offset, self._read_batches(partition_id, log)
+                )
             return log
 
         return classmethod(open)
@@ -143,13 +150,21 @@ class Observer:
             original(log, data, batches, now_ms)
             partition_id = self._pid(log)
             if partition_id is not None:
-                copies = self._model.copies_of(partition_id)
+                copies, compacted = self._model.copies_of(partition_id), self._model.compacted_log(partition_id)
                 for each in batches:
                     crc = _CRC.unpack_from(data, each.position + _CRC_AT)[0]
                     # Batches of a produce request are stamped in place: what was walked before may say less.
                     base, epoch = read_stamp(data, each.position)
                     last = base + each.last_offset - each.base_offset
-                    copies.on_append(acting_node(), LogBatch(base, last, epoch, crc, each.size, each.max_timestamp))
+                    batch = LogBatch(base, last, epoch, crc, each.size, each.max_timestamp)
+                    if compacted is None:
+                        copies.on_append(acting_node(), batch)
+                        continue
+                    held = HeldBatch(batch, bytes(data[each.position : each.position + each.size]))
+                    copy = copies.copy(acting_node())
+                    for one in compacted.take(copy.end, held):
+                        if one.base >= copy.end or not copy.batches or copy.batches[-1] != one:
+                            copies.on_append(acting_node(), one)
 
         return write
 
@@ -194,7 +209,7 @@ class Observer:
         partition_id, disk = self._pid(log), log._files.disk
         if partition_id is not None:
             assert isinstance(disk, SimDisk)
-            start, batches = read_disk_log(disk, log._files.directory.partition("/")[2])
+            start, batches = self._model.read_disk_log(partition_id, disk, log._files.directory.partition("/")[2])
             end = batches[-1].last + 1 if batches else start
             self._model.copies_of(partition_id).on_truncated(acting_node(), end, why="a cut that failed")
 
@@ -226,6 +241,34 @@ class Observer:
             original(copy, part)
 
         return append
+
+    # -- cleans -------------------------------------------------------------------------------------------------------
+
+    def _read_batches(self, partition_id: PartitionId, log: DiskLog) -> list[LogBatch]:
+        """Returns the batches that an open log stands for."""
+        compacted = self._model.compacted_log(partition_id)
+        if compacted is None:
+            return read_batches(log)
+        held = list[HeldBatch]()
+        for view in (*log.closed_segments(), log.active_view):
+            held += held_batches_of(read_segment(log._writer, view.base_offset, view.size))
+        found, hole = compacted.restore(log.local_start_offset, held)
+        if hole:
+            self._model.report("I26", f"b{acting_node()} opens a log: {hole}")
+        return found
+
+    def _find_judged(self, writer: LogWriter) -> JudgedLog | None:
+        """Returns the log of a compacted topic as this broker's copy has it."""
+        name, _, number = writer.files.directory.rpartition("/")[2].rpartition("-")
+        topic = self._model.image.topics.get(name)
+        partition_id = PartitionId(topic.topic_id, int(number)) if topic is not None else None
+        compacted = self._model.compacted_log(partition_id) if partition_id is not None else None
+        if partition_id is None or compacted is None:
+            return None
+        copies = self._model.copies_of(partition_id)
+        batches = copies.copy(acting_node()).batches
+        skew_ms = self._model.max_clock_skew_ms()
+        return JudgedLog(compacted, batches, copies.committed_end, copies.log_start, skew_ms)
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
@@ -291,21 +334,3 @@ def has_torn_metadata(disk: SimDisk, directory: str) -> bool:
     start deletes it, with all records that the cut left."""
     metadata = disk._find(f"{LOG_DIR}/{directory}/{METADATA_FILE}")
     return isinstance(metadata, Inode) and is_torn_metadata(bytes(metadata.data))
-
-
-def read_disk_log(disk: SimDisk, directory: str) -> tuple[int, list[LogBatch]]:
-    """Returns the start of the log in a partition's directory, and its valid batches: up to the first with a wrong CRC,
-    or the first that does not follow the one before it. A first file without batches ends at its own offset."""
-    folder = disk._find(f"{LOG_DIR}/{directory}")
-    whole: list[LogBatch] = []
-    if not isinstance(folder, Folder):
-        return 0, whole
-    logs = [(name, node) for name, node in sorted(folder.names.items()) if name.endswith(".log")]
-    start = end = int(logs[0][0].partition(".")[0]) if logs else 0
-    for _, node in logs:
-        batches = batches_of(bytes(node.data), check_crc=True) if isinstance(node, Inode) else []
-        if batches and batches[0].base != end:
-            break
-        whole += batches
-        end = whole[-1].last + 1 if whole else start
-    return start, whole

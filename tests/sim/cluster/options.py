@@ -37,6 +37,10 @@ LOSSY_TROUBLES = ("power", "disk_lost", "disk_full", "disk_error", "power_all")
 SOURCE_TOPIC, TARGET_TOPIC = "x0", "y0"
 """Topics of transactional producers, and of copies."""
 
+COMPACTION_SHARE, UNTIERED_COMPACTION_SHARE = 0.25, 1.0
+"""Share of seeds with a compacted topic; of these, share in which it is not tiered."""
+COMPACTED_TOPIC = "c0"
+
 SMALL_CHUNK_SHARES = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections with chunks down to one byte: the larger the share, the slower the run."""
 
@@ -57,6 +61,8 @@ class TopicShape:
     """True if any replica may lead the topic (unclean leader election)."""
     keeps: bool = False
     """True if no record expires, whatever the topics of the run do."""
+    own: tuple[tuple[str, str], ...] = ()
+    """Other settings of the topic alone."""
 
     @property
     def configs(self) -> dict[str, str]:
@@ -68,7 +74,7 @@ class TopicShape:
             own |= {"retention.bytes": "-1", "retention.ms": "-1"}
         if self.unclean:
             own["unclean.leader.election.enable"] = "true"
-        return own | {"flush": self.flush}
+        return own | {"flush": self.flush} | dict(self.own)
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,17 @@ class ClusterOptions:
     """Writers over HTTP with idempotency keys."""
     source_partitions: int = 1
     """Partitions of the topic of transactional producers, and of the topic of copies."""
+    compacted: TopicShape | None = None
+    """The compacted topic, if there is one."""
+    compaction_transactions: int = 0
+    """Transactional producers of the compacted topic."""
+    key_map_slots: int = 0
+    """Places for keys in the memory of a clean; 0 for as many as there are keys."""
+    policy_changes: bool = False
+    """True if the policy of the compacted topic changes."""
+    swap_crashes: bool = False
+    """True if machines crash in the middle of swaps."""
+    cleaner_backoff_ms: int = 15_000
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS) -> ClusterOptions:
@@ -183,11 +200,16 @@ class ClusterOptions:
             rebuild=rng.random() < 0.15,
         )
         made = made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
-        return made.with_changes(**_draw_transactions(made))
+        made = made.with_changes(**_draw_transactions(made))
+        return made.with_changes(**_draw_compaction(made))
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
         return replace(self, **changes)
+
+    def without_compaction(self) -> ClusterOptions:
+        """Returns the options without the compacted topic: a seed that was recorded before then runs as it did."""
+        return self.with_changes(compacted=None, swap_crashes=False, cleaner_backoff_ms=15_000)
 
     @property
     def subscription(self) -> list[str]:
@@ -202,6 +224,12 @@ class ClusterOptions:
         return tuple(
             TopicShape(name, self.source_partitions, replicas, min(replicas, 2), "none", keeps=True) for name in names
         )
+
+    @property
+    def all_topics(self) -> tuple[TopicShape, ...]:
+        """Returns all topics of the run, with those of transactional producers and the compacted one."""
+        compacted = (self.compacted,) if self.compacted is not None else ()
+        return (*self.topics, *self.transactional_topics, *compacted)
 
     def describe(self) -> str:
         """Returns one readable line for each option."""
@@ -233,6 +261,7 @@ class ClusterOptions:
                 broker_session_timeout_ms=self.session_ms,
                 broker_heartbeat_interval_ms=self.session_ms // 3,
                 min_insync_replicas=self.min_isr,
+                log_cleaner_backoff_ms=self.cleaner_backoff_ms,
             )
             for number in range(1, self.brokers + self.joins + 1)
         ]
@@ -295,6 +324,39 @@ def _draw_transactions(made: ClusterOptions) -> dict[str, Any]:
             "rot": False,
         }
     return drawn
+
+
+def _draw_compaction(made: ClusterOptions) -> dict[str, Any]:
+    """Draws the compacted topic of a run from a random stream of its own."""
+    rng = random.Random(f"{made.seed}/compaction")
+    if rng.random() >= COMPACTION_SHARE:
+        return {}
+    return compaction_options(rng, made.brokers)
+
+
+def compaction_options(rng: random.Random, brokers: int) -> dict[str, Any]:
+    """Draws the options of a run with a compacted topic."""
+    shape = _draw_topic(rng, 0, brokers)
+    tiered = rng.random() >= UNTIERED_COMPACTION_SHARE
+    own = {
+        "cleanup.policy": rng.choice(("compact", "compact", "compact", "compact,delete", "delete")),
+        "segment.bytes": rng.choice(("1024", "1024", "2048")),
+        "segment.ms": "3000",
+        "min.cleanable.dirty.ratio": rng.choice(("0.01", "0.1", "0.5")),
+        "delete.retention.ms": rng.choice(("1000", "5000", "20000")),
+        "min.compaction.lag.ms": rng.choice(("0", "0", "0", "2000")),
+        "max.compaction.lag.ms": rng.choice(("4000", "9223372036854775807")),
+        "retention.ms": rng.choice(("-1", "-1", "10000")),
+        "retention.bytes": "-1",
+    }
+    return {
+        "compacted": replace(shape, name=COMPACTED_TOPIC, tiered=tiered, own=tuple(own.items())),
+        "compaction_transactions": rng.choice((0, 1, 2)),
+        "key_map_slots": rng.choice((0, 0, 4)),
+        "policy_changes": rng.random() < 0.5,
+        "swap_crashes": rng.random() < 0.5,
+        "cleaner_backoff_ms": 500,
+    }
 
 
 def _draw_topic(rng: random.Random, number: int, brokers: int) -> TopicShape:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.cluster import retries
 from tests.sim.cluster.deleting import CommittedRange, RecordDeleter
-from tests.sim.cluster.model import batches_of
+from tests.sim.cluster.disk_logs import batches_of
 from tests.sim.cluster.reply_checker import ReplyChecker
 from tests.sim.cluster.senders import AckedBatch
 from tiered.errors import Code
@@ -41,9 +41,13 @@ class ReplyObserver:
         self.retries += 1
         partition_id = run.partition_id(send.tp)
         copies = run.model.copies.get(partition_id) if partition_id is not None else None
-        if copies is not None:
+        if partition_id is not None and copies is not None:
             crc = batches_of(written.data)[0].crc
-            for finding in retries.check_retry(copies, node, send.base_offset, crc, send.invoked_ns, code, offset):
+            batch, log = copies.committed.get(send.base_offset), run.model.compacted_log(partition_id)
+            is_cleaned = batch is not None and log is not None and log.is_removed(batch)
+            for finding in retries.check_retry(
+                copies, node, send.base_offset, crc, send.invoked_ns, code, offset, is_cleaned=is_cleaned
+            ):
                 run.findings.report(*finding)
 
     def is_coordinator(self, node: int) -> bool:

@@ -15,10 +15,18 @@ from tiered.errors import Code
 
 
 def check_retry(
-    copies: ModelOfCopies, node: int, first: int, crc: int, since_ns: int, code: Code, offset: int
+    copies: ModelOfCopies,
+    node: int,
+    first: int,
+    crc: int,
+    since_ns: int,
+    code: Code,
+    offset: int,
+    *,
+    is_cleaned: bool = False,
 ) -> Iterator[Finding]:
     """Checks the reply of `node` to a repeated batch with this `crc` that was acknowledged at `first`. The batch was
-    first sent at `since_ns`."""
+    first sent at `since_ns`. If a clean removed the batch (`is_cleaned`), a start need not know it."""
     batch, copy = copies.committed.get(first), copies.copy(node)
     if batch is None or batch.crc != crc or first < copies.log_start or copies.may_be_gone(first, since_ns):
         return
@@ -27,7 +35,7 @@ def check_retry(
     if code is Code.NONE:
         if offset != first:
             yield Finding("I11", f"{copies.name}: the retry of the batch at {first} is told {offset} by b{node}")
-    elif copy.began_behind_cold or first >= copy.start:
+    elif not is_cleaned and (copy.began_behind_cold or first >= copy.start):
         where = "which began behind the bucket" if copy.began_behind_cold else f"whose log begins at {copy.start}"
         yield Finding(
             "I11", f"{copies.name}: the retry of the batch at {first} is told {code.name} by b{node}, {where}"

@@ -20,13 +20,13 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tests.sim.cluster.disk_logs import LOG_DIR
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.model_of_copies import ModelOfCopies
-from tests.sim.cluster.observer import LOG_DIR, read_disk_log
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tiered.hot.checkpoints import METADATA_FILE, encode_metadata
-from tiered.ids import TopicId
+from tiered.ids import PartitionId, TopicId
 from tiered.records.native import walk
 
 MEAN_SECONDS = 4.0
@@ -40,6 +40,7 @@ class RotTarget(NamedTuple):
     """The log of one partition on one machine. `path` is its active segment, `synced` is true if its topic has
     `flush=ack`."""
 
+    partition_id: PartitionId
     copies: ModelOfCopies
     synced: bool
     directory: str
@@ -104,7 +105,7 @@ class BitRot:
             directory = f"{image.topics_by_id[partition_id.topic_id].name}-{partition_id.partition}"
             path = self._active_segment(host, directory, partition_id.topic_id)
             if path and one_is_whole and not rotten and not copies.copy(host.node_id).is_removed:
-                yield RotTarget(copies, self._model.flush(partition_id) == {"ack"}, directory, path)
+                yield RotTarget(partition_id, copies, self._model.flush(partition_id) == {"ack"}, directory, path)
 
     def _active_segment(self, host: SimHost, directory: str, topic_id: TopicId) -> str:
         """Returns the segment that a start reads from its first byte on. "" if there is none, if it is empty, or if the
@@ -128,7 +129,7 @@ class BitRot:
         assert isinstance(data, Inode)
         batch = self._rng.choice(walk(bytes(data.data), 0).batches)
         byte = self._rng.choice([at for at in range(batch.size) if at not in EPOCH_BYTES])
-        start, held = read_disk_log(disk, place.directory)
+        start, held = self._model.read_disk_log(place.partition_id, disk, place.directory)
         disk.flip_bit(place.path, 8 * (batch.position + byte) + self._rng.randrange(8))
         kept = [each for each in held if each.base < batch.base_offset]
         place.copies.on_damage(host.node_id, start, kept, host.lives, is_provable=False)

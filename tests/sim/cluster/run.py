@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 
 from tests.sim.cluster import audit, failover_checker, read_progress, rebuilding, resources
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.committed_reader import CommittedReader
+from tests.sim.cluster.compaction_load import CompactionLoad, PolicyChanges, StateReader
 from tests.sim.cluster.copiers import Copier
 from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.expected import ExpectedTopics
@@ -22,7 +23,7 @@ from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.nemesis import Nemesis
-from tests.sim.cluster.observer import BrokenRules, Findings, Observer, has_boot_mark, has_torn_metadata, read_disk_log
+from tests.sim.cluster.observer import BrokenRules, Findings, Observer, has_boot_mark, has_torn_metadata
 from tests.sim.cluster.offsets_checker import OffsetsChecker
 from tests.sim.cluster.offsets_reader import GroupOffsetsReader
 from tests.sim.cluster.operators import Operator, Operators
@@ -30,6 +31,7 @@ from tests.sim.cluster.options import COMMON_SETTINGS, ClusterOptions
 from tests.sim.cluster.readers import StandaloneReader
 from tests.sim.cluster.reply_observer import ReplyObserver
 from tests.sim.cluster.senders import SimProducer
+from tests.sim.cluster.swap_crashes import SwapCrashes
 from tests.sim.cluster.topic_id_checker import TopicIdChecker
 from tests.sim.cluster.transaction_load import OffsetLooker, TransactionLoad
 from tests.sim.cluster.transactional_producers import TransactionalProducer
@@ -64,6 +66,8 @@ Clients = list[
     | CommittedReader
     | OffsetLooker
     | KeyedWriter
+    | StateReader
+    | PolicyChanges
 ]
 
 
@@ -77,10 +81,13 @@ class ClusterRun:
         self.history = ClientHistory()
         self.findings = Findings(self.world.events.add)
         self.model = ClusterModel(self.world.bucket, COMMON_SETTINGS, self.findings.report, lambda: loop.now_ns)
+        if options.compacted is not None:
+            self.model.compacted_topics = frozenset((options.compacted.name,))
         self.observer = Observer(self.model)
         self.topic_id_checker = TopicIdChecker(self._image_of, self.findings.report)
         self.offsets_checker = OffsetsChecker(self.findings.report)
         self.nemesis = Nemesis(options, self.world, self.model)
+        self.swap_crashes = SwapCrashes(options.seed, self.world, is_enabled=options.swap_crashes)
         self.expected = ExpectedTopics(
             lambda name: self.model.image.topics.get(name),
             self._manifest_start,
@@ -100,6 +107,7 @@ class ClusterRun:
         self.deleter = self.reply_observer.make_deleter() if options.admin_deletes or options.deletes else None
         self.failover_checker = FailoverChecker(self)
         self.transactions = TransactionLoad(self)
+        self.compaction = CompactionLoad(self)
         self._sampled_ns = 0
         self._trusted_since: dict[str, int] = {}
         """Processes that trust their directory, and since when."""
@@ -150,9 +158,11 @@ class ClusterRun:
             own
             | {f"code_{name}": count for name, count in self.history.codes.items()}
             | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
+            | ({"trouble_swap": self.swap_crashes.count} if self.options.swap_crashes else {})
             | {f"admin_{name}": count for name, count in self.admin.counts.items()}
             | self.operators.counts
             | self.transactions.counts
+            | self.compaction.counts
             | {f"deletes_{name}": count for name, count in (self.deleter.counts if self.deleter else {}).items()}
             | {f"bucket_{name}": count for name, count in self.model.counts.items()}
         )
@@ -162,7 +172,12 @@ class ClusterRun:
     async def main(self) -> None:
         groups = self.offsets_checker.watch() if self.options.members else nullcontext()
         snapshots = rebuilding.short_snapshot_intervals() if self.options.rebuild else nullcontext()
-        with self.observer.watch(), self.topic_id_checker.watch(), groups, short_sessions(), snapshots:
+        with ExitStack() as hooks:
+            for each in (self.observer.watch(), self.topic_id_checker.watch(), groups, short_sessions(), snapshots):
+                hooks.enter_context(each)
+            if self.options.compacted is not None:
+                hooks.enter_context(self.compaction.watch())
+                hooks.enter_context(self.swap_crashes.watch())
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._shut_down)
                 await self._run_phases()
@@ -175,11 +190,12 @@ class ClusterRun:
         await self.wait_until(
             lambda: all(host.up for host in self.operators.present_hosts()), START_SECONDS, "all brokers serve"
         )
-        for shape in (*self.options.topics, *self.options.transactional_topics):
+        for shape in self.options.all_topics:
             await self._create_topic(shape.name)
         self._begin_clients()
         self.nemesis.begin()
         await self.wait(self.options.chaos_seconds)
+        await self.swap_crashes.end()
         await self.nemesis.end()
         operator = self.loop.create_task(self.nemesis.act_as_operator(), name="operator")
         await self.wait_until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
@@ -197,14 +213,14 @@ class ClusterRun:
         await self.wait_until(self.is_live, LIVE_SECONDS, "every partition is in sync still")
         await self.check_writable()
         await self.transactions.check_all()
+        await self.compaction.check_all()
         dumps = await audit.audit_run(self)
         if self.options.rebuild and self.transactions.can_all_be_cold:
             await rebuilding.check_rebuild(self, dumps)
         self.findings.raise_if_any()
 
     async def _create_topic(self, name: str) -> None:
-        shapes = (*self.options.topics, *self.options.transactional_topics)
-        shape = next(each for each in shapes if each.name == name)
+        shape = next(each for each in self.options.all_topics if each.name == name)
         for _ in range(50):
             try:
                 code = await self.admin.create_topic(shape)
@@ -266,6 +282,7 @@ class ClusterRun:
             self.clients.append(self.admin)
         self.clients += self.operators.all
         self.transactions.begin()
+        self.compaction.begin()
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
 
     def own_partitions(self) -> list[TopicPartition]:
@@ -331,7 +348,7 @@ class ClusterRun:
             if not self.model.is_modelled(partition_id):
                 continue
             directory = f"{self.model.image.topics_by_id[partition_id.topic_id].name}-{partition_id.partition}"
-            start, batches = read_disk_log(host.machine.disk, directory)
+            start, batches = self.model.read_disk_log(partition_id, host.machine.disk, directory)
             said = self.model.flush(partition_id) if how != "disk" else set()
             proved = said == {"ack"}
             partly = len(said) > 1 and not has_torn_metadata(host.machine.disk, directory)

@@ -210,19 +210,25 @@ class SimProducer:
         self._history.count_code(code_from_number(got.error_code))
         return None if got.error_code else ProducerIdentity(got.producer_id, got.producer_epoch, {})
 
-    def _make_batch(self, tp: TopicPartition, sequence: int) -> tuple[Send, bytes]:
-        values = []
+    def _draw_pairs(self) -> list[tuple[bytes | None, bytes | None]]:
+        """Draws key and value of each record of the next batch: unique values without keys."""
+        values = list[bytes]()
         for _ in range(self._rng.randint(1, BATCH_MAX)):
             self._count += 1
             values.append(b"%s.%d:" % (self.name.encode(), self._count) + b"x" * self._rng.choice((0, 10, 150)))
-        send = Send(self.name, self._count, tp, tuple(values), self._acks, self._loop.now_ns)
+        return [(None, value) for value in values]
+
+    def _make_batch(self, tp: TopicPartition, sequence: int) -> tuple[Send, bytes]:
+        pairs = self._draw_pairs()
+        values = tuple(value or b"" for _, value in pairs)
+        send = Send(self.name, self._count, tp, values, self._acks, self._loop.now_ns)
         producer, epoch = -1, -1
         if self._identity is not None:
             producer, epoch = self._identity.producer_id, self._identity.epoch
             send.producer_id, send.sequence = producer, sequence
         now_ms = EPOCH_MS + self._loop.now_ns // 1_000_000
         data = encode_batch(
-            [(now_ms, None, value, ()) for value in values],
+            [(now_ms, key, value, ()) for key, value in pairs],
             codec=self._rng.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
             producer_id=producer,
             producer_epoch=epoch,

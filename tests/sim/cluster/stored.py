@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tests.sim.cluster.disk_logs import batches_of
 from tests.sim.cluster.expiry import LogBatch
-from tests.sim.cluster.model import batches_of
-from tests.sim.cluster.observer import Finding, read_disk_log
+from tests.sim.cluster.observer import Finding
 from tiered.broker.object_deletion import COLLECT_SECONDS
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS
 from tiered.cold.layout import parse_key
@@ -34,7 +34,8 @@ def check_stored(run: ClusterRun) -> Iterator[Finding]:
                 continue
             copies = run.model.copies_of(partition_id)
             for node in partition.replicas:
-                start, batches = read_disk_log(run.world.hosts[node].machine.disk, f"{topic.name}-{number}")
+                disk, directory = run.world.hosts[node].machine.disk, f"{topic.name}-{number}"
+                start, batches = run.model.read_disk_log(partition_id, disk, directory)
                 end = batches[-1].last + 1 if batches else start
                 name = f"{copies.name} on b{node}"
                 above = [each for each in batches if each.last >= copies.log_start]  # nobody asks for what lies below

@@ -12,6 +12,7 @@ import pytest
 
 from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import PartitionDump
+from tests.sim.cluster.disk_logs import LOG_DIR, read_disk_log
 from tests.sim.cluster.history import (
     ClientHistory,
     CommitAttempt,
@@ -25,7 +26,7 @@ from tests.sim.cluster.history import (
     verdict_of,
 )
 from tests.sim.cluster.moves import OFFSETS, ExpectedReplicas
-from tests.sim.cluster.observer import LOG_DIR, Finding, has_boot_mark, has_torn_metadata, read_disk_log
+from tests.sim.cluster.observer import Finding, has_boot_mark, has_torn_metadata
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import batch
 from tiered.broker.data_directory import DataDirectory

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.sim.cluster.model import DECISION_DELAY_NS, ClusterModel, batches_of
+from tests.sim.cluster.disk_logs import batches_of
+from tests.sim.cluster.model import DECISION_DELAY_NS, ClusterModel
 from tests.sim.cluster.options import COMMON_SETTINGS
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket

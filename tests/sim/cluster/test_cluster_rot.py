@@ -6,7 +6,7 @@ import random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.sim.cluster.observer import LOG_DIR
+from tests.sim.cluster.disk_logs import LOG_DIR
 from tests.sim.cluster.rot import BitRot
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import batch

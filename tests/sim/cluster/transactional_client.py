@@ -123,6 +123,8 @@ class TransactionalSession:
         self.producer_id = self.epoch = -1
         self.transaction: SimTransaction | None = None
         self.last_code = Code.NONE
+        self.pair_of: Callable[[bytes], tuple[bytes | None, bytes | None]] = lambda value: (None, value)
+        """Key and value of the record that is named by a value."""
         self._client = client
         self._loop = loop
         self._timeout_ms = timeout_ms
@@ -152,6 +154,7 @@ class TransactionalSession:
             name, self.transactional_id, self._client, self._loop, self._timeout_ms, self._history, self._count_code,
             is_first=self._is_first,
         )  # fmt: skip
+        other.pair_of = self.pair_of
         other.producer_id, other.epoch = self.producer_id, self.epoch
         other._sequences, other._added = dict(self._sequences), set(self._added)
         other.transaction, other._number = self.transaction, self._number
@@ -211,8 +214,8 @@ class TransactionalSession:
         sequence = self._sequences.get(tp, 0)
         now_ms = EPOCH_MS + self._loop.now_ns // 1_000_000
         data = encode_batch(
-            [(now_ms, None, value, ()) for value in values], producer_id=self.producer_id, producer_epoch=self.epoch,
-            base_sequence=sequence, transactional=True,
+            [(now_ms, *self.pair_of(value), ()) for value in values], producer_id=self.producer_id,
+            producer_epoch=self.epoch, base_sequence=sequence, transactional=True,
         )  # fmt: skip
         request = ProduceRequest(
             transactional_id=self.transactional_id, acks=-1, timeout_ms=TIMEOUT_MS,

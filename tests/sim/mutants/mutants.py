@@ -8,6 +8,7 @@ show; the other options stay as drawn.
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from tests.sim.cluster.options import ClusterOptions, TopicShape
-from tests.sim.mutants import bugs, transaction_bugs
+from tests.sim.cluster.options import ClusterOptions, TopicShape, compaction_options
+from tests.sim.harness.disk import SimFile
+from tests.sim.mutants import bugs, compaction_bugs, transaction_bugs
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.log_store import LogStore
 from tiered.broker.tiering import Tiering
@@ -25,6 +27,8 @@ from tiered.cold import collector
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
+from tiered.compaction.batch_filter import CleanRules
+from tiered.compaction.transactions import CleanedTransactions
 from tiered.controller import partition_transitions
 from tiered.controller.runtime import Runtime
 from tiered.controller.standby import StandbyController
@@ -35,8 +39,9 @@ from tiered.groups import offsets as commits
 from tiered.groups.log_state import LogState
 from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.shard import GroupShard
-from tiered.hot import retention
+from tiered.hot import disk_log, interrupted_swaps, log_cleaning, retention
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_cleaning import LogCleaning
 from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import OpenFiles
 from tiered.hot.verification import VerificationGuards
@@ -78,6 +83,10 @@ class SimMutant:
     def explains(self, failure: str) -> bool:
         """True if the cause of a failed run (`failure_reason`) is one of its rules."""
         return any(re.match(rf"{rule}\b", failure) for rule in self.rules)
+
+    def change_options(self, drawn: ClusterOptions) -> ClusterOptions:
+        """Returns the options of a run with this bug: without a compacted topic, unless the bug needs one."""
+        return self.adjust(drawn.without_compaction())
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -220,6 +229,12 @@ def _with_keys(drawn: ClusterOptions) -> ClusterOptions:
 def _with_cold_transactions(drawn: ClusterOptions) -> ClusterOptions:
     """Does the same, and keeps nothing on disks that is in the bucket."""
     return _with_transactions(drawn).with_changes(local_retention_bytes=1, segment_bytes=1024)
+
+
+def _with_compaction(drawn: ClusterOptions) -> ClusterOptions:
+    """Adds a compacted topic."""
+    rng = random.Random(f"{drawn.seed}/compaction-of-mutants")
+    return drawn.with_changes(**compaction_options(rng, drawn.brokers), rebuild=False, admin=False, members=0)
 
 
 MUTANTS = {
@@ -456,6 +471,58 @@ MUTANTS = {
         SimMutant(
             "aborted_cut_at_seam", "a read from the bucket names no aborted transactions", ("I14",),
             ((ColdReader, "_find_aborted", transaction_bugs.list_no_aborted_of_cold),), _with_cold_transactions,
+        ),
+        SimMutant(
+            "tombstone_too_early", "a tombstone goes with the next clean", ("I26",),
+            ((CleanRules, "of", compaction_bugs.forget_delete_retention),), _with_compaction,
+        ),
+        SimMutant(
+            "lost_at_pass_boundary", "what lies above the keys of a clean goes", ("I26",),
+            ((log_cleaning, "clean_batches", compaction_bugs.drop_what_the_map_does_not_cover),), _with_compaction,
+        ),
+        SimMutant(
+            "pass_boundary_forgotten", "keys without a place count as clean", ("I26",),
+            ((LogCleaning, "_build_map", compaction_bugs.count_uncovered_as_clean),), _with_compaction,
+        ),
+        SimMutant(
+            "last_sequence_cleaned", "the batch with the last sequence of a producer goes", ("I26",),
+            ((log_cleaning, "last_records", compaction_bugs.forget_last_sequences),), _with_compaction,
+        ),
+        SimMutant(
+            "marker_before_data", "a marker goes before its records", ("I26",),
+            ((CleanedTransactions, "is_marker_needless", compaction_bugs.need_no_marker),), _with_compaction,
+        ),
+        SimMutant(
+            "aborted_supersedes", "an aborted record counts as the last one", ("I26",),
+            ((CleanedTransactions, "is_aborted", compaction_bugs.take_aborted_for_committed),), _with_compaction,
+        ),
+        SimMutant(
+            "cleaned_past_stable", "records of open transactions are cleaned", ("I26",),
+            ((disk_log, "find_cleanable", compaction_bugs.clean_past_stable_offset),), _with_compaction,
+        ),
+        SimMutant(
+            "cleaned_past_watermark", "records that are not committed are cleaned", ("I26",),
+            ((disk_log, "find_cleanable", compaction_bugs.clean_past_high_watermark),), _with_compaction,
+        ),
+        SimMutant(
+            "cleaned_too_young", "min.compaction.lag.ms is ignored", ("I26",),
+            ((disk_log, "find_cleanable", compaction_bugs.ignore_lag),), _with_compaction,
+        ),
+        SimMutant(
+            "old_time_index", "a cleaned segment keeps the time index of the old one", ("I26",),
+            ((LogCleaning, "_write_beside", compaction_bugs.keep_old_time_index),), _with_compaction,
+        ),
+        SimMutant(
+            "swap_before_sync", "a swap begins before its files are durable", ("I26",),
+            ((SimFile, "sync", compaction_bugs.skip_sync_of_cleaned),), _with_compaction,
+        ),
+        SimMutant(
+            "replaced_left", "a start leaves segments that a swap replaced", ("I26",),
+            ((interrupted_swaps, "_end_of_swap", compaction_bugs.leave_what_was_replaced),), _with_compaction,
+        ),
+        SimMutant(
+            "compact_only_expires", "retention takes what only compaction may", ("I22",),
+            ((retention, "total_limits", compaction_bugs.expire_by_any_policy),), _with_compaction,
         ),
     )
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.sim.mutants import cleaning_scenarios
 from tests.sim.scenarios import test_transactional_offsets, test_transactions
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tests.unit.cold import test_uploader
@@ -65,5 +66,18 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "pending_not_in_image": (
         test_transactional_offsets.test_offset_of_a_decided_transaction_survives_the_loss_of_all_disks
     ),
+    "tombstone_too_early": cleaning_scenarios.tombstones_are_cleaned_twice,
+    "lost_at_pass_boundary": cleaning_scenarios.keys_take_several_cleans,
+    "pass_boundary_forgotten": cleaning_scenarios.keys_take_several_cleans,
+    "last_sequence_cleaned": cleaning_scenarios.producer_writes_no_more,
+    "marker_before_data": cleaning_scenarios.transactions_are_cleaned,
+    "aborted_supersedes": cleaning_scenarios.transactions_are_cleaned,
+    "cleaned_past_stable": cleaning_scenarios.transaction_stays_open,
+    "cleaned_past_watermark": cleaning_scenarios.followers_are_behind,
+    "cleaned_too_young": cleaning_scenarios.records_are_young,
+    "old_time_index": cleaning_scenarios.times_are_looked_up,
+    "swap_before_sync": cleaning_scenarios.power_goes_at_every_step,
+    "replaced_left": cleaning_scenarios.power_goes_at_every_step,
+    "compact_only_expires": cleaning_scenarios.compact_only_topic_keeps_everything,
 }
 """The scenario of each such mutant, by its name."""

@@ -33,7 +33,7 @@ def test_seed_fails_with_its_mutant_and_passes_without(name: str) -> None:
             assert f"\n  seed={seed}\n" in report, "the options"
             assert f"again with: make sim OF=cluster SEED={seed}" in report
             with without_logs_and_gc():
-                run(seed, MUTANTS[name].adjust)
+                run(seed, MUTANTS[name].change_options)
             return
     raise AssertionError(f"{name} is not found from seed {first} on")
 
