@@ -23,7 +23,11 @@ from packaging.utils import canonicalize_name
 from tests.sources import ROOT
 
 FOLDER = ROOT / "requirements"
-SETS: dict[str, tuple[str, ...]] = {"core": (), "demo": ("spark", "demo"), "dev": ("spark", "demo", "dev")}
+SETS: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "demo": ("spark", "sql", "demo"),
+    "dev": ("spark", "sql", "demo", "dev"),
+}
 """By file of requirements/: the extras of pyproject.toml whose packages it has besides the broker's own."""
 
 HEAD = "# Written by `make lock` from pyproject.toml: change that, not this.\n"

@@ -29,6 +29,10 @@ May import: offline
   delta_state   the state of a table from the actions of Delta's log
   checkpoint    checkpoints of Delta's log as Parquet
   joining       the small files of a table that are worth joining
+~ table_log     Delta's log of a table for readers, without a JVM
+~ warehouse     the tables of a warehouse, each opened when it is named
+  table_report  summary, history and differences of tables
+~ last_verify   the result of the last verify, in the table's folder
 ~ log_folder    the files of a table, each created at most once
   history       changes that others made to a table between two loads
 ~ verify        the proof that a table holds every loaded record once
@@ -45,13 +49,14 @@ May import: offline
 ~ session       the Spark session of the commands
 ~ jars          Delta's jars and our log stores, built once by Maven
 ~ whole_topic   a table and the newer records of its topic as one frame
+  query/        SQL over the tables without a JVM: one query, a shell, notebooks
   typed/        the values of a topic as columns, and dead letters
   failures      failures of Spark as one of our own errors
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_tiered.source import DefaultSource
@@ -59,9 +64,13 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource"]
 
 
-def __getattr__(name: str) -> type[DefaultSource]:
+def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
         from pyspark_tiered.source import DefaultSource
 
         return DefaultSource
+    if name == "load_ipython_extension":
+        from pyspark_tiered.query.notebook import load_ipython_extension
+
+        return load_ipython_extension
     raise AttributeError(name)

@@ -107,7 +107,7 @@ def parse_commit(version: int, text: str, topic_id: str) -> TableCommit:
     """Parses the lines of a commit file."""
     actions = [json.loads(line) for line in text.splitlines() if line.strip()]
     info: Json = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    found = _parse_mark(info.get("userMetadata"))
+    found = parse_mark(info.get("userMetadata"))
     by_loader = found is not None or any(
         str(action["txn"]["appId"]).startswith(app_id(topic_id, 0)[:-1]) for action in actions if "txn" in action
     )
@@ -180,7 +180,8 @@ def _row_removal(each: TableCommit, extents: Mapping[str, FileExtent]) -> RowRem
     )
 
 
-def _parse_mark(user_metadata: object) -> Json | None:
+def parse_mark(user_metadata: object) -> Json | None:
+    """Returns the loader's mark in the `userMetadata` of a commit; None if it has none."""
     if not isinstance(user_metadata, str):
         return None
     try:

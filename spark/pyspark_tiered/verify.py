@@ -9,6 +9,7 @@ a missing row names their commit.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,7 @@ from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.gaps import PRESENT, Gap, explain_from_log, explain_gap, undecided_gaps
+from pyspark_tiered.last_verify import LastVerify, write_last_verify
 from pyspark_tiered.plan import ColdTopic, cleaned_ranges
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.sums import OffsetRange, find_holes
@@ -68,7 +70,7 @@ class VerifyResult:
 
 
 def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None = None) -> VerifyResult:
-    """Compares the table `<warehouse>/<topic>` with the bucket.
+    """Compares the table `<warehouse>/<topic>` with the bucket, and keeps the result in the table's folder.
 
     Raises `Refused` if there is no such table or topic, `Corrupt` if the bucket cannot be read.
     """
@@ -91,9 +93,11 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
                 break
             cold = newer  # compaction took records meanwhile, and their rows are no faults of the table
             found = _verify_snapshot(running, store, cold, at)
-        return found
     except (Py4JError, PySparkException) as failure:
         raise translate_failure(f"could not verify {topic}", failure) from failure
+    now_ms = time.time_ns() // 1_000_000
+    write_last_verify(url, LastVerify(now_ms, at.version, found.rows, len(found.faults)))
+    return found
 
 
 def _verify_snapshot(spark: SparkSession, store: str, cold: ColdTopic, at: TableSnapshot) -> VerifyResult:

@@ -13,7 +13,8 @@ from pyspark_tiered.compare import read_cold_topic
 from pyspark_tiered.gaps import ABORTED, CONTROL_RECORD, EMPTY, PRESENT, UNDECIDED, Gap, explain_from_log, explain_gap
 from pyspark_tiered.load import load
 from pyspark_tiered.plan import ColdTopic
-from pyspark_tiered.sql import QueryResult, render, sql
+from pyspark_tiered.query.output import QueryResult, render
+from pyspark_tiered.sql import sql
 from pyspark_tiered.verify import RowFault, verify
 from tests.fakes3 import BUCKET, s3_fake
 from tests.spark import filling

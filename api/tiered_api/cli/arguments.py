@@ -169,10 +169,16 @@ def _lake(commands: Commands) -> None:
     sql = add_command(
         commands,
         "sql",
-        "query the loaded tables by the names of their topics",
-        Command("tiered_api.cli.lake.commands", "sql"),
+        "query the loaded tables by the names of their topics; without a query, a shell",
+        Command("tiered_api.cli.lake.sql", "sql"),
     )
-    sql.add_argument("query", metavar="QUERY", help='for example "SELECT count(*) FROM flights"')
+    sql.add_argument("query", metavar="QUERY", nargs="?", help='for example "SELECT count(*) FROM flights"')
+    sql.add_argument(
+        "--engine",
+        choices=("native", "spark"),
+        default="native",
+        help="native: DuckDB in this process; spark: also for tables that the other one refuses (default native)",
+    )
     load.add_argument(
         "--interval", metavar="S", type=number_within(1, 3600), default=10, help="seconds between looks of --follow"
     )
@@ -199,8 +205,42 @@ def _lake(commands: Commands) -> None:
 
 
 def _table(commands: Commands) -> None:
-    table = commands.add_parser("table", help="tend the Delta table of a topic", epilog=EXIT_CODES_HELP)
+    table = commands.add_parser("table", help="look at Delta tables, or erase rows", epilog=EXIT_CODES_HELP)
     verbs = table.add_subparsers(metavar="VERB", required=True)
+    ls = add_command(verbs, "ls", "list the tables of a warehouse", Command("tiered_api.cli.lake.tables", "ls"))
+    describe = add_command(
+        verbs,
+        "describe",
+        "show columns, offsets, size and freshness of a table",
+        Command("tiered_api.cli.lake.tables", "describe"),
+    )
+    history = add_command(
+        verbs,
+        "history",
+        "list the versions of a table, the newest first, with the offsets that each brought",
+        Command("tiered_api.cli.lake.tables", "history"),
+    )
+    diff = add_command(
+        verbs, "diff", "show what changed between two versions", Command("tiered_api.cli.lake.tables", "diff")
+    )
+    for verb in (describe, history, diff):
+        verb.add_argument("topic", metavar="TABLE", help="its name: that of the topic, perhaps with _typed or __dead")
+    history.add_argument(
+        "--max", metavar="N", type=number_within(1, 100_000), default=20, help="at most this many versions (default 20)"
+    )
+    diff.add_argument("old", metavar="VERSION", type=count)
+    diff.add_argument("new", metavar="VERSION", type=count, nargs="?", help="default: the newest one")
+    for verb in (ls, describe):
+        ends = verb.add_mutually_exclusive_group()
+        ends.add_argument(
+            "--store", metavar="URL", help=f"show the lag behind the records in this bucket: {STORE_HELP}"
+        )
+        ends.add_argument(
+            "--bootstrap", metavar="HOST:PORT", help="show the lag behind the newest records, from a broker's HTTP"
+        )
+    for verb in (ls, describe, history, diff):
+        verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
+        add_format_option(verb)
     erase = add_command(
         verbs,
         "erase",

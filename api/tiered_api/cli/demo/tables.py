@@ -65,7 +65,8 @@ def _verify(spark: SparkSession, store: str, topic: str, warehouse: str, steps: 
 
 def _check_answers(spark: SparkSession, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
     """Compares each result with the one from the input."""
-    from pyspark_tiered.sql import render, sql
+    from pyspark_tiered.query.output import render
+    from pyspark_tiered.sql import sql
 
     with steps.step("sql", "Querying the table, and comparing with results computed from the input") as report:
         for question, expected in zip(QUESTIONS, expected_answers(records), strict=True):

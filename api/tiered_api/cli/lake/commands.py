@@ -1,4 +1,4 @@
-"""`tiered load`, `verify`, `sql` and `table`: commands of the Spark package, an extra that is imported on demand."""
+"""`tiered load`, `verify` and `table erase`: commands of the Spark package, an extra that is imported on demand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def describe_missing_native() -> str:
 def load(args: Namespace) -> int:
     """Loads a topic and prints each step; with --follow until it is interrupted."""
     if lack := describe_missing() if args.engine == "spark" else describe_missing_native():
-        return _report_missing(lack)
+        return report_missing(lack)
     from pyspark_tiered.load import LoadOptions
     from pyspark_tiered.load import load as run
 
@@ -63,7 +63,7 @@ def load(args: Namespace) -> int:
             raise Refused(Code.INVALID_REQUEST, "--repair needs Spark: use it without --engine native")
         engine = NativeEngine()
     else:
-        _silence_spark_logs()
+        silence_spark_logs()
     if args.metrics_port is not None and args.topics is None:
         raise Refused(Code.INVALID_REQUEST, "--metrics-port needs --topics")
     if args.topics is not None:
@@ -144,10 +144,10 @@ def verify(args: Namespace) -> int:
     """Compares a table with the bucket. Returns exit code 1 and prints the differences if the table does not have every
     record once."""
     if lack := describe_missing():
-        return _report_missing(lack)
+        return report_missing(lack)
     from pyspark_tiered.verify import verify as run
 
-    _silence_spark_logs()
+    silence_spark_logs()
     found = run(args.store, args.topic, args.warehouse)
     if args.format == "json":
         print_json(_to_json(found))
@@ -159,7 +159,7 @@ def verify(args: Namespace) -> int:
 def erase(args: Namespace) -> int:
     """Erases rows from a table and prints each step."""
     if lack := describe_missing():
-        return _report_missing(lack)
+        return report_missing(lack)
     from pyspark_tiered.erase import erase as run
 
     def print_progress(progress: EraseProgress) -> None:
@@ -169,20 +169,8 @@ def erase(args: Namespace) -> int:
         else:
             print_lines([erased_line(progress)])
 
-    _silence_spark_logs()
+    silence_spark_logs()
     run(args.store, args.topic, args.warehouse, args.where, args.reason, print_progress)
-    return Exit.OK
-
-
-def sql(args: Namespace) -> int:
-    """Queries the loaded tables."""
-    if lack := describe_missing():
-        return _report_missing(lack)
-    from pyspark_tiered.sql import render
-    from pyspark_tiered.sql import sql as run
-
-    _silence_spark_logs()
-    print(render(run(args.warehouse, args.query), args.format))
     return Exit.OK
 
 
@@ -275,7 +263,7 @@ def _to_json(found: VerifyResult) -> dict[str, Any]:
     }
 
 
-def _silence_spark_logs() -> None:
+def silence_spark_logs() -> None:
     """Stops PySpark from logging tracebacks of errors that it raises anyway."""
     from pyspark.logger import PySparkLogger
 
@@ -285,6 +273,7 @@ def _silence_spark_logs() -> None:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _report_missing(lack: str) -> int:
+def report_missing(lack: str) -> int:
+    """Prints what is missing, and returns the exit code for it."""
     print(f"tiered: {lack}", file=sys.stderr)
     return Exit.MISSING

@@ -1,0 +1,280 @@
+"""`tiered table ls`, `describe`, `history` and `diff`: what Delta's log says of tables, without a JVM."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tiered.errors import Code, Refused
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import format_size, print_json, print_lines, print_rows
+
+if TYPE_CHECKING:
+    from pyspark_tiered.last_verify import LastVerify
+    from pyspark_tiered.table_report import HistoryEntry, TableSummary
+    from pyspark_tiered.warehouse import Warehouse
+
+LISTED_PARTITIONS = 4
+"""Partitions whose offsets a line of text names."""
+LS_COLUMNS = ("table", "kind", "rows", "files", "size", "version", "loaded", "newest_record", "lag", "dead", "verified")
+HISTORY_COLUMNS = ("version", "time", "operation", "rows", "files_added", "files_removed", "offsets")
+
+Ends = Callable[[str, str], Mapping[int, int] | None]
+"""Returns the end of each partition of a topic with this name and id; None if there is no such topic."""
+
+
+def ls(args: Namespace) -> int:
+    """Lists the tables of a warehouse."""
+    with _open(args) as (warehouse, read_ends):
+        rows = [_ls_row(_facts(warehouse, name, read_ends), args.format) for name in warehouse.names()]
+    print_rows(rows, args.format, LS_COLUMNS)
+    return Exit.OK
+
+
+def describe(args: Namespace) -> int:
+    """Describes one table."""
+    from pyspark_tiered.table_report import columns_of
+
+    with _open(args) as (warehouse, read_ends):
+        state = warehouse.read(args.topic)
+        facts = _facts(warehouse, args.topic, read_ends)
+        columns, properties, url = columns_of(state), state.properties(), warehouse.log(args.topic).url
+    if args.format == "json":
+        print_json(facts | {"url": url, "columns": columns, "properties": properties})
+        return Exit.OK
+    of = f" of topic {facts['topic']} ({facts['topic_id']})" if facts["topic"] else ""
+    print_lines(
+        [
+            f"{args.topic}: {facts['kind']} table{of} at {url}",
+            f"version {facts['version']}: {_count(facts['rows'])} rows in {facts['files']:,} files, "
+            f"{format_size(facts['bytes'])}",
+            f"loaded {_time(facts['loaded_ms'])}, newest record {_time(facts['newest_ms'])}, "
+            f"lag {_count(facts['lag'])}, dead letters {_count(facts['dead_letters'])}, "
+            f"verified {_verified_text(facts['verified'])}",
+            *(f"{name} = {value}" for name, value in sorted(properties.items())),
+            "",
+        ]
+    )
+    print_rows([{"column": name, "type": kind} for name, kind in columns.items()], "text")
+    if facts["partitions"]:
+        print_lines([""])
+        print_rows(facts["partitions"], "text")
+    return Exit.OK
+
+
+def history(args: Namespace) -> int:
+    """Lists the commits of a table, the newest first."""
+    from pyspark_tiered.delta_state import parse_actions
+    from pyspark_tiered.table_report import history_entry
+
+    rows = []
+    with _open(args) as (warehouse, _):
+        warehouse.read(args.topic)
+        log = warehouse.log(args.topic)
+        for version in log.versions()[: -args.max - 1 : -1]:
+            text = log.read_commit(version)
+            if text is not None:
+                entry = history_entry(version, parse_actions(text, f"{log.url} version {version}"))
+                rows.append(_history_row(entry, args.format))
+    print_rows(rows, args.format, HISTORY_COLUMNS)
+    return Exit.OK
+
+
+def diff(args: Namespace) -> int:
+    """Prints what changed between two versions of a table."""
+    from pyspark_tiered.table_report import compare_states
+
+    with _open(args) as (warehouse, _):
+        after = warehouse.read(args.topic, args.new)
+        before = warehouse.read(args.topic, args.old)
+        found = compare_states(before, after)
+    ends = _offset_ranges(found.offsets)
+    if args.format == "json":
+        print_json(
+            {"table": args.topic, "from": before.version, "to": after.version} | found._asdict() | {"offsets": ends}
+        )
+        return Exit.OK
+    print_lines(
+        [
+            f"{args.topic}: version {before.version} to {after.version}",
+            f"rows {_signed(found.rows)}, files +{found.files_added:,} -{found.files_removed:,}, "
+            f"bytes {_signed(found.bytes)}",
+            *(f"partition {number}: offsets {low} to {high}" for number, (low, high) in found.offsets.items()),
+            *(f"column {name}: {_change(*each)}" for name, each in found.columns.items()),
+            *(f"property {name}: {_change(*each)}" for name, each in found.properties.items()),
+        ]
+    )
+    return Exit.OK
+
+
+@contextmanager
+def _open(args: Namespace) -> Iterator[tuple[Warehouse, Ends | None]]:
+    """Yields the warehouse, and how to read the ends of a log if the command names one."""
+    from pyspark_tiered.warehouse import Warehouse
+
+    with closing(Warehouse(args.warehouse)) as warehouse:
+        if getattr(args, "bootstrap", None):
+            yield warehouse, _broker_ends(args.bootstrap)
+        elif getattr(args, "store", None):
+            from pyspark_tiered.bucket import ColdTopicReader
+
+            with closing(ColdTopicReader(args.store)) as reader:
+                yield warehouse, lambda name, topic_id: _known_ends(lambda: _cold_ends(reader, name, topic_id))
+        else:
+            yield warehouse, None
+
+
+def _cold_ends(reader: Any, name: str, topic_id: str) -> Mapping[int, int] | None:
+    topic = reader.read(name, {})
+    if topic.topic_id != topic_id:
+        return None
+    return {each.partition: each.readable_end_offset for each in topic.partitions}
+
+
+def _broker_ends(bootstrap: str) -> Ends:
+    from pyspark_tiered.broker import BrokerClient
+
+    client = BrokerClient(bootstrap)
+
+    def read(name: str, topic_id: str) -> Mapping[int, int] | None:
+        topic = client.topic(name)
+        return {each.partition: each.end for each in topic.partitions} if topic.topic_id == topic_id else None
+
+    return lambda name, topic_id: _known_ends(lambda: read(name, topic_id))
+
+
+def _known_ends(read: Callable[[], Mapping[int, int] | None]) -> Mapping[int, int] | None:
+    try:
+        return read()
+    except Refused as refused:
+        if refused.code is Code.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        raise
+
+
+def _facts(warehouse: Warehouse, name: str, read_ends: Ends | None) -> dict[str, Any]:
+    """Returns what is known of a table, as one JSON object."""
+    from pyspark_tiered.last_verify import read_last_verify
+    from pyspark_tiered.table_report import count_rows, summarize
+    from pyspark_tiered.typed.form import DEAD_SUFFIX
+
+    found = summarize(name, warehouse.read(name))
+    has_letters = found.kind in ("raw", "typed")
+    letters = warehouse.find(f"{found.topic}{DEAD_SUFFIX}") if has_letters else None
+    ends = read_ends(found.topic, found.topic_id) if read_ends is not None and found.topic else None
+    verified = read_last_verify(warehouse.log(name).folder)
+    return {
+        "table": name,
+        "kind": found.kind,
+        "topic": found.topic,
+        "topic_id": found.topic_id,
+        "version": found.version,
+        "rows": found.rows,
+        "files": found.files,
+        "bytes": found.bytes,
+        "loaded_ms": found.loaded_ms,
+        "newest_ms": found.newest_ms,
+        "lag": None if ends is None else sum(max(end - found.offsets.get(each, 0), 0) for each, end in ends.items()),
+        "dead_letters": None if letters is None else count_rows(letters),
+        "verified": _verified(verified),
+        "partitions": _partitions(found, ends),
+    }
+
+
+def _partitions(found: TableSummary, ends: Mapping[int, int] | None) -> list[dict[str, Any]]:
+    numbers = sorted(found.offsets.keys() | (ends or {}).keys())
+    rows = []
+    for number in numbers:
+        row: dict[str, Any] = {"partition": number, "next_offset": found.offsets.get(number, 0)}
+        if ends is not None:
+            row["log_end"] = ends.get(number)
+            row["lag"] = max(ends.get(number, 0) - row["next_offset"], 0)
+        rows.append(row)
+    return rows
+
+
+def _verified(result: LastVerify | None) -> dict[str, Any] | None:
+    return None if result is None else {"ok": not result.faults} | result._asdict()
+
+
+def _ls_row(facts: dict[str, Any], form: str) -> dict[str, Any]:
+    if form == "json":
+        return {key: value for key, value in facts.items() if key != "partitions"}
+    return {
+        "table": facts["table"],
+        "kind": facts["kind"],
+        "rows": facts["rows"],
+        "files": facts["files"],
+        "size": format_size(facts["bytes"]),
+        "version": facts["version"],
+        "loaded": _time(facts["loaded_ms"]),
+        "newest_record": _time(facts["newest_ms"]),
+        "lag": facts["lag"],
+        "dead": facts["dead_letters"],
+        "verified": _verified_text(facts["verified"]),
+    }
+
+
+def _history_row(entry: HistoryEntry, form: str) -> dict[str, Any]:
+    rows = _rows_of(entry)
+    if form == "json":
+        return entry._asdict() | {"rows": rows, "offsets": _offset_ranges(entry.offsets)}
+    parts = [f"{number}: {low}-{high}" for number, (low, high) in list(entry.offsets.items())[:LISTED_PARTITIONS]]
+    more = len(entry.offsets) - len(parts)
+    return {
+        "version": entry.version,
+        "time": _time(entry.time_ms or None),
+        "operation": entry.operation,
+        "rows": rows,
+        "files_added": entry.files_added,
+        "files_removed": entry.files_removed,
+        "offsets": "; ".join([*parts, *([f"{more} more"] if more > 0 else [])]) or "-",
+    }
+
+
+def _rows_of(entry: HistoryEntry) -> int | None:
+    """Returns the rows that a commit brought, less those that it deleted; None if nothing says so."""
+    if entry.mark is not None and "rows" in entry.mark:
+        return int(entry.mark["rows"])
+    metrics = entry.metrics
+    came, gone = metrics.get("numOutputRows"), metrics.get("numDeletedRows")
+    if entry.operation == "DELETE" and gone is not None:
+        return -int(gone)
+    return None if came is None else int(came)
+
+
+def _offset_ranges(offsets: Mapping[int, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    return {str(number): each for number, each in offsets.items()}
+
+
+def _verified_text(verified: Mapping[str, Any] | None) -> str:
+    if verified is None:
+        return "-"
+    at = f"version {verified['table_version']} {_time(verified['at_ms'])}"
+    return at if verified["ok"] else f"{at}, {verified['faults']:,} faults"
+
+
+def _time(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    try:
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _signed(value: int | None) -> str:
+    return "-" if value is None else f"{value:+,}"
+
+
+def _change(before: str | None, after: str | None) -> str:
+    if before is None:
+        return f"added, {after}"
+    return f"removed, {before}" if after is None else f"{before} is now {after}"

@@ -1,0 +1,120 @@
+"""The files of tables in a bucket, as DuckDB reads them: ranges of objects, by the same client as all other reads.
+
+DuckDB takes file systems in the form of fsspec. Its own extension for S3 would be a download.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from pyspark_tiered import delta_state
+from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.log_folder import BucketConnection
+from tiered.errors import Unavailable
+from tiered.ports import NotFound
+
+PROTOCOL = "tiered-table"
+TAIL_BYTES = 64 << 10
+"""Bytes at the end of a file that are read at once: its footer is there, and most footers are smaller."""
+
+
+class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
+    """Files of tables by their keys in one bucket, for reading only. DuckDB's threads share it.
+
+    `sizes` has the files that may be opened. `failure` is the last error, which DuckDB only hands on as text.
+    """
+
+    protocol = PROTOCOL
+    cachable = False
+
+    def __init__(self, connection: BucketConnection) -> None:
+        super().__init__()
+        self.sizes: dict[str, int] = {}
+        self.failure: Unavailable | None = None
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def note_sizes(self, root: str, state: TableState) -> None:
+        """Notes the files of a table, which may be opened from now on."""
+        for add in state.files.values():
+            key = self._strip_protocol(f"{root}/{delta_state.file_path(add, root)}")
+            self.sizes[key] = int(add["size"])
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Returns bytes of a file."""
+        try:
+            with self._lock:
+                found = self._connection.run(self._connection.store.get(key, start, length))
+            if isinstance(found, NotFound):
+                raise Unavailable(f"{key} is not in the bucket: a VACUUM may have removed it", final=True)
+        except Unavailable as failure:
+            self.failure = failure
+            raise OSError(str(failure)) from failure
+        return bytes(found.data)
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Returns name and size of a file."""
+        key = self._strip_protocol(path)
+        if key not in self.sizes:
+            raise FileNotFoundError(path)
+        return {"name": key, "size": self.sizes[key], "type": "file"}
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """True for the files of opened tables."""
+        return self._strip_protocol(path) in self.sizes
+
+    def glob(self, path: str, **_: Any) -> list[str]:
+        """Returns the path itself: names of a table's files are no patterns."""
+        return [path]
+
+    def modified(self, path: str) -> datetime:
+        """Returns a fixed time: a file of a table never changes."""
+        return datetime(2000, 1, 1, tzinfo=UTC)
+
+    def _open(self, path: str, mode: str = "rb", *_: Any, **__: Any) -> Any:
+        if mode != "rb":
+            raise PermissionError(f"{path} cannot be written")
+        return _BucketFile(self, path, int(self.info(path)["size"]))
+
+
+class _BucketFile(io.RawIOBase):
+    """One file. Its end is read at once and kept, because DuckDB reads a footer in several steps."""
+
+    def __init__(self, files: BucketFiles, key: str, size: int) -> None:
+        self._files = files
+        self._key = key
+        self._size = size
+        self._at = 0
+        self._tail_start = max(size - TAIL_BYTES, 0)
+        self._tail: bytes | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._at + size, self._size)
+        if end <= self._at:
+            return b""
+        if self._at >= self._tail_start:
+            if self._tail is None:
+                self._tail = self._files.read_range(self._key, self._tail_start, self._size - self._tail_start)
+            data = self._tail[self._at - self._tail_start : end - self._tail_start]
+        else:
+            data = self._files.read_range(self._key, self._at, end - self._at)
+        self._at += len(data)
+        return data

@@ -1,0 +1,284 @@
+"""A session of DuckDB over a warehouse: it opens the tables that a query names, and runs the query.
+
+A query may come from somebody who may read the tables and nothing else. `statement` lets only SELECT through, without
+functions that read files. DuckDB itself is locked: no extension is loaded, files outside of the warehouse cannot be
+opened, and no setting can be changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from itertools import islice
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.query import views
+from pyspark_tiered.query.output import QueryResult
+from pyspark_tiered.query.statement import (
+    Edit,
+    ParsedQuery,
+    TableRef,
+    apply_edits,
+    check_query,
+    find_edits,
+    restore_names,
+)
+from pyspark_tiered.query.text import RAW, Moment, prepare, quote_name, quote_text
+from pyspark_tiered.warehouse import Warehouse
+from tiered.errors import Code, Refused, Unavailable
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from pyspark_tiered.query.bucket_files import BucketFiles
+
+T = TypeVar("T")
+
+FETCH_ROWS = 1000
+LOOK_SECONDS = 0.1
+"""Time between two looks for Ctrl-C while a query runs."""
+MEMORY = "1GB"
+"""Memory of a session. A query that needs more writes to a temporary directory."""
+SPILL = "20GB"
+SUGGESTIONS_OF = 1000
+"""Tables among which a similar name is looked for."""
+
+
+class RunningQuery(NamedTuple):
+    """The columns of a query, and its rows as they come. The next query of the session ends it."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+    def collect(self) -> QueryResult:
+        """Returns all rows."""
+        return QueryResult(self.columns, tuple(self.rows))
+
+
+class _OpenTable(NamedTuple):
+    """A table whose views exist: Delta's type of each column, at this version."""
+
+    version: int
+    metadata: Mapping[str, Any]
+    columns: Mapping[str, Any]
+
+
+class SqlSession:
+    """Runs queries over the tables of a warehouse, one after the other. It keeps what it knows of a table."""
+
+    def __init__(self, warehouse: str) -> None:
+        self._warehouse = Warehouse(warehouse)
+        self._folder = mkdtemp(prefix="tiered-sql-")
+        self._worker = ThreadPoolExecutor(1, "tiered-sql")
+        self._known: dict[TableRef, _OpenTable] = {}
+        self._files: BucketFiles | None = None
+        self._root, self._connection = self._connect()
+
+    def __enter__(self) -> SqlSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._end_query()
+        self._worker.shutdown()
+        self._connection.close()
+        self._warehouse.close()
+        rmtree(self._folder, ignore_errors=True)
+
+    def run(self, query: str) -> RunningQuery:
+        """Starts a query. Raises `Refused` in words for one that is wrong, or that does more than read tables."""
+        import duckdb
+
+        self._end_query()
+        edits: list[Edit] = []
+        prepared = prepare(query)
+        if not prepared.text.strip():
+            raise _refuse("there is no query")
+        moments = prepared.moments
+        try:
+            parsed = check_query(self._serialize(prepared.text), moments)
+            columns = self._open_tables(parsed, moments)
+            edits = find_edits(parsed, columns)
+            self._call(self._connection.execute, apply_edits(prepared.text, edits))
+            names = [str(each[0]) for each in self._connection.description or ()]
+        except duckdb.Error as failure:
+            found = self._to_error(failure)
+            if edits and isinstance(found, Refused) and "VARCHAR" in found.why:
+                first = edits[0]
+                field = prepared.text.encode()[first.start : first.end].decode()
+                raise _refuse(f"{found.why} A field of JSON is text: write {field}::DOUBLE or another type.") from None
+            raise found from None
+        return RunningQuery(tuple(restore_names(names, prepared.text, edits)), self._rows())
+
+    def interrupt(self) -> None:
+        """Cancels the query that runs. Safe to call from a signal handler or another thread."""
+        self._connection.interrupt()
+
+    def tables(self) -> Iterator[str]:
+        """Yields the names of the tables of the warehouse."""
+        self._end_query()
+        yield from self._warehouse.names()
+
+    def columns(self, name: str) -> list[str]:
+        """Returns the columns of a table. Raises `Refused`."""
+        self._end_query()
+        return list(self._open(TableRef("", name), Moment()).columns)
+
+    def _call(self, function: Callable[..., T], *arguments: object) -> T:
+        """Returns the result of a call of DuckDB, in a thread of its own: in the main thread it would delay Ctrl-C to
+        its end. Ctrl-C cancels the query."""
+        running = self._worker.submit(function, *arguments)
+        try:
+            while not wait([running], LOOK_SECONDS).done:  # a signal that another thread took is seen then
+                pass
+        except KeyboardInterrupt:
+            while not wait([running], LOOK_SECONDS).done:  # an interrupt before the query begins has no effect
+                self._connection.interrupt()
+            raise
+        return running.result()
+
+    def _end_query(self) -> None:
+        """Drops the rest of the query before."""
+        self._connection.abort()
+
+    def _connect(self) -> tuple[str, duckdb.DuckDBPyConnection]:
+        """Returns the root of the tables' files for DuckDB, and a locked connection."""
+        import duckdb
+
+        connection = duckdb.connect(
+            config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        )
+        root = self._warehouse.url.removeprefix("file:")
+        if self._warehouse.connection is not None:
+            from pyspark_tiered.query.bucket_files import PROTOCOL, BucketFiles
+
+            self._files = BucketFiles(self._warehouse.connection)
+            connection.register_filesystem(self._files)
+            root = f"{PROTOCOL}://{self._warehouse.prefix.rstrip('/')}"
+        for setting in (
+            "TimeZone = 'UTC'",
+            "python_enable_replacements = false",
+            "enable_progress_bar = false",
+            "preserve_insertion_order = false",
+            "parquet_metadata_cache = true",
+            f"memory_limit = '{MEMORY}'",
+            f"temp_directory = {quote_text(self._folder)}",
+            f"max_temp_directory_size = '{SPILL}'",
+            f"allowed_directories = [{quote_text(root + '/')}]",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            connection.execute(f"SET {setting}")
+        connection.execute(f"CREATE SCHEMA {RAW}")
+        return root, connection
+
+    def _serialize(self, text: str) -> str:
+        found = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone()
+        assert found is not None
+        return str(found[0])
+
+    def _open_tables(self, parsed: ParsedQuery, moments: Mapping[str, Moment]) -> dict[TableRef, dict[str, bool]]:
+        """Makes a view of each table that the query names. Returns their columns, true for those that show bytes."""
+        found: dict[TableRef, dict[str, bool]] = {}
+        for ref in (*parsed.tables, *parsed.perhaps):
+            moment = moments.get(ref.schema.removeprefix(RAW), Moment())
+            if ref in parsed.perhaps and self._warehouse.find(ref.name) is None:
+                continue
+            opened = self._open(ref, moment)
+            is_raw = ref.schema.startswith(RAW)
+            found[ref] = {
+                name.lower(): not is_raw and views.is_text_of_bytes(kind) for name, kind in opened.columns.items()
+            }
+        return found
+
+    def _open(self, ref: TableRef, moment: Moment) -> _OpenTable:
+        """Makes the views of a table, unless they are there already at this version."""
+        state = self._read(ref.name, moment)
+        known = self._known.get(ref)
+        if known is not None and known.version == state.version and known.metadata is state.metadata:
+            return known
+        url = self._warehouse.log(ref.name).url
+        views.check_readable(state, url)
+        columns = views.read_columns(state, url)
+        schema = ref.schema or "main"
+        root = f"{self._root}/{ref.name}"
+        if self._files is not None:
+            self._files.note_sizes(root, state)
+        stored = views.table_query(state, columns, root)
+        shown = stored if ref.schema.startswith(RAW) else views.text_query(columns, f"({stored})")
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_name(schema)}")
+        self._connection.execute(f"CREATE OR REPLACE VIEW {quote_name(schema)}.{quote_name(ref.name)} AS {shown}")
+        found = _OpenTable(state.version, state.metadata, columns)
+        for other in [each for each in self._known if each.schema == ref.schema]:
+            if other.name.lower() == ref.name.lower():
+                del self._known[other]  # DuckDB has one view for both
+        self._known[ref] = found
+        return found
+
+    def _read(self, name: str, moment: Moment) -> TableState:
+        try:
+            if moment.timestamp is not None:
+                at_ms = _parse_time(moment.timestamp)
+                return self._warehouse.read(name, self._warehouse.log(name).find_version(at_ms))
+            return self._warehouse.read(name, moment.version)
+        except Refused as refused:
+            if "/" in name or self._warehouse.find(name) is not None:
+                raise
+            near = get_close_matches(name, islice(self._warehouse.names(), SUGGESTIONS_OF), 1)
+            raise _refuse(refused.why + (f"; there is {near[0]}" if near else "")) from None
+
+    def _to_error(self, failure: Exception) -> BaseException:
+        """Returns an error of DuckDB in our words, or the one of the bucket that caused it."""
+        if self._files is not None and self._files.failure is not None:
+            found, self._files.failure = self._files.failure, None
+            return found
+        return _to_error(failure)
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        import duckdb
+
+        while True:
+            try:
+                rows = self._call(self._connection.fetchmany, FETCH_ROWS)
+            except duckdb.Error as failure:
+                raise self._to_error(failure) from None
+            if not rows:
+                return
+            yield from rows
+
+
+def _parse_time(text: str) -> int:
+    """Returns milliseconds since 1970. A time without a zone is UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise _refuse(f"{text!r} is no timestamp: write 2026-11-25 or 2026-11-25 15:00:00") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _to_error(failure: Exception) -> BaseException:
+    """Returns an error of DuckDB in our words."""
+    import duckdb
+
+    if isinstance(failure, duckdb.InterruptException):
+        return KeyboardInterrupt()
+    why = str(failure).strip().split("\n\nLINE ")[0].split(os.linesep)[0]
+    why = why.partition(" Error: ")[2] or why
+    if isinstance(failure, duckdb.OutOfMemoryException):
+        return _refuse(f"the query needs more memory than {MEMORY}: {why}")
+    if isinstance(failure, duckdb.IOException):
+        return Unavailable(f"a file of a table cannot be read: {why}")
+    return _refuse(why)
+
+
+def _refuse(why: str) -> Refused:
+    return Refused(Code.INVALID_REQUEST, why)

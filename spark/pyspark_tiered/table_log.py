@@ -1,0 +1,149 @@
+"""Delta's log of one table for readers, without a JVM: the state of a version, and single commits. It writes nothing.
+
+Memory grows with the number of files in the table, and not with its rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pyspark_tiered import delta_state
+from pyspark_tiered.checkpoint import decode_checkpoint
+from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.log_folder import LOG, TableFolder
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+
+LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
+
+
+class TableLog:
+    """The log of the table in a folder. A later read of the newest version gets only commits that are new."""
+
+    def __init__(self, folder: TableFolder) -> None:
+        self.folder = folder
+        self._newest = TableState()
+
+    @property
+    def url(self) -> str:
+        """Returns the URL of the table."""
+        return self.folder.url
+
+    def read(self) -> TableState:
+        """Returns the newest version; version -1 if there is no table. The next read may change the state.
+
+        Raises `Corrupt`, `Unavailable`, and `Refused` without permission.
+        """
+        with explain_access(self.url):
+            known = self._newest.version
+            names = self._names(delta_state.commit_name(known - 1) if known > 0 else self._first_name())
+            if known >= 0 and delta_state.commit_name(known) not in names:
+                # Delta has deleted the commit, and a checkpoint holds what it did; or the table was made anew.
+                self._newest = TableState()
+                names = self._names(self._first_name())
+            self._newest = self._replay(self._newest, names, None)
+        return self._newest
+
+    def read_version(self, version: int) -> TableState:
+        """Returns the table at a version. Raises `Refused` if the log does not have it, or no longer."""
+        with explain_access(self.url):
+            names = self._names("")
+            there = delta_state.commit_versions(names)
+            newest = max([*there, delta_state.newest_checkpoint(names)[0]])
+            if version > newest:
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    f"the table at {self.url} has no version {version}: the newest one is {newest}",
+                )
+            checkpoint, _ = delta_state.newest_checkpoint(_up_to(names, version))
+            start = checkpoint if checkpoint >= 0 else -1
+            if any(number not in there for number in range(start + 1, version + 1)):
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    f"version {version} of the table at {self.url} is gone: Delta's log cleanup removed its commits",
+                )
+            return self._replay(TableState(), _up_to(names, version), version)
+
+    def versions(self) -> list[int]:
+        """Returns the versions whose commits the log still has, in order."""
+        with explain_access(self.url):
+            return delta_state.commit_versions(self._names(""))
+
+    def find_version(self, at_ms: int) -> int:
+        """Returns the newest version whose commit is not later than a time. Reads a few commits: their times grow.
+
+        Raises `Refused` if the log does not reach back so far.
+        """
+        versions = self.versions()
+        low, high = 0, len(versions)
+        while low < high:
+            middle = (low + high) // 2
+            if self._commit_time(versions[middle]) <= at_ms:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            raise Refused(Code.INVALID_REQUEST, f"the log of the table at {self.url} does not reach back to that time")
+        return versions[low - 1]
+
+    def _commit_time(self, version: int) -> int:
+        text = self.read_commit(version) or ""
+        actions = delta_state.parse_actions(text, f"{self.url} version {version}")
+        return next((int(each["commitInfo"].get("timestamp", 0)) for each in actions if "commitInfo" in each), 0)
+
+    def read_commit(self, version: int) -> str | None:
+        """Returns the lines of a commit; None if its file is not there."""
+        with explain_access(self.url):
+            data = self.folder.read(f"{LOG}/{delta_state.commit_name(version)}")
+        return None if data is None else data.decode()
+
+    def _names(self, after: str) -> list[str]:
+        return self.folder.list_names(LOG, after)
+
+    def _replay(self, state: TableState, names: Sequence[str], version: int | None) -> TableState:
+        checkpoint, parts = delta_state.newest_checkpoint(names)
+        if state.version < 0 <= checkpoint:
+            state = TableState()
+            for name in parts:
+                state.apply(checkpoint, decode_checkpoint(self._read_part(name), f"{self.url}/{LOG}/{name}"))
+        for number in delta_state.commit_versions(names):
+            if number <= state.version:
+                continue
+            path = f"{LOG}/{delta_state.commit_name(number)}"
+            data = self.folder.read(path) if number == state.version + 1 else None
+            if data is None:
+                raise Corrupt(f"commit {state.version + 1} of the table is missing", where=f"{self.url}/{LOG}")
+            state.apply(number, delta_state.parse_actions(data.decode(), f"{self.url}/{path}"))
+        return state
+
+    def _read_part(self, name: str) -> bytes:
+        data = self.folder.read(f"{LOG}/{name}")
+        if data is None:
+            raise Unavailable(f"checkpoint {name} of {self.url} was deleted while it was read")
+        return data
+
+    def _first_name(self) -> str:
+        """Returns a name before that of a recent checkpoint, so that the list is short; "" if none is known."""
+        data = self.folder.read(LAST_CHECKPOINT)
+        try:
+            version = 0 if data is None else int(json.loads(data)["version"])
+        except (ValueError, KeyError, TypeError):
+            version = 0
+        return delta_state.commit_name(version - 1) if version else ""
+
+
+@contextmanager
+def explain_access(url: str) -> Iterator[None]:
+    """Turns errors of the file system into words. Raises `Refused` without permission, else `Unavailable`."""
+    try:
+        yield
+    except PermissionError as failure:
+        raise Refused(Code.INVALID_REQUEST, f"no permission to read {failure.filename or url}") from None
+    except OSError as failure:
+        raise Unavailable(f"{failure.filename or url} cannot be read: {failure.strerror or failure}") from None
+
+
+def _up_to(names: Sequence[str], version: int) -> list[str]:
+    """Returns the names of commits and checkpoints up to a version."""
+    return [name for name in names if name[:20].isdecimal() and int(name[:20]) <= version]

@@ -1,0 +1,237 @@
+"""Tests of queries without a JVM, over tables of real loads: answers, time travel, and what a stranger may not do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.load import LoadOptions, load
+from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.query.engine import SqlSession
+from pyspark_tiered.query.output import render
+from pyspark_tiered.table_log import TableLog
+from pyspark_tiered.typed.form import ValueRules
+from tests.spark import filling
+from tiered.errors import Refused
+from tiered.ids import PartitionId
+
+TOPIC = filling.topic_id(1)
+VALUES = [
+    b'{"city": "Rome", "n": 2.5, "tags": ["a", "b"]}',
+    b'{"city": "Oslo", "n": 10}',
+    b"\xff",
+    None,
+    b'{"city": "Oslo", "n": "none"}',
+]
+"""Values of partition 0; the last one is loaded after the others."""
+
+
+def write(store: str, partition: int, first: int, values: list[bytes | None]) -> None:
+    rows = [(filling.BASE_MS + i, b"k%d" % i, value, (("h", b"x"),)) for i, value in enumerate(values, first)]
+    segments = list(filling.segments(rows, base_offset=first))
+    filling.upload(store, "orders.eu", PartitionId(TOPIC, partition), segments)
+
+
+@pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.also)])
+def warehouse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bucket: str) -> str:
+    """Returns a warehouse with the tables of the topic orders.eu, in two versions and more."""
+    folder = tmp_path_factory.mktemp("sql")
+    root = f"file://{folder}" if request.param == "directory" else f"s3://{bucket}/{folder.name}"
+    store, tables = f"{root}/store", f"{root}/tables"
+    options = LoadOptions(values=ValueRules("json"))
+    filling.create_topic(store, "orders.eu", TOPIC, 2)
+    write(store, 0, 0, VALUES[:4])
+    load(store, "orders.eu", tables, engine=NativeEngine(), options=options)
+    write(store, 0, 4, VALUES[4:])
+    write(store, 1, 0, [b'{"city": "Bonn", "zip": 53111}'])
+    load(store, "orders.eu", tables, engine=NativeEngine(), options=options)
+    return tables
+
+
+@pytest.fixture(scope="module")
+def session(warehouse: str) -> Iterator[SqlSession]:
+    """Yields a session over these tables."""
+    with SqlSession(warehouse) as opened:
+        yield opened
+
+
+def rows(session: SqlSession, query: str) -> list[tuple[Any, ...]]:
+    return list(session.run(query).rows)
+
+
+def test_keys_and_values_are_text_and_their_bytes_can_be_had(session: SqlSession) -> None:
+    query = "SELECT key, value, headers[1].value FROM {} WHERE partition = 0 AND offset BETWEEN 1 AND 3 ORDER BY offset"
+    shown = rows(session, query.format('"orders.eu"'))
+    assert shown == [("k1", '{"city": "Oslo", "n": 10}', "x"), ("k2", "base64:/w==", "x"), ("k3", None, "x")]
+    stored = rows(session, query.format("raw.`orders.eu`"))
+    assert stored == [(b"k1", VALUES[1], b"x"), (b"k2", b"\xff", b"x"), (b"k3", None, b"x")]
+
+
+def test_fields_of_json_are_columns(session: SqlSession) -> None:
+    found = session.run("SELECT t.value.city, sum(value.n) FROM `orders.eu` t GROUP BY ALL ORDER BY 1")
+    assert found.columns == ("city", "sum(value.n)")
+    assert list(found.rows) == [("Bonn", None), ("Oslo", 10.0), ("Rome", 2.5), (None, None)]
+    assert rows(session, "SELECT value.tags[2] FROM `orders.eu` WHERE value.n > 2 AND value.n < 3") == [("b",)]
+    with pytest.raises(Refused, match=r"value\.n::DOUBLE"):
+        session.run("SELECT round(value.n) FROM `orders.eu`")
+
+
+def test_typed_table_and_dead_letters_join(session: SqlSession) -> None:
+    query = "SELECT _partition, _offset, city, zip FROM `orders.eu_typed` WHERE zip IS NULL ORDER BY ALL"
+    assert rows(session, query) == [(0, 0, "Rome", None), (0, 1, "Oslo", None), (0, 3, None, None)]
+    letters = 'SELECT d._offset, r.value FROM "orders.eu__dead" d JOIN "orders.eu" r ON d._offset = r.offset '
+    assert rows(session, letters + "AND d._partition = r.partition ORDER BY 1") == [
+        (2, "base64:/w=="),
+        (4, '{"city": "Oslo", "n": "none"}'),
+    ]
+
+
+def test_time_travel_by_version_and_time(session: SqlSession) -> None:
+    old = rows(
+        session, "SELECT count(*), max(offset) FROM `orders.eu` VERSION AS OF 0 WHERE `orders.eu`.partition >= 0"
+    )
+    assert old == [(4, 3)]
+    query = "SELECT (SELECT count(*) FROM `orders.eu`) - (SELECT count(*) FROM raw.`orders.eu` VERSION AS OF 0)"
+    assert rows(session, query) == [(2,)]
+    assert rows(session, "SELECT count(*) FROM `orders.eu` TIMESTAMP AS OF '2999-01-01'") == [(6,)]
+    for moment, why in (
+        ("VERSION AS OF 99", "the newest one is"),
+        ("TIMESTAMP AS OF '2000-01-01'", "does not reach back"),
+    ):
+        with pytest.raises(Refused, match=why):
+            session.run(f"SELECT * FROM `orders.eu` {moment}")
+    assert rows(session, "SELECT count(*) FROM `orders.eu`") == [(6,)]
+
+
+def test_query_that_was_not_read_to_its_end_makes_room_for_the_next(session: SqlSession) -> None:
+    for _ in range(2):
+        assert next(session.run("SELECT range FROM range(1000000)").rows) == (0,)
+    assert rows(session, "SELECT count(*) FROM `orders.eu`") == [(6,)]
+
+
+def test_only_named_tables_are_opened(session: SqlSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = TableLog.read
+
+    def note(log: TableLog) -> TableState:
+        read.append(log.url.rpartition("/")[2])
+        return real(log)
+
+    monkeypatch.setattr(TableLog, "read", note)
+    assert rows(session, "SELECT count(*) FROM `orders.eu__dead`") == [(2,)]
+    assert set(read) == {"orders.eu__dead"}
+
+
+@pytest.mark.parametrize(
+    "query, why",
+    [
+        ("SELECT * FROM order", "syntax"),
+        ('SELECT * FROM "orders.us"', "there is orders.eu"),
+        ("SELECT * FROM orders.eu", 'with a dot into quotes, "orders.eu"'),
+        ('SELECT * FROM "../store"', "the name of a table is that of a topic"),
+        ("SELECT * FROM '/etc/passwd'", "the name of a table"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "reads tables of the warehouse only"),
+        ("COPY `orders.eu` TO '/tmp/out'", "can only read"),
+        ("SELECT nothing FROM `orders.eu`", "nothing"),
+        ("  ", "there is no query"),
+    ],
+)
+def test_query_that_cannot_run_is_refused_in_words(session: SqlSession, query: str, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        session.run(query)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_text('/etc/passwd')",
+        "COPY (SELECT 1) TO '/tmp/tiered-test-out'",
+        "SET enable_external_access = true",
+        "SET allowed_directories = ['/']",
+        "ATTACH '/tmp/tiered-test.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+    ],
+)
+def test_engine_below_the_check_is_locked(session: SqlSession, statement: str) -> None:
+    """A statement that slipped through the check meets DuckDB's own locks."""
+    import duckdb
+
+    with pytest.raises(duckdb.Error, match=r"disabled|locked|Cannot"):
+        session._connection.execute(statement)
+
+
+def test_query_is_cancelled_from_another_thread(session: SqlSession) -> None:
+    timer = threading.Timer(0.2, session.interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        rows(session, "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
+    timer.join()
+    assert rows(session, "SELECT 1") == [(1,)]
+
+
+def test_ctrl_c_cancels_the_query_of_its_process(session: SqlSession) -> None:
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        rows(session, "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
+    timer.join()
+    assert rows(session, "SELECT 1") == [(1,)]
+
+
+def foreign_table(root: Path, **changes: Any) -> str:
+    """Makes a table of another program, without files. Returns its warehouse."""
+    schema = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}
+    metadata = {
+        "id": "x",
+        "format": {"provider": "parquet"},
+        "schemaString": json.dumps(schema),
+        "partitionColumns": [],
+    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2} | changes.pop("protocol", {})
+    actions = [{"protocol": protocol}, {"metaData": metadata | {"configuration": {}} | changes.pop("metadata", {})}]
+    actions += changes.pop("more", [])
+    (root / "x" / "_delta_log").mkdir(parents=True)
+    text = "".join(json.dumps(each) + "\n" for each in actions)
+    (root / "x" / "_delta_log" / f"{0:020d}.json").write_text(text)
+    return str(root)
+
+
+VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 36, "cardinality": 2}
+ADD = {"path": "f.parquet", "size": 1, "partitionValues": {}, "dataChange": True, "modificationTime": 0}
+VARIANT = {"type": "struct", "fields": [{"name": "v", "type": "variant", "nullable": True, "metadata": {}}]}
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"metadata": {"partitionColumns": ["a"]}}, "partition columns a"),
+        ({"metadata": {"configuration": {"delta.columnMapping.mode": "name"}}}, "column mapping by name"),
+        ({"protocol": {"minReaderVersion": 3, "readerFeatures": ["v2Checkpoint"]}}, "v2Checkpoint"),
+        ({"more": [{"add": ADD | {"deletionVector": VECTOR}}]}, "deletion vectors"),
+        ({"more": [{"add": ADD | {"path": "/etc/passwd"}}]}, "a file elsewhere"),
+        ({"more": [{"add": ADD | {"path": "a*.parquet"}}]}, "characters"),
+        ({"metadata": {"schemaString": json.dumps(VARIANT)}}, "type variant"),
+    ],
+)
+def test_table_that_needs_more_of_its_readers_is_refused_by_name(tmp_path: Path, changes: Any, why: str) -> None:
+    with SqlSession(foreign_table(tmp_path, **changes)) as session, pytest.raises(Refused, match=why):
+        session.run("SELECT * FROM x")
+
+
+def test_plain_table_of_another_program_is_read(tmp_path: Path) -> None:
+    with SqlSession(foreign_table(tmp_path)) as session:
+        assert render(session.run("SELECT * FROM x").collect(), "csv") == "a"
+
+
+def test_warehouse_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no warehouse"):
+        SqlSession(str(tmp_path / "none"))
