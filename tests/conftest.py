@@ -6,10 +6,13 @@ import os
 import shutil
 import signal
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = [str(ROOT), str(ROOT / "api"), str(ROOT / "spark")]
@@ -32,13 +35,41 @@ settings.register_profile("any", deadline=None, print_blob=True, suppress_health
 settings.load_profile("any")
 
 
+SESSION = "spark: SparkSession"
+"""Text of a file whose tests share the Spark session of their worker."""
+
+
+@cache
+def _has_session(file: str) -> bool:
+    return SESSION in (ROOT / file).read_text()
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Gives the tests of a file to one worker, and all that share a Spark session to the same one: another worker would
+    start a JVM of its own, whose first queries take several times as long as later ones."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return SESSION if _has_session(file) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Returns the scheduler of `--dist loadfile`."""
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests that need Java by name where it is missing. Runs them first, because they take longest: at the end
-    all other processes would wait for them."""
-    items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in ("slow", "java")])
+    """Skips tests that need Java by name where it is missing. Runs first the tests of one session, and then those that
+    take longest: at the end all other processes would wait for them."""
+    items.sort(key=_sort_key)
     if shutil.which("java") and shutil.which("mvn"):
         return
     skip = pytest.mark.skip(reason="needs a JDK 17 and Maven on the PATH")
     for item in items:
         if item.get_closest_marker("java"):
             item.add_marker(skip)
+
+
+def _sort_key(item: pytest.Item) -> list[bool]:
+    marks = (item.get_closest_marker(mark) is None for mark in ("slow", "java"))
+    return [not _has_session(item.nodeid.split("::", 1)[0]), *marks]
