@@ -5,18 +5,23 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from logging import Logger
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.e2e.serving import ServeProcess, run_tiered
 from tests.spark.driver import INTERPRETED
 from tiered.errors import Refused
+from tiered_api.cli.main import main
 
 SOON = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
 
@@ -30,8 +35,12 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Returns exit codes and output of commands that share one Spark, in a process (and a JVM) of its own."""
+Run = Callable[..., list[tuple[int, str]]]
+"""A function that returns exit codes and output of commands."""
+
+
+def run_in_process(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Runs commands that share one Spark, in a process (and a JVM) of its own."""
     program = [sys.executable, "-c", ONE_PROCESS, json.dumps(commands)]
     settings = " ".join(f"--conf {key}={value}" for key, value in INTERPRETED.items())
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{settings} pyspark-shell"}
@@ -42,10 +51,33 @@ def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
     return [(int(code), text.strip()) for text, code in zip(parts[::2], parts[1::2], strict=False)]
 
 
+@pytest.fixture
+def run_in_session(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Yields a function that runs commands here, in the session of these tests: a command takes a session that runs."""
+    levels = {name: each.level for name, each in logging.root.manager.loggerDict.items() if isinstance(each, Logger)}
+
+    def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
+        results = []
+        for command in commands:
+            code = main(command)
+            output = capsys.readouterr()
+            assert "Traceback" not in output.err and "stacktrace" not in output.err, output.err
+            results.append((code, output.out.strip()))
+        return results
+
+    yield run
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+@pytest.fixture(params=["session", pytest.param("process", marks=pytest.mark.also)])
+def run(request: pytest.FixtureRequest) -> Run:
+    return run_in_process if request.param == "process" else request.getfixturevalue("run_in_session")
+
+
 @pytest.mark.java
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_load_verify_and_sql(tmp_path: Path) -> None:
+def test_load_verify_and_sql(run: Run, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/bucket", str(tmp_path / "warehouse")
     with ServeProcess(tmp_path / "data", "--store", store, *SOON) as broker:
         broker.create_topic("letters")
