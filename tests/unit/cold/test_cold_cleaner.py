@@ -24,7 +24,8 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.batch import encode_batch
-from tiered.records.native import walk
+from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, Codec
+from tiered.records.native import crc32c, walk
 
 KEYS = 5
 COMPACTED = config(cleanup_policy=("compact",), segment_bytes=4096)
@@ -416,5 +417,35 @@ def test_lookup_by_time_passes_any_number_of_batches_without_records() -> None:
         assert sum(not batch.count for batch in walk(data).batches) == 9, "they have the last sequences of producers"
         found = await rig.broker("reader").reader.offset_for_timestamp(PID, NOW)
         assert found is not None and found[0] == 9
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("where", ["in the clean part", "in the dirty part"])
+def test_batch_that_cannot_be_read_stops_the_clean_there_and_is_named(where: str) -> None:
+    """Its CRC is right, and a topic that was not compacted took it without a look at the compressed part."""
+
+    async def scenario(rig: Rig) -> None:
+        log, broker = await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024)), rig.broker()
+        for number in range(40):
+            put(log, f"k{number % KEYS}", f"v{number}")
+        broken = bytearray(encode_batch([(NOW, b"k1", b"broken", ())], codec=Codec.ZSTD))
+        broken[HEADER_BYTES] ^= 0xFF
+        broken[CRC_AT : CRC_AT + 4] = crc32c(broken[CRC_FROM:]).to_bytes(4, "big")
+        append(log, broken)
+        for number in range(20):
+            put(log, f"k{number % KEYS}", f"w{number}")
+        log.roll()
+        manifest = await upload(broker, log)
+        if where == "in the clean part":
+            manifest = replace(manifest, clean_to=manifest.entries[-2].next_offset)
+        named = next(each.key for each in manifest.entries if each.base_offset <= 40 < each.next_offset)
+        cleaner = broker.make_cleaner()
+        with pytest.raises(Corrupt, match="in the batches from offset") as raised:
+            await clean(cleaner, manifest)
+        assert raised.value.where == named
+        there = await broker.manifests.load(PID)
+        assert there is not None and there.nodes == manifest.nodes
+        await check_bucket(rig, broker, there)
 
     run(scenario)
