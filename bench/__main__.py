@@ -8,7 +8,7 @@ import sys
 
 from bench.figures import Figure, table
 
-NAMES = ("append", "http_load", "start", "cold", "delta", "requests", "replaced")
+NAMES = ("append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction")
 
 
 def main() -> int:

@@ -257,8 +257,9 @@ class LogCleaner:
         try:
             manifest = await replica.take_over_manifest()
             result = await replica.cold.cleaner.clean(
-                manifest, replica.leader_epoch, replica.config, self._clock.wall_ms(), replace(resources, admit=admit)
-            )
+                manifest, replica.leader_epoch, replica.config, self._clock.wall_ms(), replace(resources, admit=admit),
+                replica.log,
+            )  # fmt: skip
         except Fenced as error:
             self._hosted_replicas.on_fenced(replica, error)
             raise LogChanged from error

@@ -25,7 +25,6 @@ from tiered.cold.layout import SectionKind, segment_key, submanifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader, ObjectMissing
-from tiered.cold.stream import ColdBatches
 from tiered.cold.verified_put import put_verified
 from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
 from tiered.compaction.cleanable_range import (
@@ -37,16 +36,16 @@ from tiered.compaction.cleanable_range import (
     group_segments,
 )
 from tiered.compaction.transactions import CleanedTransactions
-from tiered.errors import Corrupt, Fenced, Refused
+from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.checkpoints import encode_lineage
 from tiered.hot.log_cleaning import MAP_BYTES_MIN, CleanerResources
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
-from tiered.ports import ObjectStore, Rng
+from tiered.ports import FileSlice, ObjectStore, Rng
 from tiered.records.key_offset_map import KeyOffsetMap
-from tiered.records.model import HEADER_BYTES
+from tiered.records.model import HEADER_BYTES, WalkedBatch
 from tiered.records.native import walk
 from tiered.records.pure_compact import empty_batch
 
@@ -62,6 +61,15 @@ INLINE_BYTES = 64 << 10
 T = TypeVar("T")
 
 
+class LocalLog(Protocol):
+    """The log on the leader's disk. It has the newest cold batches too, as they were uploaded: to read them there costs
+    no request."""
+
+    @property
+    def local_start_offset(self) -> int: ...
+    def read(self, offset: int, max_bytes: int, *, end_offset: int) -> FileSlice | None: ...
+
+
 class CleanConfig(CompactionConfig, Protocol):
     """The topic settings of a clean."""
 
@@ -75,7 +83,8 @@ class CleanConfig(CompactionConfig, Protocol):
 class CleanResult:
     """The figures of one clean, as far as it came, and the manifest after it.
 
-    It took `bytes_before` of log to `bytes_after`. `bytes_read` and `bytes_written` are what it cost. `is_whole` is
+    It took `bytes_before` of log to `bytes_after`. `bytes_read` and `bytes_written` are what it cost in the bucket, and
+    `bytes_local` those that it read on the disk instead. `is_whole` is
     false if the log start or another leader moved segments of it: then the next clean begins again. `is_map_full`: the
     map had no room for more keys, and a next clean goes on.
     """
@@ -83,6 +92,7 @@ class CleanResult:
     manifest: Manifest
     bytes_read: int = 0
     bytes_written: int = 0
+    bytes_local: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     records_read: int = 0
@@ -96,6 +106,18 @@ class CleanResult:
         return self.manifest.clean_to
 
 
+class _Step(NamedTuple):
+    """Whole batches that were checked, from the object or file `where`."""
+
+    data: memoryview
+    batches: list[WalkedBatch]
+    where: str
+
+    @property
+    def next_offset(self) -> int:
+        return self.batches[-1].last_offset + 1
+
+
 class _Replacement(NamedTuple):
     """A run of segments, and the entries of the objects that take its place."""
 
@@ -105,7 +127,10 @@ class _Replacement(NamedTuple):
 
 @dataclass
 class _Clean:
-    """The state of one clean. `keys` are those of the objects that it has put and no manifest names yet."""
+    """The state of one clean. `keys` are those of the objects that it has put and no manifest names yet.
+
+    From `raw_from` on the bucket has what was uploaded, so the `local` log may have the same batches.
+    """
 
     epoch: int
     config: CleanConfig
@@ -113,6 +138,8 @@ class _Clean:
     resources: CleanerResources
     result: CleanResult
     keys: set[str]
+    local: LocalLog | None
+    raw_from: int = MAX_OFFSET
     transactions: CleanedTransactions[AbortedTxn] = field(default_factory=CleanedTransactions)
     pending: list[_Replacement] = field(default_factory=list)
     pending_bytes: int = 0
@@ -148,7 +175,7 @@ class ColdCleaner:
         self._running: set[PartitionId] = set()
         self._bytes = metrics.counter(
             "tiered_cold_clean_bytes_total",
-            "Bytes of compacted topics that cleans read and wrote in the bucket",
+            "Bytes of compacted topics that cleans read and wrote in the bucket, and read on the disk instead",
             ("op",),
         )
         self._cleans = metrics.counter(
@@ -179,9 +206,16 @@ class ColdCleaner:
         return _find_cleanable(dirty, manifest, config, now_ms)
 
     async def clean(
-        self, manifest: Manifest, epoch: int, config: CleanConfig, now_ms: int, resources: CleanerResources
+        self,
+        manifest: Manifest,
+        epoch: int,
+        config: CleanConfig,
+        now_ms: int,
+        resources: CleanerResources,
+        local: LocalLog | None = None,
     ) -> CleanResult:
-        """Cleans the segments of `manifest`, which must have been taken over under `epoch`.
+        """Cleans the segments of `manifest`, which must have been taken over under `epoch`. What the `local` log has
+        of the dirty part is read there.
 
         Raises `Fenced` (step down), `Unavailable` and `Corrupt`. A later clean does again what is not in the manifest.
         """
@@ -190,7 +224,7 @@ class ColdCleaner:
             raise Fenced(f"{partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
         manifest = await self.settle(manifest, epoch)
         keys = self._keys_in_flight[partition_id] = set()
-        clean = _Clean(epoch, config, now_ms, resources, CleanResult(manifest), keys)
+        clean = _Clean(epoch, config, now_ms, resources, CleanResult(manifest), keys, local)
         self._running.add(partition_id)
         outcome = "failed"
         try:
@@ -205,6 +239,7 @@ class ColdCleaner:
                     self._keys_in_flight.pop(partition_id)  # no change will name these objects
             self._bytes.inc(clean.result.bytes_read, "read")
             self._bytes.inc(clean.result.bytes_written, "write")
+            self._bytes.inc(clean.result.bytes_local, "local")
             self._cleans.inc(1, outcome)
         return clean.result
 
@@ -241,6 +276,7 @@ class ColdCleaner:
         if not cleanable.dirty_bytes:
             clean.result.is_whole = True
             return
+        clean.raw_from = _find_raw_part(entries, max(manifest.clean_to, 0))
         resources = clean.resources
         memory = min(resources.map_bytes, max(MAP_BYTES_MIN, 2 * cleanable.dirty_bytes))
         key_map = KeyOffsetMap(memory, resources.seed, resources.load_factor)
@@ -402,29 +438,76 @@ class ColdCleaner:
                 found.update(dict.fromkeys(decode_aborted_txns(index, begin=0, end=MAX_OFFSET, where=entry.key)))
         return [each for each in found if each.last_offset >= start]
 
-    async def _read(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[ColdBatches]:
+    async def _read(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[_Step]:
         """Yields whole batches of a part of the log above its start, a step at a time."""
+        at = max(start, clean.manifest.log_start_offset)
+        while at < end:
+            local_from = max(clean.raw_from, clean.local.local_start_offset) if clean.local is not None else end
+            if at < local_from:
+                pieces = self._read_bucket(clean, at, min(end, local_from))
+                async with aclosing(pieces):
+                    async for step in pieces:
+                        yield step
+                        at = step.next_offset
+                at = max(at, min(end, local_from))
+            elif (local_step := _read_local(clean, at, end)) is None:
+                clean.local = None
+            else:
+                await clean.resources.admit(len(local_step.data))
+                clean.result.bytes_local += len(local_step.data)
+                yield local_step
+                at = local_step.next_offset
+
+    async def _read_bucket(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[_Step]:
         manifest = clean.manifest
-        begin = max(start, manifest.log_start_offset)
-        pieces = self._reader.iterate(manifest.partition_id, begin, end, manifest=manifest, keeps_manifest=True)
+        pieces = self._reader.iterate(manifest.partition_id, start, end, manifest=manifest, keeps_manifest=True)
         async with aclosing(pieces):
             async for piece in pieces:
                 for data, batches in split_batches(piece.data, piece.batches, clean.resources.read_bytes):
                     await clean.resources.admit(len(data))
                     clean.result.bytes_read += len(data)
-                    yield ColdBatches(data, batches, piece.entry)
+                    yield _Step(data, batches, piece.entry.key)
 
     def _new_unique(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
 
 
-async def _run_step(clean: _Clean, step: ColdBatches, work: Callable[[], T]) -> T:
-    """Runs the work on the batches of a step. Names the object of a batch that cannot be read."""
+def _find_raw_part(entries: Sequence[SegmentEntry], clean_to: int) -> int:
+    """Returns the offset from which on no segment was cleaned, and each offset has a record."""
+    raw_from = entries[-1].next_offset
+    for entry in reversed(entries):
+        if entry.is_cleaned or not entry.is_dense or entry.base_offset < clean_to:
+            break
+        raw_from = entry.base_offset
+    return raw_from
+
+
+def _read_local(clean: _Clean, offset: int, end: int) -> _Step | None:
+    """Returns the next batches on the disk, or None if the disk does not have all of them as they were uploaded."""
+    assert clean.local is not None
+    try:
+        found = clean.local.read(offset, clean.resources.read_bytes, end_offset=end)
+        data = found.file.pread(found.start, found.length) if found is not None else b""
+    except (Refused, Unavailable):  # local retention or the disk took them
+        return None
+    batches = walk(data).batches
+    next_offset = offset
+    for batch in batches:
+        if batch.base_offset > next_offset or batch.count != batch.last_offset - batch.base_offset + 1:
+            return None
+        next_offset = batch.last_offset + 1
+    if found is None or next_offset <= offset:
+        return None
+    return _Step(memoryview(data), batches, found.file.name)
+
+
+async def _run_step(clean: _Clean, step: _Step, work: Callable[[], T]) -> T:
+    """Runs the work on the batches of a step. Names the place of a batch that cannot be read."""
     try:
         return await _run(clean, len(step.data), work)
     except Corrupt as error:
-        why = f"{error.why}, in the batches from offset {step.base_offset} on"
-        raise Corrupt(why, where=step.entry.key) from error
+        why = f"{error.why}, in the batches from offset {step.batches[0].base_offset} on"
+        raise Corrupt(why, where=step.where) from error
 
 
 async def _run(clean: _Clean, size: int, work: Callable[[], T]) -> T:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, TOPIC, Broker, Rig
+from tests.unit.hot.cleaning import clean as clean_disk
 from tests.unit.hot.cleaning import facts, put, resources
 from tests.unit.hot.fixtures import NOW, append, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
@@ -53,6 +54,7 @@ async def clean(
     memory: int = 1 << 16,
     now: int = NOW,
     on_step: Callable[[], Awaitable[None]] | None = None,
+    local: DiskLog | None = None,
 ) -> CleanResult:
     """Cleans; calls `on_step` before each read of a piece and each put of an object."""
 
@@ -61,7 +63,7 @@ async def clean(
             await on_step()
 
     with_steps = replace(resources(map_bytes=memory), admit=admit)
-    return await cleaner.clean(manifest, manifest.leader_epoch, settings, now, with_steps)
+    return await cleaner.clean(manifest, manifest.leader_epoch, settings, now, with_steps, local)
 
 
 async def read(broker: Broker, start: int = 0) -> Facts:
@@ -447,5 +449,55 @@ def test_batch_that_cannot_be_read_stops_the_clean_there_and_is_named(where: str
         there = await broker.manifests.load(PID)
         assert there is not None and there.nodes == manifest.nodes
         await check_bucket(rig, broker, there)
+
+    run(scenario)
+
+
+def test_dirty_part_is_read_on_the_disk_as_far_as_the_disk_has_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        cleaner = broker.make_cleaner()
+        first = await clean(cleaner, await upload(broker, log), local=log)
+        assert (first.bytes_read, first.bytes_local) == (0, 2 * first.bytes_before) and first.records_kept == KEYS
+        for number in range(40):
+            put(log, f"k{number % KEYS}", f"w{number}")
+        log.roll()
+        manifest = await upload(broker, log)
+        before = await read(broker)
+        found = await cleaner.find_cleanable(manifest, COMPACTED, NOW)
+        dropped = log.closed_segments()[-2].base_offset
+        assert 60 < dropped < 100
+        steps = 0
+
+        async def drop() -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 3:
+                await log.drop_local_below(dropped)
+
+        second = await clean(cleaner, manifest, local=log, on_step=drop)
+        assert second.is_whole and await read(rig.broker("reader")) == last_of_each(before)
+        assert 0 < second.bytes_local < 2 * found.dirty_bytes
+        assert second.bytes_local + second.bytes_read == 2 * found.dirty_bytes + found.clean_bytes
+        await check_bucket(rig, broker, second.manifest)
+
+    run(scenario)
+
+
+def test_disk_that_lacks_records_of_the_bucket_is_not_believed() -> None:
+    """A log that was cleaned on disk, while tiering was off, may lack what the bucket has."""
+
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        manifest = await upload(broker, log)
+        before = await read(broker)
+        put(log, "k0", "not in the bucket")
+        log.roll()
+        await log.flush()
+        await clean_disk(log)
+        assert log.size_bytes < manifest.cold_bytes / 2
+        result = await clean(broker.make_cleaner(), manifest, local=log)
+        assert result.is_whole and result.bytes_read == 2 * manifest.cold_bytes
+        assert await read(rig.broker("reader")) == last_of_each(before)
 
     run(scenario)
