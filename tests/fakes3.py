@@ -216,7 +216,9 @@ def s3_moto() -> Iterator[S3Server]:
 
 
 def _make_bucket(server: S3Server) -> None:
-    import boto3
+    from botocore.session import get_session
 
-    session = boto3.session.Session("test", "test", region_name="us-east-1")
-    session.client("s3", endpoint_url=server.endpoint).create_bucket(Bucket=BUCKET)
+    session = get_session()
+    session.set_credentials("test", "test")
+    client = session.create_client("s3", region_name="us-east-1", endpoint_url=server.endpoint)
+    client.create_bucket(Bucket=BUCKET)

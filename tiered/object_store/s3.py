@@ -1,9 +1,9 @@
-"""The ObjectStore port on S3 and compatible stores, through boto3.
+"""The ObjectStore port on S3 and compatible stores, through botocore.
 
 There are two clients. The one for conditional puts never retries by itself: a retry after a lost reply would turn its
-own success into a 412. The other one retries. There are three thread pools: uploads and ranged reads cannot starve
-metadata, and reads that hang cannot starve conditional puts. Endpoint, region and credentials come from the usual AWS
-sources.
+own success into a 412. It is made at the first such put, because many stores are only read. The other one retries.
+There are three thread pools: uploads and ranged reads cannot starve metadata, and reads that hang cannot starve
+conditional puts. Endpoint, region and credentials come from the usual AWS sources.
 
 botocore's own checksums are off. Our CRC-32C covers all bytes that are read. The SHA-256 in the signature covers all
 bytes that are sent, so the store refuses bytes that changed in transit. Some stores send the checksum of the whole
@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -35,6 +35,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from tiered.errors import Code, Refused, Unavailable, first_cause
+from tiered.object_store.s3_session import open_session
 from tiered.object_store.upload_body import BodyWindow, UploadBody
 from tiered.ports import (
     Buffer,
@@ -101,11 +102,14 @@ class S3Store:
         self._part_bytes = part_bytes
         self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
         try:
-            session = boto3.session.Session()
-            self._no_retry_client = session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
-            self._retry_client = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
+            self._session = open_session()
+            self._retry_client = self._session.create_client(
+                "s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS)
+            )
         except (BotoCoreError, ValueError) as error:  # an endpoint that is not a URL, or a missing profile
             raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_describe(error)}") from None
+        self._no_retry_client: Any = None
+        self._making_client = threading.Lock()
         self._conditional = ThreadPool("s3-conditional", CONDITIONAL_WORKERS)
         self._meta = ThreadPool("s3-meta", META_WORKERS)
         self._bulk = ThreadPool("s3-bulk", BULK_WORKERS)
@@ -132,10 +136,11 @@ class S3Store:
         if if_match is not None:
             arguments["IfMatch"] = if_match
         if if_absent or if_match is not None:
-            client, workers, seconds = self._no_retry_client, self._conditional, CONDITIONAL_SECONDS
-        else:
-            client, workers, seconds = self._retry_client, self._meta, SECONDS
-        return await self._run_put(key, workers, seconds, lambda: Ok(client.put_object(**arguments)["ETag"]))
+            workers, seconds = self._conditional, CONDITIONAL_SECONDS
+            return await self._run_put(key, workers, seconds, lambda: self._put_once(arguments))
+        return await self._run_put(
+            key, self._meta, SECONDS, lambda: Ok(self._retry_client.put_object(**arguments)["ETag"])
+        )
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
         whole = UploadBody(parts)
@@ -170,7 +175,8 @@ class S3Store:
     async def close(self) -> None:
         for workers in (self._conditional, self._meta, self._bulk):
             workers.close()
-        self._no_retry_client.close()
+        if self._no_retry_client is not None:
+            self._no_retry_client.close()
         self._retry_client.close()
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
@@ -243,6 +249,12 @@ class S3Store:
                 return NotFound()
             raise
         return GetResult(b"", response["ContentLength"], response["ETag"])
+
+    def _put_once(self, arguments: dict[str, Any]) -> PutResult:
+        with self._making_client:
+            if self._no_retry_client is None:
+                self._no_retry_client = self._session.create_client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
+        return Ok(self._no_retry_client.put_object(**arguments)["ETag"])
 
     def _put_body(self, key: str, body: BodyWindow) -> PutResult:
         return Ok(
