@@ -1,7 +1,8 @@
 """Reads parts of the log and files of a table, and sums their rows by range. Tasks do this, without the JVM per row.
 
 The log is decoded from the bucket, every CRC checked. A file is read by its Parquet columns, if these are exactly the
-loader's; other files (a Spark writer's, or with a deletion vector) are left to Spark, which hands rows as Arrow.
+loader's, or the same in Spark's form; other files (another writer's, or with a deletion vector) are left to Spark,
+which hands rows as Arrow.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def sum_log(store: str, split: Split, rules: SumRules) -> PartSums:
 def sum_file(table_url: str, file: TableFile, rules: SumRules) -> PartSums | None:
     """Sums the rows of a file below `table_url` (`file:` or `s3a:`).
 
-    Returns None if the file is not in the form that the loader writes. Raises `Corrupt` if it cannot be read.
+    Returns None if the file is in a form that neither the loader nor Spark writes. Raises `Corrupt` if it cannot be
+    read.
     """
     if ":" in file.path or file.path.startswith("/"):
         return None  # another table's file, in a clone
@@ -100,17 +102,35 @@ def _sum_parquet(path: Path, rules: SumRules) -> PartSums | None:
 
     wanted = table_schema()
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
             found = file.schema_arrow
             if any(found.get_field_index(field.name) < 0 for field in wanted):
                 return None
-            if any(found.field(field.name).type != field.type for field in wanted):
+            other = [field.name for field in wanted if found.field(field.name).type != field.type]
+            if other and not (other == ["timestamp"] and _has_spark_timestamps(file)):
                 return None
-            return sum_batches((batch.select(wanted.names) for batch in _row_groups(file, wanted.names)), rules)
+            batches = (batch.select(wanted.names) for batch in _row_groups(file, wanted.names))
+            return sum_batches(map(_with_utc, batches) if other else batches, rules)
     except FileNotFoundError:
         raise Corrupt("the table names this file, and it is not there", where=str(path)) from None
     except (pa.ArrowInvalid, OSError) as fault:
         raise Corrupt(f"the file is not readable Parquet: {fault}", where=str(path)) from fault
+
+
+def _has_spark_timestamps(file: pyarrow.parquet.ParquetFile) -> bool:
+    """True if the timestamps are Spark's INT96: microseconds in UTC. Spark's old calendar is left to Spark."""
+    import pyarrow as pa
+
+    marks = file.metadata.metadata or {}
+    is_spark = b"org.apache.spark.version" in marks and b"org.apache.spark.legacyINT96" not in marks
+    return is_spark and file.schema_arrow.field("timestamp").type == pa.timestamp("us")
+
+
+def _with_utc(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    import pyarrow as pa
+
+    at = batch.schema.get_field_index("timestamp")
+    return batch.set_column(at, "timestamp", batch.column(at).view(pa.timestamp("us", "UTC")))
 
 
 def _row_groups(file: pyarrow.parquet.ParquetFile, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:

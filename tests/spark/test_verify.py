@@ -10,11 +10,13 @@ from pyspark.sql import SparkSession
 
 from pyspark_tiered.bucket import check_table
 from pyspark_tiered.compare import read_cold_topic
+from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.gaps import ABORTED, CONTROL_RECORD, EMPTY, PRESENT, UNDECIDED, Gap, explain_from_log, explain_gap
 from pyspark_tiered.load import load
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.query.output import QueryResult, render
 from pyspark_tiered.sql import sql
+from pyspark_tiered.summing import SumRules, sum_file
 from pyspark_tiered.verify import RowFault, verify
 from tests.fakes3 import BUCKET, s3_fake
 from tests.spark import filling
@@ -54,6 +56,9 @@ def test_injected_faults_are_found_and_named(spark: SparkSession, tmp_path: Path
         spark.sql(harm.format(t=f"delta.`{warehouse}/t`"))
     found = verify(store, "t", warehouse, spark=spark)
     assert not found.ok
+    at = DeltaTable(spark, f"file:{warehouse}/t", "t", TOPIC).snapshot()
+    rules = SumRules(bytes(16), 12, {0: (0, 301)}, {})
+    assert all(sum_file(at.url, file, rules) is not None for file in at.files()[0]), "no file of Spark needs the JVM"
     planted = [fault for faults in HARM.values() for fault in faults]
     assert sorted((fault._replace(why="") for fault in found.faults), key=repr) == sorted(planted, key=repr)
     why = {fault.offset: fault.why.split(" [")[0] for fault in found.faults if fault.kind in ("missing", "changed")}
