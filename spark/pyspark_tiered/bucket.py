@@ -27,7 +27,8 @@ DELTA_LOG = "_delta_log"
 """Folder of a table with its commits."""
 MANIFEST = "manifest"
 """Name of the manifest below the prefix of its partition."""
-LIST_KEYS = 1000
+LIST_KEYS = 10_000
+"""Objects that are listed at once. A bucket gives 1,000 in one request, and says which request is the last."""
 TASK_READ_AHEAD_BYTES = 32 << 20
 """Bytes that one task reads ahead. A machine runs one task for each core."""
 

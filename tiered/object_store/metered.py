@@ -26,6 +26,8 @@ from tiered.ports import (
 
 VERBS = ("get", "list", "put", "upload", "delete")
 OUTCOMES = ("ok", "not_found", "refused", "failed")
+PAGE_KEYS = 1000
+"""Keys of one request for a list. A longer list counts as several requests."""
 
 
 class Outage(NamedTuple):
@@ -87,7 +89,7 @@ class MeteredStore:
             found = await self._inner.list(prefix, after, limit)
         except Unavailable as error:
             raise self._record_failure("list", error) from None
-        self._record_reply("list", "ok", 0)
+        self._record_reply("list", "ok", 0, requests=max(-(-len(found) // PAGE_KEYS), 1))
         return found
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -124,9 +126,9 @@ class MeteredStore:
             refused = not isinstance(result, Ok)
             self._record_reply(verb, "refused" if refused else "ok", 0 if refused else size)
 
-    def _record_reply(self, verb: str, outcome: str, size: int) -> None:
+    def _record_reply(self, verb: str, outcome: str, size: int, requests: int = 1) -> None:
         self.outage = None
-        self._requests.inc(1, verb, outcome)
+        self._requests.inc(requests, verb, outcome)
         self._bytes.inc(size, verb)
 
     def _record_failure(self, verb: str, error: Unavailable) -> Unavailable:

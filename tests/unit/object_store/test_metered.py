@@ -74,6 +74,22 @@ def test_requests_and_bytes_are_counted_by_outcome() -> None:
     loop.run(scenario())
 
 
+@pytest.mark.parametrize(("keys", "requests"), [(0, 1), (1000, 1), (1001, 2), (2000, 2)])
+def test_long_list_counts_as_one_request_for_a_thousand_keys(keys: int, requests: int) -> None:
+    loop = SimLoop(1)
+
+    async def scenario() -> None:
+        clock, metrics = SimClock(loop), Metrics()
+        inner = MemoryStore(clock)
+        for number in range(keys):
+            await inner.put(f"{number:04d}", b"")
+        store = MeteredStore(inner, clock, metrics)
+        assert len(await store.list("", limit=5000)) == keys
+        assert store.count_by_verb() == {"list": requests}
+
+    loop.run(scenario())
+
+
 def test_refusal_and_timeout_of_a_store_are_distinguished() -> None:
     class Locked(MemoryStore):
         async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
