@@ -74,10 +74,7 @@ def convert(
     gets NULL and is listed instead.
     """
     with BatchReader(store) as reader:
-        found = convert_with(reader, splits, table_url, null_timestamps, ranges, upload)
-    if found.file is None or urlsplit(table_url).scheme == "file":
-        return found
-    return found._replace(requests={**found.requests, "upload": found.requests.get("upload", 0) + 1})
+        return convert_with(reader, splits, table_url, null_timestamps, ranges, upload)
 
 
 def convert_with(
@@ -96,9 +93,11 @@ def convert_with(
     with new_file(table_url, name, upload) as path:
         runs, outcomes = _write_splits(reader, splits, path, null_timestamps, ranges)
         size = path.stat().st_size if runs else 0
-        requests = dict(Counter(reader.count_requests()) - before)
+        requests = Counter(reader.count_requests()) - before
+    if runs and urlsplit(table_url).scheme != "file":
+        requests["upload"] += 1
     file = LoadedFile(name, size, time.time_ns() // 1_000_000, tuple(runs)) if runs else None
-    return ConversionResult(file, tuple(outcomes), requests)
+    return ConversionResult(file, tuple(outcomes), dict(requests))
 
 
 def _write_splits(

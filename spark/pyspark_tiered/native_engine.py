@@ -35,7 +35,7 @@ class NativeEngine:
 
     def open_table(self, url: str, topic: str, topic_id: str) -> NativeTable:
         """Opens a topic's table."""
-        return NativeTable(url, topic, topic_id, self._connect(url))
+        return NativeTable(url, topic, topic_id, self.connect(url))
 
     def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
         """Converts each file. Raises `Unavailable` for failures that are not in the log."""
@@ -46,7 +46,7 @@ class NativeEngine:
         reader = self._readers[store]
         return [convert_with(reader, splits, url, null_timestamps, None, self._upload) for splits in files]
 
-    def _connect(self, url: str) -> BucketConnection | None:
+    def connect(self, url: str) -> BucketConnection | None:
         """Returns the connection to the bucket of a table; None for a table in a directory."""
         parts = urlsplit(url)
         if parts.scheme not in ("s3", "s3a"):
@@ -57,7 +57,7 @@ class NativeEngine:
         return self._connections[root]
 
     def _upload(self, table_url: str, scratch: str, name: str) -> None:
-        connection = self._connect(table_url)
+        connection = self.connect(table_url)
         assert connection is not None
         prefix = f"{unquote(urlsplit(table_url).path).strip('/')}/"
         connection.run(upload_file(connection.store, prefix, scratch, name))

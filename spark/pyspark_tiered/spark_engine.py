@@ -42,6 +42,9 @@ class SparkEngine:
         """Converts each file in one Spark task. Raises `Unavailable` for failures that are not in the log."""
         return convert_files(self._spark, store, url, [(splits, None) for splits in files], null_timestamps)
 
+    def connect(self, url: str) -> None:
+        """Returns no connection: the JVM has its own."""
+
     def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Runs each task as one of Spark's. Raises `Unavailable` or `Corrupt` if one fails; `what` begins the error."""
         from py4j.protocol import Py4JError

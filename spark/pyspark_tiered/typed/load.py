@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import ColdTopicReader
+from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.rounds import FilePlan, Round, has_missing_segments, next_round, select_committable
 from pyspark_tiered.table import Advance, ConversionResult
 from pyspark_tiered.typed import form
@@ -41,6 +42,9 @@ class TaskRunner(Protocol):
     @property
     def tasks(self) -> int:
         """Returns how many tasks run at once."""
+
+    def connect(self, url: str) -> BucketConnection | None:
+        """Returns a connection that all tables in this bucket share; None if each has its own, or needs none."""
 
     def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Returns the results of tasks, in order. Raises `Unavailable` for failures that are not in the log."""
@@ -86,8 +90,9 @@ class ValuesLoader:
             return
         if self._typed is None or self._typed.topic_id != topic_id:
             self.close()
-            self._typed = TypedTable(f"{self._url}{form.TYPED_SUFFIX}", self._topic, topic_id)
-            self._letters = DeadLetters(f"{self._url}{form.DEAD_SUFFIX}", self._topic, topic_id)
+            shared = self._runner.connect(self._url)
+            self._typed = TypedTable(f"{self._url}{form.TYPED_SUFFIX}", self._topic, topic_id, shared)
+            self._letters = DeadLetters(f"{self._url}{form.DEAD_SUFFIX}", self._topic, topic_id, shared)
         self._stopped = set()
         if self._rules is None and not self._has_typed_table():
             return

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark_tiered import delta_state
 from pyspark_tiered.delta_state import TableState
-from pyspark_tiered.log_folder import UnclearOutcome
+from pyspark_tiered.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.native_table import ATTEMPTS, NativeSnapshot, NativeTable
 from pyspark_tiered.table import Advance, LoadedFile, Range
 from pyspark_tiered.typed import form
@@ -32,8 +32,10 @@ Json = dict[str, Any]
 class RecordTable(NativeTable):
     """A table whose first columns are those of the record."""
 
-    def __init__(self, url: str, topic: str, topic_id: str, columns: Sequence[str]) -> None:
-        super().__init__(url, topic, topic_id)
+    def __init__(
+        self, url: str, topic: str, topic_id: str, columns: Sequence[str], shared: BucketConnection | None
+    ) -> None:
+        super().__init__(url, topic, topic_id, shared)
         self._columns = columns
         self._is_mine = False
 
@@ -129,8 +131,8 @@ class RecordTable(NativeTable):
 class TypedTable(RecordTable):
     """The typed table of a topic."""
 
-    def __init__(self, url: str, topic: str, topic_id: str) -> None:
-        super().__init__(url, topic, topic_id, RECORD_COLUMNS)
+    def __init__(self, url: str, topic: str, topic_id: str, shared: BucketConnection | None = None) -> None:
+        super().__init__(url, topic, topic_id, RECORD_COLUMNS, shared)
 
     def schema(self) -> StructOf:
         """Returns the columns of the values."""
@@ -192,8 +194,8 @@ class DeadLetters(RecordTable):
     """The dead letters of a topic. An offset below the identifier of its partition is decided: a dead letter, or a
     row."""
 
-    def __init__(self, url: str, topic: str, topic_id: str) -> None:
-        super().__init__(url, topic, topic_id, DEAD_COLUMNS)
+    def __init__(self, url: str, topic: str, topic_id: str, shared: BucketConnection | None = None) -> None:
+        super().__init__(url, topic, topic_id, DEAD_COLUMNS, shared)
 
     def append_letters(
         self, files: Sequence[LoadedFile], advances: Sequence[Advance], unchanged_since: int | None = None
