@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyspark_tiered import table
+from pyspark_tiered import orphans, table
 from pyspark_tiered.delta_commit import DeltaTable, conflict_errors
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.failures import first_line
@@ -55,6 +55,8 @@ class TableRewrite:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
+        if orphans.is_too_old((file.modified_ms for file in files), time.time_ns() // 1_000_000):
+            return False
         transaction = self._delta.begin_transaction(self._at)
         if not self._delta.is_at_start(transaction, advances):
             return False

@@ -23,6 +23,7 @@ PLAIN_FEATURES = ("appendOnly", "invariants")
 """Features of writer version 2, under the names that writer version 7 gives them."""
 CHECKPOINT_INTERVAL = 10
 """Commits between two checkpoints, if the table's properties do not say otherwise."""
+RETENTION = "delta.deletedFileRetentionDuration"
 TOMBSTONE_MS = 7 * 24 * 3600 * 1000
 """Time for which a checkpoint keeps the names of removed files. VACUUM of any engine needs them that long."""
 
@@ -121,10 +122,18 @@ class TableState:
             yield {"txn": transaction}
         for add in self.files.values():
             yield {"add": {**add, "dataChange": False}}
-        keeps_all = "delta.deletedFileRetentionDuration" in self.properties()
+        keeps_all = not self.keeps_removed_files()
         for remove in self.tombstones.values():
             if keeps_all or int(remove.get("deletionTimestamp") or 0) > now_ms - TOMBSTONE_MS:
                 yield {"remove": {**remove, "dataChange": False}}
+
+    def keeps_removed_files(self) -> bool:
+        """True if checkpoints keep the names of removed files for Delta's default time."""
+        return RETENTION not in self.properties()
+
+    def named_paths(self) -> set[str]:
+        """Returns the paths of the table's files, and of removed files as far as their names are kept."""
+        return {unquote(str(action["path"])) for each in (self.files, self.tombstones) for action in each.values()}
 
     def checkpoint_interval(self) -> int:
         """Returns the commits between two checkpoints."""

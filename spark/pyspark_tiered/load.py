@@ -14,7 +14,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from pyspark_tiered import orphans
 from pyspark_tiered.bucket import ColdTopicReader
+from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rounds import (
     ROUND_SPLITS_PER_TASK,
@@ -103,6 +105,9 @@ class LoadEngine(Protocol):
 
     def close(self) -> None:
         """Closes the connections of the engine. It may be used again."""
+
+    def connect(self, url: str) -> BucketConnection | None:
+        """Returns a connection that all tables in this bucket share; None if each has its own, or needs none."""
 
     def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Returns the results of tasks, in order. `what` begins the error if one fails."""
@@ -307,18 +312,22 @@ class TopicLoader:
     def finish(self) -> LoadProgress:
         """Reports the end of the rounds, if anything is new."""
         if self._progress != self._last_reported:
-            self._join_small_files()
+            self._maintain()
             self._last_reported = self._progress
             self._report_step("stopped" if self.stops else "done", self._progress)
         return replace(self._progress, requests=self._count_requests())
 
-    def _join_small_files(self) -> None:
-        """Joins small files after a load. The table is whole without it, so a failure is a warning."""
+    def _maintain(self) -> None:
+        """Joins small files after a load, and removes orphans. The table is whole without it: failures are warnings."""
+        if self._table is None:
+            return
         try:
-            if self._table is not None and (count := self._table.join_small_files()):
+            if count := self._table.join_small_files():
                 log.info("small files joined topic=%s files=%d", self._topic, count)
-        except (Unavailable, Refused, Corrupt) as failure:
-            log.warning("small files were not joined topic=%s why=%s", self._topic, failure)
+            if count := self._table.remove_orphans():
+                log.info("files that no version names were removed topic=%s files=%d", self._topic, count)
+        except (Unavailable, Refused, Corrupt, OSError) as failure:
+            log.warning("maintenance of the table failed topic=%s why=%s", self._topic, failure)
 
     def _count_requests(self) -> dict[str, int]:
         table = self._table.count_requests() if self._table is not None else {}
@@ -341,6 +350,8 @@ class TopicLoader:
             log_bytes_left=plan.bytes_left,
         )
         self._report_step("converted", after)
+        if orphans.is_too_old((file.modified_ms for file in files), time.time_ns() // 1_000_000):
+            raise Unavailable(f"files of a round of {self._topic} are older than a day, and are made anew")
         out_of_range = {f"{number}": dict(records) for number, records in committable.out_of_range_timestamps.items()}
         is_whole = not (plan.bytes_left or committable.stops or self.stops)
         seen = self._reader.digest(TopicId(table.topic_id)) if is_whole else None

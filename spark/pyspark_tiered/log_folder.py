@@ -11,13 +11,14 @@ import asyncio
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from pyspark_tiered.orphans import StoredFile
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
@@ -29,6 +30,8 @@ from tiered.system.local_disk import LocalDisk
 LOG = "_delta_log"
 READ_BYTES = 8 << 20
 LIST_KEYS = 1000
+DATA_PREFIX = "part-"
+"""Beginning of the names of files with rows, Spark's too."""
 T = TypeVar("T")
 
 
@@ -59,8 +62,12 @@ class TableFolder(ABC):
         """Writes a file, also over an older one."""
 
     @abstractmethod
-    def delete(self, path: str) -> None:
-        """Deletes a file; an absent one is no error."""
+    def delete(self, paths: Sequence[str]) -> None:
+        """Deletes files; an absent one is no error."""
+
+    @abstractmethod
+    def list_data_files(self) -> Iterator[StoredFile]:
+        """Yields the files with rows, and those that are still being written under a hidden name."""
 
     @abstractmethod
     def local(self, path: str) -> AbstractContextManager[Path]:
@@ -119,8 +126,16 @@ class DirectoryFolder(TableFolder):
             os.replace(temporary, target)
         _sync_folder(target.parent)
 
-    def delete(self, path: str) -> None:
-        (self._root / path).unlink(missing_ok=True)
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            (self._root / path).unlink(missing_ok=True)
+
+    def list_data_files(self) -> Iterator[StoredFile]:
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                if entry.name.startswith((DATA_PREFIX, f".{DATA_PREFIX}")):
+                    with suppress(FileNotFoundError):
+                        yield StoredFile(entry.name, entry.stat().st_mtime_ns // 1_000_000)
 
     @contextmanager
     def local(self, path: str) -> Iterator[Path]:
@@ -155,7 +170,7 @@ class BucketConnection:
     """An open bucket for plain, blocking code. It has its own event loop, so it may not be used inside of another."""
 
     def __init__(self, url: str) -> None:
-        self.store = MeteredStore(open_store(url, SystemClock(), SystemRng()), SystemClock(), Metrics())
+        self.store = open_store(url, SystemClock(), SystemRng())
         self._loop = asyncio.new_event_loop()
 
     def run(self, call: Coroutine[object, object, T]) -> T:
@@ -177,7 +192,8 @@ class BucketFolder(TableFolder):
         parts = urlsplit(url)
         self._shared = shared
         self._connection = shared or BucketConnection(f"{parts.scheme}://{parts.netloc}")
-        self._store = self._connection.store
+        self._store = MeteredStore(self._connection.store, SystemClock(), Metrics())
+        """The store of the connection. The requests of this table are counted apart."""
         self._prefix = f"{unquote(parts.path).strip('/')}/"
 
     def list_names(self, folder: str, after: str = "") -> list[str]:
@@ -214,8 +230,17 @@ class BucketFolder(TableFolder):
         if not isinstance(result, Ok):
             raise Unavailable(f"{path} was not stored in {self.url}: {result!r}")
 
-    def delete(self, path: str) -> None:
-        self._run(self._store.delete([self._prefix + path]))
+    def delete(self, paths: Sequence[str]) -> None:
+        self._run(self._store.delete([self._prefix + path for path in paths]))
+
+    def list_data_files(self) -> Iterator[StoredFile]:
+        last = ""
+        while page := self._run(self._store.list(self._prefix + DATA_PREFIX, last, LIST_KEYS)):
+            for each in page:
+                yield StoredFile(each.key.removeprefix(self._prefix), each.modified_ms)
+            last = page[-1].key
+            if len(page) < LIST_KEYS:
+                return
 
     @contextmanager
     def local(self, path: str) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pyspark_tiered import delta_state, history, joining, table
+from pyspark_tiered import delta_state, history, joining, orphans, table
 from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
@@ -162,7 +162,9 @@ class NativeTable(TopicTable):
         identifiers = len(table.loaded_offsets(self._state.versions(), self.topic_id))
         checked, seen = self.checked_version, self.newest_mark.get("seen")
         for _ in range(ATTEMPTS):
-            if any(key not in self._state.files for key in keys):
+            if any(key not in self._state.files for key in keys) or orphans.is_too_old(
+                [joined.modified_ms], time.time_ns() // 1_000_000
+            ):
                 return 0  # another writer has removed or joined one of them: the new file stays an orphan
             now_ms = time.time_ns() // 1_000_000
             mark = history.encode_mark(self.topic, [], [], checked, identifiers, joined=len(keys), seen=seen)
@@ -176,6 +178,18 @@ class NativeTable(TopicTable):
             self._read_on()
             seen = None  # another writer's commit is between: what it loaded is not known here
         return 0
+
+    def remove_orphans(self, now_ms: int | None = None) -> int:
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        if not orphans.is_due(self.orphans_looked_for_ms, now_ms) or not self._state.keeps_removed_files():
+            return 0
+        self.orphans_looked_for_ms = now_ms
+        stored = list(self.folder.list_data_files())
+        self._read_on()
+        found = orphans.choose_orphans(stored, self._state.named_paths(), now_ms)
+        if found:
+            self.folder.delete(found)
+        return len(found)
 
     def _upload(self, table_url: str, scratch: str, name: str) -> None:
         self.folder.upload(scratch, name)

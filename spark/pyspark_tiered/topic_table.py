@@ -34,6 +34,8 @@ class TopicTable(ABC):
         self._checked_offsets: dict[int, int] = {}
         self.newest_mark: Mapping[str, Any] = {}
         """Mark of the newest commit at the last check, if a loader made it."""
+        self.orphans_looked_for_ms: int | None = None
+        """Time of the last look for orphans here, or else of the newest commit at the first check."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
@@ -54,6 +56,10 @@ class TopicTable(ABC):
 
     def join_small_files(self) -> int:
         """Joins small files if they are many. Returns how many were joined. Spark's tables have OPTIMIZE for it."""
+        return 0
+
+    def remove_orphans(self) -> int:
+        """Removes files that loads left behind, once a day. Returns their number. Spark's tables have VACUUM for it."""
         return 0
 
     def close(self) -> None:
@@ -92,6 +98,8 @@ class TopicTable(ABC):
         self._check_bounds(now, commits, loaded)
         self._check_row_removals(commits, now, loaded, accept_deletes)
         self.newest_mark = (commits[-1].mark if commits else None) or {}
+        if self.orphans_looked_for_ms is None and commits:
+            self.orphans_looked_for_ms = commits[-1].time_ms
         self.checked_version, self._checked_offsets = now.version, loaded
         return loaded
 

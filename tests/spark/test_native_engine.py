@@ -173,7 +173,7 @@ def test_new_reader_starts_at_the_checkpoint(open_table: Callable[[], NativeTabl
     names = table.folder.list_names(LOG)
     assert delta_state.newest_checkpoint(names)[0] == 10
     for version in range(10):
-        table.folder.delete(f"{LOG}/{delta_state.commit_name(version)}")
+        table.folder.delete([f"{LOG}/{delta_state.commit_name(version)}"])
     again = open_table().snapshot()
     assert (again.version, again.loaded_offsets(), len(again.state.files)) == (11, {0: 120}, 12)
     assert again.commits(past_marks=True)[1] is False
@@ -305,7 +305,7 @@ def test_native_load_imports_neither_spark_nor_pyarrow_without_work(tmp_path: Pa
         "import sys; from tiered_api.cli.main import main; "
         f"code = main(['load', '--engine', 'native', '--store', '{store}', '--topic', 't', "
         f"'--warehouse', '{tmp_path}/tables']); "
-        "print(code, sorted({'pyspark', 'pyarrow', 'boto3', 'numpy'} & set(sys.modules)))"
+        "print(code, sorted({'pyspark', 'pyarrow', 'botocore', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr
