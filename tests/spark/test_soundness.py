@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.load import LoadOptions, load
+from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.repair import repair
 from pyspark_tiered.verify import verify
 from tests.spark import filling
@@ -208,6 +209,28 @@ def test_change_of_the_tables_form_is_followed(lake: Lake, statements: list[str]
     for statement in statements:
         lake.sql(statement)
     lake.more(0, 10)
+    assert lake.load() == 10
+    assert lake.whole()
+
+
+@pytest.mark.also
+def test_clone_is_loaded_after_a_repair_and_its_source_at_once(lake: Lake, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    lake.sql(f"CREATE TABLE delta.`{other}/t` SHALLOW CLONE {{t}}")
+    lake.more(0, 10)
+    assert lake.load() == 10
+    assert lake.whole()
+    with pytest.raises(Refused, match=r"partition 0 up to offset 199 and no transaction identifier.*--repair"):
+        load(lake.store, "t", other, spark=lake.spark)
+    repair(lake.store, "t", other, spark=lake.spark)
+    assert load(lake.store, "t", other, spark=lake.spark).rows == 10
+    lake.more(1, 10)
+    assert load(lake.store, "t", other, engine=NativeEngine()).rows == 10
+    found = verify(lake.store, "t", other, spark=lake.spark)
+    assert (found.ok, found.rows) == (True, 420)
+    lake.spark.sql(f"DELETE FROM delta.`{other}/t` WHERE offset = 17")
+    assert repair(lake.store, "t", other, spark=lake.spark).rows == 2
+    assert verify(lake.store, "t", other, spark=lake.spark).ok
     assert lake.load() == 10
     assert lake.whole()
 
