@@ -33,6 +33,7 @@ May import: offline
 ~ warehouse     the tables of a warehouse, each opened when it is named
   table_report  summary, history and differences of tables
 ~ last_verify   the result of the last verify, in the table's folder
+  orphans       the files that loads left behind and no version names
 ~ log_folder    the files of a table, each created at most once
   history       changes that others made to a table between two loads
 ~ verify        the proof that a table holds every loaded record once
@@ -47,6 +48,7 @@ May import: offline
 ~ repair        restores and removes rows until the table equals the log
 ~ sql           SQL over the tables of a warehouse
 ~ session       the Spark session of the commands
+~ __main__      the command line, as a file for `spark-submit`
 ~ jars          Delta's jars and our log stores, built once by Maven
 ~ whole_topic   a table and the newer records of its topic as one frame
   query/        SQL over the tables without a JVM: one query, a shell, notebooks

@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import tiered
 from pyspark_tiered import jars
+from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,19 +36,30 @@ SMALL_TABLES = {
 }
 
 
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Variable that `spark-submit` sets: its JVM runs already."""
+
+
 def session(
     *, master: str = "local[*]", conf: Mapping[str, str] | None = None, profiles: Sequence[str] = ()
 ) -> SparkSession:
     """Returns the running session of this process, or a new one. `conf` overrides the settings made here.
+
+    Under `spark-submit` the master, the jars and all other settings given there hold.
 
     Raises `Unavailable` if Java, Maven or the jars are missing and cannot be fetched. Credentials, region and endpoint
     of S3 come from the environment and the files that every AWS tool reads.
     """
     from pyspark.sql import SparkSession
 
-    settings = {**_settings(jars.ensure_jars(profiles)), **(conf or {})}
     _hand_python_to_workers()
-    builder = SparkSession.builder.master(master).appName("tiered")
+    builder = SparkSession.builder.appName("tiered")
+    if SUBMITTED in os.environ:
+        settings = {key: value for key, value in _table_settings().items() if key not in _submitted_settings()}
+    else:
+        builder = builder.master(master)
+        settings = _settings(jars.ensure_jars(profiles))
+    settings |= conf or {}
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -66,7 +78,7 @@ def spark_url(place: str) -> str:
 
 
 def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns S3A's settings for the environment variables that boto3 reads by itself."""
+    """Returns S3A's settings for the environment variables that botocore reads by itself."""
     settings = {
         "spark.hadoop.fs.s3a.aws.credentials.provider": (
             "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
@@ -83,15 +95,34 @@ def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
+def _table_settings() -> dict[str, str]:
+    settings = {**DELTA, **LOG_STORES, **SMALL_TABLES, **s3a_settings(os.environ)}
+    return settings | {"spark.sql.session.timeZone": "UTC"}
+
+
+def _submitted_settings() -> dict[str, str]:
+    """Returns the settings of `spark-submit`. Raises `Refused` if its JVM does not know our jars."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for name in (DELTA["spark.sql.extensions"], *LOG_STORES.values()):
+        try:
+            loader.loadClass(name)
+        except Py4JJavaError:
+            folder = jars.cache_folder()
+            why = f"spark-submit needs the jars of tiered, {name} is missing: spark-submit --jars '{folder}/*.jar' ..."
+            raise Refused(Code.INVALID_REQUEST, f"{why} (`python -m pyspark_tiered.jars` builds them)") from None
+    return dict(SparkConf().getAll())
+
+
 def _settings(paths: Sequence[Path]) -> dict[str, str]:
     return {
-        **DELTA,
-        **LOG_STORES,
-        **SMALL_TABLES,
-        **s3a_settings(os.environ),
+        **_table_settings(),
         "spark.jars": ",".join(map(str, paths)),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
-        "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
