@@ -83,13 +83,16 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
 
 
 class _BucketFile(io.RawIOBase):
-    """One file. Its end is read at once and kept, because DuckDB reads a footer in several steps."""
+    """One file. Its end is read at once and kept, because DuckDB reads a footer in several steps.
+
+    Each thread has a position of its own: DuckDB's threads share a file, and each seeks before it reads.
+    """
 
     def __init__(self, files: BucketFiles, key: str, size: int) -> None:
         self._files = files
         self._key = key
         self._size = size
-        self._at = 0
+        self._places = threading.local()
         self._tail_start = max(size - TAIL_BYTES, 0)
         self._tail: bytes | None = None
 
@@ -100,21 +103,22 @@ class _BucketFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._at
+        return int(getattr(self._places, "at", 0))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+        self._places.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self._size}[whence]
+        return self.tell()
 
     def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._at + size, self._size)
-        if end <= self._at:
+        start = self.tell()
+        end = self._size if size < 0 else min(start + size, self._size)
+        if end <= start:
             return b""
-        if self._at >= self._tail_start:
+        if start >= self._tail_start:
             if self._tail is None:
                 self._tail = self._files.read_range(self._key, self._tail_start, self._size - self._tail_start)
-            data = self._tail[self._at - self._tail_start : end - self._tail_start]
+            data = self._tail[start - self._tail_start : end - self._tail_start]
         else:
-            data = self._files.read_range(self._key, self._at, end - self._at)
-        self._at += len(data)
+            data = self._files.read_range(self._key, start, end - start)
+        self._places.at = start + len(data)
         return data

@@ -1,0 +1,68 @@
+"""Tests of files in a bucket, as DuckDB reads them: from several threads, and when one is gone."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pyspark_tiered.log_folder import BucketConnection
+from pyspark_tiered.query.bucket_files import PROTOCOL, TAIL_BYTES, BucketFiles
+
+DATA = Random(1).randbytes(3 * TAIL_BYTES + 17)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[BucketFiles]:
+    """Yields a store with one file. A store in a directory has the same ranges as one on S3."""
+    (tmp_path / "a").write_bytes(DATA)
+    connection = BucketConnection(f"file://{tmp_path}")
+    opened = BucketFiles(connection)
+    opened.sizes["a"] = len(DATA)
+    yield opened
+    connection.close()
+
+
+def test_threads_that_share_a_file_read_their_own_ranges(files: BucketFiles) -> None:
+    file = files.open(f"{PROTOCOL}://a")
+    wrong: list[int] = []
+
+    def read(seed: int) -> None:
+        rng = Random(seed)
+        for _ in range(50):
+            start, length = rng.randrange(len(DATA)), rng.randrange(1, 5000)
+            file.seek(start)
+            os.sched_yield()
+            if file.read(length) != DATA[start : start + length]:
+                wrong.append(start)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+
+
+def test_file_is_read_and_sought_as_any_other(files: BucketFiles) -> None:
+    file = files.open(f"{PROTOCOL}://a")
+    assert file.read() == DATA
+    assert file.read(5) == b""
+    assert file.seek(-3, io.SEEK_END) == len(DATA) - 3
+    assert (file.read(100), file.tell()) == (DATA[-3:], len(DATA))
+
+
+def test_file_that_is_gone_writes_and_unknown_files_fail(files: BucketFiles) -> None:
+    files.sizes["b"] = 10
+    with pytest.raises(OSError, match="VACUUM"):
+        files.open("b").read(1)
+    assert files.failure is not None
+    with pytest.raises(FileNotFoundError):
+        files.open("c")
+    with pytest.raises(PermissionError):
+        files.open("a", "wb")
