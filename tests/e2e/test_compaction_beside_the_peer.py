@@ -17,9 +17,13 @@ from tiered.config.settings import TopicConfig
 from tiered.hot.checkpoints import parse_metadata
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import CleanerResources
+from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
+from tiered.object_store.directory import DirectoryStore
 from tiered.records.batch import decode_header, decode_records, encode_batch, stamp
 from tiered.records.model import Codec
+from tiered.replication.cold_tier import ColdTier
+from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -76,6 +80,28 @@ async def open_log(root: Path, topic_id: str) -> DiskLog:
     )  # fmt: skip
 
 
+async def clean_in_bucket(root: Path, log: DiskLog) -> list[tuple[int, bytes | None, bytes | None, int]]:
+    """Uploads all closed segments, and cleans them in the bucket. Returns the facts of all records of the log then."""
+    clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
+    store = DirectoryStore(str(root / "bucket"), clock, rng)
+    cold = ColdTier.build(store, clock, rng, metrics, admit_request, clean_object_bytes=SEGMENT_BYTES // 3)
+    partition_id = PartitionId(TopicId(log.topic_id), 0)
+    manifest = await cold.manifests.take_over(partition_id, "t", 0)
+    while (uploaded := await cold.uploader.upload_next(log, manifest, 0, log.end_offset)) is not None:
+        manifest = uploaded
+    resources = CleanerResources(run_inline, admit_all, 1 << 20, 1 << 18, 0.9, b"seed")
+    result = await cold.cleaner.clean(manifest, 0, log.config, NOW, resources)
+    assert result.is_whole and result.manifest.clean_to == manifest.cold_end_offset
+    found = b"".join([bytes(piece.data) async for piece in cold.reader.iterate(partition_id, 0)])
+    cold.reader.close()
+    await store.close()
+    return facts_of(found + read_all(log, manifest.cold_end_offset, max_bytes=1 << 20))
+
+
+async def admit_request() -> None:
+    """Waits for nothing."""
+
+
 def wait_until_cleaned(peer: Peer) -> int:
     """Returns the offset up to which Kafka has cleaned everything that it may clean."""
     deadline, active = time.monotonic() + CLEAN_SECONDS, -1
@@ -114,8 +140,10 @@ def test_both_keep_the_same_records_and_read_each_others_files(tmp_path: Path) -
             resources = CleanerResources(run_inline, admit_all, 1 << 20, 1 << 18, 0.9, b"seed")
             found = ours.find_cleanable(ours.end_offset, NOW)
             assert found.first_uncleanable == cleaned_to
+            from_bucket = await clean_in_bucket(tmp_path, ours)
             await ours.clean(found, resources)
             mine = facts_of(read_all(ours, max_bytes=1 << 20))
+            assert mine == from_bucket
             assert mine == facts_of(read_all(theirs, max_bytes=1 << 20))
             assert len(mine) < BATCHES * RECORDS and any(value is None for _, _, value, _ in mine)
             await ours.close_clean()

@@ -4,6 +4,7 @@ the gaps, and leads with the last record of each key."""
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -98,3 +99,35 @@ def test_replica_that_copied_the_gaps_leads_with_the_last_record_of_each_key(pol
         assert not any(each.suspect or each.offset_gaps for each in logs)
 
     run_scenario(scenario, log_cleaner_backoff_ms=200, log_flush_offset_checkpoint_interval_ms=200)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_leaders_of_a_tiered_topic_that_crash_while_they_clean_lose_no_last_record(seed: int) -> None:
+    """The bucket has the cleaned history, and a replica whose disk was lost begins at the cold end."""
+    rng = random.Random(seed)
+    tiered = {**CONFIGS, "remote.storage.enable": "true", "local.retention.bytes": "1"}
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=tiered))
+        written: Facts = []
+        for number in range(6):
+            leader = await wait_leader(three)
+            written += await write(leader, len(written), 40)
+            await asyncio.sleep(rng.uniform(0, 3))
+            hit = leader_of(three)
+            if hit is three.controller:  # the other brokers would have to become the controller first
+                hit = next(each for each in three.brokers.values() if each is not hit)
+            await crash([hit], rng.choice([SimMachine.kill, SimMachine.power_cut, SimMachine.lose_disk]))
+            await three.wait_until(lambda hit=hit: hit not in isr_brokers(three), SECONDS)  # type: ignore[misc]
+            await hit.start()
+            await three.wait_until(lambda: len(isr_brokers(three)) == 3, SECONDS)
+            seen = await read(await wait_leader(three))
+            assert last_of_each(written) <= set(seen) <= set(written) and seen == sorted(seen), number
+        leader = await wait_leader(three)
+        closed = leader.log.active_view.base_offset
+        await three.wait_until(lambda: leader.manifest is not None and leader.manifest.clean_to >= closed, SECONDS)
+        seen = await read(leader)
+        assert last_of_each(written) <= set(seen) <= set(written) and len(seen) < len(written) // 3
+
+    settings = {"log_cleaner_backoff_ms": 200, "remote_log_manager_task_interval_ms": 500}
+    run_scenario(scenario, seed, **settings, log_cleaner_io_max_bytes_per_second=20_000.0)
