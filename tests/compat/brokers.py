@@ -17,6 +17,7 @@ from tests.ports import free_port
 QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    "log.cleaner.backoff.ms": "500",
     "offsets.topic.num.partitions": "4",
     "log.segment.bytes": "4194304",
     "num.partitions": "4",

@@ -35,7 +35,7 @@ public final class WordCount {
         Materialized<String, Long, ?> counts = Materialized.<String, Long>as(Stores.inMemoryKeyValueStore("counts"))
                 .withKeySerde(Serdes.String())
                 .withValueSerde(Serdes.Long())
-                .withLoggingEnabled(Map.of("cleanup.policy", "delete", "retention.ms", "-1"));
+                .withLoggingEnabled(Map.of("min.cleanable.dirty.ratio", "0.01", "segment.ms", "1000"));
         count(builder, arguments[2], arguments[3], counts);
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
         streams.setUncaughtExceptionHandler((error) -> {
