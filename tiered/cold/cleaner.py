@@ -378,8 +378,8 @@ class ColdCleaner:
     async def _replace(self, clean: _Clean, clean_to: int = -1) -> bool:
         """Names the objects of the pending runs in the manifest, and where the clean ended if it is whole.
 
-        A run into which the log start has moved stays as it is. Returns False if the manifest does not name other
-        segments any more: then it names none of the objects, and they are garbage.
+        Returns False if the manifest names other segments now: then it names none of the objects, and they are garbage.
+        Returns False too if the log start has moved into a run: that run and all later ones stay as they are.
         """
         before, result = clean.manifest, clean.result
         partition_id, pending, clean.pending, clean.pending_bytes = before.partition_id, clean.pending, [], 0
@@ -401,6 +401,9 @@ class ColdCleaner:
                     made_runs.clear()
                     is_named = False
                     return current
+                elif current.log_start_offset < each.replaced[-1].next_offset:
+                    is_named = False  # its records stay, and so must those after them that supersede them
+                    return made
                 made = new
             if clean_to < 0:
                 return made

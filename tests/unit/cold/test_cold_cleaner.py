@@ -353,6 +353,31 @@ def test_log_start_that_moves_meanwhile_leaves_its_run_as_it_is_and_the_others_a
     run(scenario)
 
 
+def test_log_start_that_moves_into_a_run_ends_the_clean_before_that_run() -> None:
+    """Once, the clean counted as whole. Superseded records stayed for ever, and came back once a tombstone went."""
+
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        cleaner, manifest = broker.make_cleaner(), await upload(broker, log)
+        start, is_moved = manifest.entries[1].base_offset, False
+        before = await read(broker, start)
+
+        async def delete() -> None:
+            nonlocal is_moved
+            if not is_moved:
+                is_moved = True
+                await broker.collector.advance_start(manifest, 1, start)
+
+        result = await clean(cleaner, manifest, on_step=delete)
+        assert not result.is_whole and result.manifest.log_start_offset == start and result.clean_to == -1
+        assert await read(rig.broker("reader"), start) == before, "no later run is cleaned before an earlier one"
+        again = await clean(cleaner, result.manifest)
+        assert again.is_whole and await read(rig.broker("again"), start) == last_of_each(before)
+        await check_bucket(rig, broker, again.manifest)
+
+    run(scenario)
+
+
 def test_objects_that_expired_before_they_were_read_end_the_clean_and_are_no_damage() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()
