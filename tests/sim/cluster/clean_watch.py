@@ -96,6 +96,7 @@ class CleanWatch:
         bounds = CleanBounds(
             judged.committed_end, writer.segments[-1].base_offset, running.now_ms, running.config.delete_retention_ms,
             running.now_ms - lag_ms + judged.max_clock_skew_ms if lag_ms else 2**62, running.keeps_tombstones,
+            judged.log_start,
         )  # fmt: skip
         base = cleaned.base_offset
         after = read_segment(writer, base, cleaned.size, CLEANED)

@@ -26,6 +26,7 @@ from tiered.records.native import walk
 
 _CRC = slice(17, 21)
 SWAP = ".swap"
+NEWEST_EPOCH = 2**31
 
 
 class HeldBatch(NamedTuple):
@@ -83,8 +84,9 @@ class CompactedLog:
             self.is_late = self.is_late or (marker.is_control and self._has_transaction(marker, end))
         return [*(before or ()), known.batch]
 
-    def restore(self, start: int, held: Sequence[HeldBatch]) -> tuple[list[LogBatch], str]:
-        """Returns the batches that a log stands for, and the first hole in it that no clean explains, or ""."""
+    def restore(self, start: int, held: Sequence[HeldBatch], end: int = -1) -> tuple[list[LogBatch], str]:
+        """Returns the batches that a log or an object stands for, and the first hole in it that no clean explains, or
+        "". An object goes to `end`."""
         found, at = list[LogBatch](), start
         for each in held:
             if each.batch.base > at:
@@ -101,7 +103,9 @@ class CompactedLog:
                 self._check_cleaned_form(known, each)
             found.append(known.batch)
             at = each.batch.last + 1
-        return found, ""
+        if end > at and (filled := self._fill(at, end, NEWEST_EPOCH)) is not None:
+            return [*found, *filled], ""
+        return found, f"{self.name}: no clean has removed what is between {at} and {end}" if end > at else ""
 
     def stored(self, batch: LogBatch) -> StoredBatch:
         """Returns a batch as it was appended."""

@@ -37,7 +37,7 @@ KEYS = 7
 TOMBSTONE_SHARE = 0.2
 TXN_TIMEOUT_MS = 5_000
 FIRST_VERSION_SHARE = 0.4
-PASS_PAUSE_SECONDS = 2.0
+PASS_PAUSE_SECONDS = 4.0
 CHANGE_SECONDS = 4.0
 RETRY_SECONDS = 0.3
 CLEAN_SECONDS = 30.0
@@ -200,6 +200,7 @@ class CompactionLoad:
         """Counts of events."""
         logs = self._run.model.compacted_logs.values()
         own: Counter[str] = Counter(
+            compacted_cold_cleans=self._run.model.cold_cleans.cleans,
             compacted_cleans=sum(each.cleans for each in logs),
             compacted_records_removed=sum(each.records_removed for each in logs),
             compacted_passes=self.reader.passes if self.reader is not None else 0,
@@ -253,7 +254,7 @@ class CompactionLoad:
         run = self._run
         return KeyedProducer(
             name, run.world.client(f"c-{name}"), run.loop, self.history, lambda: self.partitions,
-            rate=2 * run.options.send_rate, acks=acks, idempotent=idempotent, in_flight=run.options.in_flight,
+            rate=run.options.send_rate, acks=acks, idempotent=idempotent, in_flight=run.options.in_flight,
             on_resend=run.reply_observer.on_resend if idempotent else None,
         )  # fmt: skip
 

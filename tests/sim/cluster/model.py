@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from tests.sim.cluster.cold_cleans import ColdCleans, ColdLog
 from tests.sim.cluster.compacted_logs import CompactedLog, read_compacted_log
 from tests.sim.cluster.disk_logs import LOG_DIR, batches_of, read_disk_log
 from tests.sim.cluster.expiry import LogBatch, Retention
@@ -62,6 +63,7 @@ class ClusterModel(BucketRules):
         self.copies: dict[PartitionId, ModelOfCopies] = {}
         self.compacted_topics: frozenset[str] = frozenset()
         self.compacted_logs: dict[PartitionId, CompactedLog] = {}
+        self.cold_cleans = ColdCleans(lambda: bucket.objects, report)
         self.lives: dict[str, int] = {}
         """By incarnation: the number of that process on its machine."""
         self.max_clock_skew_ms: Callable[[], int] = lambda: 0
@@ -195,7 +197,11 @@ class ClusterModel(BucketRules):
         return broker.incarnation if broker is not None else ""
 
     def expiry_of(self, partition_id: PartitionId, base_offset: int, key: str) -> LogStart | None:
-        """Returns the log start that expired a segment; None if it never expired, or if no manifest ever named it."""
+        """Returns the log start that expired a segment, or when a clean replaced it; None if it never expired, or if no
+        manifest ever named it."""
+        replaced = self.cold_cleans.replaced.get(key)
+        if replaced is not None:
+            return LogStart(replaced.at_ns, replaced.next_offset, replaced.epoch)
         next_offset, home = self._segment_objects.get((partition_id, base_offset), (0, ""))
         return next(
             (each for each in self._log_starts.get(partition_id, ()) if home == key and next_offset <= each.offset),
@@ -243,6 +249,7 @@ class ClusterModel(BucketRules):
             self._report_error(error)
 
     def _check_delete_call(self, keys: Sequence[str]) -> None:
+        self.cold_cleans.on_delete(keys, self._now(), self._settings.tiered_object_delete_delay_ms)
         try:
             self._check_delete(keys)
         except AssertionError as error:
@@ -312,6 +319,25 @@ class ClusterModel(BucketRules):
                 if copies.parted != parted:
                     self.unclean_election_times.append(self._now())
 
+    def _may_replace(self, partition_id: PartitionId) -> bool:
+        return self.compacted_log(partition_id) is not None
+
+    def cold_log(self, partition_id: PartitionId) -> ColdLog | None:
+        """Returns a compacted partition for the checks of its objects; None for any other."""
+        compacted = self.compacted_log(partition_id)
+        if compacted is None:
+            return None
+        copies = self.copies_of(partition_id)
+        configs = self.configs_since(partition_id.topic_id, self._now() - DECISION_DELAY_NS)
+        return ColdLog(compacted, copies.committed, copies.committed_end, configs, self.max_clock_skew_ms())
+
+    def _check_cleaned_manifest(self, manifest: Manifest, log: ColdLog) -> None:
+        """Judges the manifest of a compacted partition, with its sub-manifests: a clean may rewrite any of them."""
+        segments = list(self.segments(manifest))
+        for entry in segments:
+            self._segment_objects[manifest.partition_id, entry.base_offset] = entry.next_offset, entry.key
+        self.cold_cleans.on_manifest(manifest, segments, log, self._now())
+
     def _check_manifest(self, manifest: Manifest) -> None:
         known = (
             {base for partition_id, base in self._segment_objects if partition_id == manifest.partition_id}
@@ -324,7 +350,10 @@ class ClusterModel(BucketRules):
         copies = self.copies_of(manifest.partition_id)
         newest = self._manifest_epochs.get(manifest.partition_id, -1)
         self._manifest_epochs[manifest.partition_id] = max(newest, manifest.leader_epoch)
-        for entry in manifest.entries:
+        log = self.cold_log(manifest.partition_id)
+        if log is not None:
+            self._check_cleaned_manifest(manifest, log)
+        for entry in manifest.entries if log is None else ():
             if entry.base_offset not in known:
                 self._check_cold(copies, entry)
                 if entry.leader_epoch < newest:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from tests.sim.cluster.clean_watch import CleanWatch, JudgedLog, read_segment
+from tests.sim.cluster.cold_cleans import mark_sweep
 from tests.sim.cluster.compacted_logs import HeldBatch, held_batches_of
 from tests.sim.cluster.disk_logs import LOG_DIR, batches_of
 from tests.sim.cluster.expiry import LogBatch
@@ -22,6 +23,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Inode
 from tests.sim.harness.loop import PROCESS
 from tiered.broker.data_directory import DataDirectory
+from tiered.cold.collector import Collector
 from tiered.errors import Unavailable
 from tiered.hot.checkpoints import BOOT_MARK, METADATA_FILE, is_torn_metadata
 from tiered.hot.disk_log import DiskLog
@@ -111,6 +113,7 @@ class Observer:
             (become_leader, "restart_at_cold_end", self._begin_behind),
             (copy, "restart_at_cold_end", self._begin_behind),
             *self._clean_watch.hooks,
+            (Collector, "sweep", mark_sweep),
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:

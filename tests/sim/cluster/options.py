@@ -37,7 +37,7 @@ LOSSY_TROUBLES = ("power", "disk_lost", "disk_full", "disk_error", "power_all")
 SOURCE_TOPIC, TARGET_TOPIC = "x0", "y0"
 """Topics of transactional producers, and of copies."""
 
-COMPACTION_SHARE, UNTIERED_COMPACTION_SHARE = 0.25, 1.0
+COMPACTION_SHARE, UNTIERED_COMPACTION_SHARE = 0.14, 0.4
 """Share of seeds with a compacted topic; of these, share in which it is not tiered."""
 COMPACTED_TOPIC = "c0"
 
@@ -159,8 +159,8 @@ class ClusterOptions:
     cleaner_backoff_ms: int = 15_000
 
     @classmethod
-    def for_seed(cls, seed: int, brokers: int = BROKERS) -> ClusterOptions:
-        """Returns the options of a seed."""
+    def for_seed(cls, seed: int, brokers: int = BROKERS, *, compacts: bool = True) -> ClusterOptions:
+        """Returns the options of a seed. If it never `compacts`, they are as they were before there was compaction."""
         rng = random.Random(f"{seed}/cluster-options")
         count = rng.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if rng.random() < 0.35)
@@ -201,15 +201,15 @@ class ClusterOptions:
         )
         made = made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
         made = made.with_changes(**_draw_transactions(made))
-        return made.with_changes(**_draw_compaction(made))
+        return made.with_changes(**_draw_compaction(made)) if compacts else made
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
         return replace(self, **changes)
 
     def without_compaction(self) -> ClusterOptions:
-        """Returns the options without the compacted topic: a seed that was recorded before then runs as it did."""
-        return self.with_changes(compacted=None, swap_crashes=False, cleaner_backoff_ms=15_000)
+        """Returns the options that the seed had before there were compacted topics."""
+        return ClusterOptions.for_seed(self.seed, self.brokers, compacts=False)
 
     @property
     def subscription(self) -> list[str]:
@@ -331,7 +331,9 @@ def _draw_compaction(made: ClusterOptions) -> dict[str, Any]:
     rng = random.Random(f"{made.seed}/compaction")
     if rng.random() >= COMPACTION_SHARE:
         return {}
-    return compaction_options(rng, made.brokers)
+    # The other topics and senders are fewer, so that the run takes no longer.
+    fewer = {"topics": made.topics[:1], "group_topics": 1, "senders": made.senders - 1}
+    return fewer | compaction_options(rng, made.brokers)
 
 
 def compaction_options(rng: random.Random, brokers: int) -> dict[str, Any]:
@@ -352,10 +354,10 @@ def compaction_options(rng: random.Random, brokers: int) -> dict[str, Any]:
     return {
         "compacted": replace(shape, name=COMPACTED_TOPIC, tiered=tiered, own=tuple(own.items())),
         "compaction_transactions": rng.choice((0, 1, 2)),
-        "key_map_slots": rng.choice((0, 0, 4)),
+        "key_map_slots": rng.choice((0, 0, 0, 6)),
         "policy_changes": rng.random() < 0.5,
         "swap_crashes": rng.random() < 0.5,
-        "cleaner_backoff_ms": 500,
+        "cleaner_backoff_ms": 1_000,
     }
 
 

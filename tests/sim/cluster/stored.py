@@ -56,10 +56,16 @@ def check_cold(run: ClusterRun) -> Iterator[Finding]:
         if not run.model.is_modelled(manifest.partition_id):
             continue
         copies, at = run.model.copies_of(manifest.partition_id), -1
+        log = run.model.cold_log(manifest.partition_id)
         for entry in run.model.segments(manifest):
             stored = objects.get(entry.key)
             if stored is None:
                 yield Finding("I23", f"{copies.name}: {entry.key} is named and not there")
+                continue
+            if log is not None:
+                for rule, what in run.model.cold_cleans.check_object(log, entry):
+                    yield Finding(rule, what)
+                at = entry.next_offset
                 continue
             held = [each for each in batches_of(stored.data[: entry.log_bytes], check_crc=True) if each.last >= at]
             yield from check_same_batches(entry.key, "I20", held, copies.committed)

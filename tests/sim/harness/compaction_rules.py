@@ -81,6 +81,8 @@ class CleanBounds(NamedTuple):
     delete_retention_ms: int
     newest_ms: int = 2**62
     keeps_tombstones: bool = False
+    log_start: int = 0
+    """Nobody asks for what lies below."""
 
 
 @dataclass
@@ -152,6 +154,8 @@ def judge_clean(
     new = {batch.base: batch for batch in after}
     yield from _check_kept_batches(old, after, bounds)
     for batch in before:
+        if batch.last < bounds.log_start:
+            continue
         kept = new.get(batch.base)
         if batch.is_control:
             if batch.records and (kept is None or not kept.records):
@@ -162,11 +166,14 @@ def judge_clean(
             if record.offset not in there:
                 yield from _check_removed(batch, record, history, bounds)
     for producer_id, base in history.last_of_producers.items():
+        if base in old and old[base].last < bounds.log_start:
+            continue
         # A marker without its record tells a follower nothing, so that a follower need not keep it.
         if base in old and base not in new and not (old[base].is_control and not old[base].records):
             yield f"the batch at {base} is gone, it has the last sequence of producer {producer_id}"
-    if before and (not after or after[-1].last != before[-1].last):
-        yield f"the last batch of the segment is gone: {after[-1].last if after else 'none'} of {before[-1].last}"
+    ends = [each[-1].last + 1 if each else -1 for each in (before, after)]
+    if ends[0] == next_offset != ends[1]:
+        yield f"the last batch of the segment is gone: it ends at {ends[1]}, not at {ends[0]}"
 
 
 def _check_kept_batches(
@@ -193,7 +200,8 @@ def _check_kept_batches(
 
 def _check_removed(batch: StoredBatch, record: Record, history: History, bounds: CleanBounds) -> Iterator[str]:
     """A record goes if it is aborted, has no key, has a successor, or is a tombstone whose horizon is over."""
-    if record.key is None or (history.is_aborted(batch) and batch.base < history.limit):
+    is_aborted = history.is_aborted(batch) and batch.base < history.limit
+    if record.offset < bounds.log_start or record.key is None or is_aborted:
         return
     latest = history.latest.get(record.key, -1)
     if latest > record.offset:

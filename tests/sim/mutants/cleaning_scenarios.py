@@ -8,6 +8,7 @@ from tests.sim.cluster.expiry import Retention
 from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import BrokenRules, Finding
 from tests.sim.harness.disk import SimDisk
+from tests.sim.mutants.watched_bucket import WatchedBucket, run_in_bucket
 from tests.sim.mutants.watched_log import LATER_MS, NOW, WatchedLog, compacted_config, run_watched
 from tests.unit.hot.fixtures import open_log
 from tiered.errors import Corrupt
@@ -132,6 +133,26 @@ def power_goes_at_every_step() -> None:
             watched.check_disk(image, what)
 
     run_watched(scenario)
+
+
+def objects_are_cleaned() -> None:
+    """In the bucket, with sub-manifests: in several cleans, with a tombstone that goes, and with deletions after the
+    grace time."""
+
+    async def scenario(watched: WatchedBucket) -> None:
+        watched.put_some(40, "k1")
+        await watched.upload()
+        while watched.manifest.clean_to < watched.manifest.cold_end_offset:
+            await watched.clean(memory=4 * SLOT_BYTES)
+        for at_ms in (NOW + 1, NOW + LATER_MS):
+            watched.put_some(20)
+            await watched.upload()
+            await watched.clean(at_ms=at_ms)
+            for _ in range(12):
+                await watched.rig.clock.sleep(0.1)
+                await watched.broker.collector.delete_expired()
+
+    run_in_bucket(scenario)
 
 
 def compact_only_topic_keeps_everything() -> None:

@@ -3,9 +3,14 @@ bug."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.sim.harness.disk import SimFile
+from tiered.cold.cleaner import ColdCleaner
+from tiered.cold.collector import Collector
+from tiered.cold.manifest import Manifest
 from tiered.compaction.batch_filter import CleanedBatches, CleanRules
 from tiered.compaction.cleanable_range import CleanableRange, LogEnds
 from tiered.compaction.transactions import CleanedTransactions
@@ -135,6 +140,55 @@ def leave_what_was_replaced(original: Any) -> Any:
         return base
 
     return end_of_swap
+
+
+def keep_what_is_replaced(original: Any) -> Any:
+    def replace_segments(
+        self: Manifest, replaced: Any, successors: Any, submanifests: Any, new_key: Callable[[int], str]
+    ) -> Manifest:
+        found: Manifest = original(self, replaced, successors, submanifests, new_key)
+        return replace(found, nodes=(*found.nodes, replaced[-1])) if found is not self else self
+
+    return replace_segments
+
+
+def find_no_fault(original: Any) -> Any:
+    return lambda manifest: ""
+
+
+def delete_replaced_at_once(original: Any) -> Any:
+    async def delete_replaced(self: Collector, before: Manifest, runs: Any) -> None:
+        await original(self, before, runs)
+        self._pending.extend([(0, key) for _, key in self._pending])
+        self._pending.rotate(len(self._pending) // 2)
+        await self.delete_expired()
+
+    return delete_replaced
+
+
+def count_all_as_mapped(original: Any) -> Any:
+    async def map_keys(self: ColdCleaner, clean: Any, entries: Any, cleanable: CleanableRange, key_map: Any) -> int:
+        await original(self, clean, entries, cleanable, key_map)
+        return cleanable.first_uncleanable
+
+    return map_keys
+
+
+def forget_cold_retention(original: Any) -> Any:
+    async def make_rules(self: ColdCleaner, clean: Any, newest: Any) -> CleanRules:
+        rules: CleanRules = await original(self, clean, newest)
+        return replace(rules, horizon_ms=clean.now_ms)
+
+    return make_rules
+
+
+def drop_last_piece(original: Any) -> Any:
+    """The last batch of what a step leaves is lost."""
+
+    def split(data: Any, batches: Any, room: int) -> Any:
+        return original(data, batches[:-1], room)
+
+    return split
 
 
 def expire_by_any_policy(original: Any) -> Any:

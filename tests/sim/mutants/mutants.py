@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +23,10 @@ from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.log_store import LogStore
 from tiered.broker.tiering import Tiering
 from tiered.broker.transaction_markers import TransactionMarkers
-from tiered.cold import collector
+from tiered.cold import cleaner, collector
+from tiered.cold.cleaner import ColdCleaner
+from tiered.cold.collector import Collector
+from tiered.cold.manifest import Manifest
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
@@ -235,6 +238,13 @@ def _with_compaction(drawn: ClusterOptions) -> ClusterOptions:
     """Adds a compacted topic."""
     rng = random.Random(f"{drawn.seed}/compaction-of-mutants")
     return drawn.with_changes(**compaction_options(rng, drawn.brokers), rebuild=False, admin=False, members=0)
+
+
+def _with_cold_compaction(drawn: ClusterOptions) -> ClusterOptions:
+    """Adds a compacted topic in the bucket."""
+    made = _with_compaction(drawn)
+    assert made.compacted is not None
+    return made.with_changes(compacted=replace(made.compacted, tiered=True))
 
 
 MUTANTS = {
@@ -519,6 +529,29 @@ MUTANTS = {
         SimMutant(
             "replaced_left", "a start leaves segments that a swap replaced", ("I26",),
             ((interrupted_swaps, "_end_of_swap", compaction_bugs.leave_what_was_replaced),), _with_compaction,
+        ),
+        SimMutant(
+            "manifest_names_old_and_new", "a manifest names a replaced object and its successor", ("I20", "I21"),
+            (
+                (Manifest, "replace_segments", compaction_bugs.keep_what_is_replaced),
+                (Manifest, "find_fault", compaction_bugs.find_no_fault),
+            ), _with_cold_compaction,
+        ),
+        SimMutant(
+            "replaced_too_early", "replaced objects go while readers may have the manifest before", ("I23",),
+            ((Collector, "delete_replaced", compaction_bugs.delete_replaced_at_once),), _with_cold_compaction,
+        ),
+        SimMutant(
+            "cold_boundary_forgotten", "keys without a place count as clean in the bucket", ("I26",),
+            ((ColdCleaner, "_map_keys", compaction_bugs.count_all_as_mapped),), _with_cold_compaction,
+        ),
+        SimMutant(
+            "cold_tombstone_too_early", "a tombstone goes with the next clean in the bucket", ("I26",),
+            ((ColdCleaner, "_make_rules", compaction_bugs.forget_cold_retention),), _with_cold_compaction,
+        ),
+        SimMutant(
+            "successor_lacks_a_batch", "the last piece of a run is not written", ("I26",),
+            ((cleaner, "split_batches", compaction_bugs.drop_last_piece),), _with_cold_compaction,
         ),
         SimMutant(
             "compact_only_expires", "retention takes what only compaction may", ("I22",),

@@ -78,6 +78,11 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "old_time_index": cleaning_scenarios.times_are_looked_up,
     "swap_before_sync": cleaning_scenarios.power_goes_at_every_step,
     "replaced_left": cleaning_scenarios.power_goes_at_every_step,
+    "manifest_names_old_and_new": cleaning_scenarios.objects_are_cleaned,
+    "replaced_too_early": cleaning_scenarios.objects_are_cleaned,
+    "cold_boundary_forgotten": cleaning_scenarios.objects_are_cleaned,
+    "cold_tombstone_too_early": cleaning_scenarios.objects_are_cleaned,
+    "successor_lacks_a_batch": cleaning_scenarios.objects_are_cleaned,
     "compact_only_expires": cleaning_scenarios.compact_only_topic_keeps_everything,
 }
 """The scenario of each such mutant, by its name."""
