@@ -50,6 +50,7 @@ May import: offline
 ~ session       the Spark session of the commands
 ~ __main__      the command line, as a file for `spark-submit`
 ~ jars          Delta's jars and our log stores, built once by Maven
+~ log_tail      records that a table does not have yet, from the bucket or a broker
 ~ whole_topic   a table and the newer records of its topic as one frame
   query/        SQL over the tables without a JVM: one query, a shell, notebooks
   typed/        the values of a topic as columns, and dead letters

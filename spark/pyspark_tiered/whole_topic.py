@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyspark_tiered import source, table
 from pyspark_tiered.broker import BrokerClient
 from pyspark_tiered.bucket import check_table, cold_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.log_tail import ReadableLog, newer_ranges
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.table import Range
 from tiered.errors import Code, Refused
@@ -23,13 +24,6 @@ from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-class ReadableLog(NamedTuple):
-    """A topic's log now: its id, and the offsets `[start, end)` of each partition that can be read."""
-
-    topic_id: str
-    ranges: Mapping[int, Range]
 
 
 def whole_topic(
@@ -65,24 +59,6 @@ def whole_topic(
         raise never_loaded(topic, url)
     newer = newer_ranges(topic, at.loaded_offsets(), log)
     return at.rows().unionByName(_log_rows(spark, topic, place, newer))
-
-
-def newer_ranges(topic: str, loaded: Mapping[int, int], log: ReadableLog) -> dict[int, Range]:
-    """Returns the offsets of each partition that the log has above the table's bounds. Pure.
-
-    Raises `Refused` for offsets that are in neither of them.
-    """
-    found: dict[int, Range] = {}
-    for number, (start, end) in log.ranges.items():
-        first = loaded.get(number, start)
-        if first < start:
-            raise Refused(
-                Code.OFFSET_OUT_OF_RANGE,
-                f"offsets {first} to {start - 1} of {topic}-{number} are neither in the table nor in the log: they "
-                "expired before a load",
-            )
-        found[number] = (first, end) if first < end else (start, start)
-    return found
 
 
 def _read_log(topic: str, place: Mapping[str, str]) -> ReadableLog:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tiered import jars, table
+from pyspark_tiered.log_tail import ReadableLog, newer_ranges
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
 from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
 from pyspark_tiered.repair import FaultyRange, split_at_log_starts
@@ -27,7 +28,6 @@ from pyspark_tiered.rounds import (
 )
 from pyspark_tiered.session import s3a_settings, spark_url
 from pyspark_tiered.table import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
-from pyspark_tiered.whole_topic import ReadableLog, newer_ranges
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused
 from tiered.ids import TopicId

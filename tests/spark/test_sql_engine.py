@@ -14,6 +14,7 @@ import pytest
 
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.load import LoadOptions, load
+from pyspark_tiered.log_tail import BucketTail
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.query.output import render
@@ -185,6 +186,40 @@ def test_ctrl_c_cancels_the_query_of_its_process(session: SqlSession) -> None:
         rows(session, "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
     timer.join()
     assert rows(session, "SELECT 1") == [(1,)]
+
+
+def test_newer_records_of_the_log_end_a_table_once(tmp_path: Path) -> None:
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    filling.create_topic(store, "orders.eu", TOPIC, 2)
+    write(store, 0, 0, VALUES[:2])
+    load(store, "orders.eu", tables, engine=NativeEngine(), options=LoadOptions(values=ValueRules("json")))
+    query = "SELECT partition, offset, key, value.city, timestamp_type, len(headers) FROM `orders.eu` ORDER BY ALL"
+    with SqlSession(tables, BucketTail(store)) as session:
+        assert [each[:2] for each in rows(session, query)] == [(0, 0), (0, 1)]
+        write(store, 0, 2, VALUES[2:])
+        write(store, 1, 0, [b'{"city": "Bonn"}'])
+        found = rows(session, query)
+        assert [each[:2] for each in found] == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0)]
+        assert found[4:] == [(0, 4, "k4", "Oslo", 0, 1), (1, 0, "k0", "Bonn", 0, 1)]
+        both = "SELECT (SELECT count(*) FROM `orders.eu`), (SELECT max(value) FROM raw.`orders.eu` WHERE partition = 1)"
+        assert rows(session, both) == [(6, b'{"city": "Bonn"}')]
+        load(store, "orders.eu", tables, engine=NativeEngine())
+        assert rows(session, query) == found
+        assert rows(session, "SELECT count(*) FROM `orders.eu` VERSION AS OF 0") == [(2,)]
+        noted = session.run("SELECT count(*) FROM `orders.eu_typed`")
+        assert noted.notes == ("orders.eu_typed has loaded records only; the newer ones are in the raw table",)
+        assert session.run("SELECT count(*) FROM `orders.eu`").notes == ()
+
+
+def test_newer_records_that_do_not_follow_the_table_are_refused(tmp_path: Path) -> None:
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    filling.create_topic(store, "orders.eu", TOPIC, 1)
+    write(store, 0, 0, VALUES[:2])
+    load(store, "orders.eu", tables, engine=NativeEngine())
+    filling.delete_topic(store, TOPIC)
+    filling.create_topic(store, "orders.eu", filling.topic_id(2), 1)
+    with SqlSession(tables, BucketTail(store)) as session, pytest.raises(Refused, match="another topic of that name"):
+        session.run("SELECT * FROM `orders.eu`")
 
 
 def foreign_table(root: Path, **changes: Any) -> str:

@@ -179,6 +179,9 @@ def _lake(commands: Commands) -> None:
         default="native",
         help="native: DuckDB in this process; spark: also for tables that the other one refuses (default native)",
     )
+    tail = sql.add_mutually_exclusive_group()
+    tail.add_argument("--store", metavar="URL", help="tables end with the newer records of this bucket")
+    tail.add_argument("--bootstrap", metavar="HOST:PORT", help="tables end with the newer records of a broker, by HTTP")
     load.add_argument(
         "--interval", metavar="S", type=number_within(1, 3600), default=10, help="seconds between looks of --follow"
     )

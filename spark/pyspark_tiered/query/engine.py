@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from itertools import islice
+from itertools import chain, islice
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pyspark_tiered import table
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.query import views
 from pyspark_tiered.query.output import QueryResult
@@ -30,12 +31,15 @@ from pyspark_tiered.query.statement import (
     restore_names,
 )
 from pyspark_tiered.query.text import RAW, Moment, prepare, quote_name, quote_text
+from pyspark_tiered.table import Range
+from pyspark_tiered.table_report import table_kind
 from pyspark_tiered.warehouse import Warehouse
 from tiered.errors import Code, Refused, Unavailable
 
 if TYPE_CHECKING:
     import duckdb
 
+    from pyspark_tiered.log_tail import LogTail
     from pyspark_tiered.query.bucket_files import BucketFiles
 
 T = TypeVar("T")
@@ -46,34 +50,54 @@ LOOK_SECONDS = 0.1
 MEMORY = "1GB"
 """Memory of a session. A query that needs more writes to a temporary directory."""
 SPILL = "20GB"
+TAIL = "tail"
+"""Schema of the records that the tables do not have yet."""
+FILL_BYTES = 8 << 20
+"""Bytes of newer records that are inserted at once."""
 SUGGESTIONS_OF = 1000
 """Tables among which a similar name is looked for."""
 
 
 class RunningQuery(NamedTuple):
-    """The columns of a query, and its rows as they come. The next query of the session ends it."""
+    """The columns of a query, and its rows as they come. The next query of the session ends it.
+
+    `notes` say in words what a reader of the answer should know.
+    """
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
+    notes: tuple[str, ...] = ()
 
     def collect(self) -> QueryResult:
         """Returns all rows."""
         return QueryResult(self.columns, tuple(self.rows))
 
 
+class _Cut(NamedTuple):
+    """A table at one version, and the offsets that the log has above its bounds."""
+
+    state: TableState
+    newer: Mapping[int, Range]
+
+
 class _OpenTable(NamedTuple):
-    """A table whose views exist: Delta's type of each column, at this version."""
+    """A table whose view exists: Delta's type of each column, at this version, with these newer offsets."""
 
     version: int
     metadata: Mapping[str, Any]
+    newer: Mapping[int, Range]
     columns: Mapping[str, Any]
 
 
 class SqlSession:
     """Runs queries over the tables of a warehouse, one after the other. It keeps what it knows of a table."""
 
-    def __init__(self, warehouse: str) -> None:
+    def __init__(self, warehouse: str, tail: LogTail | None = None) -> None:
+        """`tail` has the newest records of the topics, which the rows of a raw table then end with. The session closes
+        it."""
         self._warehouse = Warehouse(warehouse)
+        self._tail = tail
+        self._filled: dict[str, Mapping[int, Range]] = {}
         self._folder = mkdtemp(prefix="tiered-sql-")
         self._worker = ThreadPoolExecutor(1, "tiered-sql")
         self._known: dict[TableRef, _OpenTable] = {}
@@ -92,6 +116,8 @@ class SqlSession:
         self._worker.shutdown()
         self._connection.close()
         self._warehouse.close()
+        if self._tail is not None:
+            self._tail.close()
         rmtree(self._folder, ignore_errors=True)
 
     def run(self, query: str) -> RunningQuery:
@@ -117,7 +143,8 @@ class SqlSession:
                 field = prepared.text.encode()[first.start : first.end].decode()
                 raise _refuse(f"{found.why} A field of JSON is text: write {field}::DOUBLE or another type.") from None
             raise found from None
-        return RunningQuery(tuple(restore_names(names, prepared.text, edits)), self._rows())
+        notes = [] if self._tail is None else [_describe_loaded(ref.name) for ref in columns if not self._is_whole(ref)]
+        return RunningQuery(tuple(restore_names(names, prepared.text, edits)), self._rows(), tuple(notes))
 
     def interrupt(self) -> None:
         """Cancels the query that runs. Safe to call from a signal handler or another thread."""
@@ -130,8 +157,7 @@ class SqlSession:
 
     def columns(self, name: str) -> list[str]:
         """Returns the columns of a table. Raises `Refused`."""
-        self._end_query()
-        return list(self._open(TableRef("", name), Moment()).columns)
+        return list(views.read_columns(self._read(name, Moment()), self._warehouse.log(name).url))
 
     def _call(self, function: Callable[..., T], *arguments: object) -> T:
         """Returns the result of a call of DuckDB, in a thread of its own: in the main thread it would delay Ctrl-C to
@@ -178,7 +204,8 @@ class SqlSession:
             "lock_configuration = true",
         ):
             connection.execute(f"SET {setting}")
-        connection.execute(f"CREATE SCHEMA {RAW}")
+        for schema in (RAW, TAIL):
+            connection.execute(f"CREATE SCHEMA {schema}")
         return root, connection
 
     def _serialize(self, text: str) -> str:
@@ -187,24 +214,73 @@ class SqlSession:
         return str(found[0])
 
     def _open_tables(self, parsed: ParsedQuery, moments: Mapping[str, Moment]) -> dict[TableRef, dict[str, bool]]:
-        """Makes a view of each table that the query names. Returns their columns, true for those that show bytes."""
+        """Makes a view of each table that the query names. Returns their columns, true for those that show bytes.
+
+        A table that is named more than once has one version in the whole query.
+        """
         found: dict[TableRef, dict[str, bool]] = {}
+        cuts: dict[tuple[str, Moment], _Cut] = {}
         for ref in (*parsed.tables, *parsed.perhaps):
             moment = moments.get(ref.schema.removeprefix(RAW), Moment())
-            if ref in parsed.perhaps and self._warehouse.find(ref.name) is None:
-                continue
-            opened = self._open(ref, moment)
+            if (ref.name, moment) not in cuts:
+                if ref in parsed.perhaps and self._warehouse.find(ref.name) is None:
+                    continue
+                cuts[ref.name, moment] = self._cut(ref.name, moment)
+            opened = self._open(ref, cuts[ref.name, moment])
             is_raw = ref.schema.startswith(RAW)
             found[ref] = {
                 name.lower(): not is_raw and views.is_text_of_bytes(kind) for name, kind in opened.columns.items()
             }
         return found
 
-    def _open(self, ref: TableRef, moment: Moment) -> _OpenTable:
-        """Makes the views of a table, unless they are there already at this version."""
-        state = self._read(ref.name, moment)
+    def _cut(self, name: str, moment: Moment) -> _Cut:
+        """Returns a table as the query sees it. Its newer records are in a table of DuckDB then."""
+        state = self._read(name, moment)
+        if self._tail is None or moment != Moment() or table_kind(state) != "raw":
+            return _Cut(state, {})
+        from pyspark_tiered.log_tail import newer_ranges  # imported late: most queries decode no log
+
+        topic_id, topic = state.held_topic()
+        log = self._tail.look(topic)
+        if log.topic_id != topic_id:
+            raise _refuse(
+                f"the table {name} holds another topic of that name: its id is {topic_id}, now {log.topic_id}"
+            )
+        newer = newer_ranges(topic, table.loaded_offsets(state.versions(), topic_id), log)
+        newer = {number: each for number, each in newer.items() if each[0] < each[1]}
+        if newer and self._filled.get(name) != newer:
+            self._filled = {each: held for each, held in self._filled.items() if each.lower() != name.lower()}
+            self._fill(name, views.read_columns(state, self._warehouse.log(name).url), topic, newer)
+            self._filled[name] = newer
+        return _Cut(state, newer)
+
+    def _fill(self, name: str, columns: Mapping[str, Any], topic: str, newer: Mapping[int, Range]) -> None:
+        """Copies the newer records of a topic to a table of DuckDB, which goes to the temporary directory if it is
+        large."""
+        import pyarrow as pa
+
+        assert self._tail is not None
+        target = f"{TAIL}.{quote_name(name)}"
+        self._connection.execute(f"CREATE OR REPLACE TABLE {target} ({views.column_types(columns)})")
+        waiting: list[Any] = []
+        for batch in chain(self._tail.batches(topic, newer), [None]):
+            if batch is not None:
+                waiting.append(batch)
+            if waiting and (batch is None or sum(each.nbytes for each in waiting) > FILL_BYTES):
+                self._connection.register("newer_rows", pa.Table.from_batches(waiting))
+                self._connection.execute(f"INSERT INTO {target} BY NAME SELECT * FROM newer_rows")
+                self._connection.unregister("newer_rows")
+                waiting = []
+
+    def _is_whole(self, ref: TableRef) -> bool:
+        """True if a table holds all records of its topic, or is asked for at a point in time."""
+        return ref.schema not in ("", RAW) or table_kind(self._warehouse.read(ref.name)) in ("raw", "foreign")
+
+    def _open(self, ref: TableRef, cut: _Cut) -> _OpenTable:
+        """Makes the view of a table, unless it is there already."""
+        state = cut.state
         known = self._known.get(ref)
-        if known is not None and known.version == state.version and known.metadata is state.metadata:
+        if known is not None and known[:3] == (state.version, state.metadata, cut.newer):
             return known
         url = self._warehouse.log(ref.name).url
         views.check_readable(state, url)
@@ -214,15 +290,16 @@ class SqlSession:
         if self._files is not None:
             self._files.note_sizes(root, state)
         stored = views.table_query(state, columns, root)
+        if cut.newer:
+            stored = f"{stored} UNION ALL SELECT * FROM {TAIL}.{quote_name(ref.name)}"
         shown = stored if ref.schema.startswith(RAW) else views.text_query(columns, f"({stored})")
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_name(schema)}")
         self._connection.execute(f"CREATE OR REPLACE VIEW {quote_name(schema)}.{quote_name(ref.name)} AS {shown}")
-        found = _OpenTable(state.version, state.metadata, columns)
         for other in [each for each in self._known if each.schema == ref.schema]:
             if other.name.lower() == ref.name.lower():
                 del self._known[other]  # DuckDB has one view for both
-        self._known[ref] = found
-        return found
+        self._known[ref] = _OpenTable(state.version, state.metadata, cut.newer, columns)
+        return self._known[ref]
 
     def _read(self, name: str, moment: Moment) -> TableState:
         try:
@@ -254,6 +331,10 @@ class SqlSession:
             if not rows:
                 return
             yield from rows
+
+
+def _describe_loaded(name: str) -> str:
+    return f"{name} has loaded records only; the newer ones are in the raw table"
 
 
 def _parse_time(text: str) -> int:

@@ -134,6 +134,8 @@ class Shell:
         """Yields the lines of the answer."""
         if not statement.lstrip().startswith("\\"):
             running = self._session.run(statement)
+            for note in running.notes:
+                print(f"tiered: {note}", file=sys.stderr)
             yield from render_lines(running.columns, running.rows, self._format)
             return
         command, *words = statement.split()

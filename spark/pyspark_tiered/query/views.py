@@ -88,6 +88,11 @@ def duck_type(kind: Any) -> str:
     raise KeyError(str(kind.get("type")))
 
 
+def column_types(columns: Mapping[str, Any]) -> str:
+    """Returns the columns of a table with DuckDB's types, as CREATE TABLE takes them."""
+    return ", ".join(f"{quote_name(name)} {duck_type(kind)}" for name, kind in columns.items())
+
+
 def is_text_of_bytes(kind: Any) -> bool:
     """True for a column of bytes, which is shown as text and may hold JSON."""
     return bool(kind == "binary")

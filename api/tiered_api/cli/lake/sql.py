@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Refused
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.lake.commands import describe_missing, report_missing, silence_spark_logs
+from tiered_api.cli.output import print_error
+
+if TYPE_CHECKING:
+    from pyspark_tiered.log_tail import LogTail
 
 
 def describe_missing_sql() -> str:
@@ -31,9 +36,11 @@ def sql(args: Namespace) -> int:
     from pyspark_tiered.query.engine import SqlSession
     from pyspark_tiered.query.output import render_lines
 
-    with SqlSession(args.warehouse) as session:
+    with SqlSession(args.warehouse, _open_tail(args)) as session:
         if args.query is not None:
             running = session.run(args.query)
+            for note in running.notes:
+                print_error(note)
             for line in render_lines(running.columns, running.rows, args.format):
                 print(line)
             return Exit.OK
@@ -47,9 +54,20 @@ def sql(args: Namespace) -> int:
     return Exit.OK
 
 
+def _open_tail(args: Namespace) -> LogTail | None:
+    """Returns where the newest records are, None if the command names no place."""
+    if args.bootstrap is None and args.store is None:
+        return None
+    from pyspark_tiered.log_tail import BrokerTail, BucketTail
+
+    return BucketTail(args.store) if args.bootstrap is None else BrokerTail(args.bootstrap)
+
+
 def _run_spark(args: Namespace) -> int:
     if lack := describe_missing():
         return report_missing(lack)
+    if args.store is not None or args.bootstrap is not None:
+        raise Refused(Code.INVALID_REQUEST, "--store and --bootstrap need the native engine; in Spark use whole_topic")
     if args.query is None:
         raise Refused(Code.INVALID_REQUEST, "the shell needs the native engine: name a query, or leave --engine away")
     from pyspark_tiered.query.output import render
