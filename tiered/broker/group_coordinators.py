@@ -303,7 +303,8 @@ class GroupCoordinators:
     ) -> AsyncIterator[Sequence[Request]]:
         """Yields the corrections of one slice of the offsets after the other, with a turn for others in between."""
         corrections, looked_at = OffsetCorrections(shard.log_state, find_limit), 0
-        for group in list(shard.log_state.offsets):
+        log_state = shard.log_state
+        for group in dict.fromkeys((*log_state.offsets, *log_state.pending.groups())):
             looked_at += corrections.check_group(group)
             if looked_at > SLICE_OFFSETS:
                 yield corrections.requests()

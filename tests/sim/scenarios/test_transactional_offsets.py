@@ -30,6 +30,7 @@ from tiered.groups.requests import (
     LostOffset,
     LowerOffsets,
     PartitionOffset,
+    TopicsDeleted,
 )
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import TopicPartition
@@ -169,6 +170,17 @@ def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
         assert await offset_of(three) == 3
 
     run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+
+
+def test_pending_offset_of_a_group_without_committed_ones_is_corrected_after_a_load() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await retry(three, lambda node: node.group_coordinators.ask(GROUP, FetchOffsets(GROUP, ())))
+        groups = group_coordinator(three).node.group_coordinators
+        shard, key = groups.make_shard(), OffsetKey(GROUP, "gone", 0)
+        shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), key, OffsetValue(7, -1, "", 0))
+        assert await groups.find_corrections(shard, 0) == [TopicsDeleted(("gone",))]
+
+    run_scenario(scenario, **OFFSETS_SETTINGS)
 
 
 def test_pending_offset_that_a_load_corrected_holds_no_consumer_for_ever() -> None:
