@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
+from struct import Struct
 
 from tiered.errors import Corrupt
 from tiered.ids import TopicPartition
@@ -21,6 +22,14 @@ PLAIN, FLEXIBLE = 0, 1
 PREVIOUS_PRODUCER_ID_TAG, NEXT_PRODUCER_ID_TAG, CLIENT_VERSION_TAG = 0, 1, 2
 REQUEST_HASH_TAG, REPLY_TAG = 10_000, 10_001
 """Our own tagged fields, which Kafka skips."""
+
+_DECIDED = Struct(">hqhiBBqqB")
+"""All fields of version 1 up to the number of tagged fields, with null or no partitions."""
+_PREVIOUS, _NEXT = bytes((PREVIOUS_PRODUCER_ID_TAG, 8)), bytes((NEXT_PRODUCER_ID_TAG, 8))
+_CLIENT = bytes((CLIENT_VERSION_TAG, 2))
+"""Tags with the lengths of their fields."""
+_STATES = tuple(TransactionState)
+_NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 
 def transaction_key(transactional_id: str) -> bytes:
@@ -77,12 +86,47 @@ def _encode_partitions(partitions: Collection[TopicPartition]) -> bytes:
 
 def read_key(raw: bytes) -> str | None:
     """Reads a key; None for a version that this program does not know. Raises `Corrupt` if it is malformed."""
+    if len(raw) >= 4 and raw[:2] == b"\0\0" and raw.isascii() and len(raw) - 4 == raw[2] << 8 | raw[3]:
+        return raw[4:].decode()
     fields = FieldReader(raw)
     return fields.string() if fields.i16() == KEY_VERSION else None
 
 
 def read_value(raw: bytes) -> TransactionMetadata:
     """Reads a value of any version. Raises `Corrupt` if it is malformed or its version or state is not known."""
+    return _read_decided_value(raw) or _read_value(raw)
+
+
+def _read_decided_value(raw: bytes) -> TransactionMetadata | None:
+    """Reads a value as `encode_value` writes it for an id without partitions, which most ids of a log are. Returns None
+    for any other value."""
+    if len(raw) < _DECIDED.size:
+        return None
+    version, producer_id, epoch, timeout_ms, number, partitions, updated_ms, started_ms, tags = _DECIDED.unpack_from(
+        raw
+    )
+    if version != FLEXIBLE or partitions > 1 or number >= len(_STATES):
+        return None
+    previous, following, client_version, at = NO_PRODUCER_ID, NO_PRODUCER_ID, 0, _DECIDED.size
+    for _ in range(tags):
+        tag = raw[at : at + 2]
+        if tag == _PREVIOUS and at + 10 <= len(raw):
+            (previous,) = I64.unpack_from(raw, at + 2)
+        elif tag == _NEXT and at + 10 <= len(raw):
+            (following,) = I64.unpack_from(raw, at + 2)
+        elif tag == _CLIENT and at + 4 <= len(raw):
+            (client_version,) = I16.unpack_from(raw, at + 2)
+        else:
+            return None
+        at += 2 + tag[1]
+    return TransactionMetadata(
+        producer_id, epoch, timeout_ms, _STATES[number], _NO_PARTITIONS, updated_ms, started_ms, previous, following,
+        client_version,
+    )  # fmt: skip
+
+
+def _read_value(raw: bytes) -> TransactionMetadata:
+    """Reads a value of any version, field by field."""
     version = FieldReader(raw).i16()
     if version not in (PLAIN, FLEXIBLE):
         raise Corrupt(f"value has version {version}", position=0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tiered.errors import Corrupt
 from tiered.ids import TopicPartition
+from tiered.transactions import records
 from tiered.transactions.metadata import TransactionMetadata, TransactionState
 from tiered.transactions.records import encode_value, read_key, read_value, transaction_key, transaction_record
 
@@ -80,6 +81,20 @@ def test_torn_value_is_refused(value: TransactionMetadata, data: st.DataObject) 
     raw = encode_value(value)
     with pytest.raises(Corrupt):
         read_value(raw[: data.draw(st.integers(0, len(raw) - 1))])
+
+
+@given(values, st.integers(0, 90), st.integers(0, 255))
+def test_value_that_is_read_in_one_step_is_that_of_its_fields(
+    value: TransactionMetadata, position: int, byte: int
+) -> None:
+    whole = encode_value(value)
+    damaged = bytearray(whole)
+    damaged[position % len(whole)] = byte
+    for raw in (whole, bytes(damaged)):
+        quick = records._read_decided_value(raw)
+        assert quick is None or quick == records._read_value(raw)
+    is_quick = not value.partitions and not value.request_hash and not value.reply
+    assert (records._read_decided_value(whole) is not None) is is_quick
 
 
 @given(st.binary(max_size=80))
