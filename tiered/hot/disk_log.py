@@ -433,7 +433,7 @@ class DiskLog:
         if self._group_flush.write_failure:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
         try:
-            if len(batches) == 1 and writer.write_fast(data, batches[0], config):
+            if len(batches) == 1 and writer.write_fast(data, batches[0], config, now_ms):
                 return
             writer.write(data, batches, config, now_ms)
         except Unavailable as error:

@@ -227,21 +227,24 @@ class LogWriter:
         active.max_timestamp, active.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
         self._update_fast_limit(config)
 
-    def write_fast(self, data: bytearray | memoryview | bytes, batch: WalkedBatch, config: TopicConfig) -> bool:
-        """Appends one batch without a producer id while nothing else is due. Returns False if `write` is needed
-        instead."""
+    def write_fast(
+        self, data: bytearray | memoryview | bytes, batch: WalkedBatch, config: TopicConfig, now_ms: int
+    ) -> bool:
+        """Appends one batch of records while nothing else is due. Returns False if `write` is needed instead."""
         active, builder, last_offset = self.active, self.builder, batch.last_offset
         position = active.size
         if (
             position + batch.size >= self._fast_below
             or config is not self._fast_config
-            or batch.producer_id >= 0
+            or batch.attributes & CONTROL
             or batch.leader_epoch != self.epochs.latest
             or last_offset - active.base_offset > RELATIVE_MAX
         ):
             return False
         active.size = self.files.log_file(active.base_offset).append((data,))
         builder.add_batch(position, batch.size, last_offset, batch.max_timestamp)
+        if batch.producer_id >= 0:
+            self.producers.apply(batch, now_ms)
         self.end_offset = self.producers.end_offset = active.next_offset = last_offset + 1
         active.max_timestamp, active.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
         if builder.unindexed_bytes == batch.size:  # an entry was written
@@ -251,7 +254,9 @@ class LogWriter:
     def _update_fast_limit(self, config: TopicConfig) -> None:
         self._fast_config = config
         full = self.builder.is_full(config.segment_index_bytes)
-        self._fast_below = 0 if full else min(config.segment_bytes, self._index_due, self._snapshot_due)
+        self._fast_below = (
+            0 if full or self.txn_index.unwritten else min(config.segment_bytes, self._index_due, self._snapshot_due)
+        )
 
     def is_behind(self) -> bool:
         """True if indexes or producer snapshot on disk are further behind the log than a start should have to

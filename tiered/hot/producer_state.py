@@ -259,6 +259,8 @@ class ProducerStates:
         its open transaction, or comes from a new producer for which there is no room. Coordinators, which write on
         behalf of producers, have no sequences, and so no retries.
         """
+        if len(batches) == 1 and guard is None and not from_coordinator and self._is_next(batches[0], now_ms):
+            return []
         duplicates: list[BatchMetadata] = []
         new = new_keyed = 0
         accepted: dict[int, tuple[int, int, bool]] = {}
@@ -296,6 +298,24 @@ class ProducerStates:
         if new:
             self._make_room(new, new_keyed, now_ms)
         return duplicates
+
+    def _is_next(self, batch: WalkedBatch, now_ms: int) -> bool:
+        """True for the usual batch: the next one of a known producer, or the one of a new idempotency key. False if the
+        whole check has to look. Raises `Refused` if there is no room for a new key."""
+        attributes, producer_id, epoch, sequence = batch.attributes, *batch[8:11]
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            if producer_id < KEYED_FROM or attributes & (TRANSACTIONAL | CONTROL):
+                return False
+            self._make_room(1, 1, now_ms)
+            return True
+        return (
+            producer.epoch == epoch
+            and bool(producer.batches)
+            and sequence == (producer.batches[-1].last_sequence + 1) & SEQUENCE_MAX
+            and attributes & (TRANSACTIONAL | CONTROL) == (TRANSACTIONAL if producer.txn_first_offset >= 0 else 0)
+            and (producer_id < KEYED_FROM or producer.txn_first_offset >= 0)
+        )
 
     def _check_follows(
         self, batch: WalkedBatch, producer: ProducerStateEntry | None, tail: tuple[int, int, bool] | None
