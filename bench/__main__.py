@@ -8,7 +8,7 @@ import sys
 
 from bench.figures import Figure, table
 
-NAMES = ("append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction")
+NAMES = ("append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction", "transactions_load")
 
 
 def main() -> int:
