@@ -85,6 +85,34 @@ def test_transactions_over_several_partitions_commit_and_abort(tmp_path: Path, v
 
 
 @BY_CLIENT
+def test_transaction_of_one_broker_is_answered_without_a_task(
+    tmp_path: Path, versions: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        tasks: list[str] = []
+        replica = await site.create("t")
+        client = TransactionalClient(await site.client(), versions=versions)
+        assert await client.init() is Code.NONE
+        assert await client.write(replica, b"a") is await client.end(True) is Code.NONE  # handlers are imported now
+        dispatch = site.server.dispatch
+        spawn = dispatch.produce_handler._spawn
+
+        def note(connection: Any, work: Any, what: str) -> None:
+            tasks.append(what)
+            spawn(connection, work, what)
+
+        monkeypatch.setattr(dispatch, "spawn", note)
+        monkeypatch.setattr(dispatch.produce_handler, "_spawn", note)
+        for commit in (True, False):
+            assert await client.write(replica, b"b") is await client.write(replica, b"c") is Code.NONE
+            assert await client.end(commit) is Code.NONE
+        assert tasks == []
+        assert await read_decided(client.client, replica) == ([b"a", b"b", b"c"], replica.log.end_offset)
+
+    run_transactions(tmp_path, scenario)
+
+
+@BY_CLIENT
 def test_next_producer_of_an_id_fences_the_one_before(tmp_path: Path, versions: Versions) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("a")

@@ -64,6 +64,8 @@ COUNTED_EVERY = 32
 """Calls after which the memory of all ids is counted again."""
 RECHECK_SECONDS = 0.005
 """Pause before a request is decided again if no marker is missing."""
+PARTITIONS_AT_ONCE = 50
+"""Partitions of a transaction whose requests are decided at once: each of its records names all partitions."""
 COMPLETION_WAITS_MAX = 10_000
 """Most requests that wait for a completion at the same time. Further ones get CONCURRENT_TRANSACTIONS at once."""
 
@@ -166,6 +168,21 @@ class TransactionCoordinators:
             ):
                 return reply
 
+    def ask_now(self, transactional_id: str, request: Request) -> Reply | None:
+        """Returns the reply if it is there without a wait, as `ask` does. Returns None, without effect, if `ask` has to
+        wait or to look. Raises `Refused` like `ask`."""
+        coordinator = self.host.find_committing(transactional_id)
+        if coordinator is None or coordinator.shard.needs_producer_id(request):
+            return None
+        state = coordinator.shard.state
+        if transactional_id in state.unmarked and isinstance(request, AddPartitions | InitProducerId):
+            return None
+        found = state.transactions.get(transactional_id)
+        if found is not None and len(found.partitions) > PARTITIONS_AT_ONCE:
+            return None
+        with self.markers.write_at_once(PARTITIONS_AT_ONCE):
+            return coordinator.submit_now(request)
+
     async def _add_producer_id(self, request: Request) -> Request:
         """Returns the request with a new producer id, if its decision needs one."""
         if not isinstance(request, InitProducerId | EndTransaction):
@@ -249,11 +266,12 @@ class TransactionCoordinators:
     def _on_markers_written(self, partition: int, coordinator_epoch: int, written: MarkersWritten) -> None:
         """Tells a coordinator about its markers. One that has ended since does not need it."""
         found = self.host.led_partitions.get(partition)
-        if found is None or found.coordinator is None or found.replica.leader_epoch != coordinator_epoch:
+        coordinator = found.coordinator if found is not None else None
+        if found is None or coordinator is None or found.replica.leader_epoch != coordinator_epoch:
             return
-        found.coordinator.submit_unawaited(written)
+        coordinator.submit_unawaited(written, at_once=coordinator.commits_on_append)
         name = written.transactional_id
-        if name in self._completion_waits and name not in found.coordinator.shard.state.unmarked:
+        if name in self._completion_waits and name not in coordinator.shard.state.unmarked:
             for completed in self._completion_waits[name]:
                 if not completed.done():
                     completed.set_result(None)

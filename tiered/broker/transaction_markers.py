@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -38,9 +39,6 @@ REQUEST_SECONDS = 15.0
 """Time limit of a request to another broker."""
 RETRY_SECONDS = (0.05, 1.0)
 """Shortest and longest pause before partitions that refused a marker get it again. A new image ends the pause."""
-
-WRITTEN_AT_ONCE = 16
-"""Most partitions of this broker that get markers in one turn."""
 
 
 class OwnPartitions(Protocol):
@@ -103,6 +101,8 @@ class TransactionMarkers:
         self._delayed: dict[_Target, None] = {}
         self._delay_began = asyncio.Event()
         self._retry_now = asyncio.Event()
+        self._room_now = 0
+        """Markers that may still be written in the call that brings the decision."""
         self._tasks: asyncio.TaskGroup | None = None
         self._log_limiter = LogLimiter(ports.clock)
         metrics.gauge(
@@ -125,6 +125,15 @@ class TransactionMarkers:
         pending = PendingMarkers((partition, coordinator_epoch), due.transactional_id, marker, set(due.partitions))
         self._pending[due.transactional_id] = pending
         self._route([_Target(pending, tp) for tp in sorted(due.partitions)])
+
+    @contextmanager
+    def write_at_once(self, room: int) -> Iterator[None]:
+        """Lets decisions that come meanwhile write up to `room` markers in their calls, where that needs no wait."""
+        self._room_now = room
+        try:
+            yield
+        finally:
+            self._room_now = 0
 
     def cancel(self, partition: int) -> None:
         """Drops all markers of a coordinator that has ended."""
@@ -173,6 +182,7 @@ class TransactionMarkers:
     def _route(self, targets: Iterable[_Target]) -> None:
         """Gives each target to the broker that leads it. A partition that is gone is done."""
         done: list[_Target] = []
+        written: list[_Target] = []
         nodes: dict[int, None] = {}
         for target in targets:
             if target.pending.is_dropped:
@@ -182,11 +192,15 @@ class TransactionMarkers:
                 done.append(target)
             elif leader == NO_LEADER:
                 self._delay(target)
+            elif leader == self._view.node_id and self._is_written_now(target):
+                written.append(target)
             else:
                 self._ready[leader][target] = None
                 nodes[leader] = None
         for node_id in nodes:
             self._start_requests(node_id)
+        if written:
+            self._finish(written, "written")
         self._finish(done, "gone")
 
     def _leader_of(self, target: _Target) -> int | None:
@@ -239,16 +253,14 @@ class TransactionMarkers:
                 return Code.NOT_LEADER_OR_FOLLOWER
             return Code.NONE
 
-        codes: dict[_Target, Code] = {}
-        if len(targets) <= WRITTEN_AT_ONCE:
-            codes = {target: Code.NONE for target in targets if self._is_written_now(target)}
-        waiting = [target for target in targets if target not in codes]
-        if not waiting:
-            return codes
-        return codes | dict(zip(waiting, await asyncio.gather(*map(write, waiting)), strict=True))
+        return dict(zip(targets, await asyncio.gather(*map(write, targets)), strict=True))
 
     def _is_written_now(self, target: _Target) -> bool:
-        """Writes a marker. True if it is committed without a wait, because this broker has the only replica in sync."""
+        """Writes a marker, while there is room. True if it is committed without a wait, because this broker has the
+        only replica in sync."""
+        if not self._room_now:
+            return False
+        self._room_now -= 1
         try:
             return self._own_partitions.write_marker_now(target.tp, target.pending.marker)
         except (Refused, Unavailable):  # the write that follows gets the same

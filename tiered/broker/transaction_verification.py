@@ -19,7 +19,7 @@ from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.metrics import Metrics
 from tiered.peers import PartitionCodes, Peers, TransactionPartitions
-from tiered.transactions.requests import AddPartitions, CodeReply, VerifyPartitions, VerifyReply
+from tiered.transactions.requests import AddPartitions, CodeReply, Reply, VerifyPartitions, VerifyReply
 
 REQUEST_SECONDS = 10.0
 """Time limit of a request to another coordinator."""
@@ -69,6 +69,15 @@ class TransactionVerification:
             self._failures.inc(failures)
         return codes
 
+    def confirm_now(self, asked: TransactionPartitions) -> bool:
+        """True if this broker is the coordinator, and replies without a wait that all partitions are in the
+        transaction. Otherwise `ask` says what is wrong."""
+        try:
+            reply = self._coordinators.ask_now(asked.transactional_id, _request_of(asked))
+        except Refused:
+            return False
+        return reply is not None and all(code is Code.NONE for code in _codes_of(reply, asked).values())
+
     async def _ask(self, asked: TransactionPartitions) -> Mapping[TopicPartition, Code]:
         leader = self._coordinator_of(asked.transactional_id)
         if leader == self._view.node_id:
@@ -99,21 +108,11 @@ class TransactionVerification:
 
     async def ask_here(self, asked: TransactionPartitions) -> PartitionCodes:
         """Does the same if this broker is the coordinator."""
-        wanted = frozenset(asked.partitions)
         try:
-            if asked.verify_only:
-                verified: VerifyReply = await self._coordinators.ask(
-                    asked.transactional_id,
-                    VerifyPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, wanted),
-                )
-                return dict(verified.codes)
-            added: CodeReply = await self._coordinators.ask(
-                asked.transactional_id,
-                AddPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, wanted, ADDED_VERSION),
-            )
+            reply = await self._coordinators.ask(asked.transactional_id, _request_of(asked))
         except Refused as refused:
-            return dict.fromkeys(wanted, refused.code)
-        return dict.fromkeys(wanted, added.code)
+            return dict.fromkeys(asked.partitions, refused.code)
+        return _codes_of(reply, asked)
 
     async def close(self) -> None:
         """Ends all requests. The callers that wait are cancelled by their owner."""
@@ -162,3 +161,19 @@ class TransactionVerification:
         except (Unavailable, TimeoutError, ValueError):  # ValueError: a reply of another length
             pass
         return [dict.fromkeys(each.partitions, code) for each in asked]
+
+
+def _request_of(asked: TransactionPartitions) -> VerifyPartitions | AddPartitions:
+    """Returns the request to the coordinator."""
+    wanted = frozenset(asked.partitions)
+    if asked.verify_only:
+        return VerifyPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, wanted)
+    return AddPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, wanted, ADDED_VERSION)
+
+
+def _codes_of(reply: Reply, asked: TransactionPartitions) -> dict[TopicPartition, Code]:
+    """Returns the code of each partition in the coordinator's reply."""
+    if isinstance(reply, VerifyReply):
+        return dict(reply.codes)
+    assert isinstance(reply, CodeReply)
+    return dict.fromkeys(asked.partitions, reply.code)

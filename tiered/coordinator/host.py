@@ -136,6 +136,19 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         coordinator = await self.find_coordinator(key)
         return await self._wait_reply(coordinator, coordinator.submit(request), request, timeout)
 
+    def find_committing(self, key: str) -> CoordinatorRuntime[ShardT, RequestT, ReplyT] | None:
+        """Returns the coordinator of `key` if its log commits on append, so that its `submit_now` may be called.
+        Returns None if `submit` has to look.
+
+        Raises `Refused` if another broker may coordinate the key by now.
+        """
+        topic = self._image().topics.get(self.topic)
+        partition = self.led_partitions.get(partition_of(key, len(topic.partitions))) if topic is not None else None
+        if partition is None or partition.coordinator is None or not partition.coordinator.commits_on_append:
+            return None
+        self._require_contact(partition)
+        return partition.coordinator
+
     async def submit_in_transaction(
         self, key: str, request: RequestT, producer: ProducerIdAndEpoch, verify: VerifyPartition, *, moves_epoch: bool
     ) -> ReplyT:

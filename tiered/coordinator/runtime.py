@@ -1,8 +1,10 @@
 """The coordinator of one partition of an internal topic: a pure shard, its log, and the callers that wait.
 
 All decisions of one turn of the event loop go to the log as one group of batches, and no caller gets its reply before
-they are committed (I18). Decisions run ahead of the log. Therefore a failed append ends the coordinator, and its shard
-is loaded again from the log. A marker of a transaction changes shard and log in the same turn (I15).
+they are committed (I18). Where the log commits on append, a caller may have its decision appended at once.
+
+Decisions run ahead of the log. Therefore a failed append ends the coordinator, and its shard is loaded again from the
+log. A marker of a transaction changes shard and log in the same turn (I15).
 """
 
 from __future__ import annotations
@@ -98,8 +100,23 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def submit(self, request: RequestT) -> tuple[int, ReplyT | asyncio.Future[ReplyT]]:
-        """Returns the caller's token, and the reply or a future for it.
+    @property
+    def commits_on_append(self) -> bool:
+        """True if a decision is committed as soon as it is in the log, and no earlier one waits for that."""
+        return not self._uncommitted and self._end_reason is None and self.replica.commits_on_append
+
+    def submit_now(self, request: RequestT) -> ReplyT:
+        """Returns the reply to a request that is not parked, while `commits_on_append`. Appends its decision and all
+        that waits for the append of this turn.
+
+        Raises `Refused` like `submit`, and if the log refuses the decision.
+        """
+        _, reply = self.submit(request, at_once=True)
+        return reply.result() if isinstance(reply, asyncio.Future) else reply
+
+    def submit(self, request: RequestT, *, at_once: bool = False) -> tuple[int, ReplyT | asyncio.Future[ReplyT]]:
+        """Returns the caller's token, and the reply or a future for it. `at_once`: the decision is appended in this
+        call.
 
         Raises `Refused` if this broker is not the coordinator, or too many requests wait.
         """
@@ -124,7 +141,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
             return token, replies[0][1]
         future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
         self._pending_replies[token] = future
-        self._enqueue(result)
+        self._enqueue(result, at_once)
         return token, future
 
     def submit_in_transaction(
@@ -158,10 +175,11 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         if self._end_reason is not None:
             raise self._end_reason
 
-    def submit_unawaited(self, request: RequestT) -> None:
-        """Decides a request that no caller waits for, such as a change of the cluster."""
+    def submit_unawaited(self, request: RequestT, *, at_once: bool = False) -> None:
+        """Decides a request that no caller waits for, such as a change of the cluster. `at_once`: the decision is
+        appended in this call."""
         if self._end_reason is None:
-            self._enqueue(self.shard.decide(request, self.now(), UNAWAITED))
+            self._enqueue(self.shard.decide(request, self.now(), UNAWAITED), at_once)
 
     def _is_idle(self) -> bool:
         return not self._pending_records and not self._uncommitted
@@ -185,20 +203,22 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def _enqueue(self, result: CoordinatorResult[ReplyT, Any]) -> None:
+    def _enqueue(self, result: CoordinatorResult[ReplyT, Any], at_once: bool = False) -> None:
         """Adds records to this turn's append. The replies wait until these and all earlier records are committed."""
         if result.records:
             self._pending_records += result.records
             self._results.append(result)
-            if not self._append_scheduled:
-                self._append_scheduled = True
-                asyncio.get_running_loop().call_soon(self._append_pending)
         elif self._pending_records:
             self._results.append(result)
         elif self._uncommitted:
             self._uncommitted[-1][1].append(result)
         else:
             self._deliver_replies((result,))
+        if self._pending_records and at_once:
+            self._append()
+        elif self._pending_records and not self._append_scheduled:
+            self._append_scheduled = True
+            asyncio.get_running_loop().call_soon(self._append_pending)
 
     def _append_pending(self) -> None:
         self._append_scheduled = False

@@ -10,7 +10,8 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.unit.member_view import make_view
 from tiered.broker.transaction_markers import MarkerPorts, TransactionMarkers
-from tiered.errors import Code
+from tiered.config.settings import Settings
+from tiered.errors import Code, Refused
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import BrokerRegistered, PartitionChanged, TopicCreated
 from tiered.metadata.image import Image
@@ -49,6 +50,24 @@ class NoPartitions:
         raise AssertionError("this broker leads nothing")
 
 
+class OwnLeaders:
+    """Partitions that this broker leads alone."""
+
+    def __init__(self) -> None:
+        self.at_once: list[TopicPartition] = []
+        self.later: list[TopicPartition] = []
+        self.refuses = False
+
+    def write_marker_now(self, tp: TopicPartition, marker: TransactionMarker) -> bool:
+        if self.refuses:
+            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, "moves")
+        self.at_once.append(tp)
+        return True
+
+    async def write_marker(self, tp: TopicPartition, marker: TransactionMarker) -> None:
+        self.later.append(tp)
+
+
 class FencingPeers:
     """A broker that takes a marker for one of an earlier coordinator, a few times."""
 
@@ -69,6 +88,34 @@ def two_brokers() -> Image:
     created = TopicCreated("t", TOPIC_ID, ((2, 3), (2, 3)), {}, 0)
     led = [PartitionChanged(TOPIC_ID, partition, 2, 0, (2, 3), ()) for partition in range(2)]
     return Image().apply([*changes, created, *led], 0)
+
+
+def test_own_partitions_get_their_markers_in_the_call_that_brings_the_decision() -> None:
+    loop = SimLoop(1)
+    own, reports = OwnLeaders(), list[MarkersWritten]()
+    ports = MarkerPorts(make_view(two_brokers(), Settings(node_id=2)), SimClock(loop), None, own)
+    markers = TransactionMarkers(ports, lambda partition, epoch, written: reports.append(written), Metrics())
+
+    async def scenario() -> None:
+        running = asyncio.create_task(markers.run())
+        await asyncio.sleep(1)
+        with markers.write_at_once(2):
+            markers.send(MarkersDue("a", 5, 0, True, frozenset(PLACES), 0), 0, 1)
+            assert [each.partitions for each in reports] == [frozenset(PLACES)] and own.at_once == list(PLACES)
+            markers.send(MarkersDue("b", 5, 0, True, frozenset(PLACES), 0), 0, 1)
+            assert own.at_once == list(PLACES) and not own.later, "other work has its turn"
+        await asyncio.sleep(1)
+        assert len(reports) == 2 and own.later == list(PLACES)
+        markers.send(MarkersDue("a", 5, 1, True, frozenset(PLACES), 0), 0, 1)
+        assert own.at_once == list(PLACES), "the decision came with no request"
+        own.refuses = True
+        with markers.write_at_once(2):
+            markers.send(MarkersDue("b", 5, 1, True, frozenset(PLACES), 0), 0, 1)
+        await asyncio.sleep(1)
+        assert len(reports) == 4 and own.later == 3 * list(PLACES)
+        running.cancel()
+
+    loop.run(scenario())
 
 
 def test_coordinator_that_a_leader_refuses_sends_its_markers_until_it_resigns() -> None:

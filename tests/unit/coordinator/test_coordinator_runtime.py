@@ -7,7 +7,17 @@ from collections.abc import Coroutine
 
 import pytest
 
-from tests.unit.coordinator.counters import Add, CounterRig, CounterShard, Raised, Read, Runtime, WaitFor
+from tests.unit.coordinator.counters import (
+    FOLLOWER,
+    LEADER,
+    Add,
+    CounterRig,
+    CounterShard,
+    Raised,
+    Read,
+    Runtime,
+    WaitFor,
+)
 from tiered.coordinator.runtime import COMMIT_MS, PENDING_REQUESTS_MAX
 from tiered.errors import Code, Refused
 
@@ -120,6 +130,65 @@ def test_request_without_caller_is_decided_and_logged(rig: CounterRig) -> None:
         rig.coordinator.submit_unawaited(Add("a", 2))
         await rig.settle()
         assert replica.log.end_offset == 1 and rig.coordinator.shard.values == {"a": 2}
+
+    rig.run(scenario)
+
+
+# -- replies at once --------------------------------------------------------------------------------------------------
+
+
+def test_reply_is_there_at_once_if_the_log_commits_on_append(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        replica = await rig.lead([LEADER])
+        _, earlier = rig.coordinator.submit(Add("a", 1))
+        assert isinstance(earlier, asyncio.Future) and not earlier.done()
+        coordinator = rig.host.find_committing("key")
+        assert coordinator is rig.coordinator and coordinator.submit_now(Add("a", 2)) == 3
+        assert replica.log.end_offset == 2 and earlier.result() == 1, "the log has both changes in their order"
+        assert rig.kind.observer.events == [Raised("a", 1), Raised("a", 3)]
+        _, earlier = rig.coordinator.submit(Add("a", 1))
+        assert coordinator.submit_now(Read("a")) == 4 and replica.log.end_offset == 3, "what the reply shows is there"
+
+    rig.run(scenario)
+
+
+def test_change_without_caller_is_in_the_log_at_once_if_that_is_asked_for(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        replica = await rig.lead([LEADER])
+        rig.coordinator.submit_unawaited(Add("a", 2), at_once=True)
+        assert replica.log.end_offset == 1
+
+    rig.run(scenario)
+
+
+def test_coordinator_whose_log_has_followers_replies_to_nothing_at_once(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead()
+        assert rig.host.find_committing("key") is None
+        adding = rig.submit(Add("a", 2))
+        await rig.settle()
+        rig.replica.apply_isr((LEADER,), (LEADER, FOLLOWER), 1)
+        assert rig.replica.commits_on_append and rig.host.find_committing("key") is None, "the first change waits"
+        assert await adding == 2
+        assert rig.host.find_committing("key") is not None
+        rig.has_contact = False
+        with pytest.raises(Refused) as refused:
+            rig.host.find_committing("key")
+        assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE, "another broker may coordinate by now"
+
+    rig.run(scenario)
+
+
+def test_failed_append_at_once_refuses_the_request_and_ends_the_coordinator(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead([LEADER])
+        coordinator = rig.coordinator
+        assert coordinator.submit_now(Add("a", 1)) == 1
+        rig.rig.brokers[LEADER].disk.capacity = 1
+        with pytest.raises(Refused) as refused:
+            coordinator.submit_now(Add("a", 2))
+        assert refused.value.code is Code.NOT_COORDINATOR and not coordinator.commits_on_append
+        assert rig.host.find_committing("key") is None
 
     rig.run(scenario)
 

@@ -1,10 +1,11 @@
 """The dispatch of requests to handlers. Produce, Fetch and ApiVersions run at once, every other API in a task of its
-own.
+own. A task costs as much as a small request. So a handler that seldom waits also has a function for the other times.
 
 It is the outermost error boundary: a handler that fails ends its connection, not the broker.
 
 Handlers are modules of `handlers/`, named after their API, with `async def handle(context, call)`, which returns the
-reply as a message or as bytes. The modules are imported on first use, so that a start imports none.
+reply as a message or as bytes. `handle_now(context, call)`, if there is one, returns the reply if it is there without a
+wait. Otherwise it returns None and has no effect. The modules are imported on first use, so that a start imports none.
 """
 
 from __future__ import annotations
@@ -38,8 +39,12 @@ PRODUCE, FETCH = 0, 1
 LARGE_FRAME_BYTES = 64 << 10
 """Size from which the decoding of a request may take the time of a turn: the rest of its work waits for the next one.
 """
+SMALL_FRAME_BYTES = 1 << 10
+"""Size up to which a request is handled at once, if nothing has to be waited for. It waits for no turn, as a small
+Produce request does not."""
 
 Handler = Callable[[KafkaContext, Call[Any]], Awaitable[Message | bytes]]
+ImmediateHandler = Callable[[KafkaContext, Call[Any]], Message | None]
 
 _SIZE = Struct(">i")
 
@@ -61,6 +66,7 @@ class Dispatch:
         self.produce_handler = ProduceHandler(context, self.spawn)
         self.fetch_handler = FetchHandler(context, self.run_guarded)
         self.handlers: dict[int, Handler] = {}
+        self._immediate_handlers: dict[int, ImmediateHandler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._long_polls: dict[RequestConnection, None] = {}
         """Connections with a request that waits for an event."""
@@ -88,7 +94,7 @@ class Dispatch:
                 self._context.requests[api_key] += 1
                 reply = [api_versions.encode_response(frame, version, correlation_id, self._context.broker.image)]
             else:
-                self._start_handler(connection, frame)
+                reply = self._start_handler(connection, frame)
         except Malformed as error:
             connection.refuse("malformed", f"{_api_name(api_key)} version {version}: {error}")
         except Exception as error:
@@ -142,22 +148,28 @@ class Dispatch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.fetch_handler.close()
 
-    def _start_handler(self, connection: DispatchConnection, frame: memoryview) -> None:
-        header = decode_request_header(frame)
+    def _start_handler(self, connection: DispatchConnection, frame: memoryview) -> Sequence[Part] | None:
+        begun_ns, header = self._mono_ns(), decode_request_header(frame)
         api = header.api
         if api is None:
             connection.refuse("unsupported", f"api {header.key} version {header.version}")
-            return
+            return None
         if len(frame) > api.max_request_bytes:
             connection.refuse("frame_size", f"{api.name} of {len(frame)} bytes")
-            return
+            return None
         self._context.requests[api.key] += 1
         request = decode(api.request_type, header.version, frame, header.position)
         call = Call(
             request, header.version, header.correlation_id, header.client_id or "", connection.peer, connection.listener
         )
+        handle_now = self._immediate_handlers.get(api.key)
+        if handle_now is not None and len(frame) <= SMALL_FRAME_BYTES:
+            response = handle_now(self._context, call)
+            if response is not None:
+                return self._encode_response(call, api.key, response, begun_ns)
         work = partial(self._handle, call, api.key, len(frame))
         self.spawn(connection, partial(self._run_long_poll, connection, work) if api.is_long_poll else work, api.name)
+        return None
 
     async def _run_long_poll(self, connection: RequestConnection, work: Work) -> Sequence[Part] | None:
         self._long_polls[connection] = None
@@ -171,6 +183,9 @@ class Dispatch:
         await (turns.wait_next_turn() if frame_bytes >= LARGE_FRAME_BYTES else turns.wait_turn())
         response = await self._find_handler(key)(self._context, call)
         await turns.wait_turn()
+        return self._encode_response(call, key, response, begun_ns)
+
+    def _encode_response(self, call: Call[Any], key: int, response: Message | bytes, begun_ns: int) -> Sequence[Part]:
         head = encode_response_header(key, call.version, call.correlation_id)
         body = response if isinstance(response, bytes) else encode(response, call.version)
         log.debug(
@@ -198,6 +213,8 @@ class Dispatch:
         if handle is None:
             module = import_module(f"tiered_api.kafka.server.handlers.{ALL_APIS[key].module_name}")
             handle = self.handlers[key] = module.handle
+            if hasattr(module, "handle_now"):
+                self._immediate_handlers[key] = module.handle_now
         return handle
 
 

@@ -33,6 +33,20 @@ async def call_coordinator(
     return reply
 
 
+def call_coordinator_now(
+    context: KafkaContext, transactional_id: str, request: Request, reply_type: type[R]
+) -> R | Code | None:
+    """Does the same if the coordinator replies without a wait. Returns None, without effect, if it does not."""
+    if len(transactional_id.encode(errors="surrogatepass")) > TRANSACTIONAL_ID_BYTES_MAX:
+        return Code.INVALID_REQUEST
+    try:
+        reply: Any = context.broker.transaction_coordinators.ask_now(transactional_id, request)
+    except Refused as refused:
+        return coordinator_code(refused)
+    assert reply is None or isinstance(reply, reply_type)
+    return reply
+
+
 def fenced_code(code: Code, version: int, fenced_from: int) -> Code:
     """Returns the code for a client of this version: before `fenced_from`, clients do not know PRODUCER_FENCED."""
     return Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED and version < fenced_from else code

@@ -27,6 +27,7 @@ from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
 from tiered_api.kafka.server.exchange.transaction_requests import (
     call_coordinator,
+    call_coordinator_now,
     fenced_code,
     find_refused_partitions,
 )
@@ -41,18 +42,45 @@ async def handle(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -
     request, version = call.request, call.version
     if version >= BATCHED_FROM:
         return await _handle_batched(context, call)
-    topics = request.v3_and_below_topics
-    partitions = _partitions_of(topics)
+    partitions = _partitions_of(request.v3_and_below_topics)
     codes = _refuse_all(context, partitions)
     if codes is None:
         name = request.v3_and_below_transactional_id
-        added = AddPartitions(
-            name, request.v3_and_below_producer_id, request.v3_and_below_producer_epoch, frozenset(partitions)
-        )
-        reply = await call_coordinator(context, name, added, CodeReply)
-        code = fenced_code(reply.code if isinstance(reply, CodeReply) else reply, version, FENCED_FROM)
-        codes = dict.fromkeys(partitions, code)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results_of(topics, codes))
+        reply = await call_coordinator(context, name, _request_of(request, partitions), CodeReply)
+        codes = dict.fromkeys(partitions, _code_of(reply, version))
+    return _response_of(request, codes)
+
+
+def handle_now(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse | None:
+    """Does the same for one transaction if its coordinator replies without a wait."""
+    request, version = call.request, call.version
+    if version >= BATCHED_FROM:
+        return None
+    partitions = _partitions_of(request.v3_and_below_topics)
+    codes = _refuse_all(context, partitions)
+    if codes is None:
+        name = request.v3_and_below_transactional_id
+        reply = call_coordinator_now(context, name, _request_of(request, partitions), CodeReply)
+        if reply is None:
+            return None
+        codes = dict.fromkeys(partitions, _code_of(reply, version))
+    return _response_of(request, codes)
+
+
+def _request_of(request: AddPartitionsToTxnRequest, partitions: Sequence[TopicPartition]) -> AddPartitions:
+    return AddPartitions(
+        request.v3_and_below_transactional_id, request.v3_and_below_producer_id, request.v3_and_below_producer_epoch,
+        frozenset(partitions),
+    )  # fmt: skip
+
+
+def _code_of(reply: CodeReply | Code, version: int) -> Code:
+    return fenced_code(reply.code if isinstance(reply, CodeReply) else reply, version, FENCED_FROM)
+
+
+def _response_of(request: AddPartitionsToTxnRequest, codes: Codes) -> AddPartitionsToTxnResponse:
+    results = _results_of(request.v3_and_below_topics, codes)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 async def _handle_batched(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse:

@@ -6,7 +6,7 @@ Versions 0 to 2 are advertised but end the connection, as in Kafka 4: some clien
 
 A request is handled in the turn that brings it, unless it is long. Records for very many partitions are appended in
 pieces, and the next request of the connection is handled after the last piece. So is a request that begins a
-transaction in a partition: the coordinator is asked first. Only acks=all waits, on a partition with
+transaction in a partition, if its coordinator does not reply at once. Only acks=all waits, on a partition with
 other replicas or with `flush=ack`. It holds up only the replies behind it on the same connection. With acks=0 there is
 no reply, so an error ends the connection. Record batches are checked and stamped in place and written from there.
 Uncompressed records are checked one by one in C, compressed ones are not opened.
@@ -45,11 +45,13 @@ from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.produce.verification import (
     ADDS_FROM,
+    Guards,
     Place,
     Unverified,
     end_guards,
     find_unverified,
     verify_partitions,
+    verify_partitions_now,
 )
 
 API_KEY = 0
@@ -67,9 +69,12 @@ PART_BYTES = 128 << 10
 """So many bytes of records count as one more partition."""
 DUPLICATE_PARTITION = "the partition stands twice in the request"
 
+_ONLY: Place = (b"", 0)
+"""Stands for the one partition of a cached request."""
 _SHAPE = Struct(">8xi4xb4xh")
 """Batch length, magic and attributes."""
 
+GuardsNow = dict[Place, VerificationGuard]
 TopicResults = list[tuple[bytes, list[ProduceResult]]]
 
 
@@ -96,7 +101,7 @@ class CachedProduce(NamedTuple):
     acks: int
     replica: LeaderReplica
     template: ResponseTemplate
-    has_transactional_id: bool
+    transactional_id: str | None
 
 
 class PendingProduce:
@@ -116,8 +121,7 @@ class PendingProduce:
         self.results: TopicResults = []
         self.uncommitted: list[tuple[LeaderReplica, int, list[ProduceResult], int]] = []
         """Partitions that are not committed yet: the offset up to which they must be, and the place of the result."""
-        self.guards: dict[Place, VerificationGuard | Refused] = {}
-        """Guards for the appends that begin a transaction in a partition, or their refusals."""
+        self.guards: Guards = {}
         self.has_failed = False
 
 
@@ -151,7 +155,11 @@ class ProduceHandler:
         weight = sum(len(topic.partitions) for topic in ask.topics) + len(frame) // PART_BYTES
         is_large = weight > LARGE_REQUEST_PARTITIONS or (weight > PIECE_PARTITIONS and not site.turns.has_time())
         unverified = self._find_unverified(ask, version) if ask.transactional_id is not None else []
-        if is_large or unverified:
+        guards: GuardsNow | None = {}
+        if unverified:
+            is_small = not is_large and len(unverified) <= PIECE_PARTITIONS
+            guards = None if not is_small else self._verify_now(ask.transactional_id or "", unverified, version)
+        if is_large or guards is None:
             held = connection.retain_request(frame)
             if held is not frame:
                 ask = frames.parse_request(held, version, at)
@@ -161,8 +169,12 @@ class ProduceHandler:
             )
             return None
         appending = PendingProduce(connection, version, correlation_id, ask)
-        for _ in self._append(appending):
-            pass
+        appending.guards.update(guards)
+        try:
+            for _ in self._append(appending):
+                pass
+        finally:
+            end_guards(unverified, guards)
         topics = appending.results
         if len(topics) == 1 and len(topics[0][1]) == 1 and not appending.has_failed and ask.acks:
             self._remember_request(connection, frame, version, ask, topics[0][1][0])
@@ -185,6 +197,13 @@ class ProduceHandler:
             )
 
         return find_unverified(request, find_replica)
+
+    def _verify_now(self, transactional_id: str, unverified: Sequence[Unverified], version: int) -> GuardsNow | None:
+        """Returns the guards of partitions if their coordinator confirms them in this turn, else None."""
+        broker = self._context.broker
+        is_asked = version >= ADDS_FROM or broker.settings.transaction_partition_verification_enable
+        confirm_now = broker.transaction_verification.confirm_now if is_asked else None
+        return verify_partitions_now(confirm_now, transactional_id, unverified, version)
 
     async def _append_later(
         self, pending: PendingProduce, transactional_id: str, unverified: Sequence[Unverified]
@@ -271,15 +290,24 @@ class ProduceHandler:
         self, cached: CachedProduce, frame: memoryview, version: int, correlation_id: int, begin: int
     ) -> Sequence[Part] | None:
         """Appends the records of a cached request. Returns None, without effect, if the full path is needed."""
-        acks, replica, template, has_transactional_id = cached
+        acks, replica, template, transactional_id = cached
         records = frames.parse_records_only(frame, version, begin)
         if records is None or not (acks == 1 or replica.commits_on_append):
             return None
+        guard: VerificationGuard | None = None
+        if transactional_id is not None and (producer := replica.needs_verification(records)) is not None:
+            guards = self._verify_now(transactional_id, [Unverified(_ONLY, replica, producer)], version)
+            if guards is None:
+                return None
+            guard = guards[_ONLY]
         try:
-            _check_shape(records, version, has_transactional_id)
-            base_offset, _, append_time_ms, _ = replica.append_now(records, acks)
+            _check_shape(records, version, transactional_id is not None)
+            base_offset, _, append_time_ms, _ = replica.append_now(records, acks, guard=guard)
         except Refused:
             return None  # the full path makes the error
+        finally:
+            if guard is not None:
+                replica.end_verification(guard)
         self._context.produced_bytes += len(records)
         return (template.fill(correlation_id, base_offset, append_time_ms, replica.log_start_offset),)
 
@@ -298,7 +326,7 @@ class ProduceHandler:
         if request.records_length_at <= HEAD_BYTES_MAX:
             head = CachedProduce(
                 request.acks, known[echo, outcome.partition], ResponseTemplate(version, echo, outcome.partition),
-                request.transactional_id is not None,
+                request.transactional_id,
             )  # fmt: skip
             self._cached[version, bytes(frame[CORRELATION_ID_END : request.records_length_at])] = head
             connection.produce_prefix_end = request.records_length_at

@@ -7,7 +7,7 @@ the answer to the state of the partition: a marker that is written meanwhile mak
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused
@@ -31,8 +31,12 @@ _WITHOUT_COORDINATOR = frozenset(
 
 AskCoordinator = Callable[[TransactionPartitions], Awaitable[Mapping[TopicPartition, Code]]]
 """Asks the coordinator of a transaction about partitions. Returns a code for each."""
+ConfirmNow = Callable[[TransactionPartitions], bool]
+"""True if the coordinator replies without a wait that all partitions are in the transaction."""
 Place = tuple[bytes, int]
 """A partition of a request: the bytes that name the topic, and the partition."""
+Guards = dict[Place, VerificationGuard | Refused]
+"""The guards for the appends that begin a transaction in a partition, or their refusals."""
 
 
 class Unverified(NamedTuple):
@@ -63,32 +67,24 @@ def find_unverified(
 
 
 async def verify_partitions(
-    ask: AskCoordinator | None, transactional_id: str, unverified: Iterable[Unverified], version: int
-) -> dict[Place, VerificationGuard | Refused]:
+    ask: AskCoordinator | None, transactional_id: str, unverified: Sequence[Unverified], version: int
+) -> Guards:
     """Returns a guard for each partition that is in the transaction, and the refusal for each other one.
 
     Without `ask` all partitions count as verified. The caller ends the guards with `end_guards`.
     """
-    wanted = list(unverified)
-    producer_id, producer_epoch = wanted[0].producer[:2]
-    if any(each.producer[:2] != (producer_id, producer_epoch) for each in wanted):
+    if not _is_of_one_producer(unverified):
         why = "a request has transactional records of one producer"
-        return {each.place: Refused(Code.INVALID_PRODUCER_ID_MAPPING, why) for each in wanted}
-    adds = version >= ADDS_FROM
-    guards: dict[Place, VerificationGuard | Refused] = {
-        each.place: each.replica.begin_verification(*each.producer, moves_epoch=adds) for each in wanted
-    }
+        return {each.place: Refused(Code.INVALID_PRODUCER_ID_MAPPING, why) for each in unverified}
+    guards: Guards = {**_begin_guards(unverified, version)}
     if ask is None:
         return guards
-    asked = TransactionPartitions(
-        transactional_id, producer_id, producer_epoch, not adds, [each.replica.tp for each in wanted]
-    )
     try:
-        codes = await ask(asked)
+        codes = await ask(_question(transactional_id, unverified, version))
     except BaseException:
-        end_guards(wanted, guards)
+        end_guards(unverified, guards)
         raise
-    for each in wanted:
+    for each in unverified:
         code, stop_error = codes.get(each.replica.tp, Code.NETWORK_EXCEPTION), each.replica.reads.stop_error
         if stop_error is not None:
             end_guards((each,), guards)
@@ -98,6 +94,37 @@ async def verify_partitions(
             why = f"the partition is not in the transaction of {transactional_id[:249]!r}: {code.name}"
             guards[each.place] = Refused(_code_for_producer(code, version), why)
     return guards
+
+
+def verify_partitions_now(
+    confirm_now: ConfirmNow | None, transactional_id: str, unverified: Sequence[Unverified], version: int
+) -> dict[Place, VerificationGuard] | None:
+    """Returns a guard for each partition if the coordinator confirms all of them at once. Returns None if
+    `verify_partitions` has to look: it may ask again.
+
+    Nothing else runs between the reply and the append, so no marker can come between.
+    """
+    if not _is_of_one_producer(unverified):
+        return None
+    if confirm_now is not None and not confirm_now(_question(transactional_id, unverified, version)):
+        return None
+    return _begin_guards(unverified, version)
+
+
+def _is_of_one_producer(unverified: Sequence[Unverified]) -> bool:
+    first = unverified[0].producer[:2]
+    return all(each.producer[:2] == first for each in unverified)
+
+
+def _begin_guards(unverified: Sequence[Unverified], version: int) -> dict[Place, VerificationGuard]:
+    moves_epoch = version >= ADDS_FROM
+    return {each.place: each.replica.begin_verification(*each.producer, moves_epoch=moves_epoch) for each in unverified}
+
+
+def _question(transactional_id: str, unverified: Sequence[Unverified], version: int) -> TransactionPartitions:
+    producer_id, producer_epoch, _ = unverified[0].producer
+    partitions = [each.replica.tp for each in unverified]
+    return TransactionPartitions(transactional_id, producer_id, producer_epoch, version < ADDS_FROM, partitions)
 
 
 def end_guards(unverified: Iterable[Unverified], guards: Mapping[Place, VerificationGuard | Refused]) -> None:
