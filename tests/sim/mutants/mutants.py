@@ -408,7 +408,7 @@ MUTANTS = {
         SimMutant(
             "refused_marker_counts", "a partition without its marker counts as done",
             ("every transaction is decided", "no offset of a transaction is pending", "every copier reaches the end",
-             "I14"),
+             "I14", "I15"),
             ((TransactionMarkers, "_take_codes", transaction_bugs.count_refused_markers),), _with_transactions,
         ),
         SimMutant(

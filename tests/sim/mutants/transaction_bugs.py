@@ -24,10 +24,10 @@ from tiered.transactions.shard import TransactionShard
 def report_events_at_once(original: Any) -> Any:
     """Markers are sent before the decision is committed."""
 
-    def enqueue(self: CoordinatorRuntime[Any, Any, Any], result: CoordinatorResult[Any, Any]) -> None:
+    def enqueue(self: CoordinatorRuntime[Any, Any, Any], result: CoordinatorResult[Any, Any], *at_once: bool) -> None:
         for event in result.events:
             self._on_event(event)
-        original(self, CoordinatorResult(result.records, result.replies))
+        original(self, CoordinatorResult(result.records, result.replies), *at_once)
 
     return enqueue
 
