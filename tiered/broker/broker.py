@@ -192,7 +192,7 @@ class Broker:
             self.data_directory, self.served,
         )  # fmt: skip
         self.log_cleaner = LogCleaner(
-            self.view, self.world, self.hosted_replicas, self.disk, self._clean_throttle, metrics
+            self.view, self.world, self.hosted_replicas, self.disk, self._clean_throttle, self.retention_clock, metrics
         )
         self._object_deletion = ObjectDeletion(self.view, channel, self.cluster, self.cold_tier.collector, world.clock)
         self._store_watch = StoreWatch(self.store, self.cluster, world.clock)

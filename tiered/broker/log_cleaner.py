@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.broker.clean_throttle import CleanThrottle
 from tiered.broker.hosted_replicas import HostedReplicas
+from tiered.broker.retention_clock import RetentionClock
 from tiered.compaction.cleanable_range import CleanableRange, is_compacted, pick_dirtiest
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
@@ -77,6 +78,7 @@ class LogCleaner:
         hosted_replicas: HostedReplicas,
         disk: DiskState,
         throttle: CleanThrottle,
+        retention_clock: RetentionClock,
         metrics: Metrics,
     ) -> None:
         self._view = view
@@ -86,6 +88,7 @@ class LogCleaner:
         self._disk = disk
         self._pool = ThreadPool("log-cleaner", THREADS_MAX)
         self._throttle = throttle
+        self._retention_clock = retention_clock
         self._cold_ranges: dict[LeaderReplica, _ColdRange] = {}
         self._running: set[DiskLog] = set()
         self._retry_ns: dict[DiskLog, int] = {}
@@ -95,7 +98,7 @@ class LogCleaner:
         self._wake = asyncio.Event()
         self._last_run_ns = world.clock.mono_ns()
         self.uncleanable: dict[TopicPartition, str] = {}
-        self._read = metrics.counter("tiered_log_cleaner_read_records_total", "Records that cleans on disk read.")
+        self._read = metrics.counter("tiered_log_cleaner_read_records_total", "Records that cleans read.")
         self._removed = metrics.counter("tiered_log_cleaner_removed_records_total", "Records that cleans removed.")
         self._freed = metrics.counter("tiered_log_cleaner_freed_bytes_total", "Bytes of log that cleans freed.")
         metrics.gauge(
@@ -220,9 +223,12 @@ class LogCleaner:
             ):
                 continue
             try:
-                found = await replica.cold.cleaner.find_cleanable(manifest, config, self._clock.wall_ms())
-            except (Corrupt, Unavailable) as error:
+                found = await replica.cold.cleaner.find_cleanable(manifest, config, self._retention_clock.now_ms())
+            except Corrupt as error:
                 self._note_failure(replica, error)
+            except Unavailable as error:
+                self._note_failure(replica, error)
+                return  # others would wait as long, and cleans on disk with them
             else:
                 self._cold_ranges[replica] = _ColdRange(found, manifest.sequence, config, now_ns)
                 replica.cleanable_in_bucket = found
@@ -257,13 +263,14 @@ class LogCleaner:
         try:
             manifest = await replica.take_over_manifest()
             result = await replica.cold.cleaner.clean(
-                manifest, replica.leader_epoch, replica.config, self._clock.wall_ms(), replace(resources, admit=admit),
-                replica.log,
+                manifest, replica.leader_epoch, replica.config, self._retention_clock.now_ms(),
+                replace(resources, admit=admit), replica.log,
             )  # fmt: skip
         except Fenced as error:
             self._hosted_replicas.on_fenced(replica, error)
             raise LogChanged from error
         replica.unified_log.update_manifest(result.manifest)
+        self._cold_ranges.pop(replica, None)
         if not result.is_whole:
             raise LogChanged
         return result
