@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 MIB = 1 << 20
 STEPS = (1 * MIB, 4 * MIB, 8 * MIB)
+LAST_STEP = len(STEPS) - 1
+"""The step at which a reader begins that needs few gets, and not an early first byte."""
 
 
 class Chunk(NamedTuple):
@@ -32,7 +34,7 @@ def next_chunk(key: str, position: int, end: int, step: int) -> Chunk:
 
     The first chunk begins on the 1 MiB grid at or before `position`. Each other chunk begins where the last one ended.
     """
-    size = STEPS[min(step, len(STEPS) - 1)]
+    size = STEPS[min(step, LAST_STEP)]
     start = position - position % STEPS[0] if step == 0 else position
     stop = min(end, start - start % size + size)
     return Chunk(key, start, stop - start)

@@ -463,7 +463,9 @@ class ColdCleaner:
 
     async def _read_bucket(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[_Step]:
         manifest = clean.manifest
-        pieces = self._reader.iterate(manifest.partition_id, start, end, manifest=manifest, keeps_manifest=True)
+        pieces = self._reader.iterate(
+            manifest.partition_id, start, end, manifest=manifest, keeps_manifest=True, with_few_gets=True
+        )
         async with aclosing(pieces):
             async for piece in pieces:
                 for data, batches in split_batches(piece.data, piece.batches, clean.resources.read_bytes):

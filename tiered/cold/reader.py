@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
-from tiered.cold.chunks import MIB, Chunk
+from tiered.cold.chunks import LAST_STEP, MIB, Chunk
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
@@ -183,13 +183,15 @@ class ColdReader:
         *,
         manifest: Manifest | None = None,
         keeps_manifest: bool = False,
+        with_few_gets: bool = False,
     ) -> AsyncGenerator[ColdBatches]:
         """Yields whole batches from the one that holds `start` to the one that holds `end - 1`, with read-ahead across
         segments.
 
         None as `end` means the cold end of the manifest. Each piece is about as large as a chunk. If a clean has
         replaced an object and it is gone, the rest comes from its successor. With `keeps_manifest` all pieces are of
-        the objects that `manifest` names, and one that is gone raises `ObjectMissing`.
+        the objects that `manifest` names, and one that is gone raises `ObjectMissing`. `with_few_gets` costs a later
+        first byte.
 
         Raises `Refused` with OFFSET_OUT_OF_RANGE if `start` is below the log start or beyond the cold end,
         `Unavailable` and `Corrupt`.
@@ -202,7 +204,7 @@ class ColdReader:
         at, is_retried = start, keeps_manifest
         while True:
             try:
-                pieces = self._iterate_once(partition_id, at, stop, manifest)
+                pieces = self._iterate_once(partition_id, at, stop, manifest, LAST_STEP if with_few_gets else 0)
                 async with aclosing(pieces):
                     async for piece in pieces:
                         at, is_retried = piece.next_offset, keeps_manifest
@@ -214,9 +216,9 @@ class ColdReader:
                 manifest, is_retried = await self.find_newer_manifest(partition_id, at, error), True
 
     async def _iterate_once(
-        self, partition_id: PartitionId, start: int, stop: int, manifest: Manifest | None
+        self, partition_id: PartitionId, start: int, stop: int, manifest: Manifest | None, step: int
     ) -> AsyncGenerator[ColdBatches]:
-        stream = await self._open_stream(partition_id, manifest, start, depth=DEPTH_OF_ITERATE)
+        stream = await self._open_stream(partition_id, manifest, start, end=stop, depth=DEPTH_OF_ITERATE, step=step)
         try:
             while (piece := await stream.next_batches()) is not None and piece.base_offset < stop:
                 piece = _cut_before(piece, stop)
@@ -332,10 +334,17 @@ class ColdReader:
     # -- streams ------------------------------------------------------------------------------------------------------
 
     async def _open_stream(
-        self, partition_id: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0
+        self,
+        partition_id: PartitionId,
+        manifest: Manifest | None,
+        offset: int,
+        *,
+        end: int | None = None,
+        depth: int = 0,
+        step: int = 0,
     ) -> ColdStream:
         """Opens a stream from `offset`, on the given manifest, or on the bucket's if the given one does not name the
-        offset."""
+        offset. With `end` it ends with the segment that holds `end - 1`."""
         entry = await self._manifests.find_segment(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
             manifest = await self._manifests.load(partition_id)
@@ -346,9 +355,12 @@ class ColdReader:
         if offset > entry.base_offset:
             _, position = lookup_offset((await self.read_sections(entry)).offset_index, offset - entry.base_offset)
         entries = self._manifests.list_segments(manifest, offset)
+        if end is not None:
+            entries = _list_below(entries, end)
         return ColdStream(
-            self._cache, self._get, entries, offset, position=position, depth=depth, window_bytes=self._window_bytes
-        )
+            self._cache, self._get, entries, offset,
+            position=position, depth=depth, step=step, window_bytes=self._window_bytes,
+        )  # fmt: skip
 
     def _take_stream(self, partition_id: PartitionId, offset: int) -> ColdStream | None:
         """Takes the stream that an earlier read left at this offset."""
@@ -420,6 +432,14 @@ class ColdReader:
 
 def _out_of_range(partition_id: PartitionId, offset: int) -> Refused:
     return Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {partition_id} is not in the bucket")
+
+
+async def _list_below(entries: AsyncIterator[SegmentEntry], end: int) -> AsyncIterator[SegmentEntry]:
+    """Yields the segments that begin below `end`: a stream reads ahead in all that it gets."""
+    async for entry in entries:
+        if entry.base_offset >= end:
+            return
+        yield entry
 
 
 def _cut_before(piece: ColdBatches, stop: int) -> ColdBatches:

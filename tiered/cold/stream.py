@@ -54,7 +54,8 @@ class _PendingChunk(NamedTuple):
 class ColdStream:
     """Reads on from the batch that holds `offset`. `position` is a byte in the first entry at or before that batch.
 
-    `depth` is the number of chunks to read ahead at first (0: none until `enable_read_ahead`). `window_bytes` bounds
+    `depth` is the number of chunks to read ahead at first (0: none until `enable_read_ahead`), `step` the size of the
+    first one (`chunks.py`). `window_bytes` bounds
     the read-ahead. After an error only `close` may be called. Every stream must be closed.
     """
 
@@ -67,6 +68,7 @@ class ColdStream:
         *,
         position: int = 0,
         depth: int = 0,
+        step: int = 0,
         window_bytes: int,
     ) -> None:
         self.offset = offset
@@ -86,7 +88,7 @@ class ColdStream:
         self._pending_bytes = 0
         self._plan_entry: SegmentEntry | None = None
         self._plan_at = position
-        self._step = 0
+        self._step = step
         self._chunks_read = 0
         self._reread_position = -1
         self._last_offset = -1

@@ -92,6 +92,23 @@ def test_reader_that_never_waits_does_not_extend_read_ahead() -> None:
     rig.run(scenario)
 
 
+def test_range_read_gets_nothing_beyond_its_end_and_large_chunks_if_asked_to() -> None:
+    rig = Rig()
+    large(rig, batches=14)
+
+    async def scenario() -> None:
+        _, manifest = await cold(rig)
+        assert 8 * MIB < manifest.entries[0].log_bytes < 16 * MIB
+        for with_few_gets, expected in ((False, 1 + 4), (True, 1 + 2)):
+            reader = rig.broker(f"few gets {with_few_gets}")
+            pieces = reader.reader.iterate(PID, 0, 14, with_few_gets=with_few_gets)
+            assert sum([len(piece.batches) async for piece in pieces]) == 14
+            await rig.clock.sleep(5)
+            assert reader.store.calls["get"] == expected, "the manifest, and chunks of the first segment"
+
+    rig.run(scenario)
+
+
 def test_readers_of_one_partition_share_their_gets() -> None:
     rig = Rig()
     large(rig)
