@@ -16,22 +16,20 @@ from contextlib import ExitStack
 from typing import Any
 
 from pyspark_tiered import delta_state, history, joining, orphans, table
-from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
+from pyspark_tiered.checkpoint import encode_checkpoint
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
 from pyspark_tiered.log_folder import LOG, BucketConnection, TableFolder, UnclearOutcome, open_folder
 from pyspark_tiered.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows, check_table_topic
 from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.table_log import LAST_CHECKPOINT, TableLog
 from pyspark_tiered.topic_table import TopicTable
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Code, Refused, Unavailable
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 100
 """Commits of other writers in a row that may come first, before a commit gives up."""
-RECENT_COMMITS = 20
-"""Commits whose lines are kept: the check before a load reads those since the last mark, mostly one."""
-LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 
 
 class NativeSnapshot(Snapshot):
@@ -124,9 +122,11 @@ class NativeTable(TopicTable):
     def __init__(self, url: str, topic: str, topic_id: str, shared: BucketConnection | None = None) -> None:
         super().__init__(url, topic, topic_id)
         self.folder = open_folder(url, shared)
-        self._state = TableState()
-        self._recent: dict[int, str] = {}
-        """Version -> lines of the commits that were read last."""
+        self._log = TableLog(self.folder)
+
+    @property
+    def _state(self) -> TableState:
+        return self._log.state
 
     def close(self) -> None:
         self.folder.close()
@@ -136,7 +136,7 @@ class NativeTable(TopicTable):
 
     def snapshot(self) -> NativeSnapshot:
         self._read_on()
-        return NativeSnapshot(self.folder, self._state, self._recent, self.topic_id)
+        return NativeSnapshot(self.folder, self._state, self._log.recent, self.topic_id)
 
     def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
         self._read_on()
@@ -227,7 +227,7 @@ class NativeTable(TopicTable):
         )
         if not self.folder.create(path, data):
             return False
-        self._apply_commit(version, data.decode(), path)
+        self._log.apply(version, data.decode())
         if version and version % self._state.checkpoint_interval() == 0:
             self._write_checkpoint()
         return True
@@ -246,58 +246,16 @@ class NativeTable(TopicTable):
     def _read_on(self) -> None:
         """Reads the commits that are new. Raises `Refused` for another topic's table, or one that this engine cannot
         write, and `Corrupt`."""
-        before = self._state.version
-        names = self.folder.list_names(LOG, delta_state.commit_name(before - 1) if before > 0 else self._first_name())
-        versions = delta_state.commit_versions(names)
-        if before >= 0 and before not in versions:
-            # Delta has deleted the commit, and a checkpoint holds what it did; or the table was moved away.
-            self._state, before = TableState(), -1
-            names = self.folder.list_names(LOG, self._first_name())
-            versions = delta_state.commit_versions(names)
-        checkpoint, parts = delta_state.newest_checkpoint(names)
-        if before < 0 and checkpoint >= 0:
-            self._state = self._read_checkpoint(checkpoint, parts)
-        for number in versions:
-            if number <= self._state.version:
-                continue
-            path = f"{LOG}/{delta_state.commit_name(number)}"
-            data = self.folder.read(path) if number == self._state.version + 1 else None
-            if data is None:
-                missing = self._state.version + 1
-                raise Corrupt(f"commit {missing} of the table is missing", where=f"{self.url}/{LOG}")
-            self._apply_commit(number, data.decode(), path)
-        if self._state.version != before:
+        held, before = self._state, self._state.version
+        state = self._log.read()
+        if state.version >= 0 and (state is not held or state.version != before):
             try:
                 check_table_topic(self._state.held_topic(), self.url, self.topic, self.topic_id)
                 self._check_form(self._state)
             except Refused:
-                self._state = TableState()  # so that the next look checks again
+                self._log.forget()  # so that the next look checks again
                 raise
 
     def _check_form(self, state: TableState) -> None:
         """Raises `Refused` if this engine cannot write the table."""
         delta_state.check_plain(state, self.url)
-
-    def _apply_commit(self, version: int, text: str, path: str) -> None:
-        self._state.apply(version, delta_state.parse_actions(text, f"{self.url}/{path}"))
-        self._recent[version] = text
-        self._recent.pop(version - RECENT_COMMITS, None)
-
-    def _first_name(self) -> str:
-        """Returns a name before that of a recent checkpoint, so that the list is short; "" if none is known."""
-        data = self.folder.read(LAST_CHECKPOINT)
-        try:
-            version = 0 if data is None else int(json.loads(data)["version"])
-        except (ValueError, KeyError, TypeError):
-            version = 0
-        return delta_state.commit_name(version - 1) if version else ""
-
-    def _read_checkpoint(self, version: int, parts: Sequence[str]) -> TableState:
-        state = TableState()
-        for name in parts:
-            path = f"{LOG}/{name}"
-            data = self.folder.read(path)
-            if data is None:
-                raise Unavailable(f"checkpoint {name} of {self.url} was deleted while it was read")
-            state.apply(version, decode_checkpoint(data, f"{self.url}/{path}"))
-        return state

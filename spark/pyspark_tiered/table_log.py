@@ -1,4 +1,4 @@
-"""Delta's log of one table for readers, without a JVM: the state of a version, and single commits. It writes nothing.
+"""Delta's log of one table, read without a JVM: the state of a version, and single commits. It writes nothing.
 
 Memory grows with the number of files in the table, and not with its rows.
 """
@@ -15,6 +15,8 @@ from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.log_folder import LOG, TableFolder
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
+RECENT_COMMITS = 20
+"""Commits whose lines are kept: the check before a load reads those since the last mark, mostly one."""
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 
 
@@ -23,7 +25,10 @@ class TableLog:
 
     def __init__(self, folder: TableFolder) -> None:
         self.folder = folder
-        self._newest = TableState()
+        self.state = TableState()
+        """The newest version that was read."""
+        self.recent: dict[int, str] = {}
+        """Version -> lines of the commits that were read last."""
 
     @property
     def url(self) -> str:
@@ -36,14 +41,28 @@ class TableLog:
         Raises `Corrupt`, `Unavailable`, and `Refused` without permission.
         """
         with explain_access(self.url):
-            known = self._newest.version
+            known = self.state.version
             names = self._names(delta_state.commit_name(known - 1) if known > 0 else self._first_name())
             if known >= 0 and delta_state.commit_name(known) not in names:
                 # Delta has deleted the commit, and a checkpoint holds what it did; or the table was made anew.
-                self._newest = TableState()
+                self.forget()
                 names = self._names(self._first_name())
-            self._newest = self._replay(self._newest, names, None)
-        return self._newest
+            if self.state.version < 0:
+                self.state = self._read_checkpoint(names)
+            for version, text in self._new_commits(names, self.state.version):
+                self.apply(version, text)
+        return self.state
+
+    def apply(self, version: int, text: str) -> None:
+        """Applies the lines of the next commit. Raises `Corrupt`."""
+        path = f"{self.url}/{LOG}/{delta_state.commit_name(version)}"
+        self.state.apply(version, delta_state.parse_actions(text, path))
+        self.recent[version] = text
+        self.recent.pop(version - RECENT_COMMITS, None)
+
+    def forget(self) -> None:
+        """Drops what was read: the next read begins anew."""
+        self.state, self.recent = TableState(), {}
 
     def read_version(self, version: int) -> TableState:
         """Returns the table at a version. Raises `Refused` if the log does not have it, or no longer."""
@@ -63,7 +82,10 @@ class TableLog:
                     Code.INVALID_REQUEST,
                     f"version {version} of the table at {self.url} is gone: Delta's log cleanup removed its commits",
                 )
-            return self._replay(TableState(), _up_to(names, version), version)
+            state = self._read_checkpoint(_up_to(names, version))
+            for number, text in self._new_commits(_up_to(names, version), state.version):
+                state.apply(number, delta_state.parse_actions(text, f"{self.url} version {number}"))
+            return state
 
     def versions(self) -> list[int]:
         """Returns the versions whose commits the log still has, in order."""
@@ -94,6 +116,8 @@ class TableLog:
 
     def read_commit(self, version: int) -> str | None:
         """Returns the lines of a commit; None if its file is not there."""
+        if version in self.recent:
+            return self.recent[version]
         with explain_access(self.url):
             data = self.folder.read(f"{LOG}/{delta_state.commit_name(version)}")
         return None if data is None else data.decode()
@@ -101,20 +125,23 @@ class TableLog:
     def _names(self, after: str) -> list[str]:
         return self.folder.list_names(LOG, after)
 
-    def _replay(self, state: TableState, names: Sequence[str], version: int | None) -> TableState:
-        checkpoint, parts = delta_state.newest_checkpoint(names)
-        if state.version < 0 <= checkpoint:
-            state = TableState()
-            for name in parts:
-                state.apply(checkpoint, decode_checkpoint(self._read_part(name), f"{self.url}/{LOG}/{name}"))
+    def _new_commits(self, names: Sequence[str], known: int) -> Iterator[tuple[int, str]]:
+        """Yields version and lines of each commit above a known version. Raises `Corrupt` if one is missing."""
         for number in delta_state.commit_versions(names):
-            if number <= state.version:
+            if number <= known:
                 continue
-            path = f"{LOG}/{delta_state.commit_name(number)}"
-            data = self.folder.read(path) if number == state.version + 1 else None
+            known += 1
+            data = self.folder.read(f"{LOG}/{delta_state.commit_name(number)}") if number == known else None
             if data is None:
-                raise Corrupt(f"commit {state.version + 1} of the table is missing", where=f"{self.url}/{LOG}")
-            state.apply(number, delta_state.parse_actions(data.decode(), f"{self.url}/{path}"))
+                raise Corrupt(f"commit {known} of the table is missing", where=f"{self.url}/{LOG}")
+            yield number, data.decode()
+
+    def _read_checkpoint(self, names: Sequence[str]) -> TableState:
+        """Returns the table at its newest checkpoint; version -1 if there is none."""
+        state = TableState()
+        checkpoint, parts = delta_state.newest_checkpoint(names)
+        for name in parts:
+            state.apply(checkpoint, decode_checkpoint(self._read_part(name), f"{self.url}/{LOG}/{name}"))
         return state
 
     def _read_part(self, name: str) -> bytes:

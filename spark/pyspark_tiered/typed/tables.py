@@ -46,7 +46,7 @@ class RecordTable(NativeTable):
 
     def snapshot(self) -> NativeSnapshot:
         self._read_on()
-        return NativeSnapshot(self.folder, self._state, self._recent, self.topic_id, ("_partition", "_offset"))
+        return NativeSnapshot(self.folder, self._state, self._log.recent, self.topic_id, ("_partition", "_offset"))
 
     @property
     def holds_topic(self) -> bool:
