@@ -12,8 +12,11 @@ from pyspark_tiered.bucket import check_table
 from pyspark_tiered.compare import read_cold_topic
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.gaps import ABORTED, CONTROL_RECORD, EMPTY, PRESENT, UNDECIDED, Gap, explain_from_log, explain_gap
+from pyspark_tiered.last_verify import read_last_verify
 from pyspark_tiered.load import load
+from pyspark_tiered.log_folder import open_folder
 from pyspark_tiered.plan import ColdTopic
+from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.query.output import QueryResult, render
 from pyspark_tiered.sql import sql
 from pyspark_tiered.summing import SumRules, sum_file
@@ -63,6 +66,15 @@ def test_injected_faults_are_found_and_named(spark: SparkSession, tmp_path: Path
     assert sorted((fault._replace(why="") for fault in found.faults), key=repr) == sorted(planted, key=repr)
     why = {fault.offset: fault.why.split(" [")[0] for fault in found.faults if fault.kind in ("missing", "changed")}
     assert set(why.values()) <= {"DELETE", "UPDATE"} and why[17]
+    kept = read_last_verify(open_folder(at.url))
+    assert kept is not None and (kept.table_version, kept.faults) == (at.version, len(found.faults))
+    query = "SELECT partition, offset, CAST(timestamp AS STRING) AS at, key, value, headers FROM t ORDER BY 1, 2"
+    with SqlSession(warehouse) as session:
+        native = [
+            (*row[:2], row[2].removesuffix("+00"), *row[3:])
+            for row in session.run(query.replace("FROM ", "FROM raw.")).rows
+        ]
+    assert native == [tuple(row) for row in sql(warehouse, query, spark=spark).rows], "files of loads and of Spark"
 
 
 @java

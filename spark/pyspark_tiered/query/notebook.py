@@ -8,6 +8,7 @@ The warehouse is remembered for the next cells. The result is also the variable 
 
 from __future__ import annotations
 
+import atexit
 import html
 import shlex
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.query.output import QueryResult, render, render_cells
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 ROWS_MAX = 10_000
 """Rows of a cell's result. Memory of a notebook is not for whole tables."""
@@ -103,12 +104,13 @@ def _parse_line(line: str) -> tuple[str, str]:
 def load_ipython_extension(shell: Any) -> None:
     """Registers the magic in a shell of IPython."""
     magic = TieredMagic()
+    atexit.register(magic.close)
 
     def tiered(line: str, cell: str | None = None) -> NotebookResult | None:
         try:
             return magic.run(line, cell)
-        except Refused as refused:
-            print(f"tiered: {refused.why}")
+        except (Refused, Unavailable, Corrupt) as failure:
+            print(f"tiered: {failure}")
             return None
 
     shell.register_magic_function(tiered, magic_kind="line_cell", magic_name="tiered")

@@ -19,8 +19,23 @@ Node = Any
 
 TABLE_FUNCTIONS = ("unnest", "range", "generate_series", "json_each", "json_tree", "repeat")
 """Functions that make rows and read nothing."""
-REFUSED_FUNCTIONS = ("write_log", "getvariable", "current_setting", "nextval", "currval", "getenv")
-"""Functions that show or change something else than rows."""
+REFUSED_FUNCTIONS = frozenset(
+    [
+        "current_setting",
+        "getvariable",
+        "getenv",
+        "nextval",
+        "currval",
+        "setval",
+        "write_log",
+        "json_serialize_plan",
+        "pg_get_viewdef",
+        "finalize",
+        "combine",
+        "to_aggregate_state",
+    ]
+)
+"""Functions that show or change something else than rows, or that trust bytes to be the state of an aggregate."""
 SUMS = [
     "sum",
     "fsum",
@@ -273,8 +288,13 @@ def _check_node(node: Mapping[str, Any], schemas: set[str]) -> None:
             raise _refuse(f"the function {name} is not available: a query reads tables of the warehouse only")
     elif kind == "SHOW_REF" and node.get("show_type") not in ("DESCRIBE", "SUMMARY"):
         raise _refuse("SHOW is not available: `tiered table ls` lists the tables, DESCRIBE shows columns")
-    elif node.get("class") == "FUNCTION" and str(node["function_name"]).lower() in REFUSED_FUNCTIONS:
+    elif node.get("class") == "FUNCTION" and _is_refused(node):
         raise _refuse(f"the function {node['function_name']} is not available: a query reads tables only")
+
+
+def _is_refused(node: Mapping[str, Any]) -> bool:
+    name = str(node["function_name"]).lower()
+    return name in REFUSED_FUNCTIONS or name.startswith("__") or bool(node.get("export_state"))
 
 
 def _check_case(tables: Iterable[TableRef]) -> None:
