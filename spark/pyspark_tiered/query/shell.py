@@ -89,17 +89,19 @@ class Shell:
         with suppress(ImportError):
             self._set_up_lines()
         while True:
+            statement = None
             try:
                 statement = _read_statement(input)
+                if statement.strip().rstrip(";") in ("\\q", "exit", "quit"):
+                    return
+                self._run_timed(statement)
             except EOFError:
                 print()
                 return
             except KeyboardInterrupt:
-                print()
-                continue
-            if statement.strip() in ("\\q", "exit", "quit", "exit;", "quit;"):
-                return
-            self._run_in_words(statement)
+                print("" if statement is None else "cancelled")
+            except (Refused, Unavailable, Corrupt) as failure:
+                print(f"tiered: {failure}", file=sys.stderr)
 
     def run_script(self, source: TextIO) -> None:
         """Runs the statements of a text. Raises the error of the first one that fails."""
@@ -118,17 +120,11 @@ class Shell:
             for line in self._lines(statement):
                 print(line)
 
-    def _run_in_words(self, statement: str) -> None:
+    def _run_timed(self, statement: str) -> None:
         start = time.monotonic()
-        try:
-            count = show_paged(self._lines(statement))
-            if not statement.lstrip().startswith("\\") and count >= 0 and self._format == "text":
-                print(f"({max(count - 2, 0):,} rows, {time.monotonic() - start:.2f} s)")
-        except KeyboardInterrupt:
-            self._session.interrupt()
-            print("cancelled")
-        except (Refused, Unavailable, Corrupt) as failure:
-            print(f"tiered: {failure}", file=sys.stderr)
+        count = show_paged(self._lines(statement))
+        if not statement.lstrip().startswith("\\") and count >= 0 and self._format == "text":
+            print(f"({max(count - 2, 0):,} rows, {time.monotonic() - start:.2f} s)")
 
     def _lines(self, statement: str) -> Iterator[str]:
         """Yields the lines of the answer."""
