@@ -6,6 +6,8 @@ The checkers of the predicates of docs/INVARIANTS.md:
   that ListOffsets names goes back. (The end in a Fetch may, for a moment after an election, as in Kafka.)
 - `model_of_copies` with `expiry`, over each copy of a partition, at every step: I3, I5 to I10, I16, I22, R1 to R5.
 - `bucket_rules` and `model`, over the bucket, at every write and delete: I16 of manifests, I20, I21, I23 to I25.
+- `compacted_logs` with `clean_watch` and `cold_cleans`, over each clean on a disk or in the bucket: I26, and of
+  replaced objects I20, I21 and I23. `compaction_load` has their clients, and checks what a reader from the start gets.
 - `stored`, over every disk and object, at the end: I3, I5, I20, I21, and I23 of expired objects.
 - `read_progress`, and the deadlines of `run`: I19. `resources`: I30.
 - `rebuilding`, in some runs: I31, and I23 of objects that nothing names.

@@ -1,4 +1,5 @@
-"""Crashes in the middle of a clean: of a machine whose broker syncs a cleaned file, renames it, or has just done so.
+"""Crashes in the middle of a clean: of a machine whose broker syncs a cleaned file, renames it, or has just done so,
+or that puts a cleaned object or the manifest that names it.
 
 A swap takes no time on a disk that is not slow, so that no other fault would come at one of its steps.
 """
@@ -7,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.sim.cluster.observer import acting_node, patched
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.loop import process_context
+from tiered.cold.cleaner import ColdCleaner
 from tiered.hot.log_cleaning import LogCleaning
 
 CRASH_CHANCE = 0.15
 STEPS_MAX = 8
 """Syncs of a clean of one group: of four files, of the checkpoint, of the names of the new files, and of the swap."""
 HANG_SECONDS = 0.3
+COLD_CRASH_CHANCE = 0.05
+COLD_SECONDS = (0.0, 0.01, 0.1)
+"""Times between the beginning of a request and the crash."""
 DOWN_SECONDS = (0.01, 0.3, 2.0)
 
 
@@ -33,9 +38,15 @@ class SwapCrashes:
         self._rng = random.Random(f"{seed}/swap-crashes")
         self._tasks: list[asyncio.Task[None]] = []
 
-    def watch(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def watch(self) -> Iterator[None]:
         """Counts the steps of cleans within the context."""
-        return patched(LogCleaning, "_clean_group", self._clean_group)
+        with (
+            patched(LogCleaning, "_clean_group", self._clean_group),
+            patched(ColdCleaner, "_put", self._cold_step),
+            patched(ColdCleaner, "_replace", self._cold_step),
+        ):
+            yield
 
     async def end(self) -> None:
         """Ends all crashes. Machines that are down start again."""
@@ -68,11 +79,22 @@ class SwapCrashes:
 
         return clean_group
 
-    def _start_crash(self, host: SimHost) -> asyncio.Task[None]:
-        """Crashes a machine in a task that does not belong to its broker."""
-        return self._world.loop.create_task(self._crash(host), name="swap-crash", context=process_context(""))
+    def _cold_step(self, original: Any) -> Any:
+        async def step(cleaner: ColdCleaner, *args: Any) -> Any:
+            host = self._world.hosts[acting_node()]
+            if self.is_enabled and self._rng.random() < COLD_CRASH_CHANCE and _can_crash(host):
+                self._tasks.append(self._start_crash(host, self._rng.choice(COLD_SECONDS)))
+            return await original(cleaner, *args)
 
-    async def _crash(self, host: SimHost) -> None:
+        return step
+
+    def _start_crash(self, host: SimHost, after_seconds: float = 0.0) -> asyncio.Task[None]:
+        """Crashes a machine in a task that does not belong to its broker."""
+        crash = self._crash(host, after_seconds)
+        return self._world.loop.create_task(crash, name="swap-crash", context=process_context(""))
+
+    async def _crash(self, host: SimHost, after_seconds: float) -> None:
+        await asyncio.sleep(after_seconds)
         if not _can_crash(host):
             return
         self.count += 1
