@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,34 @@ def test_newer_records_of_the_log_end_a_table_once(tmp_path: Path) -> None:
         noted = session.run("SELECT count(*) FROM `orders.eu_typed`")
         assert noted.notes == ("orders.eu_typed has loaded records only; the newer ones are in the raw table",)
         assert session.run("SELECT count(*) FROM `orders.eu`").notes == ()
+
+
+def test_each_count_is_a_prefix_of_the_log_while_loads_go_on(tmp_path: Path) -> None:
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    filling.create_topic(store, "orders.eu", TOPIC, 2)
+    write(store, 0, 0, [b"first"])
+    load(store, "orders.eu", tables, engine=NativeEngine())
+    acknowledged = {0: 1, 1: 0}
+
+    def fill() -> None:
+        for step in range(16):
+            number = step % 2
+            write(store, number, acknowledged[number], [b"a", b"b"])
+            acknowledged[number] += 2
+            if step % 3 == 2:
+                load(store, "orders.eu", tables, engine=NativeEngine())
+
+    query = "SELECT partition, count(*), count(DISTINCT offset), max(offset) + 1 FROM `orders.eu` GROUP BY partition"
+    with SqlSession(tables, BucketTail(store)) as session, ThreadPoolExecutor(1) as pool:
+        filling_log = pool.submit(fill)
+        is_last = False
+        while not is_last:
+            is_last, least = filling_log.done(), dict(acknowledged)
+            found = {number: (count, different, end) for number, count, different, end in rows(session, query)}
+            for number, (count, different, end) in found.items():
+                assert count == different == end >= least[number]
+        filling_log.result()
+    assert {number: count for number, (count, _, _) in found.items()} == acknowledged == {0: 17, 1: 16}
 
 
 def test_newer_records_that_do_not_follow_the_table_are_refused(tmp_path: Path) -> None:
