@@ -27,6 +27,7 @@ DELTA_LOG = "_delta_log"
 """Folder of a table with its commits."""
 MANIFEST = "manifest"
 """Name of the manifest below the prefix of its partition."""
+MANIFESTS_AT_ONCE = 128
 LIST_KEYS = 10_000
 """Objects that are listed at once. A bucket gives 1,000 in one request, and says which request is the last."""
 TASK_READ_AHEAD_BYTES = 32 << 20
@@ -81,8 +82,10 @@ class ColdTopics:
         changed = [
             number for number in numbers if number not in known or listed.get(number, "") != known[number].version
         ]
-        loaded = await asyncio.gather(*(self._load(PartitionId(found.topic_id, number)) for number in changed))
-        known |= dict(zip(changed, loaded, strict=True))
+        for at in range(0, len(changed), MANIFESTS_AT_ONCE):
+            some = changed[at : at + MANIFESTS_AT_ONCE]
+            loaded = await asyncio.gather(*(self._load(PartitionId(found.topic_id, number)) for number in some))
+            known |= dict(zip(some, loaded, strict=True))
         self._known[found.topic_id] = known
         partitions = [await self._partition(number, known[number], (starts or {}).get(number, 0)) for number in numbers]
         return ColdTopic(name, found.topic_id, tuple(partitions))

@@ -31,6 +31,7 @@ class DeltaTable(TopicTable):
 
     def __init__(self, spark: SparkSession, url: str, topic: str, topic_id: str) -> None:
         super().__init__(url, topic, topic_id)
+        conflict_errors()  # the import converts failures of the JVM, also the first one
         self._spark = spark
         self._jvm: Any = spark._jvm
         self._log: Any = self._delta.DeltaLog.forTable(spark._jsparkSession, url)

@@ -29,6 +29,7 @@ from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.errors import Refused
 from tiered.ids import PartitionId
+from tiered.thread_pool import WAITING_MAX
 
 TOPIC = filling.topic_id(1)
 
@@ -309,6 +310,13 @@ def test_native_load_imports_neither_spark_nor_pyarrow_without_work(tmp_path: Pa
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr
+
+
+def test_topic_of_more_partitions_than_requests_may_wait_is_loaded(tmp_path: Path) -> None:
+    store, partitions = f"file://{tmp_path}/store", WAITING_MAX + 100
+    filling.create_topic(store, "t", TOPIC, partitions)
+    fill(store, partitions - 1, 0, 3)
+    assert load(store, "t", f"{tmp_path}/tables", engine=NativeEngine()).rows == 3
 
 
 def test_load_with_nothing_new_reads_no_manifest(tmp_path: Path) -> None:
