@@ -19,9 +19,11 @@ from tests.e2e.transaction_calls import (
     read_decided,
     transactional_batch,
 )
+from tiered.broker.transaction_coordinators import PARTITIONS_AT_ONCE
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.records.batch import encode_batch
+from tiered.transactions.metadata import EPOCH_EXHAUSTED
 from tiered.transactions.records import transaction_key
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
@@ -108,6 +110,61 @@ def test_transaction_of_one_broker_is_answered_without_a_task(
             assert await client.end(commit) is Code.NONE
         assert tasks == []
         assert await read_decided(client.client, replica) == ([b"a", b"b", b"c"], replica.log.end_offset)
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_request_waits_for_markers_that_are_not_written_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica, coordinators = await site.create("t"), site.node.transaction_coordinators
+        client = TransactionalClient(await site.client(), versions=JAVA_3_9)
+        assert await client.init() is await client.write(replica, b"a") is Code.NONE
+        held: list[tuple[Any, ...]] = []
+        send = coordinators.markers.send
+        monkeypatch.setattr(coordinators.markers, "send", lambda *due: held.append(due))
+        assert await client.end(True) is Code.NONE
+        adding = asyncio.ensure_future(client.add(replica))
+        await wait_until(lambda: coordinators._waiting == 1)
+        send(*held[0])
+        assert await adding is Code.NONE
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_end_at_the_last_epoch_gets_a_new_producer_id(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica, coordinators = await site.create("t"), site.node.transaction_coordinators
+        client = TransactionalClient(await site.client())
+        assert await client.init() is Code.NONE
+        shard = coordinators.host.find_shard(client.name)
+        assert shard is not None
+        value = shard.state.transactions[client.name]
+        shard.state.put(client.name, value._replace(producer_epoch=EPOCH_EXHAUSTED))
+        before, client.epoch = client.producer_id, EPOCH_EXHAUSTED
+        assert await client.write(replica, b"a") is await client.end(True) is Code.NONE
+        assert client.producer_id != before and client.epoch == 0
+        assert await client.write(replica, b"b") is await client.end(True) is Code.NONE
+        assert (await read_decided(client.client, replica))[0] == [b"a", b"b"]
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_end_of_many_partitions_lets_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        count = PARTITIONS_AT_ONCE + 1
+        await site.create("t", count)
+        replicas = [site.node.leader_replica("t", number) for number in range(count)]
+        client = TransactionalClient(await site.client(), versions=JAVA_3_9)
+        assert await client.init() is await client.add(*replicas) is Code.NONE
+        tasks: list[str] = []
+        spawn = site.server.dispatch.spawn
+
+        def note(connection: Any, work: Any, what: str) -> None:
+            tasks.append(what)
+            spawn(connection, work, what)
+
+        monkeypatch.setattr(site.server.dispatch, "spawn", note)
+        assert await client.end(True) is Code.NONE and tasks == ["EndTxn"]
 
     run_transactions(tmp_path, scenario)
 

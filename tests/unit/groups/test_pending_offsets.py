@@ -115,6 +115,17 @@ def test_later_of_two_pending_offsets_replaces_the_earlier_one(rig: Rig, through
     assert rig.stable_offset() == 8
 
 
+@pytest.mark.parametrize("through_image", [False, True])
+def test_pending_offset_that_is_written_again_is_the_later_one(rig: Rig, through_image: bool) -> None:
+    rig.commit_in_transaction(1, 3)
+    rig.commit_in_transaction(2, 8)
+    rig.commit_in_transaction(1, 4)
+    rig.reload(through_image=through_image)
+    rig.end_transaction(1)
+    rig.end_transaction(2)
+    assert rig.stable_offset() == 4
+
+
 def test_offset_written_again_after_a_commit_outside_takes_effect(rig: Rig) -> None:
     rig.commit_in_transaction(offset=3)
     rig.commit(offset=8)

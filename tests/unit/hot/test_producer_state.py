@@ -271,6 +271,18 @@ def test_follower_keeps_the_producers_that_wrote_last() -> None:
     assert producer_ids(leader) == producer_ids(follower) == [1, 4, 5]
 
 
+def test_end_of_a_transaction_counts_as_a_write_of_its_producer() -> None:
+    states = ProducerStates(0, ProducerLimits(per_partition=2))
+    for offset, producer in enumerate((1, 2)):
+        states.apply(walked_batch(0, offset=offset, producer=producer, attributes=TRANSACTIONAL), NOW)
+    for offset, producer in ((2, 2), (3, 1)):
+        data = encode_marker(TransactionMarker(producer, 0, True, 0), NOW)
+        stamp(data, 0, offset, 0)
+        states.end_transaction(walk(data).batches[0], data, NOW)
+    states.apply(walked_batch(0, offset=4, producer=3), NOW)
+    assert producer_ids(states) == [1, 3]
+
+
 def test_snapshot_keeps_producers_in_the_order_of_their_writes() -> None:
     states = write_in_order(ProducerLimits(), 9, 1, 5)
     write(states, 9, 3, at=NOW, sequence=1)

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Refused
 from tiered.hot.producer_state import ProducerStates
-from tiered.hot.verification import UnverifiedProducer, VerificationGuard
+from tiered.hot.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
 from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import TRANSACTIONAL, BatchHeader, WalkedBatch
 from tiered.records.native import walk
@@ -116,6 +116,15 @@ def test_marker_of_an_unknown_producer_invalidates_its_guard(partition: Partitio
     waiting = partition.guard()
     assert partition.end() is True
     assert partition.append(0, guard=waiting) is Code.INVALID_TXN_STATE
+
+
+def test_end_of_an_epoch_invalidates_the_guard_of_each_earlier_one() -> None:
+    guards = VerificationGuards()
+    guard = guards.begin(UnverifiedProducer(PRODUCER, 3), moves_epoch=False)
+    guards.invalidate(PRODUCER, 2)
+    assert guards.is_valid(guard, PRODUCER, 3)
+    guards.invalidate(PRODUCER, 5)
+    assert not guards.is_valid(guard, PRODUCER, 3)
 
 
 def test_requests_that_wait_together_share_one_guard(partition: Partition) -> None:

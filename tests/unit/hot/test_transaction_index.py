@@ -126,6 +126,20 @@ def test_older_entries_of_the_active_segment_are_read_from_its_file() -> None:
     run_scenario(scenario)
 
 
+def test_transactions_that_overlap_are_found_among_older_and_newer_entries() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        writer = TransactionWriter(log)
+        writer.write(1)
+        for number in range(RECENT_MAX + 10):
+            writer.write(1 + (number + 1) % 2)
+            writer.write(1 + number % 2)
+            writer.end(1 + number % 2, commit=False)
+        assert log.segment_count == 1 and check_reads(log, writer, max_bytes=300) > 10
+
+    run_scenario(scenario)
+
+
 def test_full_index_closes_the_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "INDEX_BYTES_MAX", 10 * ENTRY_BYTES)
 

@@ -144,6 +144,16 @@ def test_keys_take_half_of_the_ids_and_the_oldest_makes_room() -> None:
     assert rig.begin(name="d").code is Code.THROTTLING_QUOTA_EXCEEDED
 
 
+def test_key_whose_markers_are_missing_makes_no_room() -> None:
+    rig = KeyRig(TransactionSettings(ids_max=4))
+    decided = rig.begin(name="a")
+    rig.add(decided, P0, name="a")
+    assert rig.commit(decided, name="a").code is rig.begin(name="b").code is Code.NONE
+    rig.pass_time(KEY_IDLE_MS)
+    assert rig.begin(name="c").code is Code.NONE
+    assert sorted(rig.shard.state.transactions) == ["a", "c"]
+
+
 def test_keys_leave_half_of_the_memory_to_other_ids() -> None:
     rig = KeyRig(TransactionSettings(bytes_max=4_000))
     codes = [rig.begin(name=f"{n}").code for n in range(4)]
