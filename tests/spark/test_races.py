@@ -3,14 +3,18 @@ does."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.log_folder import BucketFolder
 from tests.spark import racing
 from tests.spark.driver import OtherDriver
 
@@ -23,7 +27,37 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Calla
     return lambda place: f"s3a://{bucket}/{tmp_path.name}" if "s3" in place else f"file:{tmp_path}/t"
 
 
-def race_for_commits(spark: SparkSession, other: OtherDriver, log_store: str, folder: str, count: int) -> list[str]:
+class WriterInPython:
+    """Creates commits beside the session without a JVM. It begins later after each commit that it won, and sooner after
+    each that it lost, so that both win."""
+
+    def __init__(self, folder: str) -> None:
+        self._table = BucketFolder(folder)
+        self._pool = ThreadPoolExecutor(1)
+        self._running: Future[bool] | None = None
+        self._delay = 0.001
+
+    def start(self, race: str, log_store: str, path: str) -> None:
+        self._running = self._pool.submit(self._create, path.removeprefix(f"{self._table.url}/"))
+
+    def result(self) -> bool:
+        assert self._running is not None
+        won = self._running.result(60)
+        self._delay *= 2 if won else 0.5
+        return won
+
+    def _create(self, name: str) -> bool:
+        time.sleep(self._delay)
+        return self._table.create(name, b'{"commitInfo":{"txnId":"other"}}\n')
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._table.close()
+
+
+def race_for_commits(
+    spark: SparkSession, other: OtherDriver | WriterInPython, log_store: str, folder: str, count: int
+) -> list[str]:
     """Returns the faults: commits that both drivers, none, or not the owner was told to have made."""
     racing.make_folder(spark, folder)
     wins, wrong = Counter[str](), []
@@ -47,17 +81,24 @@ def test_deltas_own_log_stores_lose_acknowledged_commits(
     assert race_for_commits(spark, other, log_store, folder(log_store), count)
 
 
-@pytest.mark.parametrize(
-    ("log_store", "count"),
-    [("ours on s3", 40), pytest.param("ours in a directory", 150, marks=pytest.mark.also)],
-)
+@pytest.mark.also
+@pytest.mark.parametrize(("log_store", "count"), [("ours on s3", 40), ("ours in a directory", 150)])
 def test_our_log_stores_assign_each_commit_to_one_driver(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
 ) -> None:
     assert race_for_commits(spark, other, log_store, folder(log_store), count) == []
 
 
-@pytest.mark.parametrize("place", ["s3", pytest.param("directory", marks=pytest.mark.also)])
+def test_our_log_store_and_a_writer_in_python_own_each_commit_once(
+    spark: SparkSession, folder: Callable[[str], str]
+) -> None:
+    url = folder("s3")
+    with closing(WriterInPython(url)) as other:
+        assert race_for_commits(spark, other, "ours on s3", url, 40) == []
+
+
+@pytest.mark.also
+@pytest.mark.parametrize("place", ["s3", "directory"])
 def test_two_loaders_move_a_partition_once_per_acknowledged_commit(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
