@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator, Sequence
@@ -181,6 +182,27 @@ class BucketConnection:
         """Closes the bucket."""
         self.run(self.store.close())
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+class SharedConnection(BucketConnection):
+    """An open bucket for calls from several threads at once: its event loop runs in a thread of its own."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="bucket", daemon=True)
+        self._thread.start()
+
+    def run(self, call: Coroutine[object, object, T]) -> T:
+        """Runs a request."""
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def close(self) -> None:
+        """Closes the bucket."""
+        self.run(self.store.close())
+        self.run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
         self._loop.close()
 
 

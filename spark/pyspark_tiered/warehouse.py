@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyspark_tiered.delta_state import TableState
-from pyspark_tiered.log_folder import LOG, BucketConnection, open_folder
+from pyspark_tiered.log_folder import LOG, SharedConnection, open_folder
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.table_log import TableLog, explain_access
 from tiered.errors import Code, Refused
@@ -24,7 +24,7 @@ class Warehouse:
         self.url = spark_url(place)
         self._logs: dict[str, TableLog] = {}
         parts = urlsplit(self.url)
-        self.connection: BucketConnection | None = None
+        self.connection: SharedConnection | None = None
         """The connection to the bucket; None for a directory."""
         self.prefix = f"{unquote(parts.path).strip('/')}/".lstrip("/")
         """The prefix of the tables' keys in the bucket."""
@@ -32,7 +32,7 @@ class Warehouse:
             if not Path(self.url.removeprefix("file:")).is_dir():
                 raise Refused(Code.INVALID_REQUEST, f"there is no warehouse at {self.url}")
         elif parts.scheme in ("s3", "s3a"):
-            self.connection = BucketConnection(f"{parts.scheme}://{parts.netloc}")
+            self.connection = SharedConnection(f"{parts.scheme}://{parts.netloc}")
         else:
             raise Refused(Code.INVALID_REQUEST, f"a warehouse is a directory or an s3:// URL, not {place}")
 

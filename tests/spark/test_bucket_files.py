@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from pyspark_tiered.log_folder import BucketConnection
+from pyspark_tiered.log_folder import SharedConnection
 from pyspark_tiered.query.bucket_files import PROTOCOL, TAIL_BYTES, BucketFiles
 
 DATA = Random(1).randbytes(3 * TAIL_BYTES + 17)
@@ -21,7 +23,7 @@ DATA = Random(1).randbytes(3 * TAIL_BYTES + 17)
 def files(tmp_path: Path) -> Iterator[BucketFiles]:
     """Yields a store with one file. A store in a directory has the same ranges as one on S3."""
     (tmp_path / "a").write_bytes(DATA)
-    connection = BucketConnection(f"file://{tmp_path}")
+    connection = SharedConnection(f"file://{tmp_path}")
     opened = BucketFiles(connection)
     opened.sizes["a"] = len(DATA)
     yield opened
@@ -47,6 +49,19 @@ def test_threads_that_share_a_file_read_their_own_ranges(files: BucketFiles) -> 
     for thread in threads:
         thread.join(60)
     assert not wrong
+
+
+def test_requests_of_several_threads_run_at_once(tmp_path: Path) -> None:
+    connection = SharedConnection(f"file://{tmp_path}")
+
+    async def open_barrier() -> asyncio.Barrier:
+        return asyncio.Barrier(3)
+
+    barrier = connection.run(open_barrier())
+    with ThreadPoolExecutor(3) as pool:
+        places = list(pool.map(lambda _: connection.run(barrier.wait()), range(3), timeout=30))
+    assert sorted(places) == [0, 1, 2]
+    connection.close()
 
 
 def test_file_is_read_and_sought_as_any_other(files: BucketFiles) -> None:

@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 
 from pyspark_tiered import delta_state
 from pyspark_tiered.delta_state import TableState
-from pyspark_tiered.log_folder import BucketConnection
+from pyspark_tiered.log_folder import SharedConnection
 from tiered.errors import Unavailable
 from tiered.ports import NotFound
 
@@ -32,12 +32,11 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
     protocol = PROTOCOL
     cachable = False
 
-    def __init__(self, connection: BucketConnection) -> None:
+    def __init__(self, connection: SharedConnection) -> None:
         super().__init__()
         self.sizes: dict[str, int] = {}
         self.failure: Unavailable | None = None
         self._connection = connection
-        self._lock = threading.Lock()
 
     def note_sizes(self, root: str, state: TableState) -> None:
         """Notes the files of a table, which may be opened from now on."""
@@ -48,8 +47,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """Returns bytes of a file."""
         try:
-            with self._lock:
-                found = self._connection.run(self._connection.store.get(key, start, length))
+            found = self._connection.run(self._connection.store.get(key, start, length))
             if isinstance(found, NotFound):
                 raise Unavailable(f"{key} is not in the bucket: a VACUUM may have removed it", final=True)
         except Unavailable as failure:

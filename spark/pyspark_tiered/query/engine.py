@@ -50,6 +50,8 @@ LOOK_SECONDS = 0.1
 MEMORY = "1GB"
 """Memory of a session. A query that needs more writes to a temporary directory."""
 SPILL = "20GB"
+BUCKET_READS = 8
+"""Threads of a session over a bucket at least: most of them wait for a request."""
 TAIL = "tail"
 """Schema of the records that the tables do not have yet."""
 FILL_BYTES = 8 << 20
@@ -189,6 +191,7 @@ class SqlSession:
 
             self._files = BucketFiles(self._warehouse.connection)
             connection.register_filesystem(self._files)
+            connection.execute(f"SET threads = {max(BUCKET_READS, os.cpu_count() or 1)}")
             root = f"{PROTOCOL}://{self._warehouse.prefix.rstrip('/')}"
         for setting in (
             "TimeZone = 'UTC'",

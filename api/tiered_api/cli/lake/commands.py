@@ -44,7 +44,7 @@ def describe_missing() -> str:
 def describe_missing_native() -> str:
     """Returns one sentence on the missing parts of the native engine; empty if nothing is missing."""
     if find_spec("pyarrow") is None:
-        return "The Python package pyarrow is missing: pip install pyarrow, or '.[spark]' in tiered's source folder."
+        return "The Python package pyarrow is missing: pip install '.[sql]' in tiered's source folder."
     return ""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiered.errors import Code, Refused
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.lake.commands import describe_missing_native, report_missing
 from tiered_api.cli.output import format_size, print_json, print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ Ends = Callable[[str, str], Mapping[int, int] | None]
 
 def ls(args: Namespace) -> int:
     """Lists the tables of a warehouse."""
+    if lack := describe_missing_native():
+        return report_missing(lack)
     with _open(args) as (warehouse, read_ends):
         rows = [_ls_row(_facts(warehouse, name, read_ends), args.format) for name in warehouse.names()]
     print_rows(rows, args.format, LS_COLUMNS)
@@ -36,6 +39,8 @@ def ls(args: Namespace) -> int:
 
 def describe(args: Namespace) -> int:
     """Describes one table."""
+    if lack := describe_missing_native():
+        return report_missing(lack)
     from pyspark_tiered.table_report import columns_of
 
     with _open(args) as (warehouse, read_ends):
@@ -67,6 +72,8 @@ def describe(args: Namespace) -> int:
 
 def history(args: Namespace) -> int:
     """Lists the commits of a table, the newest first."""
+    if lack := describe_missing_native():
+        return report_missing(lack)
     from pyspark_tiered.delta_state import parse_actions
     from pyspark_tiered.table_report import history_entry
 
@@ -85,6 +92,8 @@ def history(args: Namespace) -> int:
 
 def diff(args: Namespace) -> int:
     """Prints what changed between two versions of a table."""
+    if lack := describe_missing_native():
+        return report_missing(lack)
     from pyspark_tiered.table_report import compare_states
 
     with _open(args) as (warehouse, _):
