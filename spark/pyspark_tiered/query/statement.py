@@ -223,10 +223,15 @@ class _EditFinder:
         alias = names[0].lower()
         if len(names) > 1 and alias in self._query.aliases:
             ref = self._query.aliases[alias]
-            columns = self._columns.get(ref, {}) if ref is not None else {}
-            return (list(names[:2]), list(names[2:])) if columns.get(names[1].lower()) else None
-        held = [each[alias] for each in self._columns.values() if alias in each]
-        return ([names[0]], list(names[1:])) if held and all(held) else None
+            columns = self._columns.get(ref) if ref is not None else None
+            is_text = self._is_text(names[1].lower()) if columns is None else columns.get(names[1].lower())
+            return (list(names[:2]), list(names[2:])) if is_text else None
+        return ([names[0]], list(names[1:])) if self._is_text(alias) else None
+
+    def _is_text(self, column: str) -> bool:
+        """True if all tables of the query that have this column show bytes in it."""
+        held = [each[column] for each in self._columns.values() if column in each]
+        return bool(held) and all(held)
 
 
 def _path_step(node: Node) -> str | None:
@@ -243,7 +248,7 @@ def _path_step(node: Node) -> str | None:
 def _wants_number(node: dict[str, Any], key: str) -> bool:
     """True if the children under this key are beside numbers."""
     kind, group = node.get("type"), node.get("class")
-    if group == "FUNCTION" and key == "arguments":
+    if group in ("FUNCTION", "WINDOW") and key == "arguments":
         return node["function_name"] in ARITHMETIC or node["function_name"].lower() in SUMS
     if group == "COMPARISON" and key in ("left", "right"):
         return _is_number(node["right" if key == "left" else "left"])
@@ -288,7 +293,7 @@ def _check_node(node: Mapping[str, Any], schemas: set[str]) -> None:
             raise _refuse(f"the function {name} is not available: a query reads tables of the warehouse only")
     elif kind == "SHOW_REF" and node.get("show_type") not in ("DESCRIBE", "SUMMARY"):
         raise _refuse("SHOW is not available: `tiered table ls` lists the tables, DESCRIBE shows columns")
-    elif node.get("class") == "FUNCTION" and _is_refused(node):
+    elif node.get("class") in ("FUNCTION", "WINDOW") and _is_refused(node):
         raise _refuse(f"the function {node['function_name']} is not available: a query reads tables only")
 
 

@@ -97,9 +97,23 @@ def test_field_of_json_is_text() -> None:
     )
 
 
+def test_field_behind_the_name_of_a_subquery_is_read_too() -> None:
+    text = field('"s"."value"', "/n")
+    assert rewrite("SELECT s.value.n x FROM (SELECT * FROM t) s") == f"SELECT {text} x FROM (SELECT * FROM t) s"
+    assert rewrite("WITH s AS (FROM t) SELECT s.value.n x FROM s") == f"WITH s AS (FROM t) SELECT {text} x FROM s"
+
+
 @pytest.mark.parametrize(
     "condition",
-    ["value.n > 3", "-1.5 < value.n", "value.n IN (1, 2)", "value.n BETWEEN 1 AND 2", "value.n + 1", "sum(value.n)"],
+    [
+        "value.n > 3",
+        "-1.5 < value.n",
+        "value.n IN (1, 2)",
+        "value.n BETWEEN 1 AND 2",
+        "value.n + 1",
+        "sum(value.n)",
+        "avg(value.n) OVER ()",
+    ],
 )
 def test_field_beside_a_number_is_a_double(condition: str) -> None:
     double = f"try_cast({field(chr(34) + 'value' + chr(34), '/n')} AS DOUBLE)"
@@ -119,7 +133,7 @@ def test_field_that_a_double_would_falsify_stays_text(condition: str) -> None:
     [
         "SELECT t.offset, value, key FROM t",
         "SELECT value.offset FROM t AS value",
-        "SELECT x.value.a FROM (SELECT 1 AS value) x, t",
+        "SELECT x.other.a FROM (SELECT 1 AS other) x, t",
         "SELECT value[1] FROM t",
         "SELECT other.city FROM t",
     ],
