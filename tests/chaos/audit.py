@@ -44,6 +44,8 @@ class AuditFindings:
     differing: list[str] = field(default_factory=list)
     halves: list[str] = field(default_factory=list)
     """Transactions that are there in part, or although they were aborted."""
+    superseded: list[str] = field(default_factory=list)
+    """Keys of a compacted topic whose last record is gone, and records of it out of order."""
     uncopied: list[str] = field(default_factory=list)
     """Partitions whose copy in transactions is not what was copied, although the offsets say so."""
     resent_allowed: str = ""
@@ -52,18 +54,18 @@ class AuditFindings:
     def is_ok(self) -> bool:
         resent = self.resent and not self.resent_allowed
         records = self.lost or self.duplicates or self.disorder or self.differing
-        return not (records or self.halves or self.uncopied or resent)
+        return not (records or self.halves or self.uncopied or self.superseded or resent)
 
     def __str__(self) -> str:
         counts = (
             f"acknowledged and lost {len(self.lost)}, duplicates {len(self.duplicates)}, out of order"
             f" {len(self.disorder)}, copies that differ {len(self.differing)}; halves of transactions"
-            f" {len(self.halves)}, offsets without their records {len(self.uncopied)}; sent again by a client under a"
-            f" new producer epoch {len(self.resent)}"
+            f" {len(self.halves)}, offsets without their records {len(self.uncopied)}; last records of keys that are"
+            f" gone {len(self.superseded)}; sent again by a client under a new producer epoch {len(self.resent)}"
             + (f" (allowed: {self.resent_allowed})" if self.resent_allowed else "")
         )
         records = (self.lost, self.duplicates, self.disorder, self.differing)
-        kinds = (*records, self.halves, self.uncopied, self.resent)
+        kinds = (*records, self.halves, self.uncopied, self.superseded, self.resent)
         return "\n".join([counts, *(each for kind in kinds for each in kind[:EXAMPLES_MAX])])
 
 
@@ -100,6 +102,37 @@ def check_records(
                     found.lost.append(f"{place}: {name} {number}, acknowledged at {offset}")
                 elif offset >= 0 and there[number] != offset:
                     found.lost.append(f"{place}: {name} {number}, acknowledged at {offset}, is at {there[number]}")
+    return found
+
+
+def check_compacted(
+    acked: Mapping[PartitionKey, Sequence[tuple[int, int]]],
+    logs: Mapping[PartitionKey, Sequence[tuple[int, bytes]]],
+    keys: int,
+    *,
+    may_repeat: bool = False,
+) -> list[str]:
+    """Returns the keys of one writer whose last acknowledged record is gone, without a later one of the key, and
+    records out of order or at another offset. The key of a record is the rest of its number by `keys`. A client that
+    began a new producer epoch `may_repeat` records."""
+    found: list[str] = []
+    for place, records in logs.items():
+        there = {_parse_value(value)[1]: offset for offset, value in records}
+        if not may_repeat and (list(there) != sorted(there) or len(there) != len(records)):
+            found.append(f"{place}: records are there twice or out of order")
+        last: dict[int, int] = {}
+        for number, offset in acked.get(place, ()):
+            last[number % keys] = max(number, last.get(number % keys, -1))
+            if not may_repeat and 0 <= offset != there.get(number, offset):
+                found.append(f"{place}: {number}, acknowledged at {offset}, is at {there[number]}")
+        newest: dict[int, int] = {}
+        for number in there:
+            newest[number % keys] = max(number, newest.get(number % keys, -1))
+        found += [
+            f"{place}: key {key} ends with {newest.get(key)}, and {number} was acknowledged"
+            for key, number in last.items()
+            if newest.get(key, -1) < number
+        ]
     return found
 
 

@@ -17,6 +17,7 @@ from tests.chaos.audit import (
     AuditFindings,
     PartitionKey,
     TransactionOutcome,
+    check_compacted,
     check_copies,
     check_records,
     check_transactions,
@@ -31,6 +32,13 @@ from tests.chaos.writers import RATE, ConfluentWriter, VerifiableWriter, Writer
 
 TOPIC, PARTITIONS = "chaos", 6
 JAVA_TOPIC, JAVA_PARTITIONS = "java", 3
+COMPACTED_TOPIC, COMPACTED_PARTITIONS, KEYS = "compacted", 2, 50
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.bytes": "65536",
+    "local.retention.bytes": "65536",
+}
 TRANSACTIONS_TOPIC, COPIES_TOPIC, TRANSACTIONS_PARTITIONS = "transactions", "copies", 3
 FINISH_SECONDS = 60.0
 READ_SECONDS = 90.0
@@ -61,6 +69,8 @@ class ChaosReport:
     acked: dict[str, int] = field(default_factory=dict)
     transactions: dict[TransactionOutcome, int] = field(default_factory=dict)
     copied: int = 0
+    compacted: int = 0
+    """Acknowledged records of the compacted topic that were cleaned away."""
     read: int = 0
     batches: int = 0
     cold: int = 0
@@ -88,7 +98,7 @@ class ChaosReport:
             f" those of the bucket {self.cold:,}",
             "transactions: "
             + ", ".join(f"{each.value} {count:,}" for each, count in self.transactions.items())
-            + f"; records copied in transactions {self.copied:,}",
+            + f"; records copied in transactions {self.copied:,}; records cleaned away {self.compacted:,}",
         ]
         bumps = [f"new producer epoch or producer: {each}" for each in self.epoch_bumps[:20]]
         return "\n".join([*lines, str(self.findings), *bumps, *self.failures[:20]])
@@ -248,18 +258,22 @@ def run(
         three.create(TOPIC, PARTITIONS, topic or {})
         for name in (TRANSACTIONS_TOPIC, COPIES_TOPIC):
             three.create(name, TRANSACTIONS_PARTITIONS, topic or {})
+        three.create(COMPACTED_TOPIC, COMPACTED_PARTITIONS, COMPACTED)
         if has_java:
             three.create(JAVA_TOPIC, JAVA_PARTITIONS, topic or {})
         writers: list[Writer] = [
             ConfluentWriter(name, three.address, TOPIC, PARTITIONS, directory, rate=rate) for name in ("a", "b")
         ]
+        keyed = ConfluentWriter(
+            "k", three.address, COMPACTED_TOPIC, COMPACTED_PARTITIONS, directory, rate=rate, keys=KEYS
+        )
         transactional = [
             TransactionalWriter(name, three.address, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS, directory)
             for name in ("t", "u")
         ]
         topics = (TRANSACTIONS_TOPIC, COPIES_TOPIC)
         chain = CopierChain(three.address, topics, TRANSACTIONS_PARTITIONS, directory)
-        writers += [*transactional, chain]
+        writers += [keyed, *transactional, chain]
         if has_java:
             verifiable = VerifiableWriter(7, three.address, JAVA_TOPIC, directory)
             stack.callback(verifiable.kill)
@@ -277,7 +291,7 @@ def run(
                 say("\n".join(report.failures))
                 three.heal()
                 break
-        _audit(three, writers, transactional, chain, report, has_java)
+        _audit(three, writers, keyed, transactional, chain, report, has_java)
     report.findings.resent_allowed = resent_allowed
     report.seconds = time.monotonic() - began
     return report
@@ -286,6 +300,7 @@ def run(
 def _audit(
     three: ChaosCluster,
     writers: list[Writer],
+    keyed: ConfluentWriter,
     transactional: list[TransactionalWriter],
     chain: CopierChain,
     report: ChaosReport,
@@ -313,7 +328,8 @@ def _audit(
     places += [(JAVA_TOPIC, number) for number in range(JAVA_PARTITIONS)] if has_java else []
     places += sources
     copies = [(COPIES_TOPIC, number) for number in range(TRANSACTIONS_PARTITIONS)]
-    logs, bounds = read_all(three.address, [*places, *copies], READ_SECONDS)
+    compacted = [(COMPACTED_TOPIC, number) for number in range(COMPACTED_PARTITIONS)]
+    logs, bounds = read_all(three.address, [*places, *copies, *compacted], READ_SECONDS)
     report.read = sum(map(len, logs.values()))
     report.epoch_bumps = [f"{each.name}: {why}" for each in writers for why in each.epoch_bumps]
     codes = three.stop()
@@ -323,8 +339,12 @@ def _audit(
     with patch.dict(os.environ, three.environment):
         bucket = asyncio.run(read_cold_batches(three.store, places))
     sender = producer_lookup([*those.values(), {place: part.batches for place, part in bucket.items()}])
-    acked = {each.name: each.acked for each in writers if each is not chain}
+    acked = {each.name: each.acked for each in writers if each not in (chain, keyed)}
     report.findings = check_records(acked, {place: logs[place] for place in places}, sender)
+    report.findings.superseded = check_compacted(
+        keyed.acked, {place: logs[place] for place in compacted}, KEYS, may_repeat=bool(keyed.epoch_bumps)
+    )
+    report.compacted = sum(map(len, keyed.acked.values())) - sum(len(logs[place]) for place in compacted)
     outcomes = {each.name: each.outcomes for each in transactional}
     size = EACH * TRANSACTIONS_PARTITIONS
     report.findings.halves = check_transactions(outcomes, size, [logs[place] for place in sources])

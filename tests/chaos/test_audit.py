@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tests.chaos.audit import ProducerEpoch, TransactionOutcome, check_copies, check_records, check_transactions
+from tests.chaos.audit import (
+    ProducerEpoch,
+    TransactionOutcome,
+    check_compacted,
+    check_copies,
+    check_records,
+    check_transactions,
+)
 from tests.chaos.run import longest_gap
 
 PLACE = ("t", 0)
@@ -13,6 +20,20 @@ ACKED = {"a": {PLACE: [(0, 0), (1, 2)]}, "b": {PLACE: [(0, -1), (1, 3)]}}
 def test_records_that_are_there_once_and_in_order_have_no_finding() -> None:
     found = check_records(ACKED, {PLACE: LOG})
     assert found.is_ok, found
+
+
+def test_compacted_log_needs_the_last_acknowledged_record_of_each_key_or_a_later_one() -> None:
+    acked = {PLACE: [(number, number) for number in range(8)]}
+    whole = [(5, b"k.0.5 x"), (6, b"k.0.6 x"), (7, b"k.0.7 x")]
+    assert check_compacted(acked, {PLACE: whole}, 3) == []
+    assert check_compacted(acked, {PLACE: [*whole[1:], (8, b"k.0.8 x")]}, 3) == []
+    assert check_compacted(acked, {PLACE: [(2, b"k.0.2 x"), *whole[1:]]}, 3) == [
+        f"{PLACE}: key 2 ends with 2, and 5 was acknowledged"
+    ]
+    assert check_compacted(acked, {PLACE: [whole[0], whole[2], (8, b"k.0.6 x")]}, 3) == [
+        f"{PLACE}: records are there twice or out of order",
+        f"{PLACE}: 6, acknowledged at 6, is at 8",
+    ]
 
 
 def test_missing_record_is_lost() -> None:

@@ -20,6 +20,8 @@ from tests.peer.kafka import TOOLS, java
 
 PADDING = b" " + b"x" * 200
 IN_FLIGHT = 500
+BATCH_BYTES, KEYED_BATCH_BYTES = 1_000_000, 32_768
+"""Limits of a batch: the default, and one that fits into the small segments of a compacted topic after an outage."""
 RATE = 60
 """Records a second and partition."""
 RETRIES = {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200, "topic.metadata.refresh.interval.ms": 1000}
@@ -52,13 +54,23 @@ class Writer(Protocol):
 
 
 class ConfluentWriter:
-    """An idempotent producer of confluent-kafka (librdkafka). A record is `name.partition.number`."""
+    """An idempotent producer of confluent-kafka (librdkafka). A record is `name.partition.number`, and its key the rest
+    of the number by `keys`, if there are any."""
 
     def __init__(
-        self, name: str, address: str, topic: str, partitions: int, directory: Path, *, rate: float = RATE
+        self,
+        name: str,
+        address: str,
+        topic: str,
+        partitions: int,
+        directory: Path,
+        *,
+        rate: float = RATE,
+        keys: int = 0,
     ) -> None:
         self.name = name
         self.topic = topic
+        self._keys = keys
         self.log = ClientLog(directory / f"client-{name}.log")
         self.acked: dict[PartitionKey, list[tuple[int, int]]] = defaultdict(list)
         self.times: dict[PartitionKey, list[float]] = defaultdict(list)
@@ -68,7 +80,8 @@ class ConfluentWriter:
         self._producer = Producer(
             {
                 "bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
-                "delivery.timeout.ms": 0, "log_level": 7, "debug": DEBUG, "error_cb": self._on_error, **RETRIES,
+                "delivery.timeout.ms": 0, "log_level": 7, "debug": DEBUG, "error_cb": self._on_error,
+                "batch.size": KEYED_BATCH_BYTES if keys else BATCH_BYTES, **RETRIES,
             },
             logger=logger(name, self.log),
         )  # fmt: skip
@@ -86,7 +99,8 @@ class ConfluentWriter:
                 partition = count % len(self._next_numbers)
                 number, self._next_numbers[partition] = self._next_numbers[partition], self._next_numbers[partition] + 1
                 value = f"{self.name}.{partition}.{number}".encode() + PADDING
-                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._on_delivery)
+                key = b"%d" % (number % self._keys) if self._keys else None
+                self._producer.produce(self.topic, value, key, partition=partition, on_delivery=self._on_delivery)
                 count += 1
                 self._producer.poll(0)
                 continue
