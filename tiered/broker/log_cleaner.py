@@ -300,9 +300,9 @@ class LogCleaner:
         )  # fmt: skip
 
     def _forget_stopped(self) -> None:
-        """Forgets logs that this broker has no longer, so that the tables are bounded by its replicas."""
+        """Forgets logs that this broker has or cleans no longer, so that the tables are bounded by its replicas."""
         replicas = self._hosted_replicas.list_replicas()
-        logs, names = {each.log for each in replicas}, {each.tp for each in replicas if is_compacted(each.config)}
+        logs, names = {each.log for each in replicas}, {each.tp for each in replicas if _is_cleaned_here(each)}
         self._retry_ns = {each: ns for each, ns in self._retry_ns.items() if each in logs}
         self._requested = {each: end for each, end in self._requested.items() if not each.is_stopped}
         self.uncleanable = {tp: why for tp, why in self.uncleanable.items() if tp in names}
@@ -326,6 +326,12 @@ class LogCleaner:
         except asyncio.CancelledError:
             await asyncio.wait({work})
             raise
+
+
+def _is_cleaned_here(replica: Replica) -> bool:
+    """True if this broker cleans the log: on its disk, or in the bucket as the leader."""
+    is_cleaner = isinstance(replica, LeaderReplica) or not replica.config.remote_storage_enable
+    return is_cleaner and is_compacted(replica.config)
 
 
 def _is_cleaned_in_bucket(replica: LeaderReplica) -> bool:

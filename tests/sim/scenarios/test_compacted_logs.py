@@ -131,3 +131,23 @@ def test_leaders_of_a_tiered_topic_that_crash_while_they_clean_lose_no_last_reco
 
     settings = {"log_cleaner_backoff_ms": 200, "remote_log_manager_task_interval_ms": 500}
     run_scenario(scenario, seed, **settings, log_cleaner_io_max_bytes_per_second=20_000.0)
+
+
+def test_partition_that_cannot_be_cleaned_in_the_bucket_is_named_by_its_leader_only() -> None:
+    tiered = {**CONFIGS, "remote.storage.enable": "true", "min.cleanable.dirty.ratio": "1"}
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=tiered))
+        leader = await wait_leader(three)
+        await write(leader, 0, 60)
+        await three.wait_until(lambda: leader.cold_end_offset > 40, SECONDS)
+        assert leader.manifest is not None
+        await three.bucket.memory.delete([leader.manifest.entries[-1].key])
+        await leader.log.drop_local_below(leader.cold_end_offset)
+        await three.controller.node.submit(AlterTopicConfigs("t", {"min.cleanable.dirty.ratio": "0"}))
+        first = leader_of(three)
+        await three.wait_until(lambda: bool(first.node.log_cleaner.uncleanable), SECONDS)
+        await first.node.hand_over()
+        await three.wait_until(lambda: not first.node.log_cleaner.uncleanable, SECONDS)
+
+    run_scenario(scenario, log_cleaner_backoff_ms=200, remote_log_manager_task_interval_ms=500)
