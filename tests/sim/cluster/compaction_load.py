@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.cluster.committed_reader import fetch_answer
+from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.history import ClientHistory, Send, SendVerdict
 from tests.sim.cluster.observer import Finding, patched
 from tests.sim.cluster.options import COMPACTED_TOPIC
@@ -192,6 +193,7 @@ class CompactionLoad:
         self.producers: list[KeyedProducer] = []
         self.reader: StateReader | None = None
         self.changes: PolicyChanges | None = None
+        self.deleter: RecordDeleter | None = None
         shape = run.options.compacted
         self.partitions = [TopicPartition(COMPACTED_TOPIC, each) for each in range(shape.partitions if shape else 0)]
 
@@ -208,6 +210,8 @@ class CompactionLoad:
             compacted_late=sum(each.is_late for each in logs),
             compacted_transactions=len(self.transactions),
         )
+        if self.deleter is not None:
+            own.update({f"compacted_deletes_{name}": count for name, count in self.deleter.counts.items()})
         if self.changes is not None:
             own.update({f"compacted_{name}": count for name, count in self.changes.counts.items()})
         return dict(own)
@@ -243,6 +247,9 @@ class CompactionLoad:
             run.clients.append(KeyedTransactions(session, run.loop, lambda: self.partitions, options.send_rate / 2))
         self.reader = StateReader(run.world.client("c-state"), run.loop, self)
         run.clients += [*self.producers, self.reader]
+        if options.compaction_deletes:
+            self.deleter = run.reply_observer.make_deleter("compaction-deleter", lambda: self.partitions)
+            run.clients.append(self.deleter)
         if options.policy_changes:
             self.changes = PolicyChanges(
                 run.world.client("c-policy"), run.loop, options, run.world.events.add, run.expected, run.findings,

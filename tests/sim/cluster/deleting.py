@@ -59,6 +59,7 @@ class RecordDeleter:
         committed_range: Callable[[TopicPartition], CommittedRange],
         on_request: Callable[[TopicPartition, int], None],
         on_reply: Callable[[TopicPartition, int], None],
+        name: str = "deleter",
     ) -> None:
         self.working = True
         self.counts: dict[str, int] = {"tiered": 0, "untiered": 0, "of_deposed": 0}
@@ -68,7 +69,7 @@ class RecordDeleter:
         self._committed_range = committed_range
         self._on_request = on_request
         self._on_reply = on_reply
-        self._rng = random.Random(f"{loop.seed}/deleter")
+        self._rng = random.Random(f"{loop.seed}/{name}")
 
     async def work(self) -> None:
         due_ns = 0

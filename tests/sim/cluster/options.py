@@ -152,6 +152,8 @@ class ClusterOptions:
     """Transactional producers of the compacted topic."""
     key_map_slots: int = 0
     """Places for keys in the memory of a clean; 0 for as many as there are keys."""
+    compaction_deletes: bool = False
+    """True if records of the compacted topic are deleted, while its policy allows that."""
     policy_changes: bool = False
     """True if the policy of the compacted topic changes."""
     swap_crashes: bool = False
@@ -358,6 +360,7 @@ def compaction_options(rng: random.Random, brokers: int) -> dict[str, Any]:
         "policy_changes": rng.random() < 0.5,
         "swap_crashes": rng.random() < 0.5,
         "cleaner_backoff_ms": 1_000,
+        "compaction_deletes": rng.random() < 0.4,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.cluster import retries
@@ -27,13 +28,16 @@ class ReplyObserver:
         self._run = run
         run.world.on_request, run.world.on_reply = self.reply_checker.note_request, self._on_reply
 
-    def make_deleter(self) -> RecordDeleter:
-        """Returns an observed client that deletes records."""
+    def make_deleter(
+        self, name: str = "deleter", partitions: Callable[[], list[TopicPartition]] | None = None
+    ) -> RecordDeleter:
+        """Returns an observed client that deletes records, of the topics of the run by default."""
         run = self._run
-        client, asks = run.world.client("c-deletes"), run.expected.on_delete_requested
+        client, asks = run.world.client(f"c-{name.removesuffix('r')}s"), run.expected.on_delete_requested
         return RecordDeleter(
-            client, run.loop, run.own_partitions, self._committed_range, asks, self._on_records_deleted
-        )
+            client, run.loop, partitions or run.own_partitions, self._committed_range, asks, self._on_records_deleted,
+            name,
+        )  # fmt: skip
 
     def on_resend(self, written: AckedBatch, node: int, code: Code, offset: int) -> None:
         """Records that an acknowledged batch was sent again."""

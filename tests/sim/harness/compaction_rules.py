@@ -115,7 +115,8 @@ class History:
                     found.markers[base] = batch.base, bool(batch.commit)
             elif batch.is_transactional:
                 waiting.setdefault(producer_id, []).append(batch.base)
-        undecided = [base for bases in waiting.values() for base in bases]
+        # A log may have lost a transaction that began below its start.
+        undecided = [base for bases in waiting.values() for base in bases if base >= bounds.log_start]
         undecided += [base for base, (marker, _) in found.markers.items() if marker >= bounds.high_watermark]
         for offset, why in ((min(undecided, default=found.limit), "the last stable offset"), (bounds.active_base,
             "the active segment")):  # fmt: skip
