@@ -18,6 +18,8 @@
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
 #   make hostile attacks on a broker process at full size, judged by what others wait and by memory: OUT=figures.jsonl
 #   make race-tables  both engines of `tiered load` race on one table, on a directory and on S3: ROUNDS=200; needs Java
+#   make kill-tables  kills at random moments, each with a check: OF=repair, erase or stream, KILLS=20; needs Java
+#   make query-tables  queries of a whole topic while all else runs, each of which counts a prefix of the log: QUERIES=1000
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
@@ -37,7 +39,7 @@ JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
 .PHONY: demo test test-all compat compat-ours compat-peer check look lock sim sim-mutants mutation-test fuzz sanitize chaos \
-  hostile race-tables bench bench-peer up clean
+  hostile race-tables kill-tables query-tables bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -99,6 +101,14 @@ hostile: $(VENV)/.dev
 race-tables: $(VENV)/.dev
 	@$(JARS)
 	$(BIN)/python -m tests.spark.engine_race $(or $(ROUNDS),200)
+
+kill-tables: $(VENV)/.dev
+	@$(JARS)
+	for each in $(or $(OF),repair erase stream); do $(BIN)/python -m tests.spark.kills $$each $(KILLS) || exit 1; done
+
+query-tables: $(VENV)/.dev
+	@$(JARS)
+	$(BIN)/python -m tests.spark.whole_topic_queries $(or $(QUERIES),1000)
 
 bench: $(VENV)/.dev
 	@$(JARS)

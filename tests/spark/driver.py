@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,7 +32,8 @@ FAST_START = {
 class OtherDriver:
     """A driver that gets orders by `start` and returns results by `result`; one order at a time."""
 
-    def __init__(self, orders: IO[str], answers: IO[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], orders: IO[str], answers: IO[str]) -> None:
+        self._process = process
         self._orders = orders
         self._answers = answers
 
@@ -40,19 +44,30 @@ class OtherDriver:
     def result(self) -> Any:
         return json.loads(self._answers.readline())
 
+    def kill_after(self, seconds: float) -> bool:
+        """Kills the driver with its JVM. Returns true if the order was done before that."""
+        done, _, _ = select.select([self._answers], [], [], seconds)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+        return bool(done)
+
 
 @contextmanager
 def other_driver() -> Iterator[OtherDriver]:
     """Yields `racing.py` as a process, ready."""
     program = Path(__file__).with_name("racing.py")
     with subprocess.Popen(
-        [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that a kill of the group ends the JVM too
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "ready\n"
-            yield OtherDriver(process.stdin, process.stdout)
+            yield OtherDriver(process, process.stdin, process.stdout)
         finally:
             process.stdin.close()
             process.wait(30)

@@ -13,9 +13,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.erase import erase
 from pyspark_tiered.load import load
 from pyspark_tiered.repair import repair
 from pyspark_tiered.session import session
+from pyspark_tiered.stream import append_once
 from pyspark_tiered.table import Advance, FileRun, LoadedFile
 from tests.spark.driver import FAST_START
 
@@ -79,6 +81,23 @@ def repair_all(spark: SparkSession, driver: str, store: str, warehouse: str) -> 
     return repair(store, "flights", warehouse, spark=spark).rows
 
 
+def erase_some(spark: SparkSession, driver: str, store: str, warehouse: str, where: str) -> int:
+    """Erases rows from the table of the tests; returns how many were in the table."""
+    return erase(store, "flights", warehouse, where, "asked for", spark=spark).removed
+
+
+def stream(spark: SparkSession, driver: str, store: str, folder: str, rows: int, until: str) -> int:
+    """Appends the topic of the tests to the Delta table `sink` of a folder, so many rows in a batch. Goes on for ever
+    unless `until` is "end"."""
+    source = spark.readStream.format("tiered").option("store", store).option("topic", "flights")
+    source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(rows))
+    writer = source.load().writeStream.foreachBatch(append_once(f"{folder}/sink", "kills"))
+    writer = writer.option("checkpointLocation", f"{folder}/checkpoint")
+    query = (writer.trigger(availableNow=True) if until == "end" else writer).start()
+    query.awaitTermination()
+    return len(query.recentProgress)
+
+
 def make_folder(spark: SparkSession, folder: str) -> None:
     """Creates the table's log folder, as Delta does before it writes there."""
     path = _path(spark, folder)
@@ -108,6 +127,8 @@ def main() -> None:
         "commits": commits,
         "load": load_all,
         "repair": repair_all,
+        "erase": erase_some,
+        "stream": stream,
     }
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Spark prints where it likes
