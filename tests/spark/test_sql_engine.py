@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pyspark_tiered.delta_state import TableState
@@ -22,7 +24,8 @@ from pyspark_tiered.query.output import render
 from pyspark_tiered.table_log import TableLog
 from pyspark_tiered.typed.form import ValueRules
 from tests.spark import filling
-from tiered.errors import Refused
+from tests.unit.query.test_deletion_vectors import SMALL, SMALL_PLACE, SMALL_TEXT
+from tiered.errors import Refused, Unavailable
 from tiered.ids import PartitionId
 
 TOPIC = filling.topic_id(1)
@@ -269,7 +272,7 @@ def foreign_table(root: Path, **changes: Any) -> str:
     return str(root)
 
 
-VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 36, "cardinality": 2}
+VECTOR = {"storageType": "p", "pathOrInlineDv": "/x", "offset": 1, "sizeInBytes": 36, "cardinality": 2}
 ADD = {"path": "f.parquet", "size": 1, "partitionValues": {}, "dataChange": True, "modificationTime": 0}
 VARIANT = {"type": "struct", "fields": [{"name": "v", "type": "variant", "nullable": True, "metadata": {}}]}
 
@@ -280,7 +283,7 @@ VARIANT = {"type": "struct", "fields": [{"name": "v", "type": "variant", "nullab
         ({"metadata": {"partitionColumns": ["a"]}}, "partition columns a"),
         ({"metadata": {"configuration": {"delta.columnMapping.mode": "name"}}}, "column mapping by name"),
         ({"protocol": {"minReaderVersion": 3, "readerFeatures": ["v2Checkpoint"]}}, "v2Checkpoint"),
-        ({"more": [{"add": ADD | {"deletionVector": VECTOR}}]}, "deletion vectors"),
+        ({"more": [{"add": ADD | {"deletionVector": VECTOR}}]}, "a deletion vector elsewhere"),
         ({"more": [{"add": ADD | {"path": "/etc/passwd"}}]}, "a file elsewhere"),
         ({"more": [{"add": ADD | {"path": "a*.parquet"}}]}, "characters"),
         ({"metadata": {"schemaString": json.dumps(VARIANT)}}, "type variant"),
@@ -294,6 +297,20 @@ def test_table_that_needs_more_of_its_readers_is_refused_by_name(tmp_path: Path,
 def test_plain_table_of_another_program_is_read(tmp_path: Path) -> None:
     with SqlSession(foreign_table(tmp_path)) as session:
         assert render(session.run("SELECT * FROM x").collect(), "csv") == "a"
+
+
+def test_rows_of_a_deletion_vector_are_gone(tmp_path: Path) -> None:
+    vector = {"storageType": "u", "pathOrInlineDv": SMALL_TEXT, "offset": 1, "sizeInBytes": 36}
+    plain, marked = ADD | {"path": "plain.parquet"}, ADD | {"deletionVector": vector | {"cardinality": 2}}
+    root = foreign_table(tmp_path, more=[{"add": plain}, {"add": marked}])
+    for first, name in ((0, "f.parquet"), (10, "plain.parquet")):
+        pq.write_table(pa.table({"a": pa.array(range(first, first + 10), pa.int64())}), tmp_path / "x" / name)
+    with SqlSession(root) as session:
+        with pytest.raises(Unavailable, match="a VACUUM may have removed it"):
+            session.run("SELECT * FROM x")
+        (tmp_path / "x" / SMALL_PLACE.path).write_bytes(SMALL)
+        assert rows(session, "SELECT a FROM x ORDER BY a") == [(n,) for n in range(20) if n not in (1, 3)]
+        assert rows(session, "SELECT count(*) FROM raw.x WHERE a < 5") == [(3,)]
 
 
 def test_warehouse_that_is_not_there_is_refused(tmp_path: Path) -> None:

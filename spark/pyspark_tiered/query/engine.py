@@ -17,7 +17,8 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pyspark_tiered import table
+from pyspark_tiered import delta_state, table
+from pyspark_tiered.deletion_vectors import VectorFile, cut_vector, decode_vector, locate_vector
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.query import views
 from pyspark_tiered.query.output import QueryResult
@@ -54,6 +55,8 @@ BUCKET_READS = 8
 """Threads of a session over a bucket at least: most of them wait for a request."""
 TAIL = "tail"
 """Schema of the records that the tables do not have yet."""
+DELETED = "deleted"
+"""Schema of the rows that deletion vectors name."""
 FILL_BYTES = 8 << 20
 """Bytes of newer records that are inserted at once."""
 SUGGESTIONS_OF = 1000
@@ -207,7 +210,7 @@ class SqlSession:
             "lock_configuration = true",
         ):
             connection.execute(f"SET {setting}")
-        for schema in (RAW, TAIL):
+        for schema in (RAW, TAIL, DELETED):
             connection.execute(f"CREATE SCHEMA {schema}")
         return root, connection
 
@@ -275,6 +278,30 @@ class SqlSession:
                 self._connection.unregister("newer_rows")
                 waiting = []
 
+    def _fill_deleted(self, ref: TableRef, state: TableState, root: str) -> str:
+        """Makes a table of DuckDB with the rows that deletion vectors name, and returns its name; "" without any."""
+        marked = [add for add in state.files.values() if add.get("deletionVector")]
+        if not marked:
+            return ""
+        import pyarrow as pa
+
+        target = f"{DELETED}.{quote_name(f'{ref.schema}/{ref.name}')}"
+        folder, url = self._warehouse.log(ref.name).folder, self._warehouse.log(ref.name).url
+        self._connection.execute(f"CREATE OR REPLACE TABLE {target} (path VARCHAR, number BIGINT)")
+        for add in marked:
+            place = locate_vector(add["deletionVector"], url)
+            if isinstance(place, VectorFile):
+                data = folder.read(place.path)
+                if data is None:
+                    raise Unavailable(f"{place.path} is not in {url}: a VACUUM may have removed it", final=True)
+                place = cut_vector(data, place)
+            numbers = pa.array(memoryview(decode_vector(place)), pa.int64())
+            self._connection.register("deleted_rows", pa.table({"number": numbers}))
+            path = quote_text(views.file_url(root, delta_state.file_path(add, root)))
+            self._connection.execute(f"INSERT INTO {target} SELECT {path}, number FROM deleted_rows")
+            self._connection.unregister("deleted_rows")
+        return target
+
     def _is_whole(self, ref: TableRef) -> bool:
         """True if a table holds all records of its topic, or is asked for at a point in time."""
         return ref.schema not in ("", RAW) or table_kind(self._warehouse.read(ref.name)) in ("raw", "foreign")
@@ -292,7 +319,8 @@ class SqlSession:
         root = f"{self._root}/{ref.name}"
         if self._files is not None:
             self._files.note_sizes(root, state)
-        stored = views.table_query(state, columns, root)
+        deleted = self._fill_deleted(ref, state, root)
+        stored = views.table_query(state, columns, root, deleted)
         if cut.newer:
             stored = f"{stored} UNION ALL SELECT * FROM {TAIL}.{quote_name(ref.name)}"
         shown = stored if ref.schema.startswith(RAW) else views.text_query(columns, f"({stored})")

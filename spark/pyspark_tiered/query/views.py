@@ -50,8 +50,6 @@ def check_readable(state: TableState, url: str) -> None:
         lacking = f"column mapping by {mode}"
     elif partitions := state.metadata.get("partitionColumns"):
         lacking = f"partition columns {', '.join(partitions)}"
-    elif any(add.get("deletionVector") for add in state.files.values()):
-        lacking = "deletion vectors (REORG TABLE ... APPLY (PURGE) removes them)"
     if lacking:
         raise Refused(Code.INVALID_REQUEST, f"the table at {url} has {lacking}: use `--engine spark`")
 
@@ -98,24 +96,37 @@ def is_text_of_bytes(kind: Any) -> bool:
     return bool(kind == "binary")
 
 
-def table_query(state: TableState, columns: Mapping[str, Any], root: str) -> str:
+def table_query(state: TableState, columns: Mapping[str, Any], root: str, deleted: str = "") -> str:
     """Returns the query for all rows of a table, with its columns as they are stored. `root` is the place of its files.
 
-    A file may lack a column that came later. Files of raw tables never do, so their schemas need no comparison.
+    `deleted` is a table of DuckDB with `path` and `number` of each row that a deletion vector names. A file may lack a
+    column that came later. Files of raw tables never do, so their schemas need no comparison.
     """
     casts = ", ".join(
         f"CAST({quote_name(name)} AS {duck_type(kind)}) AS {quote_name(name)}" for name, kind in columns.items()
     )
     empty = ", ".join(f"CAST(NULL AS {duck_type(kind)}) AS {quote_name(name)}" for name, kind in columns.items())
     nothing = f"SELECT {empty} WHERE false"
-    paths = [file_url(root, delta_state.file_path(add, root)) for add in state.files.values()]
-    if not paths:
+    options = "hive_partitioning = false" + ("" if tuple(columns) == table.COLUMNS else ", union_by_name = true")
+    reads = []
+    for has_vector in (False, True):
+        files = [add for add in state.files.values() if bool(add.get("deletionVector")) is has_vector]
+        if not files:
+            continue
+        paths = ", ".join(quote_text(file_url(root, delta_state.file_path(add, root))) for add in files)
+        if has_vector:
+            reads.append(
+                f"SELECT * EXCLUDE (filename, file_row_number) FROM read_parquet([{paths}], {options}, "
+                f"filename = true, file_row_number = true) f ANTI JOIN {deleted} d "
+                "ON f.filename = d.path AND f.file_row_number = d.number"
+            )
+        else:
+            reads.append(f"SELECT * FROM read_parquet([{paths}], {options})")
+    if not reads:
         return nothing
-    files = f"[{', '.join(map(quote_text, paths))}]"
     if tuple(columns) == table.COLUMNS:
-        return f"SELECT {casts} FROM read_parquet({files}, hive_partitioning = false)"
-    read = f"SELECT * FROM read_parquet({files}, hive_partitioning = false, union_by_name = true)"
-    return f"SELECT {casts} FROM ({nothing} UNION ALL BY NAME {read})"
+        return " UNION ALL ".join(f"SELECT {casts} FROM ({read})" for read in reads)
+    return f"SELECT {casts} FROM ({' UNION ALL BY NAME '.join([nothing, *reads])})"
 
 
 def text_query(columns: Mapping[str, Any], source: str) -> str:
