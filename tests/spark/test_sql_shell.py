@@ -176,11 +176,14 @@ def test_query_without_the_extra_names_it(
     assert "pip install '.[sql]'" in capfd.readouterr().err
 
 
-def test_notebook_runs(warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs(warehouse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interactive = import_module("IPython.core.interactiveshell").InteractiveShell
     monkeypatch.chdir(Path(warehouse).parent)
     os.symlink(warehouse, "tiered-warehouse")
-    shell = interactive.instance()
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    config = import_module("traitlets.config").Config()
+    config.HistoryManager.enabled = False
+    shell = interactive.instance(config=config)
     try:
         results: list[Any] = []
         for cell in json.loads(NOTEBOOK.read_text())["cells"]:

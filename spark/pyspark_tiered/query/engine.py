@@ -200,7 +200,6 @@ class SqlSession:
             "TimeZone = 'UTC'",
             "python_enable_replacements = false",
             "enable_progress_bar = false",
-            "preserve_insertion_order = false",
             "parquet_metadata_cache = true",
             f"memory_limit = '{MEMORY}'",
             f"temp_directory = {quote_text(self._folder)}",
