@@ -40,8 +40,9 @@ TXN_TIMEOUT_MS = 5_000
 FIRST_VERSION_SHARE = 0.4
 PASS_PAUSE_SECONDS = 4.0
 CHANGE_SECONDS = 4.0
+PAUSE_SECONDS_MAX = 10.0
 RETRY_SECONDS = 0.3
-CLEAN_SECONDS = 30.0
+CLEAN_SECONDS, SETTLED_SECONDS = 30.0, 40.0
 READ_SECONDS = 60.0
 Pair = tuple[bytes, bytes | None]
 Row = tuple[int, bytes, bytes | None]
@@ -117,7 +118,7 @@ class StateReader:
 
     async def work(self) -> None:
         while self.working:
-            await asyncio.sleep(self._rng.expovariate(1 / PASS_PAUSE_SECONDS))
+            await asyncio.sleep(min(self._rng.expovariate(1 / PASS_PAUSE_SECONDS), PAUSE_SECONDS_MAX))
             tp = self._rng.choice(self._load.partitions)
             if self.working:
                 await self.read_state(tp, self._loop.now_ns + round(READ_SECONDS * 1e9 / 4))
@@ -177,7 +178,7 @@ class PolicyChanges(SettingsChanges):
     async def work(self) -> None:
         rng = random.Random(f"{self._options.seed}/policy-changes")
         while self.working:
-            await asyncio.sleep(rng.expovariate(1 / CHANGE_SECONDS))
+            await asyncio.sleep(min(rng.expovariate(1 / CHANGE_SECONDS), PAUSE_SECONDS_MAX))
             if self.working:
                 await self._change(COMPACTED_TOPIC, "policy", rng.choice(POLICY_EDITS))
         await self._client.close()
@@ -191,6 +192,7 @@ class CompactionLoad:
         self.history = ClientHistory()
         self.transactions: list[SimTransaction] = []
         self.producers: list[KeyedProducer] = []
+        self.transactional: list[KeyedTransactions] = []
         self.reader: StateReader | None = None
         self.changes: PolicyChanges | None = None
         self.deleter: RecordDeleter | None = None
@@ -244,9 +246,11 @@ class CompactionLoad:
                 self.history.count_code, is_first=rng.random() < FIRST_VERSION_SHARE,
             )  # fmt: skip
             session.pair_of = pair_of
-            run.clients.append(KeyedTransactions(session, run.loop, lambda: self.partitions, options.send_rate / 2))
+            self.transactional.append(
+                KeyedTransactions(session, run.loop, lambda: self.partitions, options.send_rate / 2)
+            )
         self.reader = StateReader(run.world.client("c-state"), run.loop, self)
-        run.clients += [*self.producers, self.reader]
+        run.clients += [*self.producers, *self.transactional, self.reader]
         if options.compaction_deletes:
             self.deleter = run.reply_observer.make_deleter("compaction-deleter", lambda: self.partitions)
             run.clients.append(self.deleter)
@@ -286,6 +290,15 @@ class CompactionLoad:
                     return
 
         return judge
+
+    async def settle(self) -> None:
+        """Ends the transactional producers, which may wait for several coordinators one after the other."""
+        for each in self.transactional:
+            each.stays, each.working = True, False
+        tasks = [task for task in self._run._tasks if task.get_name() == KeyedTransactions.__name__]
+        await self._run.wait_until(
+            lambda: all(task.done() for task in tasks), SETTLED_SECONDS, "every transactional producer comes to an end"
+        )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -204,6 +204,7 @@ class ClusterRun:
         operator.cancel()
         await read_progress.wait_until_read(self)
         await self.transactions.settle()
+        await self.compaction.settle()
         await self._end_clients()
         self.world.network.small_chunk_share = (
             0.0  # all is read now: small pieces take many steps, and show nothing new

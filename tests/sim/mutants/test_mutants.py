@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.__main__ import run_seed, without_logs_and_gc
+from tests.sim.cluster.observer import BrokenRules
 from tests.sim.cluster.options import ClusterOptions
 from tests.sim.cluster.run import run
 from tests.sim.cluster.world import EVENTS
@@ -49,8 +50,10 @@ def test_seed_fails_with_its_mutant_and_passes_without(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 def test_scenario_breaks_with_its_mutant_and_holds_without(name: str) -> None:
     SCENARIOS[name]()
-    with MUTANTS[name].apply(), pytest.raises((AssertionError, pytest.fail.Exception)):
+    with MUTANTS[name].apply(), pytest.raises((AssertionError, pytest.fail.Exception)) as broken:
         SCENARIOS[name]()
+    if isinstance(broken.value, BrokenRules):
+        assert all(MUTANTS[name].explains(rule) for rule in broken.value.rules[:1]), broken.value
     SCENARIOS[name]()
 
 
