@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.look import OPENINGS
 from tests.sources import ROOT, modules, nodes
 
 EMPTY_WORDS = {
@@ -28,6 +29,9 @@ EMPTY_WORDS = {
     "misc",
 }
 """Words that name no thing: code without a place collects in such files."""
+
+TEST_NAME_MAX = 70
+"""Characters of the name of a test: subject, condition and outcome."""
 
 OUTERMOST = {
     "tiered/broker/broker.py",
@@ -60,6 +64,29 @@ def test_names_name_things() -> None:
         for name in names:
             words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
             assert not words & EMPTY_WORDS, f"{name} in {short(path)}"
+
+
+def test_names_of_tests_are_short() -> None:
+    found = [
+        f"{short(path)}:{node.lineno} {node.name}"
+        for path in sources()
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.name.startswith("test_") and len(node.name) > TEST_NAME_MAX
+    ]
+    assert not found
+
+
+def test_docstrings_begin_with_a_plain_word() -> None:
+    """A sentence that begins with a question word, or with Of, As or Until, names its subject late or never."""
+    found = [
+        f"{short(path)}:{node.lineno} {node.value.value.strip()[:40]}"
+        for path in sources()
+        for node in nodes(path)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if re.match(rf"\s*({'|'.join(OPENINGS)})\b", node.value.value)
+    ]
+    assert not found
 
 
 def test_no_two_files_of_tests_are_one_module() -> None:

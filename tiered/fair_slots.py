@@ -60,13 +60,13 @@ class FairSlots:
         waiting = {each: sum(map(len, parts.values())) for each, parts in self._queues.items()}
         busiest = max(waiting, key=waiting.__getitem__, default=owner)
         if busiest == owner or waiting[busiest] <= waiting.get(owner, 0) + 1:
-            raise _overloaded()
+            raise _too_many_waiting()
         parts = self._queues[busiest]
         part = max(parts, key=lambda each: len(parts[each]))
         refused = parts[part][-1]
         self._forget(busiest, part, refused)
         if not refused.done():
-            refused.set_exception(_overloaded())
+            refused.set_exception(_too_many_waiting())
 
     def _forget(self, owner: str, part: str, turn: asyncio.Future[None]) -> None:
         parts = self._queues.get(owner, {})
@@ -97,5 +97,5 @@ class FairSlots:
         self._free += 1
 
 
-def _overloaded() -> Refused:
+def _too_many_waiting() -> Refused:
     return Refused(Code.REQUEST_TIMED_OUT, "too many requests of this kind wait already: try again")

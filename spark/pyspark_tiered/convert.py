@@ -380,13 +380,13 @@ def with_field_ids(schema: pyarrow.Schema) -> pyarrow.Schema:
     """Returns the schema of the table's columns with the ids that their Parquet columns get."""
     import pyarrow as pa
 
-    def numbered(field: pyarrow.Field, name: str) -> pyarrow.Field:
+    def with_field_id(field: pyarrow.Field, name: str) -> pyarrow.Field:
         return field.with_metadata({"PARQUET:field_id": str(FIELD_IDS[name])})
 
-    fields = [numbered(schema.field(name), name) for name in COLUMNS]
+    fields = [with_field_id(schema.field(name), name) for name in COLUMNS]
     element = schema.field("headers").type.value_field
-    parts = [numbered(part, f"headers.{part.name}") for part in element.type]
-    headers = pa.list_(numbered(element.with_type(pa.struct(parts)), "headers.element"))
+    parts = [with_field_id(part, f"headers.{part.name}") for part in element.type]
+    headers = pa.list_(with_field_id(element.with_type(pa.struct(parts)), "headers.element"))
     return pa.schema([*fields[:-1], fields[-1].with_type(headers)])
 
 

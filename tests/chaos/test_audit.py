@@ -22,7 +22,7 @@ def test_records_that_are_there_once_and_in_order_have_no_finding() -> None:
     assert found.is_ok, found
 
 
-def test_compacted_log_needs_the_last_acknowledged_record_of_each_key_or_a_later_one() -> None:
+def test_compacted_log_needs_each_keys_last_acknowledged_record_or_later() -> None:
     acked = {PLACE: [(number, number) for number in range(8)]}
     whole = [(5, b"k.0.5 x"), (6, b"k.0.6 x"), (7, b"k.0.7 x")]
     assert check_compacted(acked, {PLACE: whole}, 3) == []

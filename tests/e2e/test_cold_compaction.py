@@ -91,7 +91,7 @@ async def check_bucket(site: SimBrokerRig, replica: LeaderReplica) -> None:
         await site.node.world.clock.sleep(5)
 
 
-def test_tiered_topic_is_cleaned_in_the_bucket_and_comes_back_after_a_lost_disk() -> None:
+def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         written: list[Row] = []
         await site.start(CLEANING, fan=2)
@@ -123,7 +123,7 @@ def test_tiered_topic_is_cleaned_in_the_bucket_and_comes_back_after_a_lost_disk(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_broker_that_crashes_at_any_time_loses_no_last_record_and_leaves_no_object(seed: int) -> None:
+def test_broker_that_crashes_loses_no_last_record_and_leaves_no_object(seed: int) -> None:
     rng = random.Random(seed)
 
     async def scenario(site: SimBrokerRig) -> None:

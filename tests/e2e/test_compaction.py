@@ -66,7 +66,7 @@ def last_of_each(written: list[tuple[int, bytes, bytes]]) -> set[tuple[int, byte
     return {each for each in written if latest[each[1]] == each[0]}
 
 
-def test_topic_is_cleaned_by_itself_and_keeps_its_records_over_policies_and_restarts(tmp_path: Path) -> None:
+def test_cleaned_topic_keeps_its_records_over_policies_and_restarts(tmp_path: Path) -> None:
     async def check(site: KafkaBroker, written: list[tuple[int, bytes, bytes]]) -> None:
         client = await site.client()
         seen = await read(client, site.node.leader_replica("t", 0))
@@ -140,7 +140,7 @@ def test_log_that_cannot_be_cleaned_is_named_and_stops_no_other(tmp_path: Path) 
     run(tmp_path / "data", scenario, **QUICK)
 
 
-def test_process_that_is_killed_while_it_cleans_keeps_the_last_record_of_each_key(tmp_path: Path) -> None:
+def test_process_killed_while_it_cleans_keeps_each_keys_last_record(tmp_path: Path) -> None:
     """Over HTTP, whose readers go on over the gaps too."""
     words = ("-c", "log.cleaner.backoff.ms=5", "-c", "log.flush.offset.checkpoint.interval.ms=5")
     expected: dict[str, int] = {}

@@ -29,7 +29,7 @@ def no_lag_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def commit(site: HttpBroker, group: str, *offsets: tuple[str, int, int]) -> None:
     """(topic, partition, offset)."""
-    done = await site.broker.group_coordinators.ask(
+    done = await site.broker.group_coordinators.submit(
         group, CommitOffsets(group, tuple(PartitionOffset(*each) for each in offsets))
     )
     assert set(done.codes) == {Code.NONE}

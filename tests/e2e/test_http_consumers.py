@@ -104,7 +104,7 @@ def test_commit_of_what_was_read_leaves_out_deleted_topics(tmp_path: Path) -> No
         await where.broker.submit(DeleteTopic("t"))
         committed = await one.ask("POST", "/offsets")
         assert committed.json == [{"topic": "u", "partition": 0, "consumed": 2, "committed": 2}]
-        fetched = await where.broker.group_coordinators.ask("g", FetchOffsets("g", None))
+        fetched = await where.broker.group_coordinators.submit("g", FetchOffsets("g", None))
         assert [(row.topic, row.offset) for row in fetched.offsets] == [("u", 2)]
 
     run(tmp_path, scenario)

@@ -27,7 +27,7 @@ def parts(*places: tuple[str, int]) -> dict[str, Any]:
 
 
 async def members(where: HttpBroker, group: str = "g") -> list[str | None]:
-    found = await where.broker.group_coordinators.ask(group, DescribeGroup(group))
+    found = await where.broker.group_coordinators.submit(group, DescribeGroup(group))
     return [member.instance_id for member in found.members]
 
 
@@ -226,7 +226,7 @@ def test_member_of_another_client_is_no_rest_consumer(tmp_path: Path, kept: dict
         join = JoinGroup(
             "g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),)
         )
-        await where.broker.group_coordinators.ask("g", join, 30.0)
+        await where.broker.group_coordinators.submit("g", join, 30.0)
         answer = await where.ask("GET", "/consumers/g/instances/one/subscription", kind=V2)
         assert answer.json["error_code"] == 40403
 

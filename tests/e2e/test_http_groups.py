@@ -16,7 +16,7 @@ GROUP = "readers"
 
 async def join_and_commit(site: HttpBroker, *mine: TopicPartition) -> str:
     """Joins a group of one member with these partitions; returns its id."""
-    ask = site.broker.group_coordinators.ask
+    ask = site.broker.group_coordinators.submit
     join = JoinGroup(GROUP, "", None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
     first: JoinGroupReply = await ask(GROUP, join)
     assert first.code is Code.MEMBER_ID_REQUIRED

@@ -121,7 +121,7 @@ def test_commits_in_an_image_are_not_reported_as_lost() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         await site.create()
-        await site.node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
+        await site.node.group_coordinators.submit("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
         (written,) = [
             each for each in site.node.leader_replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark
         ]
@@ -130,7 +130,7 @@ def test_commits_in_an_image_are_not_reported_as_lost() -> None:
             return {each.stored_end for each in site.node.image.topics[OFFSETS_TOPIC].partitions}
 
         await site.wait_until(lambda: has_stored_end() == {0, written.log.end_offset}, 300)
-        await site.node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
+        await site.node.group_coordinators.submit("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
         await site.wait_until(lambda: UNKNOWN_END in has_stored_end(), 1)
         end = written.log.start_offset
         await site.crash(site.machine.lose_disk)

@@ -57,7 +57,7 @@ class GroupClients:
             requested_at = self._now()
             history.requested.add(value)
             try:
-                reply = await node.group_coordinators.ask(
+                reply = await node.group_coordinators.submit(
                     group, CommitOffsets(group, (PartitionOffset(TOPIC, 0, value),)), 20.0
                 )
             except RETRY:
@@ -80,7 +80,7 @@ class GroupClients:
     async def _fetch(self, node: Broker, group: str) -> FetchOffsetsReply:
         for _ in range(600):
             try:
-                reply = await node.group_coordinators.ask(group, FetchOffsets(group, ((TOPIC, 0),)))
+                reply = await node.group_coordinators.submit(group, FetchOffsets(group, ((TOPIC, 0),)))
             except Refused as refused:
                 assert refused.code.retriable, refused
                 await asyncio.sleep(0.5)

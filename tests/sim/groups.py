@@ -36,14 +36,14 @@ async def commit(
 ) -> Code:
     """Commits one offset of partition 0."""
     request = CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member)
-    reply = await site.node.group_coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.submit(group, request)
     assert isinstance(reply, CommitOffsetsReply)
     return reply.codes[0]
 
 
 async def fetch_committed(site: SimBrokerRig, group: str, topic: str = "t") -> int:
     """Returns the committed offset, or -1 if there is none."""
-    reply = await site.node.group_coordinators.ask(group, FetchOffsets(group, ((topic, 0),)))
+    reply = await site.node.group_coordinators.submit(group, FetchOffsets(group, ((topic, 0),)))
     assert isinstance(reply, FetchOffsetsReply)
     return reply.offsets[0].offset
 
@@ -56,7 +56,7 @@ async def join(
         group, member, instance, "client", "/host", session_ms, 10_000, "consumer", (("range", b""),),
         member_id_required=False,
     )  # fmt: skip
-    reply = await site.node.group_coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.submit(group, request)
     assert isinstance(reply, JoinGroupReply)
     return reply
 
@@ -64,19 +64,19 @@ async def join(
 async def sync(site: SimBrokerRig, group: str, joined: JoinGroupReply) -> SyncGroupReply:
     """Assigns partitions as the leader of a group of one."""
     request = SyncGroup(group, joined.generation, joined.member_id, assignments=((joined.member_id, b"all"),))
-    reply = await site.node.group_coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.submit(group, request)
     assert isinstance(reply, SyncGroupReply)
     return reply
 
 
 async def heartbeat(site: SimBrokerRig, group: str, joined: JoinGroupReply) -> Code:
-    reply = await site.node.group_coordinators.ask(group, Heartbeat(group, joined.generation, joined.member_id))
+    reply = await site.node.group_coordinators.submit(group, Heartbeat(group, joined.generation, joined.member_id))
     assert isinstance(reply, HeartbeatReply)
     return reply.code
 
 
 async def describe(site: SimBrokerRig, group: str) -> DescribeGroupReply:
-    reply = await site.node.group_coordinators.ask(group, DescribeGroup(group))
+    reply = await site.node.group_coordinators.submit(group, DescribeGroup(group))
     assert isinstance(reply, DescribeGroupReply)
     return reply
 

@@ -69,9 +69,7 @@ class Stream:
 
 
 @pytest.mark.java
-def test_each_record_reaches_the_sink_once_over_a_failed_batch_and_a_restart(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_each_record_reaches_the_sink_once_despite_failure_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path)
     stream.fill(0, 0, 250)
     stream.fill(1, 0, 50)

@@ -115,9 +115,7 @@ def test_loads_around_a_clean_have_each_record_that_was_there_once(tmp_path: Pat
 
 @pytest.mark.java
 @pytest.mark.also
-def test_verify_of_a_cleaned_topic_finds_faults_and_takes_older_rows_for_none(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_verify_of_a_cleaned_topic_finds_faults_and_accepts_older_rows(spark: SparkSession, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
     filling.create_topic(store, "t", TOPIC, 1)
     rows = [(filling.BASE_MS + i, b"k%d" % (i % 7), b"%d" % i, ()) for i in range(90)]

@@ -218,7 +218,7 @@ def test_fault_on_both_sides_of_the_log_start_becomes_two() -> None:
     assert split_at_log_starts([below, above], cold) == [below, above]
 
 
-def test_whole_topic_is_the_table_up_to_its_bounds_and_the_log_from_there_on() -> None:
+def test_whole_topic_is_the_table_up_to_its_bounds_and_then_the_log() -> None:
     log = ReadableLog("id", {0: (10, 100), 1: (0, 5), 2: (7, 7), 3: (0, 4)})
     assert newer_ranges("t", {0: 40, 1: 5, 3: 6}, log) == {0: (40, 100), 1: (0, 0), 2: (7, 7), 3: (0, 0)}
     with pytest.raises(Refused, match="offsets 8 to 9 of t-0 are neither in the table nor in the log"):

@@ -1,4 +1,4 @@
-"""Tests of queries without a JVM, over tables of real loads: answers, time travel, and what a stranger may not do."""
+"""Tests of queries without a JVM, over tables of real loads: answers, time travel, and what is refused."""
 
 from __future__ import annotations
 

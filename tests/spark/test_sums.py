@@ -73,7 +73,7 @@ def test_offset_that_is_twice_in_the_table_shows_in_the_runs() -> None:
     assert not join_runs(sums_of([*ROWS, (1, 50)]).runs)[1]
 
 
-def test_erased_rows_of_the_log_are_left_out_and_those_of_the_table_counted() -> None:
+def test_erased_rows_are_left_out_of_the_log_and_counted_in_the_table() -> None:
     erased = {0: [(5, 7), (4000, 5000)], 1: [(0, 200)]}
     kept = [(number, at) for number, at in ROWS if not any(low <= at < high for low, high in erased[number])]
     log, table = sums_of(ROWS, erased=erased, leave_out=True), sums_of(kept, erased=erased)

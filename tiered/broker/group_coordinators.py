@@ -53,7 +53,7 @@ from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 30.0
+SUBMIT_SECONDS = 30.0
 SLICE_OFFSETS = 500
 """Offsets that one turn compares with the cluster, or a few more."""
 ANY_EPOCH = 1 << 31
@@ -159,7 +159,7 @@ class GroupCoordinators:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def ask(self, group: str, request: Request, timeout: float = ASK_SECONDS) -> Coroutine[Any, Any, Any]:
+    def submit(self, group: str, request: Request, timeout: float = SUBMIT_SECONDS) -> Coroutine[Any, Any, Any]:
         """Returns the reply that the request names. Raises `Refused` like `CoordinatorHost.submit`."""
         return self.host.submit(group, request, timeout)
 

@@ -43,7 +43,7 @@ Replica = LeaderReplica | FollowerReplica
 
 
 class CleanFigures(Protocol):
-    """What one clean did, on the disk or in the bucket."""
+    """The result of one clean, on the disk or in the bucket."""
 
     @property
     def clean_to(self) -> int: ...
@@ -60,7 +60,7 @@ class CleanFigures(Protocol):
 
 
 class _ColdRange(NamedTuple):
-    """What may be cleaned in the bucket, as of the manifest `sequence`, the settings and the time of the look."""
+    """The range that may be cleaned in the bucket, as of the manifest `sequence`, the settings and a time."""
 
     found: CleanableRange
     sequence: int

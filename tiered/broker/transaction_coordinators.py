@@ -54,7 +54,7 @@ from tiered.transactions.shard import TransactionShard
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 30.0
+SUBMIT_SECONDS = 30.0
 COMPLETION_SECONDS = 0.1
 """Longest time that a request waits for the markers of the transaction before its own, instead of a retry by the client
 (Kafka's add.partitions.to.txn.retry.backoff.max.ms)."""
@@ -152,7 +152,7 @@ class TransactionCoordinators:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, transactional_id: str, request: Request, timeout: float = ASK_SECONDS) -> Any:
+    async def submit(self, transactional_id: str, request: Request, timeout: float = SUBMIT_SECONDS) -> Any:
         """Returns the reply that the request names. Raises `Refused` like `CoordinatorHost.submit`.
 
         A request that would begin a transaction, or fence its producer, waits a short time for the markers of the
@@ -168,9 +168,9 @@ class TransactionCoordinators:
             ):
                 return reply
 
-    def ask_now(self, transactional_id: str, request: Request) -> Reply | None:
-        """Returns the reply if it is there without a wait, as `ask` does. Returns None, without effect, if `ask` has to
-        wait or to look. Raises `Refused` like `ask`."""
+    def submit_now(self, transactional_id: str, request: Request) -> Reply | None:
+        """Returns the reply if it is there without a wait, as `submit` does. Returns None, without effect, if `submit`
+        has to wait or to look. Raises `Refused` like `submit`."""
         coordinator = self.host.find_committing(transactional_id)
         if coordinator is None or coordinator.shard.needs_producer_id(request):
             return None

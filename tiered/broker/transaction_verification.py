@@ -73,7 +73,7 @@ class TransactionVerification:
         """True if this broker is the coordinator, and replies without a wait that all partitions are in the
         transaction. Otherwise `ask` says what is wrong."""
         try:
-            reply = self._coordinators.ask_now(asked.transactional_id, _request_of(asked))
+            reply = self._coordinators.submit_now(asked.transactional_id, _request_of(asked))
         except Refused:
             return False
         return reply is not None and all(code is Code.NONE for code in _codes_of(reply, asked).values())
@@ -109,7 +109,7 @@ class TransactionVerification:
     async def ask_here(self, asked: TransactionPartitions) -> PartitionCodes:
         """Does the same if this broker is the coordinator."""
         try:
-            reply = await self._coordinators.ask(asked.transactional_id, _request_of(asked))
+            reply = await self._coordinators.submit(asked.transactional_id, _request_of(asked))
         except Refused as refused:
             return dict.fromkeys(asked.partitions, refused.code)
         return _codes_of(reply, asked)

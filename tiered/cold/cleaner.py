@@ -29,9 +29,9 @@ from tiered.cold.verified_put import put_verified
 from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
 from tiered.compaction.cleanable_range import (
     CleanableRange,
+    CleanableSegment,
     CompactionConfig,
     LogEnds,
-    SegmentFacts,
     find_cleanable,
     group_segments,
 )
@@ -80,7 +80,7 @@ class CleanConfig(CompactionConfig, Protocol):
 
 
 @dataclass
-class CleanResult:
+class ColdCleanResult:
     """The figures of one clean, as far as it came, and the manifest after it.
 
     It took `bytes_before` of log to `bytes_after`. `bytes_read` and `bytes_written` are what it cost in the bucket, and
@@ -136,7 +136,7 @@ class _Clean:
     config: CleanConfig
     now_ms: int
     resources: CleanerResources
-    result: CleanResult
+    result: ColdCleanResult
     keys: set[str]
     local: LocalLog | None
     raw_from: int = MAX_OFFSET
@@ -202,7 +202,7 @@ class ColdCleaner:
         clean_bytes = manifest.cold_bytes - sum(each.size for each in dirty)
         if clean_bytes > 0:
             begin, end = manifest.log_start_offset, dirty[0].base_offset if dirty else first_dirty
-            dirty.insert(0, SegmentFacts(begin, end, clean_bytes, -1, -1))
+            dirty.insert(0, CleanableSegment(begin, end, clean_bytes, -1, -1))
         return _find_cleanable(dirty, manifest, config, now_ms)
 
     async def clean(
@@ -213,7 +213,7 @@ class ColdCleaner:
         now_ms: int,
         resources: CleanerResources,
         local: LocalLog | None = None,
-    ) -> CleanResult:
+    ) -> ColdCleanResult:
         """Cleans the segments of `manifest`, which must have been taken over under `epoch`. What the `local` log has
         of the dirty part is read there.
 
@@ -224,7 +224,7 @@ class ColdCleaner:
             raise Fenced(f"{partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
         manifest = await self.settle(manifest, epoch)
         keys = self._keys_in_flight[partition_id] = set()
-        clean = _Clean(epoch, config, now_ms, resources, CleanResult(manifest), keys, local)
+        clean = _Clean(epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local)
         self._running.add(partition_id)
         outcome = "failed"
         try:
@@ -521,16 +521,16 @@ async def _run(clean: _Clean, size: int, work: Callable[[], T]) -> T:
 
 
 def _find_cleanable(
-    segments: Sequence[SegmentFacts], manifest: Manifest, config: CompactionConfig, now_ms: int
+    segments: Sequence[CleanableSegment], manifest: Manifest, config: CompactionConfig, now_ms: int
 ) -> CleanableRange:
     end = manifest.cold_end_offset
     ends = LogEnds(manifest.log_start_offset, manifest.clean_to, end, end, end)
     return find_cleanable(segments, ends, config, now_ms)
 
 
-def _facts(entry: SegmentEntry) -> SegmentFacts:
+def _facts(entry: SegmentEntry) -> CleanableSegment:
     created_ms = entry.base_timestamp if 0 <= entry.base_timestamp < entry.uploaded_ms else entry.uploaded_ms
     index_bytes = max((ref.length for ref in entry.sections if ref.kind <= SectionKind.TIME_INDEX), default=0)
-    return SegmentFacts(
+    return CleanableSegment(
         entry.base_offset, entry.next_offset, entry.log_bytes, entry.max_timestamp, created_ms, index_bytes
     )

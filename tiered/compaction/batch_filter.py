@@ -113,7 +113,7 @@ def put_batches(
         if head.is_control:
             transactions.is_marker_needless(head, marker_kind(data, at, head))
         elif not transactions.is_aborted(head):
-            put = key_map.put_batches(*_opened(data, at, head), from_offset, one=True)
+            put = key_map.put_batches(*_open_batch(data, at, head), from_offset, one=True)
             if put.why == FULL:
                 return at, True
             if put.why:
@@ -168,7 +168,7 @@ def marker_kind(data: Buffer, at: int, head: BatchHeader) -> MarkerKind:
     return MarkerKind.COMMIT if marker.commit else MarkerKind.ABORT
 
 
-def _opened(data: Buffer, at: int, head: BatchHeader) -> tuple[Buffer, int, int]:
+def _open_batch(data: Buffer, at: int, head: BatchHeader) -> tuple[Buffer, int, int]:
     """Returns the batch at `at` without compression: (buffer, start, end)."""
     if not head.codec:
         return data, at, at + head.size
@@ -184,7 +184,7 @@ def _clean_special(
     key_map: KeyOffsetMap, data: Buffer, at: int, head: BatchHeader, rules: CleanRules
 ) -> tuple[Buffer, int]:
     """Returns (a compressed or transactional batch without what goes, records that stayed)."""
-    opened, start, end = _opened(data, at, head)
+    opened, start, end = _open_batch(data, at, head)
     step = native.filter_batches(
         key_map.table, key_map.seed, key_map.latest_offset, opened, start, end,
         rules.kept_offsets, rules.upper_bound, rules.now_ms, rules.horizon_ms, True,

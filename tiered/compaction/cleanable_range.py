@@ -32,7 +32,7 @@ class CompactionConfig(Protocol):
     def segment_index_bytes(self) -> int: ...
 
 
-class SegmentFacts(NamedTuple):
+class CleanableSegment(NamedTuple):
     """A segment: offsets `[base_offset, next_offset)`, `size` bytes. Times in ms.
 
     `created_ms` is when its first batch came, by the broker's clock. `index_bytes` is the size of its larger index.
@@ -87,7 +87,7 @@ def is_compacted(config: CompactionConfig) -> bool:
 
 
 def find_cleanable(
-    closed: Sequence[SegmentFacts], ends: LogEnds, config: CompactionConfig, now_ms: int
+    closed: Sequence[CleanableSegment], ends: LogEnds, config: CompactionConfig, now_ms: int
 ) -> CleanableRange:
     """Returns the range of a log with these closed segments, oldest first; the active segment is not among them.
 
@@ -130,14 +130,14 @@ def pick_dirtiest(
 
 
 def group_segments(
-    segments: Sequence[SegmentFacts], end_offset: int, segment_bytes: int, index_bytes: int
-) -> list[list[SegmentFacts]]:
+    segments: Sequence[CleanableSegment], end_offset: int, segment_bytes: int, index_bytes: int
+) -> list[list[CleanableSegment]]:
     """Groups segments that begin below `end_offset`, each group to become one segment.
 
     A group has at most `segment_bytes` of log, `index_bytes` of an index, and a span of 31 bits of offsets. A segment
     that is larger by itself is a group.
     """
-    groups: list[list[SegmentFacts]] = []
+    groups: list[list[CleanableSegment]] = []
     size = index_size = 0
     for segment in segments:
         if segment.base_offset >= end_offset:

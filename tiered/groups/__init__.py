@@ -18,7 +18,7 @@ May import: words
   pending_offsets    offsets that open transactions have written
   log_state          the committed state of a shard, as its log has it
   records            records of `__consumer_offsets` in Kafka's bytes
-  words              length checks of strings for these records
+  string_lengths     length checks of strings for these records
   limits             Kafka's limits for groups
   invariants         a check of all that must hold between decisions
 """

@@ -26,7 +26,7 @@ from tiered.groups.rebalance import (
 )
 from tiered.groups.records import group_record
 from tiered.groups.requests import JoinGroup, JoinGroupReply, SyncGroupReply
-from tiered.groups.words import fits_in_record
+from tiered.groups.string_lengths import fits_in_record
 
 NEW_MEMBER_MS = 300_000
 """Session of a new member until its first rebalance completes: it cannot send heartbeats before."""

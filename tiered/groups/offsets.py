@@ -24,8 +24,8 @@ from tiered.groups.requests import (
     OffsetLowered,
     PartitionOffset,
 )
+from tiered.groups.string_lengths import fits_in_record, java_length
 from tiered.groups.subscription import CONSUMER
-from tiered.groups.words import fits_in_record, java_length
 from tiered.shard import CoordinatorRecord, ProducerIdAndEpoch
 
 LATEST_MS = (1 << 63) - 1

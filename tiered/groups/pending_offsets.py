@@ -44,7 +44,7 @@ class PendingOffset(NamedTuple):
 
 
 @dataclass(slots=True)
-class OpenTransaction:
+class PendingTransaction:
     """The transaction of one producer that is open in this shard. `keys` are those of its pending offsets."""
 
     epoch: int
@@ -56,7 +56,7 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self.memory_bytes = 0
-        self._transactions: dict[int, OpenTransaction] = {}
+        self._transactions: dict[int, PendingTransaction] = {}
         self._groups: dict[str, dict[tuple[str, int], dict[int, PendingOffset]]] = {}
         """By group, partition and producer id. The producers of a partition are in the order of the log."""
 
@@ -132,7 +132,7 @@ class PendingOffsets:
         before = self._transactions.get(producer.producer_id)
         if before is not None and before.epoch != producer.epoch:
             self.end_transaction(producer.producer_id, False)
-        transaction = self._transactions.setdefault(producer.producer_id, OpenTransaction(producer.epoch))
+        transaction = self._transactions.setdefault(producer.producer_id, PendingTransaction(producer.epoch))
         transaction.keys[key] = None
         by_producer = self._groups.setdefault(key.group, {}).setdefault(key[1:], {})
         replaced = by_producer.pop(producer.producer_id, None)

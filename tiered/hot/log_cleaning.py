@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
-from tiered.compaction.cleanable_range import RELATIVE_MAX, CleanableRange, SegmentFacts, group_segments
+from tiered.compaction.cleanable_range import RELATIVE_MAX, CleanableRange, CleanableSegment, group_segments
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Unavailable
@@ -296,11 +296,11 @@ def _append(output: File, data: bytes, builder: IndexBuilder) -> None:
         builder.add_batch(position + batch.position, batch.size, batch.last_offset, batch.max_timestamp)
 
 
-def segment_facts(segment: Segment) -> SegmentFacts:
+def segment_facts(segment: Segment) -> CleanableSegment:
     """Returns the facts of a closed segment that the plan needs."""
     sums = segment.index_checksums
     index_bytes = max(sums.offsets_bytes, sums.times_bytes) if sums is not None else 0
-    return SegmentFacts(
+    return CleanableSegment(
         segment.base_offset, segment.next_offset, segment.size, segment.max_timestamp, segment.created_ms, index_bytes
     )
 

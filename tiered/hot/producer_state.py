@@ -473,7 +473,7 @@ class ProducerStates:
     def is_abort_due(self, marker: TransactionMarker) -> bool:
         """Returns True if an abort marker that no coordinator sends ends an open transaction; False if it is repeated.
 
-        Raises `Refused` for any other one. Otherwise a stranger could fence producers and coordinators, and displace
+        Raises `Refused` for any other one. Otherwise any client could fence producers and coordinators, and displace
         producers by ids that nobody has.
         """
         producer = self._producers.get(marker.producer_id)

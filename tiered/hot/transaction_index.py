@@ -131,25 +131,25 @@ class TransactionIndex:
             return []
         written = self._files.read(self._files.path(segment.base_offset, SUFFIX)) or b""
         unwritten = bytes(self.unwritten) if segment is segments[-1] else b""
-        return find_in_index(self._checked(segments, segment, written + unwritten), 0, MAX_OFFSET).aborted
+        return find_in_index(self._check_index(segments, segment, written + unwritten), 0, MAX_OFFSET).aborted
 
     def _find_in_segment(self, segments: Sequence[Segment], segment: Segment, offset: int, end: int) -> FoundTxns:
         if segment is segments[-1]:
             if offset >= self._recent_from:
                 return find_in_entries(self._recent or (), offset, end)
             written = self._files.read(self._files.path(segment.base_offset, SUFFIX)) or b""
-            return find_in_index(self._checked(segments, segment, written + bytes(self.unwritten)), offset, end)
+            return find_in_index(self._check_index(segments, segment, written + bytes(self.unwritten)), offset, end)
         if self._mapped is None:
             self._mapped = {}
         index = self._mapped.pop(segment.base_offset, None)
         if index is None:
-            index = self._checked(segments, segment, self._map(segment))
+            index = self._check_index(segments, segment, self._map(segment))
         self._mapped[segment.base_offset] = index
         if len(self._mapped) > MAPPED_MAX:
             del self._mapped[next(iter(self._mapped))]
         return find_in_index(index, offset, end)
 
-    def _checked(self, segments: Sequence[Segment], segment: Segment, index: Buffer) -> Buffer:
+    def _check_index(self, segments: Sequence[Segment], segment: Segment, index: Buffer) -> Buffer:
         """Returns the index if it is as it was written, else the one that the log has."""
         if len(index) == segment.txn_index_bytes and crc32c(index) == segment.txn_index_crc:
             return index

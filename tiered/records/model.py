@@ -158,7 +158,7 @@ class WalkResult(NamedTuple):
 
 
 class PutResult(NamedTuple):
-    """What `put_keys` did. `end` is the first byte not taken, `why` as in `WalkResult`, or the reason to stop."""
+    """The result of `put_keys`. `end` is the first byte not taken, `why` as in `WalkResult`, or the reason to stop."""
 
     end: int
     keys: int
@@ -169,7 +169,7 @@ class PutResult(NamedTuple):
 
 
 class FilterResult(NamedTuple):
-    """What `filter_batches` did: the batches that stay, and how many; records read and kept; `end` and `why` as in
+    """The result of `filter_batches`: the batches that stay, and how many; records read and kept; `end` and `why` as in
     `PutResult`."""
 
     data: bytes

@@ -125,7 +125,7 @@ class LeaderReplica:
         """Slot of the image by which this broker leads. It wrote no record of this leader epoch before."""
         self.upload_problem = ""
         self.cleanable_in_bucket: CleanableRange | None = None
-        """What a clean may read in the bucket, as of the last look; None before it."""
+        """The part of the bucket that a clean may read, as of the last look; None before it."""
         self.possible_loss: dict[str, int] | None = None
         self.restarted_at_cold_end = start.restart is not None and not start.restart.empty
         self.initial_cold_end_offset = _initial_cold_end_offset(start)

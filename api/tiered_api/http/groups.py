@@ -54,7 +54,7 @@ async def describe_group(context: HttpContext, group: str) -> GroupDescription:
     async def ask() -> GroupDescription:
         broker = await find_coordinator(context, group)
         if broker == context.broker.settings.node_id:
-            return GroupDescription(broker, await context.broker.group_coordinators.ask(group, DescribeGroup(group)))
+            return GroupDescription(broker, await context.broker.group_coordinators.submit(group, DescribeGroup(group)))
         [found] = await _describe_groups(context, broker, [group])
         if found.description.code in STALE_COORDINATOR_CODES:
             raise Refused(found.description.code, f"broker {broker} does not coordinate group {group[:249]!r}")
@@ -70,7 +70,7 @@ async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[
         broker = await find_coordinator(context, group)
         if broker != context.broker.settings.node_id:
             return await _fetch_offsets(context, broker, group)
-        fetched: FetchOffsetsReply = await context.broker.group_coordinators.ask(group, FetchOffsets(group, None))
+        fetched: FetchOffsetsReply = await context.broker.group_coordinators.submit(group, FetchOffsets(group, None))
         return fetched.offsets
 
     return await retry_while_loading(context, ask, MOVED_CODES)
@@ -94,7 +94,7 @@ async def _groups_of_broker(context: HttpContext, broker: int) -> list[GroupDesc
     if broker == this_broker.settings.node_id:
         groups: list[GroupDescription] = []
         for number, name in enumerate([each.group for each in await this_broker.group_coordinators.list_groups()], 1):
-            described = await this_broker.group_coordinators.ask(name, DescribeGroup(name))
+            described = await this_broker.group_coordinators.submit(name, DescribeGroup(name))
             groups.append(GroupDescription(broker, replace(described, members=())))
             if number % DESCRIBE_BATCH == 0:
                 await asyncio.sleep(0)

@@ -131,7 +131,7 @@ def table_query(state: TableState, columns: Mapping[str, Any], root: str, delete
 
 def text_query(columns: Mapping[str, Any], source: str) -> str:
     """Returns the query that shows the bytes of a table as text."""
-    shown = [f"{_shown(quote_name(name), kind, 0)} AS {quote_name(name)}" for name, kind in columns.items()]
+    shown = [f"{_show_expression(quote_name(name), kind, 0)} AS {quote_name(name)}" for name, kind in columns.items()]
     return f"SELECT {', '.join(shown)} FROM {source}"
 
 
@@ -145,21 +145,21 @@ def file_url(root: str, path: str) -> str:
     return whole
 
 
-def _shown(value: str, kind: Any, depth: int) -> str:
+def _show_expression(value: str, kind: Any, depth: int) -> str:
     if kind == "binary":
         return f"coalesce(try(decode({value})), 'base64:' || to_base64({value}))"
     if not _has_bytes(kind):
         return value
     each = f"e{depth}"
     if kind["type"] == "array":
-        return f"list_transform({value}, lambda {each}: {_shown(each, kind['elementType'], depth + 1)})"
+        return f"list_transform({value}, lambda {each}: {_show_expression(each, kind['elementType'], depth + 1)})"
     if kind["type"] == "map":
         return value
     fields: Sequence[Json] = kind["fields"]
     parts = []
     for field in fields:
         name = quote_name(str(field["name"]))
-        parts.append(f"{name} := {_shown(f'{value}.{name}', field['type'], depth)}")
+        parts.append(f"{name} := {_show_expression(f'{value}.{name}', field['type'], depth)}")
     return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({', '.join(parts)}) END"
 
 

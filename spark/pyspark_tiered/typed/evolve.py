@@ -166,7 +166,7 @@ def _absorb_scalar(kind: Scalar, value: Value, path: tuple[str, ...]) -> ColumnT
 def _widen(kind: Scalar, value: float, path: tuple[str, ...]) -> Scalar:
     """Returns the narrowest type from `kind` on that holds this number."""
     seen = _infer_number(value, path)
-    if seen == LONG and kind == INT and value == _limited(int(value), 31):
+    if seen == LONG and kind == INT and value == _clamp(int(value), 31):
         return kind
     return WIDENING[max(WIDENING.index(kind), WIDENING.index(seen))] if seen != kind else kind
 
@@ -190,14 +190,14 @@ def _infer(value: Value, path: tuple[str, ...]) -> ColumnType:
 
 def _infer_number(value: float, path: tuple[str, ...]) -> Scalar:
     if type(value) is int:
-        if value != _limited(value, 63):
+        if value != _clamp(value, 63):
             raise Unfit(f"{_at(path)} is a number beyond 64 bits")
         return LONG
     _check_double(value, path)
     return DOUBLE
 
 
-def _limited(value: int, bits: int) -> int:
+def _clamp(value: int, bits: int) -> int:
     return min(max(value, -(1 << bits)), (1 << bits) - 1)
 
 
@@ -226,7 +226,7 @@ def _absorb_object(kind: StructOf, value: dict[str, Value], path: tuple[str, ...
     if len(fields) + len(added) > FIELDS_MAX:
         raise Unfit(f"more than {FIELDS_MAX} fields in one table")
     new = [replace(field, kind=changed.get(at, field.kind)) for at, field in enumerate(fields)]
-    taken = _taken(fields, path)
+    taken = _taken_names(fields, path)
     for name, item in added:
         _check_name(name, path)
         inner = VOID if item is None else _infer(item, (*path, name))
@@ -253,7 +253,7 @@ def _merge(kind: ColumnType, other: ColumnType, path: tuple[str, ...]) -> Column
 
 def _merge_structs(kind: StructOf, other: StructOf, path: tuple[str, ...]) -> StructOf:
     new = list(kind.fields)
-    taken = _taken(kind.fields, path)
+    taken = _taken_names(kind.fields, path)
     for field in other.fields:
         at = kind.places.get(field.json_name)
         if at is None:
@@ -266,7 +266,7 @@ def _merge_structs(kind: StructOf, other: StructOf, path: tuple[str, ...]) -> St
     return kind if found == kind.fields else StructOf(found)
 
 
-def _taken(fields: Collection[Field], path: tuple[str, ...]) -> set[str]:
+def _taken_names(fields: Collection[Field], path: tuple[str, ...]) -> set[str]:
     reserved = RECORD_COLUMNS if not path else ()
     return {*(fold(name) for name in reserved), *(fold(field.column) for field in fields)}
 

@@ -162,13 +162,13 @@ class ValuesLoader:
         if not plan.files:
             return typed.exists or typed.set_schema(schema, rules), 0
         metadata, dead_version = typed.metadata, letters.version
-        results = self._convert(plan, schema, self._decided(letters, plan, loaded, decided_ends))
+        results = self._convert(plan, schema, self._find_decided(letters, plan, loaded, decided_ends))
         damaged = any(
             outcome.stop is not None and outcome.stop.damaged for result in results for outcome in result.outcomes
         )
         if damaged and has_missing_segments(plan.splits, self._reader.read(self._topic, loaded)):
             raise Unavailable(f"a planned segment of {self._topic} expired")
-        grown, results = self._agree(plan, schema, results, self._decided(letters, plan, loaded, decided_ends))
+        grown, results = self._agree(plan, schema, results, self._find_decided(letters, plan, loaded, decided_ends))
         if not typed.exists or select_columns(grown) != select_columns(schema):
             is_wider = not is_stored_as(select_columns(schema), select_columns(grown))
             has_set = typed.widen(grown) if typed.exists and is_wider else typed.set_schema(grown, rules)
@@ -227,7 +227,7 @@ class ValuesLoader:
                 reasons[0],
             )
 
-    def _decided(
+    def _find_decided(
         self, letters: DeadLetters, plan: Round, loaded: Mapping[int, int], ends: Mapping[int, int]
     ) -> dict[int, Decided]:
         """Returns, for each partition of the plan, the offsets that another load decided and whose rows are missing."""

@@ -239,7 +239,7 @@ def test_i10_broker_that_dies_before_it_trusts_its_directory_is_suspect() -> Non
             assert rig.broken_rules == red, (loss, believed, full, proved)
 
 
-def test_i10_start_that_is_registered_late_is_suspect_by_the_death_before_it() -> None:
+def test_i10_start_registered_late_is_suspect_by_the_death_before_it() -> None:
     for deaths, red in (((2, 3, 4), []), ((3, 4), ["I10"])):
         rig = make_three_copies(2)
         rig.change_partition(1, 0, (1,))

@@ -69,7 +69,7 @@ class TransactionalProducer:
             await self._be_replaced(partitions)
 
     async def _recover(self) -> None:
-        """Aborts a transaction of which a write is in doubt, or leaves it to the next `init`."""
+        """Aborts a transaction with a write of unknown outcome, or leaves it to the next `init`."""
         session = self._session
         if self._rng.random() < 0.5 and session.is_ready:
             await session.end(False)

@@ -87,7 +87,7 @@ class CleanBounds(NamedTuple):
 
 @dataclass
 class History:
-    """What a log says as a whole. `limit` is the offset from which on a clean changes nothing, `why` the reason."""
+    """The content of a whole log. `limit` is the offset from which on a clean changes nothing, `why` the reason."""
 
     limit: int
     why: str

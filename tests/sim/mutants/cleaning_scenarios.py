@@ -51,7 +51,7 @@ def producer_writes_no_more() -> None:
 
 
 def transactions_are_cleaned() -> None:
-    """Of the aborted one nothing stays but its last sequence, of the committed one the record of its own key."""
+    """The aborted one leaves its last sequence only, and the committed one the record of its own key."""
 
     async def scenario(watched: WatchedLog) -> None:
         for producer, commit in ((3, True), (4, False)):

@@ -13,7 +13,7 @@ from tests.unit.cold.rig import PID, Broker, Rig
 from tests.unit.cold.test_cold_cleaner import clean
 from tests.unit.hot.cleaning import put
 from tests.unit.hot.fixtures import DIRECTORY, NOW, config, disk, open_log
-from tiered.cold.cleaner import CleanResult
+from tiered.cold.cleaner import ColdCleanResult
 from tiered.cold.manifest import Manifest
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId
@@ -56,7 +56,7 @@ class WatchedBucket(BucketRules):
             self._compacted.take(each.batch.base, each)
         self.manifest = await self.broker.upload_all(self.log, 1)  # type: ignore[arg-type]
 
-    async def clean(self, *, at_ms: int = NOW, memory: int = 1 << 16) -> CleanResult:
+    async def clean(self, *, at_ms: int = NOW, memory: int = 1 << 16) -> ColdCleanResult:
         """Cleans once, as the leader."""
         result = await clean(self.cleaner, self.manifest, settings=COMPACTED, now=at_ms, memory=memory)
         self.manifest = result.manifest

@@ -67,7 +67,7 @@ def last_of_each(written: Facts) -> set[tuple[int, bytes, bytes]]:
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 @pytest.mark.parametrize("how", [SimMachine.lose_disk, SimMachine.power_cut])
-def test_replica_that_copied_the_gaps_leads_with_the_last_record_of_each_key(policy: str, how: object) -> None:
+def test_replica_that_copied_gaps_leads_with_each_keys_last_record(policy: str, how: object) -> None:
     """Also if the topic is compacted no more by then."""
 
     async def scenario(three: ThreeBrokers) -> None:
@@ -102,7 +102,7 @@ def test_replica_that_copied_the_gaps_leads_with_the_last_record_of_each_key(pol
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_leaders_of_a_tiered_topic_that_crash_while_they_clean_lose_no_last_record(seed: int) -> None:
+def test_leaders_that_crash_during_a_tiered_clean_lose_no_last_record(seed: int) -> None:
     """The bucket has the cleaned history, and a replica whose disk was lost begins at the cold end."""
     rng = random.Random(seed)
     tiered = {**CONFIGS, "remote.storage.enable": "true", "local.retention.bytes": "1"}
@@ -133,7 +133,7 @@ def test_leaders_of_a_tiered_topic_that_crash_while_they_clean_lose_no_last_reco
     run_scenario(scenario, seed, **settings, log_cleaner_io_max_bytes_per_second=20_000.0)
 
 
-def test_partition_that_cannot_be_cleaned_in_the_bucket_is_named_by_its_leader_only() -> None:
+def test_partition_uncleanable_in_the_bucket_is_named_by_its_leader_only() -> None:
     tiered = {**CONFIGS, "remote.storage.enable": "true", "min.cleanable.dirty.ratio": "1"}
 
     async def scenario(three: ThreeBrokers) -> None:

@@ -27,11 +27,11 @@ def test_coordinator_that_is_cut_off_is_silent_after_a_session() -> None:
         ask = FetchOffsets("g", None)
         await three.wait_until(lambda: OFFSETS_TOPIC in keeper.node.image.topics, 5)
         await asyncio.sleep(1)
-        await keeper.node.group_coordinators.ask("g", ask)
+        await keeper.node.group_coordinators.submit("g", ask)
         isolate(three, keeper)
         await asyncio.sleep(SESSION + 0.5)
         with pytest.raises(Refused) as refused:
-            await keeper.node.group_coordinators.ask("g", ask)
+            await keeper.node.group_coordinators.submit("g", ask)
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
         three.network.heal()
 

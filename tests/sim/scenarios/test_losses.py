@@ -143,7 +143,7 @@ def test_groups_are_loaded_once_their_log_takes_records() -> None:
         for name in ("t", OFFSETS_TOPIC):
             await controller.node.submit(CreateTopic(name, assignments=assignments))
         await three.wait_until(lambda: is_leading(broker, controller) and OFFSETS_TOPIC in broker.node.image.topics, 5)
-        await broker.node.group_coordinators.ask("g", group)
+        await broker.node.group_coordinators.submit("g", group)
         broker.machine.lose_disk()
         await broker.clear()
         await three.wait_until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
@@ -155,7 +155,7 @@ def test_groups_are_loaded_once_their_log_takes_records() -> None:
         for _ in range(10):
             await asyncio.sleep(SESSION / 10)
             with pytest.raises(Refused) as refused:
-                await broker.node.group_coordinators.ask("g", group)
+                await broker.node.group_coordinators.submit("g", group)
             assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
         three.network.heal()
         await starting
@@ -166,7 +166,7 @@ def test_groups_are_loaded_once_their_log_takes_records() -> None:
 
         await three.wait_until(is_loaded, 20)
         await asyncio.sleep(1)
-        await broker.node.group_coordinators.ask("g", group)
+        await broker.node.group_coordinators.submit("g", group)
 
     run_scenario(scenario)
 

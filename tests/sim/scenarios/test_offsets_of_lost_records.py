@@ -36,7 +36,7 @@ BIG = {"segment.bytes": "1048576", "retention.ms": "-1"}
 
 async def commit_at(broker: Broker, group: str, offset: int, epoch: int = -1) -> None:
     request = CommitOffsets(group, (PartitionOffset("t", 0, offset, epoch),))
-    reply = await broker.group_coordinators.ask(group, request)
+    reply = await broker.group_coordinators.submit(group, request)
     assert isinstance(reply, CommitOffsetsReply) and reply.codes == (Code.NONE,)
 
 
@@ -45,7 +45,7 @@ async def committed(broker: Broker, group: str) -> tuple[int, int]:
     async with asyncio.timeout(SECONDS):
         while True:
             try:
-                reply = await broker.group_coordinators.ask(group, FetchOffsets(group, (AT,)))
+                reply = await broker.group_coordinators.submit(group, FetchOffsets(group, (AT,)))
             except Refused:
                 await asyncio.sleep(0.1)
             else:

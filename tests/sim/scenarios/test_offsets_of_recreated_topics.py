@@ -28,7 +28,7 @@ G = "g"
 
 async def commit_with_id(site: SimBrokerRig, offset: int, topic_id: str) -> Code:
     request = CommitOffsets(G, (PartitionOffset("t", 0, offset, topic_id=topic_id),))
-    reply = await site.node.group_coordinators.ask(G, request)
+    reply = await site.node.group_coordinators.submit(G, request)
     assert isinstance(reply, CommitOffsetsReply)
     return reply.codes[0]
 
@@ -87,7 +87,7 @@ def test_offset_of_the_deleted_topic_is_not_shown_before_it_is_removed() -> None
         await commit(site, G, 7)
         await recreate_without_coordinator(site)
         assert await fetch_committed(site, G) == NO_OFFSET
-        reply = await site.node.group_coordinators.ask(G, FetchOffsets(G, None))
+        reply = await site.node.group_coordinators.submit(G, FetchOffsets(G, None))
         assert isinstance(reply, FetchOffsetsReply) and reply.offsets == ()
         await site.stop()
 
@@ -114,7 +114,7 @@ def test_group_has_no_offset_if_its_coordinator_missed_the_deletion() -> None:
         three, quick = again.three, again.quick
         await three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[quick.node_id]]))
         await three.wait_until(is_led(again, TopicPartition(OFFSETS_TOPIC, 0)), SECONDS)
-        await quick.node.group_coordinators.ask(G, CommitOffsets(G, (PartitionOffset("t", 0, 3),)))
+        await quick.node.group_coordinators.submit(G, CommitOffsets(G, (PartitionOffset("t", 0, 3),)))
         await quick.kill()
         await three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
         again.new_id = await again._create_topic()
@@ -128,7 +128,7 @@ def test_group_has_no_offset_if_its_coordinator_missed_the_deletion() -> None:
         async with asyncio.timeout(SECONDS):
             while True:
                 try:
-                    reply = await again.quick.node.group_coordinators.ask(G, FetchOffsets(G, (AT,)))
+                    reply = await again.quick.node.group_coordinators.submit(G, FetchOffsets(G, (AT,)))
                 except Refused:
                     await asyncio.sleep(0.1)
                 else:

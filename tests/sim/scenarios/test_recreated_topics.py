@@ -274,14 +274,14 @@ def test_offset_committed_for_the_second_topic_stays() -> None:
         )
 
         async def committed_offset() -> int:
-            fetched = await node.group_coordinators.ask("g", FetchOffsets("g", (AT,)))
+            fetched = await node.group_coordinators.submit("g", FetchOffsets("g", (AT,)))
             return int(fetched.offsets[0].offset)
 
-        await node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
+        await node.group_coordinators.submit("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
         assert await committed_offset() == 3
         await again.recreate()
         assert await committed_offset() == NO_OFFSET
-        await node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
+        await node.group_coordinators.submit("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
         await again.release_slow()
         await asyncio.sleep(1)
         assert await committed_offset() == 1

@@ -79,7 +79,7 @@ async def commit_in_transaction(three: ThreeBrokers, producer: SimProducer, offs
 
 async def offset_of(three: ThreeBrokers, *, stable: bool = True) -> int | Code:
     request = FetchOffsets(GROUP, (("t", 0),), require_stable=stable)
-    reply = await retry(three, lambda node: node.group_coordinators.ask(GROUP, request))
+    reply = await retry(three, lambda node: node.group_coordinators.submit(GROUP, request))
     return Code.UNSTABLE_OFFSET_COMMIT if reply.unstable else reply.offsets[0].offset
 
 
@@ -87,7 +87,7 @@ async def begin_with_offset(three: ThreeBrokers) -> SimProducer:
     """Returns a producer whose open transaction has an offset of 7, above a committed one of 3."""
     producer = await begin(three, timeout_ms=300_000)
     commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
-    await retry(three, lambda node: node.group_coordinators.ask(GROUP, commit))
+    await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
     await commit_in_transaction(three, producer, 7)
     return producer
 
@@ -159,7 +159,7 @@ def test_late_marker_ends_no_transaction_of_a_log_without_its_producers() -> Non
 def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
-        await retry(three, lambda node: node.group_coordinators.ask(GROUP, commit))
+        await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
         (shard,) = group_coordinator(three).node.group_coordinators.host.shards()
         value = OffsetValue(7, -1, "", 0)
         pending = shard.log_state.pending
@@ -172,9 +172,9 @@ def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
     run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
 
 
-def test_pending_offset_of_a_group_without_committed_ones_is_corrected_after_a_load() -> None:
+def test_only_pending_offset_of_a_group_is_corrected_after_a_load() -> None:
     async def scenario(three: ThreeBrokers) -> None:
-        await retry(three, lambda node: node.group_coordinators.ask(GROUP, FetchOffsets(GROUP, ())))
+        await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))
         groups = group_coordinator(three).node.group_coordinators
         shard, key = groups.make_shard(), OffsetKey(GROUP, "gone", 0)
         shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), key, OffsetValue(7, -1, "", 0))
@@ -186,7 +186,7 @@ def test_pending_offset_of_a_group_without_committed_ones_is_corrected_after_a_l
 def test_pending_offset_that_a_load_corrected_holds_no_consumer_for_ever() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
-        await retry(three, lambda node: node.group_coordinators.ask(GROUP, commit))
+        await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
         groups = group_coordinator(three).node.group_coordinators
         (shard,) = groups.host.shards()
         key = OffsetKey(GROUP, "t", 0)

@@ -129,7 +129,7 @@ def test_no_marker_is_written_before_the_outcome_is_committed() -> None:
         isolate(three, keeper)
         request = EndTransaction(producer.name, producer.producer_id, producer.epoch, True, 2)
         with pytest.raises(Refused):
-            await keeper.node.transaction_coordinators.ask(producer.name, request)
+            await keeper.node.transaction_coordinators.submit(producer.name, request)
         (own,) = [each for each in keeper.node.leader_replicas() if each.topic == "t"]
         assert own.log.end_offset == 1, "its own partition has the record, and no marker"
         three.network.heal()
@@ -298,7 +298,7 @@ def forget_everything(three: ThreeBrokers, producer: SimProducer) -> None:
     shard.state.deadlines.cancel((TIMEOUT, producer.name, ""))
 
 
-def test_transaction_that_no_coordinator_knows_ends_by_itself_and_no_commit_is_lost() -> None:
+def test_transaction_that_no_coordinator_knows_ends_and_no_commit_is_lost() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, (1, 2, 3), (2, 3, 1), (3, 1, 2))
         orphan, slow = SimProducer(three, "orphan"), SimProducer(three, "slow")

@@ -75,7 +75,7 @@ async def ask(three: ThreeBrokers, name: str, request: Request) -> Any:
             await asyncio.sleep(0.05)
             continue
         try:
-            reply: Any = await broker.node.transaction_coordinators.ask(name, request)
+            reply: Any = await broker.node.transaction_coordinators.submit(name, request)
         except Refused as refused:
             assert refused.code.retriable, refused
         else:

@@ -38,7 +38,7 @@ def test_bytes_and_requests_have_limits_of_their_own() -> None:
     run(scenario)
 
 
-def test_step_that_makes_the_loop_late_is_followed_by_a_pause_of_a_multiple() -> None:
+def test_step_that_delays_the_loop_is_followed_by_a_longer_pause() -> None:
     async def scenario(clock: LateClock, throttle: CleanThrottle) -> None:
         for late_ns, expected in (
             (0, 0),

@@ -90,7 +90,7 @@ def two_brokers() -> Image:
     return Image().apply([*changes, created, *led], 0)
 
 
-def test_own_partitions_get_their_markers_in_the_call_that_brings_the_decision() -> None:
+def test_own_partitions_get_their_markers_in_the_call_of_the_decision() -> None:
     loop = SimLoop(1)
     own, reports = OwnLeaders(), list[MarkersWritten]()
     ports = MarkerPorts(make_view(two_brokers(), Settings(node_id=2)), SimClock(loop), None, own)
@@ -118,7 +118,7 @@ def test_own_partitions_get_their_markers_in_the_call_that_brings_the_decision()
     loop.run(scenario())
 
 
-def test_coordinator_that_a_leader_refuses_sends_its_markers_until_it_resigns() -> None:
+def test_refused_coordinator_sends_its_markers_until_it_resigns() -> None:
     loop = SimLoop(1)
     peers, reports = FencingPeers(3), list[MarkersWritten]()
     ports = MarkerPorts(make_view(two_brokers()), SimClock(loop), cast(Peers, peers), NoPartitions())

@@ -17,7 +17,7 @@ from tests.unit.hot.cleaning import clean as clean_disk
 from tests.unit.hot.cleaning import facts, put, resources
 from tests.unit.hot.fixtures import NOW, append, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
-from tiered.cold.cleaner import CleanResult, ColdCleaner
+from tiered.cold.cleaner import ColdCleaner, ColdCleanResult
 from tiered.cold.manifest import Manifest
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Fenced, Unavailable
@@ -55,7 +55,7 @@ async def clean(
     now: int = NOW,
     on_step: Callable[[], Awaitable[None]] | None = None,
     local: DiskLog | None = None,
-) -> CleanResult:
+) -> ColdCleanResult:
     """Cleans; calls `on_step` before each read of a piece and each put of an object."""
 
     async def admit(_: int) -> None:
@@ -97,7 +97,7 @@ def run(scenario: Callable[[Rig], Awaitable[None]], seed: int = 1) -> None:
     rig.run(whole)
 
 
-def test_clean_keeps_the_last_record_of_each_key_and_the_offsets_of_the_history() -> None:
+def test_clean_keeps_each_keys_last_record_and_the_historys_offsets() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()
         manifest = await upload(broker, log)
@@ -281,7 +281,7 @@ def test_sweep_and_upload_while_a_clean_runs_take_nothing_from_it() -> None:
     run(scenario)
 
 
-def test_change_without_a_known_outcome_keeps_its_objects_until_it_is_settled() -> None:
+def test_change_of_unknown_outcome_keeps_its_objects_until_it_is_settled() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()
         manifest = await upload(broker, log)
@@ -303,7 +303,7 @@ def test_change_without_a_known_outcome_keeps_its_objects_until_it_is_settled() 
     run(scenario)
 
 
-def test_clean_of_a_leader_that_resigned_leaves_nothing_in_the_table_of_keys() -> None:
+def test_clean_of_a_resigned_leader_leaves_nothing_in_the_table_of_keys() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()
         manifest = await upload(broker, log)
@@ -322,7 +322,7 @@ def test_clean_of_a_leader_that_resigned_leaves_nothing_in_the_table_of_keys() -
     run(scenario)
 
 
-def test_log_start_that_moves_meanwhile_leaves_its_run_as_it_is_and_the_others_are_cleaned() -> None:
+def test_log_start_that_moves_meanwhile_keeps_only_its_run_uncleaned() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()
         manifest = await upload(broker, log)
@@ -378,7 +378,7 @@ def test_log_start_that_moves_into_a_run_ends_the_clean_before_that_run() -> Non
     run(scenario)
 
 
-def test_objects_that_expired_before_they_were_read_end_the_clean_and_are_no_damage() -> None:
+def test_objects_that_expired_before_their_read_end_a_clean_undamaged() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()
         manifest = await upload(broker, log)

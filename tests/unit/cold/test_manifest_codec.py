@@ -72,7 +72,7 @@ def test_manifest_of_a_newer_format_is_refused() -> None:
         decode(seal({**json.loads(encode(MADE))["body"], "format": 3}), "key")
 
 
-def test_manifest_with_a_cleaned_segment_has_format_2_and_decodes_to_itself() -> None:
+def test_manifest_with_a_cleaned_segment_has_format_2_and_decodes() -> None:
     cleaned = replace(MADE, nodes=(SPILL, replace(entry(100, 110), cleaned_ms=7), entry(110, 120)))
     for made in (cleaned, replace(MADE, clean_to=110, cleaned_ms=7), replace(cleaned, clean_to=110, cleaned_ms=7)):
         assert decode(encode(made), "key") == made
@@ -81,7 +81,7 @@ def test_manifest_with_a_cleaned_segment_has_format_2_and_decodes_to_itself() ->
     assert decode_submanifest(sub, "key") == cleaned.nodes and json.loads(sub)["body"]["format"] == 2
 
 
-def test_manifest_without_cleaned_segments_has_format_1_and_none_of_the_new_fields() -> None:
+def test_manifest_without_cleaned_segments_has_only_fields_of_format_1() -> None:
     body = json.loads(encode(MADE))["body"]
     assert body["format"] == 1 and not {"clean_to", "cleaned_ms"} & {*body, *body["entries"][0]}
 

@@ -88,7 +88,7 @@ def walk(nodes: Sequence[ManifestNode], subs: Submanifests) -> list[ManifestNode
     return found
 
 
-def test_newest_segment_stays_in_the_manifest_itself_after_a_clean_of_everything() -> None:
+def test_newest_segment_stays_in_the_manifest_after_a_clean_of_everything() -> None:
     made, subs = pack_all(manifest(*TEN), 2)
     assert made.submanifests
     new, _ = splice(made, TEN, [cleaned(0, 100)], subs)
@@ -158,7 +158,7 @@ async def replace_in_bucket(broker: Broker, run: Sequence[SegmentEntry], success
     )  # fmt: skip
 
 
-def test_sub_manifest_of_a_replacement_is_in_the_bucket_before_the_manifest_names_it() -> None:
+def test_sub_manifest_of_a_replacement_is_stored_before_its_manifest() -> None:
     rig = Rig()
 
     async def scenario() -> None:

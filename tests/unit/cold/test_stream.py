@@ -92,7 +92,7 @@ def test_reader_that_never_waits_does_not_extend_read_ahead() -> None:
     rig.run(scenario)
 
 
-def test_range_read_gets_nothing_beyond_its_end_and_large_chunks_if_asked_to() -> None:
+def test_range_read_gets_nothing_beyond_its_end_and_chunks_as_asked() -> None:
     rig = Rig()
     large(rig, batches=14)
 

@@ -179,7 +179,7 @@ def test_coordinator_whose_log_has_followers_replies_to_nothing_at_once(rig: Cou
     rig.run(scenario)
 
 
-def test_failed_append_at_once_refuses_the_request_and_ends_the_coordinator(rig: CounterRig) -> None:
+def test_append_that_fails_at_once_refuses_and_ends_the_coordinator(rig: CounterRig) -> None:
     async def scenario() -> None:
         await rig.lead([LEADER])
         coordinator = rig.coordinator

@@ -77,7 +77,7 @@ def test_reader_that_stands_in_a_gap_gets_the_next_record() -> None:
     asyncio.run(scenario())
 
 
-def test_reader_that_goes_on_while_the_log_is_cleaned_gets_whole_batches_and_every_last_record() -> None:
+def test_reader_during_a_clean_gets_whole_batches_and_each_last_record() -> None:
     """The positions at which a reader continues are those of the files that are there."""
 
     async def scenario() -> None:
@@ -216,7 +216,7 @@ def test_keys_beyond_the_memory_are_cleaned_in_several_cleans() -> None:
     asyncio.run(scenario())
 
 
-def test_tombstone_goes_after_its_horizon_unless_older_records_lie_elsewhere() -> None:
+def test_tombstone_goes_after_its_horizon_unless_older_records_remain() -> None:
     async def scenario() -> None:
         clock = FixedClock()
         log = await filled(disk(), clock=clock)

@@ -227,7 +227,7 @@ def _copy_until_equal(copy: ModelReplica, leader: ModelReplica, epoch: int) -> N
     assert copy.epochs.lineage == leader.epochs.lineage
 
 
-def test_gap_before_the_records_is_copied_only_if_the_leader_says_that_its_log_has_some() -> None:
+def test_gap_before_records_is_copied_only_if_the_leader_reports_gaps() -> None:
     records = (320).to_bytes(8, "big") + bytes(60)
     for may_have_gaps in (False, True):
         part = FetchedPartition(TOPIC_ID, 0, 0, 0, 0, 0, 0, None, records, may_have_gaps)

@@ -362,7 +362,7 @@ def test_log_restarted_at_the_cold_end_has_no_open_transaction_below_it() -> Non
     rig.run(scenario)
 
 
-def test_cold_read_is_stable_to_its_end_while_the_marker_is_not_committed_again() -> None:
+def test_cold_read_is_stable_to_its_end_before_the_marker_commits_again() -> None:
     rig = ReplicationRig(config=SMALL_SEGMENTS)
 
     async def scenario() -> None:

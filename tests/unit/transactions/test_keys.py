@@ -41,7 +41,7 @@ def test_key_begins_with_a_keyed_producer_id() -> None:
     assert rig.begin() == ProducerIdReply(Code.NONE, KEYED_FROM | 100, 0)
 
 
-def test_committed_key_gets_its_reply_again_also_before_the_markers_and_after_a_load() -> None:
+def test_committed_key_gets_its_reply_before_markers_and_after_a_load() -> None:
     rig = KeyRig()
     producer = rig.begin()
     rig.add(producer, P0, name="k")
@@ -69,7 +69,7 @@ def test_lost_reply_to_the_commit_of_a_key_is_repeated() -> None:
     assert rig.commit(producer) == ended
 
 
-def test_open_transaction_of_a_key_is_neither_aborted_nor_fenced_by_another_try() -> None:
+def test_another_try_neither_aborts_nor_fences_an_open_keyed_transaction() -> None:
     rig = KeyRig()
     producer = rig.begin()
     rig.add(producer, P0, name="k")

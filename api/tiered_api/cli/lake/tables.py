@@ -109,8 +109,8 @@ def diff(args: Namespace) -> int:
     print_lines(
         [
             f"{args.topic}: version {before.version} to {after.version}",
-            f"rows {_signed(found.rows)}, files +{found.files_added:,} -{found.files_removed:,}, "
-            f"bytes {_signed(found.bytes)}",
+            f"rows {_format_change(found.rows)}, files +{found.files_added:,} -{found.files_removed:,}, "
+            f"bytes {_format_change(found.bytes)}",
             *(f"partition {number}: offsets {low} to {high}" for number, (low, high) in found.offsets.items()),
             *(f"column {name}: {_change(*each)}" for name, each in found.columns.items()),
             *(f"property {name}: {_change(*each)}" for name, each in found.properties.items()),
@@ -188,7 +188,7 @@ def _facts(warehouse: Warehouse, name: str, read_ends: Ends | None) -> dict[str,
         "newest_ms": found.newest_ms,
         "lag": None if ends is None else sum(max(end - found.offsets.get(each, 0), 0) for each, end in ends.items()),
         "dead_letters": None if letters is None else count_rows(letters),
-        "verified": _verified(verified),
+        "verified": _verify_facts(verified),
         "partitions": _partitions(found, ends),
     }
 
@@ -205,7 +205,7 @@ def _partitions(found: TableSummary, ends: Mapping[int, int] | None) -> list[dic
     return rows
 
 
-def _verified(result: LastVerify | None) -> dict[str, Any] | None:
+def _verify_facts(result: LastVerify | None) -> dict[str, Any] | None:
     return None if result is None else {"ok": not result.faults} | result._asdict()
 
 
@@ -279,7 +279,7 @@ def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _signed(value: int | None) -> str:
+def _format_change(value: int | None) -> str:
     return "-" if value is None else f"{value:+,}"
 
 

@@ -1,4 +1,4 @@
-"""What compaction has done in the partitions of topics, and what is dirty, as rows for people."""
+"""The progress of compaction in the partitions of topics, and their dirty bytes, as rows for people."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class ConsumerInstance:
         session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
         config = MemberConfig(self.group, self.name, user_data, session_ms)
         topics = self._topics.subscribe(subscription)
-        ask = context.broker.group_coordinators.ask
+        ask = context.broker.group_coordinators.submit
         self.member = RestMember(ask, context.clock, config, topics, self._on_revoked, member_id)
 
     async def unsubscribe(self) -> None:
@@ -311,7 +311,7 @@ class ConsumerInstance:
 
     async def _call_coordinator(self, request: Request) -> Any:
         return await retry_while_loading(
-            self._context, lambda: self._context.broker.group_coordinators.ask(self.group, request)
+            self._context, lambda: self._context.broker.group_coordinators.submit(self.group, request)
         )
 
     async def close(self) -> None:

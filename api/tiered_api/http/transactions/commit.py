@@ -45,7 +45,7 @@ TAKEN_OVER = (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PR
 
 
 class Plan(NamedTuple):
-    """What a transaction writes: the number of partitions of each topic, and for each partition its batches and the
+    """The writes of a transaction: the number of partitions of each topic, and for each partition its batches and the
     numbers of the records in them."""
 
     partition_counts: Mapping[str, int]

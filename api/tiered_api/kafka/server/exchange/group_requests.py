@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from tiered.broker.group_coordinators import ASK_SECONDS
+from tiered.broker.group_coordinators import SUBMIT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.requests import Request
 from tiered.metadata.image import Image
@@ -21,11 +21,11 @@ REBALANCE_WAIT_SECONDS = (60.0, 3600.0)
 
 
 async def call_coordinator(
-    context: KafkaContext, group: str, request: Request, reply_type: type[R], timeout: float = ASK_SECONDS
+    context: KafkaContext, group: str, request: Request, reply_type: type[R], timeout: float = SUBMIT_SECONDS
 ) -> R | Code:
     """Returns the coordinator's reply, or the error code."""
     try:
-        reply: Any = await context.broker.group_coordinators.ask(group, request, timeout)
+        reply: Any = await context.broker.group_coordinators.submit(group, request, timeout)
     except Refused as refused:
         return coordinator_code(refused)
     assert isinstance(reply, reply_type)

@@ -26,7 +26,7 @@ async def call_coordinator(
     if len(transactional_id.encode(errors="surrogatepass")) > TRANSACTIONAL_ID_BYTES_MAX:
         return Code.INVALID_REQUEST
     try:
-        reply: Any = await context.broker.transaction_coordinators.ask(transactional_id, request)
+        reply: Any = await context.broker.transaction_coordinators.submit(transactional_id, request)
     except Refused as refused:
         return coordinator_code(refused)
     assert isinstance(reply, reply_type)
@@ -40,7 +40,7 @@ def call_coordinator_now(
     if len(transactional_id.encode(errors="surrogatepass")) > TRANSACTIONAL_ID_BYTES_MAX:
         return Code.INVALID_REQUEST
     try:
-        reply: Any = context.broker.transaction_coordinators.ask_now(transactional_id, request)
+        reply: Any = context.broker.transaction_coordinators.submit_now(transactional_id, request)
     except Refused as refused:
         return coordinator_code(refused)
     assert reply is None or isinstance(reply, reply_type)
