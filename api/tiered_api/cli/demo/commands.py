@@ -144,7 +144,7 @@ def _closing_lines(place: DemoPaths, seconds: float) -> list[str]:
         f"Every comparison held, {seconds:.0f} s in all. To look further:",
         f"  {run} cold ls --store {place.store} --topic {TOPIC}",
         f"  {run} cold cat --store {place.store} --topic {TOPIC} --max 3",
-        f'  {run} sql --warehouse {place.warehouse} "SELECT key, count(*) FROM {TOPIC} GROUP BY key"',
+        f'  {run} sql --warehouse {place.warehouse} "SELECT carrier, count(*) FROM {TOPIC}_typed GROUP BY carrier"',
         f"  {run} serve --store {place.store} --data-dir {place.directory / 'data'}",
         f"  rm -r {place.directory}",
     ]

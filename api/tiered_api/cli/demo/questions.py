@@ -1,4 +1,4 @@
-"""Three SQL queries of the Delta table, and their expected results, computed from the input in plain Python."""
+"""Three SQL queries of the typed table, and their expected results, computed from the input in plain Python."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ Answer = list[tuple[Any, ...]]
 
 COLUMNS = ("carrier", "origin", "month", "dep_delay", "arr_delay")
 """The fields of a flight that the queries use."""
-
-FLIGHTS = (
-    "SELECT f.* FROM (SELECT from_json(CAST(value AS STRING), "
-    "'carrier STRING, origin STRING, month INT, dep_delay INT, arr_delay INT') AS f FROM {topic})"
-)
 
 
 class Question(NamedTuple):
@@ -54,18 +49,18 @@ def _not_null(numbers: Iterable[int | None]) -> list[int]:
 QUESTIONS = (
     Question(
         "Which carriers flew most?",
-        "SELECT carrier, count(*) AS flights FROM ({flights}) GROUP BY carrier ORDER BY flights DESC, carrier LIMIT 3",
+        "SELECT carrier, count(*) AS flights FROM {typed} GROUP BY carrier ORDER BY flights DESC, carrier LIMIT 3",
         _rank_carriers,
     ),
     Question(
         "In which months were most flights cancelled?",
-        "SELECT month, count_if(dep_delay IS NULL) AS cancelled, count(*) AS scheduled FROM ({flights}) "
+        "SELECT month, count_if(dep_delay IS NULL) AS cancelled, count(*) AS scheduled FROM {typed} "
         "GROUP BY month ORDER BY cancelled DESC, month LIMIT 3",
         _count_cancelled,
     ),
     Question(
         "From which airport do flights arrive more than an hour late?",
-        "SELECT origin, count(arr_delay) AS arrived, count_if(arr_delay > 60) AS late FROM ({flights}) "
+        "SELECT origin, count(arr_delay) AS arrived, count_if(arr_delay > 60) AS late FROM {typed} "
         "GROUP BY origin ORDER BY origin",
         _count_delayed,
     ),
@@ -82,5 +77,5 @@ def expected_answers(records: Sequence[Departure]) -> list[Answer]:
 
 
 def format_query(question: Question, topic: str) -> str:
-    """Returns the SQL of a question for the table of a topic."""
-    return question.query.format(flights=FLIGHTS.format(topic=topic))
+    """Returns the SQL of a question for the typed table of a topic."""
+    return question.query.format(typed=f"{topic}_typed")
