@@ -192,6 +192,8 @@ class CompactionLoad:
         self.history = ClientHistory()
         self.transactions: list[SimTransaction] = []
         self.producers: list[KeyedProducer] = []
+        self.judged = 0
+        """Passes of readers that could be judged."""
         self.transactional: list[KeyedTransactions] = []
         self.reader: StateReader | None = None
         self.changes: PolicyChanges | None = None
@@ -209,6 +211,7 @@ class CompactionLoad:
             compacted_records_removed=sum(each.records_removed for each in logs),
             compacted_passes=self.reader.passes if self.reader is not None else 0,
             compacted_acked=sum(each.verdict is SendVerdict.OK for each in self.history.sends),
+            compacted_judged=self.judged,
             compacted_late=sum(each.is_late for each in logs),
             compacted_transactions=len(self.transactions),
         )
@@ -281,6 +284,7 @@ class CompactionLoad:
         def judge(end: int, rows: list[Row]) -> None:
             if log.is_late or copies.losses or run.model.unclean_election_times:
                 return
+            self.judged += 1
             batches = [each for _, each in sorted(copies.committed.items()) if each.last >= copies.log_start]
             log.check_read(batches, end, rows, "a reader from the start")
             known = {(offset, key): value for offset, key, value in log.committed_records(batches)}
@@ -308,6 +312,13 @@ class CompactionLoad:
         if run.options.compacted is None:
             return
         await run.wait_until(lambda: not any(self._find_due()), CLEAN_SECONDS, "every compacted log is clean")
+        await self.check_state()
+        for finding in self._check_acked():
+            run.findings.report(*finding)
+
+    async def check_state(self) -> None:
+        """Checks the state that a reader gets that begins at the log start."""
+        run = self._run
         reader = StateReader(run.world.client("c-last-state"), run.loop, self)
         for tp in self.partitions:
             until_ns = run.loop.now_ns + round(READ_SECONDS * 1e9)
@@ -315,8 +326,6 @@ class CompactionLoad:
             await run.wait_until(task.done, READ_SECONDS + 1, "the compacted topic can be read")
             assert task.result() or run.options.policy_changes, f"liveness: {tp} is not read to its end"
         await reader._client.close()
-        for finding in self._check_acked():
-            run.findings.report(*finding)
 
     def _find_due(self) -> Iterator[str]:
         for host, node in self._run.world.nodes():

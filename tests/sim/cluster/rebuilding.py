@@ -79,6 +79,7 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
         if other:
             run.findings.report("I31", f"{tp} has other records at {other[:5]}")
     await run.check_writable()
+    await run.compaction.check_state()
     # I23: after one more segment under the new epochs, nothing unnamed is left.
     await run.wait_until(lambda: _roll_until_cold(run), COLD_SECONDS, "everything is cold again")
     await run.wait_until(lambda: not _unnamed_objects(run), SWEEP_SECONDS, "the bucket holds only what is named")

@@ -24,7 +24,7 @@ REACHED = (
     "moved_together", "move_called_off", "move_REASSIGNMENT_IN_PROGRESS", "returned_members",
     "transactions_committed", "transactions_aborted", "txn_left", "txn_fenced_write_refused", "txn_shown",
     "txn_aborted_ranges",
-    "compacted_cleans", "compacted_cold_cleans", "compacted_records_removed", "compacted_passes",
+    "compacted_cleans", "compacted_cold_cleans", "compacted_records_removed", "compacted_judged",
     "compacted_transactions", "compacted_topic_policy_NONE", "trouble_swap",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
 )  # fmt: skip
