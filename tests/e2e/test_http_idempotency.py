@@ -119,6 +119,19 @@ def test_key_is_in_the_log_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_key_is_free_once_its_time_is_over(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", 2)
+        for partition in range(2):  # the log of the other partition does not know the key
+            body = {"records": [{"value": "aw==", "partition": partition}]}
+            reply = await site.ask("POST", "/topics/t", body, kind=V2_BINARY, Idempotency_Key="one")
+            while reply.status == 422:  # its time is not over yet
+                reply = await site.ask("POST", "/topics/t", body, kind=V2_BINARY, Idempotency_Key="one")
+            assert reply.status == 200 and reply.json["offsets"][0]["partition"] == partition, reply
+
+    run(tmp_path, scenario, producer_id_expiration_ms=1)
+
+
 def test_same_key_at_once_is_written_once(tmp_path: Path) -> None:
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [2, 3])

@@ -135,16 +135,17 @@ def test_end_at_the_last_epoch_gets_a_new_producer_id(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica, coordinators = await site.create("t"), site.node.transaction_coordinators
         client = TransactionalClient(await site.client())
-        assert await client.init() is Code.NONE
+        assert await client.init() is await client.write(replica, b"0") is await client.end(True) is Code.NONE
         shard = coordinators.host.find_shard(client.name)
         assert shard is not None
+        await wait_until(lambda: not shard.state.transactions[client.name].state.is_prepared)
         value = shard.state.transactions[client.name]
         shard.state.put(client.name, value._replace(producer_epoch=EPOCH_EXHAUSTED))
         before, client.epoch = client.producer_id, EPOCH_EXHAUSTED
         assert await client.write(replica, b"a") is await client.end(True) is Code.NONE
         assert client.producer_id != before and client.epoch == 0
         assert await client.write(replica, b"b") is await client.end(True) is Code.NONE
-        assert (await read_decided(client.client, replica))[0] == [b"a", b"b"]
+        assert (await read_decided(client.client, replica))[0] == [b"0", b"a", b"b"]
 
     run_transactions(tmp_path, scenario)
 
@@ -155,7 +156,8 @@ def test_end_of_many_partitions_lets_others_have_their_turn(tmp_path: Path, monk
         await site.create("t", count)
         replicas = [site.node.leader_replica("t", number) for number in range(count)]
         client = TransactionalClient(await site.client(), versions=JAVA_3_9)
-        assert await client.init() is await client.add(*replicas) is Code.NONE
+        assert await client.init() is await client.write(replicas[0], b"a") is await client.end(True) is Code.NONE
+        assert await client.add(*replicas) is Code.NONE
         tasks: list[str] = []
         spawn = site.server.dispatch.spawn
 
@@ -165,6 +167,21 @@ def test_end_of_many_partitions_lets_others_have_their_turn(tmp_path: Path, monk
 
         monkeypatch.setattr(site.server.dispatch, "spawn", note)
         assert await client.end(True) is Code.NONE and tasks == ["EndTxn"]
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_first_record_that_is_refused_leaves_no_guard(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client = TransactionalClient(await site.client())
+        assert await client.init() is await client.write(replica, b"a") is await client.end(True) is Code.NONE
+        stranger = TransactionalClient(await site.client(), "u")
+        assert await stranger.init() is Code.NONE
+        for each in (client, stranger):
+            assert await each.send(replica, b"third", sequence=2) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+            assert not replica.log.producers._guards
+            assert await each.send(replica, b"first", sequence=0) is await each.end(True) is Code.NONE
 
     run_transactions(tmp_path, scenario)
 
@@ -482,6 +499,22 @@ def test_transaction_is_aborted_at_its_timeout(tmp_path: Path) -> None:
         assert await producer.end(True) is Code.NONE
 
     run_transactions(tmp_path, scenario)
+
+
+def test_id_that_nobody_uses_expires_by_its_own_setting(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("a")
+        client = TransactionalClient(await site.client(), versions=JAVA_3_9)
+        assert await client.init() is Code.NONE
+        shard = site.node.transaction_coordinators.host.find_shard(client.name)
+        assert shard is not None
+        await wait_until(lambda: client.name not in shard.state.transactions)
+        assert await client.add(replica) is Code.INVALID_PRODUCER_ID_MAPPING
+
+    run_transactions(
+        tmp_path, scenario, transactional_id_expiration_ms=1_000,
+        transaction_remove_expired_transaction_cleanup_interval_ms=50,
+    )  # fmt: skip
 
 
 def test_restarted_broker_goes_on_with_the_transaction(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ COUNTED_EVERY = 32
 """Calls after which the memory of all ids is counted again."""
 RECHECK_SECONDS = 0.005
 """Pause before a request is decided again if no marker is missing."""
-PARTITIONS_AT_ONCE = 50
+PARTITIONS_AT_ONCE = 16
 """Partitions of a transaction whose requests are decided at once: each of its records names all partitions."""
 COMPLETION_WAITS_MAX = 10_000
 """Most requests that wait for a completion at the same time. Further ones get CONCURRENT_TRANSACTIONS at once."""

@@ -172,6 +172,20 @@ def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
     run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
 
 
+def test_operator_aborts_pending_offsets_that_the_log_does_not_know() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
+        await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
+        node = group_coordinator(three).node
+        (shard,) = node.group_coordinators.host.shards()
+        value = OffsetValue(7, -1, "", 0)
+        shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # from an image
+        await node.marker_writer.abort_transaction(OFFSETS, TransactionMarker(99, 4, False, 0))
+        assert await offset_of(three) == 3
+
+    run_scenario(scenario, **OFFSETS_SETTINGS)
+
+
 def test_only_pending_offset_of_a_group_is_corrected_after_a_load() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))

@@ -197,6 +197,22 @@ def test_transaction_that_its_coordinator_does_not_know_is_refused(rig: CounterR
     rig.run(scenario)
 
 
+def test_leadership_that_began_during_the_verification_takes_no_records(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead()
+
+        async def verify(tp: TopicPartition) -> Code:
+            await lead_next(rig)
+            return Code.NONE
+
+        with pytest.raises(Refused) as refused:
+            await rig.host.submit_in_transaction("key", Add("a", 2, ONE), ONE, verify, moves_epoch=False)
+        assert refused.value.code is Code.NOT_COORDINATOR, "the client asks again"
+        assert await committed(rig, add_to(rig, "a", 2)) == 2
+
+    rig.run(scenario)
+
+
 def test_open_transaction_is_not_verified_again(rig: CounterRig) -> None:
     async def scenario() -> None:
         await rig.lead()

@@ -86,8 +86,9 @@ def test_sequences_wrap_to_zero() -> None:
 
 def test_new_producer_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     states = apply_batches(walked_batch(0, 3), walked_batch(0, epoch=1, offset=3))
-    assert refusal(states, walked_batch(3)) is Code.INVALID_PRODUCER_EPOCH
-    assert refusal(states, walked_batch(5, epoch=2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for sequence in (1, 3):  # the one that follows in the present epoch, and another one
+        assert refusal(states, walked_batch(sequence)) is Code.INVALID_PRODUCER_EPOCH
+        assert refusal(states, walked_batch(sequence, epoch=2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert states.find_duplicates([walked_batch(0, epoch=2)], NOW) == []
 
 
