@@ -54,7 +54,7 @@ class OffsetsChecker:
             (DiskLog, "_run_truncation", self._cut),
             (LeaderReplica, "__init__", self._replica),
             (LeaderState, "_advance_high_watermark", self._move),
-            (GroupCoordinators, "ask", self._ask),
+            (GroupCoordinators, "submit", self._submit),
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:
@@ -131,8 +131,8 @@ class OffsetsChecker:
 
         return move
 
-    def _ask(self, original: Any) -> Any:
-        async def ask(coordinators: GroupCoordinators, group: str, request: Any, *args: Any, **options: Any) -> Any:
+    def _submit(self, original: Any) -> Any:
+        async def submit(coordinators: GroupCoordinators, group: str, request: Any, *args: Any, **options: Any) -> Any:
             reply = await original(coordinators, group, request, *args, **options)
             if type(request) is FetchOffsets and reply.code is Code.NONE:
                 for row in reply.offsets:
@@ -142,7 +142,7 @@ class OffsetsChecker:
                         self._report("I18", f"{PROCESS.get()} shows {place}, which is not committed")
             return reply
 
-        return ask
+        return submit
 
 
 def _committed_rows(data: Any, at: int) -> Iterator[CommittedOffset]:
