@@ -89,6 +89,14 @@ def test_fields_of_json_are_columns(session: SqlSession) -> None:
         session.run("SELECT round(value.n) FROM `orders.eu`")
 
 
+def test_tables_are_listed_and_described(session: SqlSession) -> None:
+    assert rows(session, "show tables;") == [("orders.eu",), ("orders.eu__dead",), ("orders.eu_typed",)]
+    described = rows(session, "DESCRIBE `orders.eu_typed`")
+    assert {"_offset", "city", "n", "zip"} <= {each[0] for each in described}
+    with pytest.raises(Refused, match="only SHOW TABLES"):
+        session.run("SHOW DATABASES")
+
+
 def test_typed_table_and_dead_letters_join(session: SqlSession) -> None:
     query = "SELECT _partition, _offset, city, zip FROM `orders.eu_typed` WHERE zip IS NULL ORDER BY ALL"
     assert rows(session, query) == [(0, 0, "Rome", None), (0, 1, "Oslo", None), (0, 3, None, None)]

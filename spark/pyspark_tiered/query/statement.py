@@ -292,7 +292,7 @@ def _check_node(node: Mapping[str, Any], schemas: set[str]) -> None:
         if name.lower() not in TABLE_FUNCTIONS:
             raise _refuse(f"the function {name} is not available: a query reads tables of the warehouse only")
     elif kind == "SHOW_REF" and node.get("show_type") not in ("DESCRIBE", "SUMMARY"):
-        raise _refuse("SHOW is not available: `tiered table ls` lists the tables, DESCRIBE shows columns")
+        raise _refuse("of SHOW there is only SHOW TABLES; DESCRIBE shows the columns of a table")
     elif node.get("class") in ("FUNCTION", "WINDOW") and _is_refused(node):
         raise _refuse(f"the function {node['function_name']} is not available: a query reads tables only")
 
@@ -312,7 +312,7 @@ def _check_case(tables: Iterable[TableRef]) -> None:
 
 def _describe_error(found: Mapping[str, Any]) -> str:
     if found.get("error_type") == "not implemented":
-        return "a query can only read: SELECT, WITH, VALUES, FROM, DESCRIBE or SUMMARIZE"
+        return "a query can only read: SELECT, WITH, VALUES, FROM, DESCRIBE, SUMMARIZE or SHOW TABLES"
     return str(found.get("error_message", "the query cannot be parsed"))
 
 
