@@ -46,10 +46,11 @@ def write(store: str, partition: int, first: int, values: list[bytes | None]) ->
 
 
 @pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.also)])
-def warehouse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bucket: str) -> str:
+def warehouse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Returns a warehouse with the tables of the topic orders.eu, in two versions and more."""
     folder = tmp_path_factory.mktemp("sql")
-    root = f"file://{folder}" if request.param == "directory" else f"s3://{bucket}/{folder.name}"
+    is_local = request.param == "directory"
+    root = f"file://{folder}" if is_local else f"s3://{request.getfixturevalue('bucket')}/{folder.name}"
     store, tables = f"{root}/store", f"{root}/tables"
     options = LoadOptions(values=ValueRules("json"))
     filling.create_topic(store, "orders.eu", TOPIC, 2)

@@ -29,10 +29,11 @@ def write(store: str, partition: int, first: int, values: list[bytes]) -> None:
 
 
 @pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.also)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bucket: str) -> str:
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Returns the root of a store and a warehouse. Topic t is loaded twice, and has three records more."""
     folder = tmp_path_factory.mktemp("reports")
-    root = f"file://{folder}" if request.param == "directory" else f"s3://{bucket}/{folder.name}"
+    is_local = request.param == "directory"
+    root = f"file://{folder}" if is_local else f"s3://{request.getfixturevalue('bucket')}/{folder.name}"
     filling.create_topic(f"{root}/store", "t", TOPIC, 2)
     options = LoadOptions(values=ValueRules("json"))
     write(f"{root}/store", 0, 0, [b'{"a": 1}', b"dead", b'{"a": 2}'])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyspark_tiered.query.text import Moment, is_complete, prepare, tokens
 
@@ -29,6 +31,13 @@ from pyspark_tiered.query.text import Moment, is_complete, prepare, tokens
 def test_query_gets_the_form_of_duckdb(given: str, made: str) -> None:
     assert prepare(given).text == made.removesuffix(" -- offset") or prepare(given).text == made
     assert "".join(token.text for token in tokens(given)) == given
+
+
+@given(st.text(st.sampled_from("a1 '\"`$-/*;.\nVERSIONASOFoffset"), max_size=60))
+def test_tokens_are_the_whole_text(text: str) -> None:
+    assert "".join(token.text for token in tokens(text)) == text
+    prepare(text)
+    is_complete(text)
 
 
 def test_points_in_time_become_schemas() -> None:
