@@ -143,6 +143,8 @@ class TransactionMarkers:
     def on_image(self) -> None:
         """Tries again at once: partitions may have other leaders. No request waits for a broker that lost one."""
         for limit, (node_id, targets) in list(self._requests_there.items()):
+            if limit.expired():  # its task ends it at its next turn
+                continue
             if any(self._leader_of(target) != node_id for target in targets):
                 limit.reschedule(asyncio.get_running_loop().time())
         if self._delayed:

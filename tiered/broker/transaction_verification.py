@@ -96,6 +96,8 @@ class TransactionVerification:
     def on_image(self) -> None:
         """Ends the requests to brokers that are no longer coordinators: they may be silent."""
         for limit, (node_id, asked) in list(self._limits.items()):
+            if limit.expired():  # its task ends it at its next turn
+                continue
             if any(self._coordinator_of(each.transactional_id) != node_id for each in asked):
                 limit.reschedule(asyncio.get_running_loop().time())
 

@@ -71,7 +71,8 @@ class ControllerChannel:
         for timeout, controller in list(self._forwarded.items()):
             if controller != self._view.controller:
                 del self._forwarded[timeout]
-                timeout.reschedule(0)
+                if not timeout.expired():
+                    timeout.reschedule(0)
 
     async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS) -> Any:
         """Returns the controller's reply, after this broker has applied the change.

@@ -232,7 +232,8 @@ class ReplicaFetcher:
         room = IN_FLIGHT_MAX - self._in_flight
         if free and not room and self._last_timeout is not None:
             last, self._last_timeout = self._last_timeout, None  # once: a timeout that is ending cannot be rescheduled
-            last.reschedule(asyncio.get_running_loop().time())
+            if not last.expired():
+                last.reschedule(asyncio.get_running_loop().time())
         if not free or not room:
             return []
         found = [free]
