@@ -104,6 +104,17 @@ def test_documented_commands_parse(page: str, line: str) -> None:
         parser().parse_args(words[1:])
 
 
+def test_lines_of_prose_fit_into_120_characters() -> None:
+    """Rows of tables, and what stands in a block of code, are as long as they are."""
+    found = [
+        f"{page.name}: {line[:60]}"
+        for page in PAGES
+        for line in re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL).splitlines()
+        if len(line) > 120 and not line.startswith("|")
+    ]
+    assert not found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
@@ -189,7 +200,7 @@ def rules() -> dict[str, Rule]:
     found = {}
     for number, body in sections:
         assert number not in found, f"{number} is defined twice"
-        parts = dict(re.findall(r"^\*\*([A-Z][a-z ]+)\.\*\* (.*?)(?=^\*\*|\Z)", body, re.MULTILINE | re.DOTALL))
+        parts = dict(re.findall(r"^\*\*([A-Z][a-z ]+)\.\*\*\s(.*?)(?=^\*\*|\Z)", body, re.MULTILINE | re.DOTALL))
         assert list(parts) == ["Rule", "Why", "Kept by", "Shown by"], f"{number} has the parts {list(parts)}"
         found[number] = Rule(parts["Kept by"], parts["Shown by"])
     return found
