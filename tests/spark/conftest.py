@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,17 @@ from pyspark_tiered import jars
 from pyspark_tiered.session import session
 from tests.fakes3 import BUCKET, s3_moto
 from tests.spark.driver import FAST_START, OtherDriver, other_driver
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Restores the levels of all logs after each test: commands that run in this process set them."""
+    loggers = logging.root.manager.loggerDict
+    before = {name: each.level for name, each in loggers.items() if isinstance(each, logging.Logger)}
+    yield
+    for name, each in list(loggers.items()):
+        if isinstance(each, logging.Logger) and each.level != before.get(name, logging.NOTSET):
+            each.setLevel(before.get(name, logging.NOTSET))
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from logging import Logger
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,9 +50,8 @@ def run_in_process(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
 
 
 @pytest.fixture
-def run_in_session(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Yields a function that runs commands here, in the session of these tests: a command takes a session that runs."""
-    levels = {name: each.level for name, each in logging.root.manager.loggerDict.items() if isinstance(each, Logger)}
+def run_in_session(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Returns a function that runs commands in the session of these tests: a command takes a session that runs."""
 
     def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
         results = []
@@ -65,9 +62,7 @@ def run_in_session(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> I
             results.append((code, output.out.strip()))
         return results
 
-    yield run
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    return run
 
 
 @pytest.fixture(params=["session", pytest.param("process", marks=pytest.mark.also)])
@@ -97,7 +92,7 @@ def test_load_verify_and_sql(run: Run, tmp_path: Path) -> None:
     loaded, whole, deleted, broken, answer, wrong, mended, damaged = run(
         ("load", *topic, "--format", "json"),
         ("verify", *topic),
-        ("sql", "--warehouse", warehouse, delete),
+        ("sql", "--engine", "spark", "--warehouse", warehouse, delete),
         ("verify", *topic, "--format", "json"),
         ("sql", "--warehouse", warehouse, "--format", "csv", asked),
         ("sql", "--warehouse", warehouse, "SELECT nothing FROM letters"),
@@ -161,7 +156,7 @@ def test_topic_that_was_never_loaded_is_an_error_before_spark_starts(
     [
         ("load", "--store", "file:///nowhere", "--topic", "t"),
         ("verify", "--store", "file:///nowhere", "--topic", "t"),
-        ("sql", "SELECT 1"),
+        ("sql", "--engine", "spark", "SELECT 1"),
     ],
     ids=lambda arguments: str(arguments[0]),
 )
