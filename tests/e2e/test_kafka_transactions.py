@@ -23,7 +23,7 @@ from tiered.broker.transaction_coordinators import PARTITIONS_AT_ONCE
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.records.batch import encode_batch
-from tiered.transactions.metadata import EPOCH_EXHAUSTED
+from tiered.transactions.metadata import EPOCH_EXHAUSTED, TransactionState
 from tiered.transactions.records import transaction_key
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
@@ -38,6 +38,7 @@ from tiered_api.kafka.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
+from tiered_api.kafka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
@@ -52,6 +53,7 @@ from tiered_api.kafka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tiered_api.kafka.server.dispatch import SMALL_FRAME_BYTES
 
 FEATURE = "transaction.version"
 FEW_PARTITIONS = {"transaction_state_log_num_partitions": 2}
@@ -167,6 +169,34 @@ def test_end_of_many_partitions_lets_others_have_their_turn(tmp_path: Path, monk
 
         monkeypatch.setattr(site.server.dispatch, "spawn", note)
         assert await client.end(True) is Code.NONE and tasks == ["EndTxn"]
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_requests_of_one_connection_are_decided_in_their_order(tmp_path: Path) -> None:
+    """A request that has to take a task once lost its place to the next one, which was answered at once."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        count = SMALL_FRAME_BYTES // 4
+        await site.create("t", count)
+        client = TransactionalClient(await site.client(), versions=JAVA_3_9)
+        replica = site.node.leader_replica("t", 0)
+        assert await client.init() is await client.write(replica, b"a") is await client.end(True) is Code.NONE
+        assert await client.add(replica) is Code.NONE
+        raw = client.client
+        add = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=client.name,
+            v3_and_below_producer_id=client.producer_id,
+            v3_and_below_producer_epoch=client.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic("t", list(range(1, count)))],
+        )
+        end = EndTxnRequest(client.name, client.producer_id, client.epoch, True)
+        await raw.send(raw.frame(add, 3), raw.frame(end, 3))
+        await raw.receive(AddPartitionsToTxnResponse, 3)
+        assert (await raw.receive(EndTxnResponse, 3)).error_code == 0
+        shard = site.node.transaction_coordinators.host.find_shard(client.name)
+        assert shard is not None
+        assert shard.state.transactions[client.name].state is not TransactionState.ONGOING, "it has ended, none began"
 
     run_transactions(tmp_path, scenario)
 

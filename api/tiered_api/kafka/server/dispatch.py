@@ -55,6 +55,10 @@ class DispatchConnection(FetchConnection, ProduceConnection, Protocol):
     started_ns: int
     """Time at which the request began, by the monotonic clock."""
 
+    @property
+    def pending(self) -> int:
+        """Number of earlier requests whose replies are missing."""
+
 
 class Dispatch:
     """The handlers of one server, and the tasks in which they run."""
@@ -163,7 +167,8 @@ class Dispatch:
             request, header.version, header.correlation_id, header.client_id or "", connection.peer, connection.listener
         )
         handle_now = self._immediate_handlers.get(api.key)
-        if handle_now is not None and len(frame) <= SMALL_FRAME_BYTES:
+        # An earlier request of this client that has not ended comes first.
+        if handle_now is not None and len(frame) <= SMALL_FRAME_BYTES and not connection.pending:
             response = handle_now(self._context, call)
             if response is not None:
                 return self._encode_response(call, api.key, response, begun_ns)
