@@ -31,7 +31,7 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tiered_api.kafka.server.handlers import offset_commit
+from tiered_api.kafka.server.exchange import group_requests
 
 
 @pytest.mark.parametrize("version", versions(8))
@@ -59,7 +59,7 @@ def test_offsets_are_committed_in_every_version(tmp_path: Path, version: int) ->
 
 
 def test_offsets_of_many_partitions_are_committed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_commit, "COMMIT_PIECE_PARTITIONS", 2)
+    monkeypatch.setattr(group_requests, "COMMIT_PIECE_PARTITIONS", 2)
 
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()

@@ -32,7 +32,7 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from tiered_api.kafka.server.handlers import txn_offset_commit
+from tiered_api.kafka.server.exchange import group_requests
 
 SETTINGS = {**QUICK, "transaction_state_log_num_partitions": 2}
 UNSTABLE = Code.UNSTABLE_OFFSET_COMMIT.number
@@ -90,7 +90,7 @@ def test_every_version_is_answered_per_partition(tmp_path: Path, version: int) -
 def test_offsets_of_many_partitions_join_a_transaction_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(txn_offset_commit, "COMMIT_PIECE_PARTITIONS", 1)
+    monkeypatch.setattr(group_requests, "COMMIT_PIECE_PARTITIONS", 1)
 
     async def scenario(site: KafkaBroker) -> None:
         await site.create("a", 3)

@@ -301,6 +301,8 @@ class LogCleaner:
 
     def _forget_stopped(self) -> None:
         """Forgets logs that this broker has or cleans no longer, so that the tables are bounded by its replicas."""
+        if not (self._retry_ns or self._requested or self.uncleanable):
+            return
         replicas = self._hosted_replicas.list_replicas()
         logs, names = {each.log for each in replicas}, {each.tp for each in replicas if _is_cleaned_here(each)}
         self._retry_ns = {each: ns for each, ns in self._retry_ns.items() if each in logs}

@@ -84,9 +84,9 @@ class ColdCleanResult:
     """The figures of one clean, as far as it came, and the manifest after it.
 
     It took `bytes_before` of log to `bytes_after`. `bytes_read` and `bytes_written` are what it cost in the bucket, and
-    `bytes_local` those that it read on the disk instead. `is_whole` is
-    false if the log start or another leader moved segments of it: then the next clean begins again. `is_map_full`: the
-    map had no room for more keys, and a next clean goes on.
+    `bytes_local` those that it read on the disk instead. `is_whole` is false if the log start or another leader moved
+    segments of it: then the next clean begins again. `is_map_full`: the map had no room for more keys, and a next clean
+    goes on.
     """
 
     manifest: Manifest
@@ -453,7 +453,7 @@ class ColdCleaner:
                         yield step
                         at = step.next_offset
                 at = max(at, min(end, local_from))
-            elif (local_step := _read_local(clean, at, end)) is None:
+            elif (local_step := await _read_local(clean, at, end)) is None:
                 clean.local = None
             else:
                 await clean.resources.admit(len(local_step.data))
@@ -487,23 +487,26 @@ def _find_raw_part(entries: Sequence[SegmentEntry], clean_to: int) -> int:
     return raw_from
 
 
-def _read_local(clean: _Clean, offset: int, end: int) -> _Step | None:
+async def _read_local(clean: _Clean, offset: int, end: int) -> _Step | None:
     """Returns the next batches on the disk, or None if the disk does not have all of them as they were uploaded."""
     assert clean.local is not None
     try:
         found = clean.local.read(offset, clean.resources.read_bytes, end_offset=end)
-        data = found.file.pread(found.start, found.length) if found is not None else b""
+        return None if found is None else await _run(clean, found.length, partial(_read_slice, found, offset))
     except (Refused, Unavailable):  # local retention or the disk took them
         return None
+
+
+def _read_slice(found: FileSlice, offset: int) -> _Step | None:
+    """Returns the batches of a slice, or None unless each offset from `offset` on has a record."""
+    data = found.file.pread(found.start, found.length)
     batches = walk(data).batches
     next_offset = offset
     for batch in batches:
         if batch.base_offset > next_offset or batch.count != batch.last_offset - batch.base_offset + 1:
             return None
         next_offset = batch.last_offset + 1
-    if found is None or next_offset <= offset:
-        return None
-    return _Step(memoryview(data), batches, found.file.name)
+    return _Step(memoryview(data), batches, found.file.name) if next_offset > offset else None
 
 
 async def _run_step(clean: _Clean, step: _Step, work: Callable[[], T]) -> T:

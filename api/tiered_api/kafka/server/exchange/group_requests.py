@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from tiered.broker.group_coordinators import SUBMIT_SECONDS
 from tiered.errors import Code, Refused
-from tiered.groups.requests import Request
+from tiered.groups.requests import PartitionOffset, Request
 from tiered.metadata.image import Image
 from tiered_api.kafka.server.exchange.context import KafkaContext
 
@@ -30,6 +31,20 @@ async def call_coordinator(
         return coordinator_code(refused)
     assert isinstance(reply, reply_type)
     return reply
+
+
+async def commit_in_pieces(
+    context: KafkaContext,
+    rows: tuple[PartitionOffset, ...],
+    commit: Callable[[tuple[PartitionOffset, ...]], Awaitable[tuple[Code, ...]]],
+) -> tuple[Code, ...]:
+    """Commits rows, with turns of other clients between the pieces. Returns one code for each row."""
+    codes: list[Code] = []
+    for first in range(0, len(rows), COMMIT_PIECE_PARTITIONS):
+        if first:
+            await context.turns.wait_turn()
+        codes += await commit(rows[first : first + COMMIT_PIECE_PARTITIONS])
+    return tuple(codes)
 
 
 def coordinator_code(refused: Refused) -> Code:

@@ -2,9 +2,8 @@
 
 v2-4 have a retention time, v6+ the leader epoch of the consumed records (KIP-320). v7+ names static members (KIP-345).
 v9+ distinguishes an unknown group from an old generation (KIP-848). v10+ names topics by their ids (KIP-848). Each
-partition that does not exist is refused alone. The others are committed together, up to `COMMIT_PIECE_PARTITIONS` of
-them, and the reply comes once all in-sync replicas have the commit in their log. A request of more is committed in
-pieces.
+partition that does not exist is refused alone. The others are committed together, or in pieces if they are many. The
+reply comes once all in-sync replicas have the commits in their log.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import COMMIT_PIECE_PARTITIONS, call_coordinator
+from tiered_api.kafka.server.exchange.group_requests import call_coordinator, commit_in_pieces
 
 GROUP_ID_NOT_FOUND_FROM, TOPIC_IDS_FROM = 9, 10
 
@@ -69,12 +68,8 @@ def _find_topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> 
 async def _commit_offsets(
     context: KafkaContext, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int
 ) -> tuple[Code, ...]:
-    codes: tuple[Code, ...] = ()
-    for first in range(0, len(rows), COMMIT_PIECE_PARTITIONS):
-        if first:
-            await context.turns.wait_turn()
-        piece = rows[first : first + COMMIT_PIECE_PARTITIONS]
-        commit = CommitOffsets(
+    async def commit(piece: tuple[PartitionOffset, ...]) -> tuple[Code, ...]:
+        asked = CommitOffsets(
             request.group_id,
             piece,
             request.generation_id_or_member_epoch,
@@ -82,8 +77,10 @@ async def _commit_offsets(
             request.group_instance_id,
             request.retention_time_ms,
         )
-        reply = await call_coordinator(context, request.group_id, commit, CommitOffsetsReply)
-        codes += reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(piece)
+        reply = await call_coordinator(context, request.group_id, asked, CommitOffsetsReply)
+        return reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(piece)
+
+    codes = await commit_in_pieces(context, rows, commit)
     if version >= GROUP_ID_NOT_FOUND_FROM:
         return codes
     return tuple(Code.ILLEGAL_GENERATION if code is Code.GROUP_ID_NOT_FOUND else code for code in codes)

@@ -20,7 +20,7 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import COMMIT_PIECE_PARTITIONS, coordinator_code, has_partition
+from tiered_api.kafka.server.exchange.group_requests import commit_in_pieces, coordinator_code, has_partition
 
 LOADING_FROM, ABORTABLE_FROM, ADDS_PARTITION_FROM = 2, 4, 5
 
@@ -64,12 +64,9 @@ async def _commit_offsets(
         return _verified_code((await context.broker.transaction_verification.ask(asked))[tp], version)
 
     coordinators = context.broker.group_coordinators
-    codes: tuple[Code, ...] = ()
-    for first in range(0, len(rows), COMMIT_PIECE_PARTITIONS):
-        if first:
-            await context.turns.wait_turn()
-        piece = rows[first : first + COMMIT_PIECE_PARTITIONS]
-        commit = CommitTransactionalOffsets(
+
+    async def commit(piece: tuple[PartitionOffset, ...]) -> tuple[Code, ...]:
+        asked = CommitTransactionalOffsets(
             request.group_id,
             piece,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
@@ -78,14 +75,15 @@ async def _commit_offsets(
             request.group_instance_id,
         )
         try:
-            reply = await coordinators.commit_transactional_offsets(commit, verify, adds_partition=adds_partition)
-            codes += reply.codes
+            reply = await coordinators.commit_transactional_offsets(asked, verify, adds_partition=adds_partition)
         except Refused as refused:
             code = coordinator_code(refused)
             if code is Code.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_FROM:
                 code = Code.COORDINATOR_NOT_AVAILABLE  # clients before 2.3 fail for the other one (KAFKA-7296)
-            codes += (code,) * len(piece)
-    return codes
+            return (code,) * len(piece)
+        return reply.codes
+
+    return await commit_in_pieces(context, rows, commit)
 
 
 def _verified_code(code: Code, version: int) -> Code:
