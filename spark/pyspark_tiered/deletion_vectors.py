@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 from tiered.errors import Code, Corrupt, Refused
 
 MAGIC = 1681511377
-ROWS_MAX = 1 << 31
-"""Rows of a file. More in a vector is damage."""
 NO_RUNS, RUNS = 12346, 12347
 """First number of a bitmap: without runs, or with runs in some containers."""
 NO_OFFSETS_BELOW = 4
@@ -75,8 +73,11 @@ def cut_vector(data: bytes, place: VectorFile) -> bytes:
     return found
 
 
-def decode_vector(data: bytes) -> array[int]:
-    """Returns the numbers of the deleted rows, in order. Raises `Corrupt`."""
+def decode_vector(data: bytes, rows: int) -> array[int]:
+    """Returns the numbers of the deleted rows, in order. `rows` is how many they are by the add action.
+
+    Raises `Corrupt`, also for another number of rows: runs of a few bytes could name any number.
+    """
     found = array("q")
     try:
         magic, count = _HEAD.unpack_from(data)
@@ -85,13 +86,15 @@ def decode_vector(data: bytes) -> array[int]:
         at = _HEAD.size
         for _ in range(count):
             (upper,) = _U32.unpack_from(data, at)
-            at = _decode_bitmap(data, at + _U32.size, upper << 32, found)
+            at = _decode_bitmap(data, at + _U32.size, upper << 32, rows, found)
     except (error, ValueError, IndexError) as fault:
         raise Corrupt(f"a deletion vector cannot be read: {fault}") from None
+    if len(found) != rows:
+        raise Corrupt(f"a deletion vector names {len(found)} rows, and not {rows}")
     return found
 
 
-def _decode_bitmap(data: bytes, at: int, base: int, found: array[int]) -> int:
+def _decode_bitmap(data: bytes, at: int, base: int, rows: int, found: array[int]) -> int:
     """Appends the numbers of one bitmap. Returns the place behind it."""
     (cookie,) = _U32.unpack_from(data, at)
     at += _U32.size
@@ -112,14 +115,14 @@ def _decode_bitmap(data: bytes, at: int, base: int, found: array[int]) -> int:
     if not flags or containers >= NO_OFFSETS_BELOW:
         at += _U32.size * containers
     for i, (upper, less_one) in enumerate(heads):
-        if len(found) > ROWS_MAX:
-            raise Corrupt("a deletion vector has more rows than a file")
         low = base + (upper << 16)
         if flags and flags[i // 8] >> (i % 8) & 1:
             (runs,) = Struct("<H").unpack_from(data, at)
             at += 2
             for _ in range(runs):
                 start, length_less_one = _PAIR.unpack_from(data, at)
+                if len(found) + length_less_one >= rows:
+                    raise Corrupt(f"a deletion vector names more than {rows} rows")
                 found.extend(range(low + start, low + start + length_less_one + 1))
                 at += _PAIR.size
         elif less_one < ARRAY_MAX:

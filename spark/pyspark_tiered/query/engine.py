@@ -290,13 +290,14 @@ class SqlSession:
         folder, url = self._warehouse.log(ref.name).folder, self._warehouse.log(ref.name).url
         self._connection.execute(f"CREATE OR REPLACE TABLE {target} (path VARCHAR, number BIGINT)")
         for add in marked:
-            place = locate_vector(add["deletionVector"], url)
+            vector = add["deletionVector"]
+            place = locate_vector(vector, url)
             if isinstance(place, VectorFile):
                 data = folder.read(place.path)
                 if data is None:
                     raise Unavailable(f"{place.path} is not in {url}: a VACUUM may have removed it", final=True)
                 place = cut_vector(data, place)
-            numbers = pa.array(memoryview(decode_vector(place)), pa.int64())
+            numbers = pa.array(memoryview(decode_vector(place, int(vector.get("cardinality") or 0))), pa.int64())
             self._connection.register("deleted_rows", pa.table({"number": numbers}))
             path = quote_text(views.file_url(root, delta_state.file_path(add, root)))
             self._connection.execute(f"INSERT INTO {target} SELECT {path}, number FROM deleted_rows")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 import zlib
 
 import pytest
@@ -27,8 +28,8 @@ SMALL_PLACE = VectorFile("deletion_vector_a5174f8c-3c32-49b3-bf38-857c620d3dcf.b
 
 def test_vectors_of_delta_are_decoded() -> None:
     numbers = {3, 5, 70000, 199999, *range(1000, 30001, 2), *range(131072, 140001)}
-    assert list(decode_vector(cut_vector(LARGE, LARGE_PLACE))) == sorted(numbers)
-    assert list(decode_vector(cut_vector(SMALL, SMALL_PLACE))) == [1, 3]
+    assert list(decode_vector(cut_vector(LARGE, LARGE_PLACE), len(numbers))) == sorted(numbers)
+    assert list(decode_vector(cut_vector(SMALL, SMALL_PLACE), 2)) == [1, 3]
 
 
 def test_vector_has_its_place_in_a_file_or_is_inline() -> None:
@@ -53,7 +54,19 @@ def test_damaged_vector_is_refused_wherever_it_ends() -> None:
     vector = cut_vector(SMALL, SMALL_PLACE)
     for end in range(len(vector)):
         with pytest.raises(Corrupt):
-            decode_vector(vector[:end])
+            decode_vector(vector[:end], 2)
     for at in (0, 12 + 4):
         with pytest.raises(Corrupt):
-            decode_vector(vector[:at] + b"\xff" + vector[at + 1 :])
+            decode_vector(vector[:at] + b"\xff" + vector[at + 1 :], 2)
+
+
+def test_vector_that_names_another_number_of_rows_is_refused() -> None:
+    """A few bytes of overlapping runs name any number of rows."""
+    vector = cut_vector(SMALL, SMALL_PLACE)
+    for rows in (1, 3):
+        with pytest.raises(Corrupt, match="rows"):
+            decode_vector(vector, rows)
+    runs = 60_000
+    bitmap = struct.pack("<IBHHH", 12347, 1, 0, 65535, runs) + struct.pack("<HH", 0, 65535) * runs
+    with pytest.raises(Corrupt, match="more than 65536 rows"):
+        decode_vector(struct.pack("<iqI", 1681511377, 1, 0) + bitmap, 65536)
