@@ -75,7 +75,7 @@ def summarize(name: str, state: TableState) -> TableSummary:
         topic,
         topic_id,
         state.version,
-        count_rows(state),
+        _count_rows(state, stats),
         len(state.files),
         sum(int(add.get("size", 0)) for add in state.files.values()),
         max(loads, default=0) or None,
@@ -96,9 +96,13 @@ def table_kind(state: TableState) -> str:
 
 def count_rows(state: TableState) -> int | None:
     """Returns the number of rows; None if a file has no statistics."""
+    return _count_rows(state, map(_stats, state.files.values()))
+
+
+def _count_rows(state: TableState, stats: Iterable[Json]) -> int | None:
     total = 0
-    for add in state.files.values():
-        found = _stats(add).get("numRecords")
+    for add, each in zip(state.files.values(), stats, strict=True):
+        found = each.get("numRecords")
         if not isinstance(found, int):
             return None
         total += found - int((add.get("deletionVector") or {}).get("cardinality") or 0)

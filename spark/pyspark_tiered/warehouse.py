@@ -64,6 +64,10 @@ class Warehouse:
             self._logs[name] = TableLog(open_folder(f"{self.url}/{name}", self.connection))
         return self._logs[name]
 
+    def forget(self, name: str) -> None:
+        """Drops what is known of a table, which may have very many files."""
+        self._logs.pop(name, None)
+
     def read(self, name: str, version: int | None = None) -> TableState:
         """Returns a table at its newest version, or at the given one. Raises `Refused` if there is none."""
         log = self.log(name)

@@ -31,8 +31,11 @@ def ls(args: Namespace) -> int:
     """Lists the tables of a warehouse."""
     if lack := describe_missing_native():
         return report_missing(lack)
+    rows = []
     with _open(args) as (warehouse, read_ends):
-        rows = [_ls_row(_facts(warehouse, name, read_ends), args.format) for name in warehouse.names()]
+        for name in warehouse.names():
+            rows.append(_ls_row(_facts(warehouse, name, read_ends), args.format))
+            warehouse.forget(name)
     print_rows(rows, args.format, LS_COLUMNS)
     return Exit.OK
 
