@@ -44,7 +44,10 @@ from tiered_api.kafka.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tiered_api.kafka.protocol.messages.tiered_compact import CompactedTopic, TieredCompactRequest
 from tiered_api.kafka.protocol.schema import ZERO_ID
+from tiered_api.kafka.server.exchange.context import Call
+from tiered_api.kafka.server.handlers import tiered_compact
 
 
 def new_topic(name: str, partitions: int = -1, copies: int = -1, **configs: str | None) -> CreatableTopic:
@@ -373,5 +376,19 @@ def test_election_and_reassignment_of_one_broker_change_nothing(tmp_path: Path) 
         assert unknown.error_code == Code.INVALID_REQUEST.number
         moving = await client.ask(ListPartitionReassignmentsRequest(), 0, ListPartitionReassignmentsResponse)
         assert (moving.error_code, moving.error_message, moving.topics) == (0, None, [])
+
+    run(tmp_path, scenario)
+
+
+def test_clean_of_a_partition_that_is_named_often_has_one_row(tmp_path: Path) -> None:
+    """A few bytes named all partitions of a topic, once for each time that the topic stood in the request."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("t", 3, cleanup_policy="compact")
+        named = [CompactedTopic("t"), CompactedTopic("t"), CompactedTopic("t", [1, 1]), CompactedTopic("u")]
+        for topics, rows in ((named, [0, 1, 2]), (named[2:], [1]), ([CompactedTopic("t", [2, 0, 9, -1])], [0, 2])):
+            call = Call(TieredCompactRequest(topics), 0, 0, "", "127.0.0.1:1", "PLAINTEXT")
+            found = await tiered_compact.handle(site.server.context, call)
+            assert [(each.topic, each.partition) for each in found.partitions] == [("t", each) for each in rows]
 
     run(tmp_path, scenario)

@@ -20,27 +20,36 @@ from tiered_api.kafka.protocol.messages.tiered_compact import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
-BETWEEN_YIELDS = 100
+BETWEEN_YIELDS = 10
+"""Partitions of a piece: each of them may get a new segment."""
 
 
 async def handle(context: KafkaContext, call: Call[TieredCompactRequest]) -> TieredCompactResponse:
     """Returns a row for each compacted partition that this broker leads, and for each that is refused."""
     hosted, found = context.broker.hosted_replicas, list[CompactionFacts]()
-    for topic in call.request.topics:
-        for number, partition in enumerate(_list_partitions(context, topic), 1):
-            tp = TopicPartition(topic.topic, partition)
-            replica = hosted.find_leader(tp) or hosted.find_follower(tp)
-            if replica is not None and (row := _handle_one(context, replica, clean=call.request.clean)) is not None:
-                found.append(row)
-            if number % BETWEEN_YIELDS == 0:
-                await context.turns.wait_turn()
+    for number, tp in enumerate(_list_partitions(context, call.request.topics), 1):
+        replica = hosted.find_leader(tp) or hosted.find_follower(tp)
+        if replica is not None and (row := _handle_one(context, replica, clean=call.request.clean)) is not None:
+            found.append(row)
+        if number % BETWEEN_YIELDS == 0:
+            await context.turns.wait_turn()
     return TieredCompactResponse(found)
 
 
-def _list_partitions(context: KafkaContext, topic: CompactedTopic) -> list[int]:
-    known = context.broker.image.topics.get(topic.topic)
-    count = len(known.partitions) if known is not None else 0
-    return [each for each in (range(count) if topic.partitions is None else topic.partitions) if 0 <= each < count]
+def _list_partitions(context: KafkaContext, topics: list[CompactedTopic]) -> list[TopicPartition]:
+    """Returns the partitions that exist, each once. A request may name them all any number of times."""
+    wanted: dict[str, set[int] | None] = {}
+    for each in topics:
+        if each.partitions is None:
+            wanted[each.topic] = None
+        elif (numbers := wanted.setdefault(each.topic, set())) is not None:
+            numbers.update(each.partitions)
+    found = []
+    for name, partitions in wanted.items():
+        known = context.broker.image.topics.get(name)
+        count = len(known.partitions) if known is not None else 0
+        found += [TopicPartition(name, each) for each in range(count) if partitions is None or each in partitions]
+    return found
 
 
 def _handle_one(
