@@ -8,7 +8,7 @@ opened, and no setting can be changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -157,7 +157,7 @@ class SqlSession:
         """Cancels the query that runs. Safe to call from a signal handler or another thread."""
         self._connection.interrupt()
 
-    def tables(self) -> Iterator[str]:
+    def tables(self) -> Generator[str, None, None]:
         """Yields the names of the tables of the warehouse."""
         self._end_query()
         yield from self._warehouse.names()

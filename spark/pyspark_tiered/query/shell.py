@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -164,8 +165,8 @@ class Shell:
     def _complete(self, word: str, line: str, number: int) -> str | None:
         try:
             if self._tables is None:
-                with closing(self._session.tables()) as names:  # type: ignore[type-var]
-                    self._tables = [name for name, _ in zip(names, range(COMPLETED_TABLES), strict=False)]
+                with closing(self._session.tables()) as names:
+                    self._tables = list(islice(names, COMPLETED_TABLES))
             found = complete(word, line, self._tables, self._session.columns)
         except (Refused, Unavailable, Corrupt):
             return None

@@ -118,7 +118,11 @@ def test_leaders_that_crash_during_a_tiered_clean_lose_no_last_record(seed: int)
             if hit is three.controller:  # the other brokers would have to become the controller first
                 hit = next(each for each in three.brokers.values() if each is not hit)
             await crash([hit], rng.choice([SimMachine.kill, SimMachine.power_cut, SimMachine.lose_disk]))
-            await three.wait_until(lambda hit=hit: hit not in isr_brokers(three), SECONDS)  # type: ignore[misc]
+
+            def is_out_of_sync(hit: SimBroker = hit) -> bool:
+                return hit not in isr_brokers(three)
+
+            await three.wait_until(is_out_of_sync, SECONDS)
             await hit.start()
             await three.wait_until(lambda: len(isr_brokers(three)) == 3, SECONDS)
             seen = await read(await wait_leader(three))
