@@ -157,10 +157,10 @@ def test_process_killed_while_it_cleans_keeps_each_keys_last_record(tmp_path: Pa
             while True:
                 status, found = broker.ask("GET", f"/topics/t/partitions/0/records?offset={offset}&format=json")
                 assert status == 200, found
-                if not found["records"]:
-                    break
                 seen |= {record["key"]: record["value"]["n"] for record in found["records"]}
-                offset = found["records"][-1]["offset"] + 1
+                if found["next_offset"] == offset:
+                    break
+                offset = found["next_offset"]  # a page may hold nothing but what a clean left of a batch
             assert seen == expected
             for _ in range(12):
                 keys = [f"k{each}" for each in range(number, number + 20)]
