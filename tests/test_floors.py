@@ -291,7 +291,7 @@ HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "nycfligh
 
 
 def test_heavy_packages_are_imported_where_they_are_needed() -> None:
-    """A broker on a directory starts in half a second and runs in 100 MB: botocore alone costs half of the first."""
+    """A broker on a directory starts in half a second and runs in 100 MB: boto3 alone costs half of the first."""
     for module in modules():
         if module.startswith(("pyspark_tiered", "tiered.object_store.s3")):
             continue

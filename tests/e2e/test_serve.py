@@ -190,7 +190,7 @@ def test_listener_beyond_loopback_warns_about_missing_authentication(tmp_path: P
 
 
 def test_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
-    """botocore alone would take half of the time to the ready line. Other commands need each of these packages."""
+    """boto3 alone would take half of the time to the ready line. Other commands need each of these packages."""
     with ServeProcess(tmp_path / "data", env={"PYTHONPROFILEIMPORTTIME": "1"}) as broker:
         broker.create_topic("t")
         broker.produce("t", 1)

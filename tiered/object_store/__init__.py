@@ -2,8 +2,8 @@
 
 May import: records, system
 
-~ s3           the ObjectStore port on S3 and compatible stores, through botocore
-~ s3_session   sessions of botocore that cost little
+~ s3           the ObjectStore port on S3 and compatible stores, through boto3
+~ s3_session   sessions of boto3 that cost little
 ~ directory    the ObjectStore port on a directory that several processes share
 ~ memory       the ObjectStore port in memory, the model for the other stores
 ~ faulty       a wrapper that injects errors, lost replies, delays and damage

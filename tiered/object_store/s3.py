@@ -1,4 +1,4 @@
-"""The ObjectStore port on S3 and compatible stores, through botocore.
+"""The ObjectStore port on S3 and compatible stores, through boto3.
 
 There are two clients. The one for conditional puts never retries by itself: a retry after a lost reply would turn its
 own success into a 412. It is made at the first such put, because many stores are only read. The other one retries.
@@ -103,9 +103,7 @@ class S3Store:
         self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
         try:
             self._session = open_session()
-            self._retry_client = self._session.create_client(
-                "s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS)
-            )
+            self._retry_client = self._session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
         except (BotoCoreError, ValueError) as error:  # an endpoint that is not a URL, or a missing profile
             raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_describe(error)}") from None
         self._no_retry_client: Any = None
@@ -253,7 +251,7 @@ class S3Store:
     def _put_once(self, arguments: dict[str, Any]) -> PutResult:
         with self._making_client:
             if self._no_retry_client is None:
-                self._no_retry_client = self._session.create_client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
+                self._no_retry_client = self._session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
         return Ok(self._no_retry_client.put_object(**arguments)["ETag"])
 
     def _put_body(self, key: str, body: BodyWindow) -> PutResult:

@@ -1,4 +1,4 @@
-"""Sessions of botocore that cost little: they share the descriptions of the API, which take most of a client's start.
+"""Sessions of boto3 that cost little: they share the descriptions of the API, which take most of a client's start.
 
 A session reads the environment and the files of AWS anew. The descriptions are 13 MB of objects from JSON. botocore's
 own loader also looks into the folders of all services before it loads one, and decodes five times slower.
@@ -11,16 +11,17 @@ import os
 from functools import cache
 from typing import Any
 
+import boto3.session
 import botocore.session
 import orjson
 from botocore.loaders import JSONFileLoader, Loader
 
 
 def open_session() -> Any:
-    """Returns a new session. Raises botocore's errors for settings that it cannot use."""
+    """Returns a new session of boto3. Raises botocore's errors for settings that it cannot use."""
     session = botocore.session.get_session()
     session.register_component("data_loader", _shared_loader(session.get_config_variable("data_path")))
-    return session
+    return boto3.session.Session(botocore_session=session)
 
 
 class _Files(JSONFileLoader):  # type: ignore[misc]
@@ -38,6 +39,11 @@ class _ApiLoader(Loader):  # type: ignore[misc]
     """Takes every folder for a service. botocore's error for an unknown one comes a step later."""
 
     FILE_LOADER_CLASS = _Files
+
+    @property
+    def search_paths(self) -> list[str]:
+        """Returns a copy: each session of boto3 appends its own folder, which has no description of S3."""
+        return list(self._search_paths)
 
     def list_available_services(self, type_name: str) -> list[str]:
         return [name for path in self.search_paths if os.path.isdir(path) for name in os.listdir(path)]

@@ -28,7 +28,7 @@ def open_store(url: str, clock: Clock, rng: Rng, *, create: bool = True) -> Obje
     if parts.scheme in ("s3", "s3a"):
         if not parts.netloc:
             raise Refused(Code.INVALID_CONFIG, f"store {url!r} names no bucket; use s3://bucket/prefix")
-        # Imported late: botocore costs a fifth of a second and 35 MB.
+        # Imported late: boto3 costs a fifth of a second and 35 MB.
         from tiered.object_store.s3 import S3Store
 
         return S3Store(parts.netloc, unquote(parts.path).strip("/"), clock, rng)
