@@ -320,16 +320,16 @@ class ModelOfCopies:
         if high_watermark > copy.end:
             self._report("I6", f"{self.name}: high watermark {high_watermark} is beyond the end {copy.end} of b{node}")
         self._advance_agreed(copy)
-        if copy.agreed_end < min(high_watermark, self.committed_end) and self._lost_from is None:
-            self._report(
-                "I5", f"{self.name}: b{node} commits {high_watermark} under epoch {epoch}, but its log parts at"
-                f" {copy.agreed_end} from what is committed up to {self.committed_end}",
-            )  # fmt: skip
         if epoch < self.parted <= max(self._leaders):
             self._diverged_reads.append(ModelLoss(self._now(), before))
             if is_controller:
                 self.losses.append(ModelLoss(self._now(), before))
             return  # another one leads, who need not have had this, and nobody waits for who led before
+        if copy.agreed_end < min(high_watermark, self.committed_end) and self._lost_from is None:
+            self._report(
+                "I5", f"{self.name}: b{node} commits {high_watermark} under epoch {epoch}, but its log parts at"
+                f" {copy.agreed_end} from what is committed up to {self.committed_end}",
+            )  # fmt: skip
         self._commit(copy, high_watermark)
         if epoch < self.parted:
             self._update_losses()

@@ -83,6 +83,18 @@ def test_leader_before_an_unclean_election_commits_nothing_more() -> None:
     assert rig.copies.committed_end == 10 and rig.broken_rules == []
 
 
+def test_leader_before_an_unclean_election_may_part_from_what_the_new_leader_commits() -> None:
+    rig = make_three_copies(1)
+    rig.change_partition(1, 0, (1,))
+    rig.write(1, base=10)
+    rig.change_partition(3, 1, (3,), live=(3,), loss=Loss(1, 0, 0), unclean=True)
+    rig.copies.on_leader(3, "c", 1, 10)
+    rig.copies.on_append(3, batch(10, epoch=1))
+    rig.copies.on_high_watermark(3, 1, 20, (3,), 1)
+    rig.copies.on_high_watermark(1, 0, 20, (1,), 1)
+    assert rig.copies.committed_end == 20 and rig.broken_rules == []
+
+
 def test_i7_deleted_records_may_be_cut() -> None:
     rig = make_three_copies(2)
     rig.copies.on_log_start(20, [Retention()], 0, 0, requested_start=20)
