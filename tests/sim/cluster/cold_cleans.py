@@ -84,6 +84,8 @@ class ColdCleans:
                 self._report("I23", f"{name}: {each.key} is named and not there")
                 return
         new = [each for each in segments if each.key not in known]
+        if new and new[-1].next_offset > old_end:
+            log.compacted.on_upload(_in_order(log), old_end, new[-1].next_offset)
         for each in new:
             if each.base_offset >= old_end:
                 for finding in self.check_object(log, each):

@@ -65,6 +65,9 @@ class CompactedLog:
         """Offset and leader epoch of the records that a clean removed by the rules."""
         self._gone: dict[int, list[LogBatch]] = {}
         """By each of its offsets: batches that a clean removed by the rules."""
+        self._decided: dict[tuple[int, int], bool] = {}
+        """By base offset and leader epoch of a transactional batch in the bucket: True for a commit. Its marker may be
+        lost with all disks, and the bucket still knows."""
 
     def report(self, what: str) -> None:
         """Reports that the log breaks I26."""
@@ -161,7 +164,22 @@ class CompactedLog:
         if missing:
             self.report(f"no clean has removed {missing[:5]}, which a copy lacks")
 
+    def _decided_of(self, log: Sequence[LogBatch]) -> dict[int, bool]:
+        keys = ((each.base, each.epoch) for each in log) if self._decided else ()
+        return {key[0]: self._decided[key] for key in keys if key in self._decided}
+
     # -- cleans -------------------------------------------------------------------------------------------------------
+
+    def on_upload(self, log: Sequence[LogBatch], start: int, end: int) -> None:
+        """Notes what became of the transactions of these offsets, which the bucket has from now on."""
+        waiting: dict[int, list[LogBatch]] = {}
+        for batch in log:
+            stored = self.stored(batch)
+            if stored.is_control and stored.commit is not None:
+                for each in waiting.pop(stored.producer_id, ()):
+                    self._decided.setdefault((each.base, each.epoch), stored.commit)
+            elif stored.is_transactional and start <= batch.base < end:
+                waiting.setdefault(stored.producer_id, []).append(batch)
 
     def on_clean(
         self,
@@ -175,7 +193,7 @@ class CompactedLog:
         """Judges the clean of a run of segments of a copy that stands for the batches of `log`."""
         old, new = read_stored(before), read_stored(after)
         whole = [self.stored(each) for each in log]
-        for what in judge_clean(whole, old, new, next_offset, bounds, read_stored(ahead)):
+        for what in judge_clean(whole, old, new, next_offset, bounds, read_stored(ahead), self._decided_of(log)):
             if not self.is_late:
                 self.report(what)
         self.cleans += 1
@@ -216,6 +234,7 @@ class CompactedLog:
     def committed_records(self, log: Sequence[LogBatch]) -> Iterator[tuple[int, bytes, bytes | None]]:
         """Returns all records with a key of these batches, but aborted ones."""
         batches = [self.stored(each) for each in log]
+        decided = self._decided_of(log)
         outcome: dict[int, bool] = {}
         waiting: dict[int, list[int]] = {}
         for batch in batches:
@@ -224,6 +243,7 @@ class CompactedLog:
                     outcome[base] = bool(batch.commit)
             elif batch.is_transactional:
                 waiting.setdefault(batch.producer_id, []).append(batch.base)
+        outcome.update(decided)
         for batch in batches:
             if not batch.is_control and outcome.get(batch.base, not batch.is_transactional):
                 for record in batch.records:
@@ -231,10 +251,12 @@ class CompactedLog:
                         yield record.offset, record.key, record.value
 
     def check_read(
-        self, log: Sequence[LogBatch], end: int, seen: Sequence[tuple[int, bytes, bytes | None]], who: str
+        self, log: Sequence[LogBatch], start: int, end: int, seen: Sequence[tuple[int, bytes, bytes | None]], who: str
     ) -> None:
-        """Judges what a reader of committed records got that began at the log start when the stable end was `end`."""
-        for what in check_final_state(list(self.committed_records(log)), end, seen) if not self.is_late else ():
+        """Judges what a reader of committed records got that began at the log start when the stable end was `end`. The
+        log starts at `start` now, which may lie inside its first batch."""
+        committed = [each for each in self.committed_records(log) if each[0] >= start]
+        for what in check_final_state(committed, end, seen) if not self.is_late else ():
             self.report(f"{who}: {what}")
 
 

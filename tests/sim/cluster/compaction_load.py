@@ -286,7 +286,7 @@ class CompactionLoad:
                 return
             self.judged += 1
             batches = [each for _, each in sorted(copies.committed.items()) if each.last >= copies.log_start]
-            log.check_read(batches, end, rows, "a reader from the start")
+            log.check_read(batches, copies.log_start, end, rows, "a reader from the start")
             known = {(offset, key): value for offset, key, value in log.committed_records(batches)}
             for offset, key, value in rows:
                 if offset >= copies.log_start and known.get((offset, key), b"?") != value:

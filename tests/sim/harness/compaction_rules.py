@@ -6,15 +6,18 @@ key is the last one, which transactions were aborted, and how far a clean may go
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
 from tiered.records.batch import decode_header, decode_records
 from tiered.records.marker import decode_marker
 from tiered.records.model import DELETE_HORIZON, HEADER_BYTES, Record
+
+NOTHING_DECIDED: Mapping[int, bool] = MappingProxyType({})
 
 _POSITION, _TIME = Struct(">ii"), Struct(">qi")
 
@@ -99,8 +102,11 @@ class History:
     """By producer id: the base offset of the batch that has its last sequence, or its last epoch."""
 
     @classmethod
-    def of(cls, batches: Sequence[StoredBatch], bounds: CleanBounds) -> History:
-        """Reads a whole history, in the order of its offsets."""
+    def of(
+        cls, batches: Sequence[StoredBatch], bounds: CleanBounds, decided: Mapping[int, bool] = NOTHING_DECIDED
+    ) -> History:
+        """Reads a whole history, in the order of its offsets. `decided` has the base offset of each transactional batch
+        that is in the bucket, and True for a commit: the log may have lost its marker since."""
         found = cls(bounds.high_watermark, "the high watermark")
         waiting: dict[int, list[int]] = {}
         epochs: dict[int, int] = {}
@@ -112,11 +118,21 @@ class History:
                 epochs[producer_id] = batch.producer_epoch
             if batch.is_control:
                 for base in waiting.pop(producer_id, ()) if batch.commit is not None else ():
-                    found.markers[base] = batch.base, bool(batch.commit)
+                    if decided.get(base, batch.commit) == batch.commit:
+                        found.markers[base] = batch.base, bool(batch.commit)
+                    else:
+                        found.markers[base] = base, decided[base]
             elif batch.is_transactional:
                 waiting.setdefault(producer_id, []).append(batch.base)
+        for base in [base for bases in waiting.values() for base in bases if base in decided]:
+            found.markers[base] = base, decided[base]
         # A log may have lost a transaction that began below its start.
-        undecided = [base for bases in waiting.values() for base in bases if base >= bounds.log_start]
+        undecided = [
+            base
+            for bases in waiting.values()
+            for base in bases
+            if base >= bounds.log_start and base not in found.markers
+        ]
         undecided += [base for base, (marker, _) in found.markers.items() if marker >= bounds.high_watermark]
         for offset, why in ((min(undecided, default=found.limit), "the last stable offset"), (bounds.active_base,
             "the active segment")):  # fmt: skip
@@ -145,10 +161,11 @@ def judge_clean(
     next_offset: int,
     bounds: CleanBounds,
     ahead: Sequence[StoredBatch] = (),
+    decided: Mapping[int, bool] = NOTHING_DECIDED,
 ) -> Iterator[str]:
     """Reports what a clean of the segments up to `next_offset` did wrong. `ahead` are the batches below them that are
-    in the log now."""
-    history = History.of(whole, bounds)
+    in the log now. For `decided` see `History.of`."""
+    history = History.of(whole, bounds, decided)
     if next_offset > history.limit:
         yield f"a clean goes up to {next_offset}, {history.why} is {history.limit}"
     old = {batch.base: batch for batch in before}
