@@ -410,6 +410,20 @@ class ProducerStates:
         self._ongoing_txns.clear()
         self._find_first_unstable()
 
+    def has_open_transaction_below(self, offset: int) -> bool:
+        """True if a transaction without a marker began below `offset`."""
+        return next(iter(self._ongoing_txns), offset) < offset
+
+    def forget_transactions_below(self, offset: int) -> None:
+        """Ends the open transactions that have no record at or above `offset`: the bucket has them, so they are
+        decided. One that goes on above stays open, because nobody knows what its records there count."""
+        for first, producer_id in list(self._ongoing_txns.items()):
+            producer = self._producers[producer_id]
+            if producer.batches and producer.batches[-1].last_offset < offset:
+                producer.txn_first_offset = -1
+                del self._ongoing_txns[first]
+        self._find_first_unstable()
+
     def _check_transaction(
         self,
         batch: WalkedBatch,

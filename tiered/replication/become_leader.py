@@ -72,6 +72,8 @@ async def prepare_leader_log(
     restart = await _restart_if_diverged(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
+        if tiered and hot.producers.has_open_transaction_below(manifest.cold_end_offset):
+            await _leave_decided_transactions_to_the_bucket(hot, manifest)
     if restart is not None or hot.synced_entry.fsynced_only:
         await hot.flush()  # acknowledged records are fsynced then, so they count as committed again at once
     takeover_pending = tiered and previous_leader is PreviousLeader.WAS_IN_SYNC_WITH
@@ -102,6 +104,24 @@ async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest)
     restart_at_cold_end(hot, await read_history(cold, manifest))
     await hot.flush()
     return found
+
+
+async def _leave_decided_transactions_to_the_bucket(hot: DiskLog, manifest: Manifest) -> None:
+    """Ends open transactions below the cold end offset. Only decided ones go to the bucket, so all disks have lost the
+    markers of these, and their coordinator would not write them again. The bucket knows which of them were aborted, and
+    this disk does not: its records below the cold end are dropped first."""
+    cold_end = manifest.cold_end_offset
+    if hot.end_offset == cold_end:
+        hot.roll()
+    await hot.drop_local_below(cold_end)
+    if hot.local_start_offset >= cold_end:
+        hot.producers.forget_transactions_below(cold_end)
+    log.warning(
+        "markers of cold transactions are lost partition=%s cold_end_offset=%d last_stable_offset=%d",
+        manifest.tp,
+        cold_end,
+        hot.first_unstable_offset,
+    )
 
 
 def _compare_with_manifest(hot: DiskLog, manifest: Manifest) -> object:

@@ -79,7 +79,7 @@ class ModelOfCopies:
             self._report("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
         copy.replace(start, batches)
         copy.is_unopened = False
-        copy.is_removed = copy.is_removed and self.state is not None and node not in self.state.replicas
+        copy.is_removed = self.state is not None and node not in self.state.replicas
         self._advance_agreed(copy)
         self._update_losses()
 

@@ -395,6 +395,24 @@ def test_r5_epoch_that_begins_below_the_cold_end_is_reported() -> None:
     assert rig.broken_rules == ["R5"]
 
 
+def test_i5_log_that_opened_after_its_move_was_cancelled_may_be_deleted() -> None:
+    """The broker learns of the move late, and of its end later. The next move to the broker finds no log."""
+    for opens_late in (True, False):
+        rig = make_three_copies(1)
+        move = PartitionImage((1, 2, 3, 4), 1, 0, (1, 2, 3), adding=(4,))
+        end = PartitionImage((1, 2, 3), 1, 0, (1, 2, 3))
+        for image in (move, end, move) if opens_late else (move,):
+            if image is move and rig.copies.state == end:
+                rig.copies.on_opened(4, 0, [])
+                rig.write(4, base=0)
+            rig.copies.on_partition_change(image, (1, 2, 3, 4), LIVES | {4: 1}, ())
+        if not opens_late:
+            rig.copies.on_opened(4, 0, [])
+            rig.write(4, base=0)
+        rig.copies.on_opened(4, 0, [])
+        assert rig.broken_rules == ([] if opens_late else ["I5"])
+
+
 def test_i22_local_delete_of_records_that_are_not_cold_is_reported() -> None:
     rig = make_three_copies(3)
     rig.copies.on_cold_end(10)

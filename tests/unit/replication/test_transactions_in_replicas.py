@@ -362,6 +362,55 @@ def test_log_restarted_at_the_cold_end_has_no_open_transaction_below_it() -> Non
     rig.run(scenario)
 
 
+@pytest.mark.parametrize("further_records", [0, 1], ids=["log ends at the cold end", "records after the cold end"])
+def test_cold_transaction_whose_marker_all_disks_lost_is_decided(further_records: int) -> None:
+    """The local log has the records of the transaction, not its marker, and agrees with the bucket. Its coordinator
+    would not write the marker again."""
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        first = await broker.lead(0, [1])
+        first.append_now(batch(0), 1)
+        begin_transaction(first)
+        first.roll()
+        for number in range(further_records):
+            first.append_now(batch(number), 1)
+        kept = first.log.end_offset
+        await first.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+        assert await upload_stable(first) == 2
+        first.log.truncate_to(kept)
+        await first.log.flush()
+        assert first.log.first_unstable_offset == 1, "as after a loss of power"
+        again = await broker.lead(1, [1], high_watermark=kept, previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert again.last_stable_offset == again.high_watermark == again.log.end_offset == kept
+        found = await again.reads.read(0, 700, read_committed=True)
+        assert take_committed(found, 0) == ([0], 2), "the bucket knows that it was aborted"
+        assert await read_all_committed(again) == [0, *range(2, kept)]
+
+    rig.run(scenario)
+
+
+def test_transaction_that_goes_on_after_the_cold_end_stays_open_without_its_marker() -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        first = await broker.lead(0, [1])
+        first.append_now(batch(0), 1)
+        begin_transaction(first)
+        first.roll()
+        first.append_now(transactional_batch(PRODUCER, 1), 1)
+        await first.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+        assert await upload_stable(first) == 2
+        first.log.truncate_to(3)
+        await first.log.flush()
+        again = await broker.lead(1, [1], high_watermark=3, previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert (again.log.first_unstable_offset, again.log.end_offset) == (1, 3), "nobody knows if the record counts"
+
+    rig.run(scenario)
+
+
 def test_cold_read_is_stable_to_its_end_before_the_marker_commits_again() -> None:
     rig = ReplicationRig(config=SMALL_SEGMENTS)
 
