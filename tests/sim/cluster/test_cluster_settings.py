@@ -83,7 +83,7 @@ def test_leader_before_an_unclean_election_commits_nothing_more() -> None:
     assert rig.copies.committed_end == 10 and rig.broken_rules == []
 
 
-def test_leader_before_an_unclean_election_may_part_from_what_the_new_leader_commits() -> None:
+def test_leader_before_an_unclean_election_may_part_from_the_new_one() -> None:
     rig = make_three_copies(1)
     rig.change_partition(1, 0, (1,))
     rig.write(1, base=10)

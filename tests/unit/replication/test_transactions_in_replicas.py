@@ -363,7 +363,7 @@ def test_log_restarted_at_the_cold_end_has_no_open_transaction_below_it() -> Non
 
 
 @pytest.mark.parametrize("further_records", [0, 1], ids=["log ends at the cold end", "records after the cold end"])
-def test_cold_transaction_whose_marker_all_disks_lost_is_decided(further_records: int) -> None:
+def test_cold_transaction_without_its_marker_is_decided(further_records: int) -> None:
     """The local log has the records of the transaction, not its marker, and agrees with the bucket. Its coordinator
     would not write the marker again."""
     rig = ReplicationRig(config=SMALL_SEGMENTS)
@@ -391,7 +391,7 @@ def test_cold_transaction_whose_marker_all_disks_lost_is_decided(further_records
     rig.run(scenario)
 
 
-def test_transaction_that_goes_on_after_the_cold_end_stays_open_without_its_marker() -> None:
+def test_transaction_beyond_the_cold_end_stays_open_without_marker() -> None:
     rig = ReplicationRig(config=SMALL_SEGMENTS)
 
     async def scenario() -> None:
