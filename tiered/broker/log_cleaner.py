@@ -127,7 +127,7 @@ class LogCleaner:
                     if picked is None:
                         break
                     self._running.add(picked[0].log)
-                    group.create_task(self._clean(*picked))
+                    group.create_task(self._clean(picked[0]))
                 self._wake.clear()
                 await self._wait_for_work()
 
@@ -233,14 +233,19 @@ class LogCleaner:
                 self._cold_ranges[replica] = _ColdRange(found, manifest.sequence, config, now_ns)
                 replica.cleanable_in_bucket = found
 
-    async def _clean(self, replica: Replica, found: CleanableRange) -> None:
+    async def _clean(self, replica: Replica) -> None:
+        """Cleans a log that was picked in an earlier turn. Since then its broker may have resigned, and its settings
+        may have changed."""
         try:
             if isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
                 self._note_result(replica, await self._clean_in_bucket(replica))
-            else:
+            elif _is_cleaned_on_disk(replica):
+                found = self._find_cleanable(replica, self._clock.wall_ms())
                 keeps_tombstones = replica.cold_end_offset > 0
                 work = replica.log.clean(found, self._resources(), keeps_tombstones=keeps_tombstones)
                 self._note_result(replica, await self._disk.guard(work))
+            else:
+                raise LogChanged
         except LogChanged:
             self._retry_ns[replica.log] = self._clock.mono_ns() + self._settings.log_cleaner_backoff_ms * 1_000_000
             log.info("clean ends because the log changed partition=%s", replica.tp)
@@ -338,3 +343,7 @@ def _is_cleaned_here(replica: Replica) -> bool:
 
 def _is_cleaned_in_bucket(replica: LeaderReplica) -> bool:
     return is_compacted(replica.config) and replica.config.remote_storage_enable and not replica.is_stopped
+
+
+def _is_cleaned_on_disk(replica: Replica) -> bool:
+    return is_compacted(replica.config) and not replica.config.remote_storage_enable and not replica.is_stopped

@@ -155,3 +155,25 @@ def test_partition_uncleanable_in_the_bucket_is_named_by_its_leader_only() -> No
         await three.wait_until(lambda: not first.node.log_cleaner.uncleanable, SECONDS)
 
     run_scenario(scenario, log_cleaner_backoff_ms=200, remote_log_manager_task_interval_ms=500)
+
+
+def test_leader_that_resigns_before_its_clean_begins_cleans_nothing() -> None:
+    """The clean that was picked would work on objects, and the log on the disk is not cleaned in its place."""
+    tiered = {**CONFIGS, "remote.storage.enable": "true", "min.cleanable.dirty.ratio": "0"}
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=tiered))
+        leader = await wait_leader(three)
+        await write(leader, 0, 60)
+        await three.wait_until(lambda: leader.cold_end_offset > 40, SECONDS)
+        cleaner = leader_of(three).node.log_cleaner
+        await cleaner._look_at_bucket()
+        picked = cleaner._pick()
+        assert picked is not None and picked[0] is leader
+        before = leader.log.size_bytes
+        await leader_of(three).node.hand_over()
+        assert leader.is_stopped
+        await cleaner._clean(picked[0])
+        assert leader.log.size_bytes == before and leader.log.compaction is None
+
+    run_scenario(scenario, log_cleaner_backoff_ms=3_600_000, remote_log_manager_task_interval_ms=500)
