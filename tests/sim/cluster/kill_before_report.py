@@ -38,7 +38,7 @@ class KillBeforeReport:
         """Cuts the power of a broker. If its disk is full meanwhile, the next start leaves logs closed."""
         await host.end("power")
         if full:
-            host.machine.disk.capacity = 1
+            host.limit_disk(1)
         try:
             host.power_on()
             if await self._has_losses_to_report(host, full=full):
@@ -46,7 +46,7 @@ class KillBeforeReport:
                 await self._kill(host)
         finally:
             if full:
-                host.machine.disk.capacity = None
+                host.limit_disk(None)
 
     async def _has_losses_to_report(self, host: SimHost, *, full: bool) -> bool:
         """True if the broker soon has losses to report; with a full disk, once it serves."""
