@@ -246,7 +246,7 @@ def test_repeated_end_gets_the_same_answer_and_the_opposite_is_refused(version: 
 
 
 @VERSIONS
-def test_end_of_a_transaction_that_never_began(version: int, wire: Wire, topic: str) -> None:
+def test_transaction_that_never_began_ends_by_an_abort_of_version_2(version: int, wire: Wire, topic: str) -> None:
     txn = TransactionalWire(wire, topic, version)
     assert txn.init() is Code.NONE
     assert txn.end(True) is Code.INVALID_TXN_STATE

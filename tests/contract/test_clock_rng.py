@@ -29,7 +29,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(SimClock(loop), SimRng(1), loop.run)
 
 
-def test_waiting_takes_no_core(case: Case) -> None:
+def test_wait_takes_no_core(case: Case) -> None:
     async def body() -> None:
         before = case.clock.cpu_ns()
         await case.clock.sleep(0.2)

@@ -77,7 +77,7 @@ def test_two_members_share_partitions_and_an_interrupted_one_leaves(cluster: Cli
     assert offsets(cluster, group) == [(0, 1, 0), (1, 1, 0)]
 
 
-def test_seek_to_places_times_groups_and_files(cluster: CliCluster, tmp_path: Path) -> None:
+def test_seek_moves_offsets_to_places_times_groups_and_files(cluster: CliCluster, tmp_path: Path) -> None:
     topic, group, other = create_filled_topic(cluster, 2, 10), cluster.new_name("seek"), cluster.new_name("seek")
     assert "allow-new-topics" in cluster.run("group", "seek", group, "--to", "end", "--topics", topic, code=2)
     rows = cluster.rows("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")

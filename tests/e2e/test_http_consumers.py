@@ -181,7 +181,7 @@ def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
-def test_assigned_partitions_and_positions(tmp_path: Path) -> None:
+def test_assigned_consumer_reads_from_the_positions_that_it_sets(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         await where.produce("t", *map(str, range(5)))

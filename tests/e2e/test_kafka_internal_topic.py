@@ -89,7 +89,7 @@ def test_topic_created_by_a_client_has_the_form_that_groups_need(tmp_path: Path)
     run(tmp_path, scenario, **QUICK)
 
 
-def test_http_cannot_write_it(tmp_path: Path) -> None:
+def test_http_cannot_write_the_offsets_topic(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.broker.group_coordinators.ensure_topic()
         end = [replica.log.end_offset for replica in site.broker.leader_replicas()]

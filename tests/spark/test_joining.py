@@ -53,7 +53,7 @@ def test_files_that_cannot_be_joined_are_left_alone() -> None:
 
 
 @given(st.lists(st.integers(1, 4 << 20), min_size=1, max_size=60))
-def test_joining_leaves_few_files_and_writes_rows_few_times(sizes: list[int]) -> None:
+def test_loads_with_joins_leave_few_files_and_write_rows_few_times(sizes: list[int]) -> None:
     files: dict[str, dict[str, Any]] = {}
     written = 0
     for number, size in enumerate(sizes):

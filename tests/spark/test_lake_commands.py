@@ -72,7 +72,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.mark.java
 @pytest.mark.timeout(300)
-def test_load_verify_and_sql(run: Run, tmp_path: Path) -> None:
+def test_verify_finds_a_deleted_row_and_load_restores_it(run: Run, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/bucket", str(tmp_path / "warehouse")
     with ServeProcess(tmp_path / "data", "--store", store, *SOON) as broker:
         broker.create_topic("letters")

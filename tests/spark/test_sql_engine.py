@@ -108,7 +108,7 @@ def test_typed_table_and_dead_letters_join(session: SqlSession) -> None:
     ]
 
 
-def test_time_travel_by_version_and_time(session: SqlSession) -> None:
+def test_earlier_versions_are_read_by_number_and_time(session: SqlSession) -> None:
     old = rows(
         session, "SELECT count(*), max(offset) FROM `orders.eu` VERSION AS OF 0 WHERE `orders.eu`.partition >= 0"
     )

@@ -92,7 +92,7 @@ def test_diff_has_what_changed(place: str, capfd: pytest.CaptureFixture[str]) ->
     assert (same["rows"], same["offsets"], same["columns"], same["properties"]) == (0, {}, {}, {})
 
 
-def test_text_is_for_people(place: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_text_output_has_columns_and_dates(place: str, capfd: pytest.CaptureFixture[str]) -> None:
     where = ["--warehouse", f"{place}/tables"]
     assert main(["table", "ls", *where]) == 0
     lines = capfd.readouterr().out.splitlines()

@@ -47,7 +47,7 @@ def test_i10_broker_that_joins_and_returns_in_one_slot_counted_before() -> None:
         assert ("I10" in rig.broken_rules) is (not between)
 
 
-def test_i10_unproved_return_in_one_slot_counted_for_the_broker_that_left() -> None:
+def test_i10_unproved_return_counts_for_the_broker_that_left_in_its_slot() -> None:
     """Broker 1 stops and leaves the ISR to broker 3, which had lost power and is back."""
     for between, life in (((1, 3), 2), ((1, 3), 3), ((), 2)):
         rig = make_three_copies(1)

@@ -231,7 +231,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11000590: (
         "the model did not know whom a broker had relied on that left in one slot with another one's return",
-        test_cluster_cuts.test_i10_unproved_return_in_one_slot_counted_for_the_broker_that_left,
+        test_cluster_cuts.test_i10_unproved_return_counts_for_the_broker_that_left_in_its_slot,
     ),
     11000871: (
         "a log that its broker alone held counted as empty once a move of it had begun",

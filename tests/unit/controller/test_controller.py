@@ -205,7 +205,7 @@ def test_whole_broker_stays_eligible_while_isr_is_too_small(min_isr: str, elr: t
     assert register(shard, 1, whole=True) == PartitionImage((1, 2), 2, 1, (2,), elr, partition_epoch=2)
 
 
-def test_no_leader_before_the_eligible_replica_returns() -> None:
+def test_partition_has_no_leader_before_its_eligible_replica_returns() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     register(shard, 1, whole=False)

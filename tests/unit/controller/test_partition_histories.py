@@ -355,7 +355,7 @@ def drawn(seed: int) -> tuple[int, int, list[Step]]:
     return copies, min_isr, [(chance.choice(verbs), chance.randint(1, 4), chance.randint(0, 31)) for _ in range(count)]
 
 
-def test_long_histories() -> None:
+def test_random_histories_keep_the_rules_and_reach_every_case() -> None:
     seen: Counter[str] = Counter()
     for seed in range(1_500):
         history = play(*drawn(seed))

@@ -158,7 +158,7 @@ def test_most_complete_log_of_several_last_known_leads() -> None:
     assert partition_transitions.reevaluate(waiting((1, 2), End(1, 3, 9), End(2, 4, 5)), terms(1, 2)) == elected
 
 
-def test_of_equal_ends_the_first_replica_leads() -> None:
+def test_first_replica_leads_among_equal_ends() -> None:
     ends = (End(3, 3, 9), End(2, 3, 9))
     assert partition_transitions.reevaluate(waiting((2, 3), *ends), terms(2, 3)).leader == 2
 

@@ -56,7 +56,7 @@ def test_new_member_without_id_expires_when_its_caller_is_gone(rig: Rig) -> None
     rig.check()
 
 
-def test_forgetting_an_unknown_caller_changes_nothing(rig: Rig) -> None:
+def test_cancel_of_an_unknown_caller_changes_nothing(rig: Rig) -> None:
     rig.shard.cancel_request(12_345)
     rig.check()
 

@@ -39,7 +39,7 @@ def completing(rig: Rig) -> list[str]:
 # -- sync -------------------------------------------------------------------------------------------------------------
 
 
-def test_no_sync_without_a_group_or_a_member(rig: Rig) -> None:
+def test_sync_without_a_group_or_a_member_is_refused(rig: Rig) -> None:
     assert sync_code(rig, SyncGroup("", 1, "m")) is Code.INVALID_GROUP_ID
     assert sync_code(rig, SyncGroup(G, 1, "m")) is Code.UNKNOWN_MEMBER_ID
     (first,), _ = rig.stable()

@@ -117,7 +117,7 @@ def test_append_time_replaces_all_timestamps(codec: Codec) -> None:
 @pytest.mark.parametrize(
     ("timestamp", "found"), [(0, (10, 1000)), (1000, (10, 1000)), (1001, (11, 1005)), (1006, None)]
 )
-def test_first_record_at_or_after_a_time(timestamp: int, found: tuple[int, int] | None) -> None:
+def test_first_record_at_or_after_a_time_is_found(timestamp: int, found: tuple[int, int] | None) -> None:
     assert first_at_or_after(encode_batch(three(), base_offset=10, codec=Codec.LZ4), 0, timestamp) == found
 
 

@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize("codec", Codec)
 @given(data=st.binary(max_size=2000), repeat=st.integers(1, 100))
-def test_round_trip_at_the_exact_bound(codec: Codec, data: bytes, repeat: int) -> None:
+def test_data_of_exactly_the_bound_is_decompressed(codec: Codec, data: bytes, repeat: int) -> None:
     data *= repeat
     assert decompress(codec, memoryview(compress(codec, memoryview(data))), len(data)) == data
 

@@ -32,13 +32,13 @@ ISCSI_READ = bytes.fromhex(
         (b"", 0),
     ],
 )
-def test_known_vectors(crc32c: Callable[[Buffer], int], data: bytes, crc: int) -> None:
+def test_crc_equals_known_vectors(crc32c: Callable[[Buffer], int], data: bytes, crc: int) -> None:
     assert crc32c(data) == crc
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 255, 256, 767, 768, 769, 1024, 12287, 12288, 12289, 65536, 300_001])
 @pytest.mark.parametrize("start", [0, 1, 3])
-def test_every_length_and_alignment(size: int, start: int) -> None:
+def test_c_and_python_agree_on_every_length_and_alignment(size: int, start: int) -> None:
     data = memoryview(random.Random(size).randbytes(size + start))[start:]
     assert native.crc32c(data) == pure.crc32c(data)
 

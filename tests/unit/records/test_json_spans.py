@@ -39,7 +39,9 @@ VALUES = st.recursive(
         (b"[[[", [], 0),
     ],
 )
-def test_spans_of_examples(json_spans: Spans, text: bytes, spans: list[tuple[int, int]], rest: int) -> None:
+def test_examples_have_the_expected_spans(
+    json_spans: Spans, text: bytes, spans: list[tuple[int, int]], rest: int
+) -> None:
     assert json_spans(text) == (spans, rest)
 
 

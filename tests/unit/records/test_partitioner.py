@@ -22,7 +22,7 @@ from tiered.records.partitioner import partition_of
         (b"abc", 479470107),
     ],
 )
-def test_known_hashes(key: bytes, hashed: int) -> None:
+def test_murmur2_equals_known_hashes(key: bytes, hashed: int) -> None:
     assert native.murmur2(key) == hashed
     assert pure.murmur2(key) == hashed
 

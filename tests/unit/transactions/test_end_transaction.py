@@ -54,7 +54,7 @@ def test_markers_are_due_once_the_outcome_is_decided(commit: bool, version: int)
         (COMPLETE_ABORT, INVALID, NONE),
     ],
 )
-def test_end_of_version_0_in_each_state(state: TransactionState, on_commit: Code, on_abort: Code) -> None:
+def test_end_of_version_0_gets_the_code_of_each_state(state: TransactionState, on_commit: Code, on_abort: Code) -> None:
     for commit, code in ((True, on_commit), (False, on_abort)):
         rig, producer = make_shard_in(state, version=0)
         assert rig.end(producer, commit, version=0).code is code
@@ -72,7 +72,7 @@ def test_end_of_version_0_in_each_state(state: TransactionState, on_commit: Code
         (COMPLETE_ABORT, INVALID, NONE, INVALID, NONE),
     ],
 )
-def test_end_of_version_2_in_each_state(
+def test_end_of_version_2_gets_the_code_of_each_state(
     state: TransactionState, commit_again: Code, abort_again: Code, commit_next: Code, abort_next: Code
 ) -> None:
     """`again` carries the epoch before the end, `next` the present one: the table of KIP-890. Kafka fences `next` while
@@ -101,7 +101,7 @@ def test_abort_without_any_partition_moves_the_epoch_at_once() -> None:
     assert states == [EMPTY, PREPARE_ABORT, COMPLETE_ABORT]
 
 
-def test_end_by_another_process_than_the_one_that_began() -> None:
+def test_another_process_may_end_the_transaction() -> None:
     """Flink resumes a transaction by producer id and epoch; the coordinator knows no connection."""
     rig, producer = make_shard_in(ONGOING)
     rig.reload()

@@ -45,7 +45,7 @@ values = st.builds(
 )
 
 
-def test_bytes_of_an_open_transaction() -> None:
+def test_open_transaction_has_kafkas_bytes() -> None:
     assert encode_value(ONGOING) == ONGOING_BYTES
     assert read_value(ONGOING_BYTES) == ONGOING
 
@@ -72,7 +72,7 @@ def test_key_is_the_transactional_id() -> None:
 
 
 @given(values)
-def test_what_is_written_is_read(value: TransactionMetadata) -> None:
+def test_every_value_decodes_to_what_was_encoded(value: TransactionMetadata) -> None:
     assert read_value(encode_value(value)) == value
 
 

@@ -24,7 +24,7 @@ from tiered.transactions.requests import (
 from tiered.transactions.shard import TransactionShard
 
 
-def test_description_of_an_open_transaction() -> None:
+def test_open_transaction_is_described_and_an_unknown_one_not_found() -> None:
     rig, producer = make_shard_in(TransactionState.ONGOING)
     assert rig.send(DescribeTransaction("t")) == DescribeReply(
         Code.NONE, "Ongoing", 60_000, WALL_MS, producer.producer_id, producer.producer_epoch, (P0,)
