@@ -1,0 +1,8 @@
+"""Principals and their rights, as pure decisions.
+
+May import: words
+
+  principal   the principal and the host of a request
+  acls        access control lists: their values, and filters over them
+  authorizer  the operations that the ACLs of a cluster allow to a caller
+"""

@@ -1,0 +1,144 @@
+"""The operations that the ACLs of a cluster allow to a caller, by the rules of Kafka's StandardAuthorizer.
+
+A rule that denies wins over every rule that allows. Without any ACL for a resource the setting
+`allow.everyone.if.no.acl.found` decides. Super users and brokers may do everything.
+
+A decision about a resource gives all operations at once, as a mask. Rules stand in tables by name and by prefix, and
+below by principal and host: a decision costs a few look-ups, however many ACLs there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from itertools import product
+
+from tiered.security.acls import (
+    ANY_USER,
+    EVERYTHING,
+    WILDCARD,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    normal_host,
+)
+from tiered.security.principal import Caller
+
+BROKER = "Broker"
+"""Kind of the principals of brokers."""
+REMEMBERED_MAX = 10_000
+"""Most decisions that are remembered; with more, all are forgotten."""
+
+Rules = dict[tuple[str, str], tuple[int, int]]
+"""Denied and allowed operations by principal and host."""
+
+
+class Authorizer:
+    """The rights of all callers under one set of ACLs. It never changes, but for what it remembers."""
+
+    def __init__(self, acls: Collection[Acl], super_users: Collection[str] = (), *, is_open: bool = False) -> None:
+        self._super_users = frozenset(super_users)
+        self._default = EVERYTHING if is_open else 0
+        self._literal: dict[tuple[ResourceType, str], Rules] = {}
+        self._prefixed: dict[tuple[ResourceType, str], Rules] = {}
+        self._by_identity: dict[tuple[str, str], list[Acl]] = {}
+        lengths: dict[ResourceType, set[int]] = {}
+        for acl in acls:
+            key = acl.resource_type, acl.resource_name
+            self._by_identity.setdefault(_identity(acl), []).append(acl)
+            if acl.pattern_type is PatternType.PREFIXED:
+                lengths.setdefault(acl.resource_type, set()).add(len(acl.resource_name))
+                _add_rule(self._prefixed.setdefault(key, {}), acl)
+            else:
+                _add_rule(self._literal.setdefault(key, {}), acl)
+        self._lengths = {kind: sorted(each) for kind, each in lengths.items()}
+        self._remembered: dict[tuple[Caller, ResourceType, str], int] = {}
+        self._remembered_any: dict[tuple[Caller, Operation, ResourceType], bool] = {}
+
+    def is_super(self, caller: Caller) -> bool:
+        """True if no ACL can refuse anything to the caller."""
+        return caller.principal.kind == BROKER or str(caller.principal) in self._super_users
+
+    def is_allowed(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """True if the caller may carry out an operation on a resource."""
+        return bool(self.allowed_operations(caller, kind, name) >> operation & 1)
+
+    def allowed_operations(self, caller: Caller, kind: ResourceType, name: str) -> int:
+        """Returns the mask of all operations that the caller may carry out on a resource."""
+        key = caller, kind, name
+        mask = self._remembered.get(key)
+        if mask is None:
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            mask = self._remembered[key] = EVERYTHING if self.is_super(caller) else self._decide(caller, kind, name)
+        return mask
+
+    def is_allowed_anywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
+        """True if there may be a resource of a type on which the caller may carry out an operation.
+
+        A rule that allows counts unless rules that deny cover all resources that it names.
+        """
+        key = caller, operation, kind
+        known = self._remembered_any.get(key)
+        if known is None:
+            if len(self._remembered_any) >= REMEMBERED_MAX:
+                self._remembered_any.clear()
+            known = self._remembered_any[key] = self._decide_anywhere(caller, operation, kind)
+        return known
+
+    def _decide(self, caller: Caller, kind: ResourceType, name: str) -> int:
+        found = [self._literal.get((kind, name)), self._literal.get((kind, WILDCARD))]
+        for length in self._lengths.get(kind, ()):
+            if length > len(name):
+                break
+            found.append(self._prefixed.get((kind, name[:length])))
+        identities = _identities(caller)
+        denied = allowed = 0
+        has_acls = False
+        for rules in found:
+            if rules is None:
+                continue
+            has_acls = True
+            for identity in identities:
+                deny, allow = rules.get(identity, (0, 0))
+                denied |= deny
+                allowed |= allow
+        return allowed & ~denied if has_acls else self._default
+
+    def _decide_anywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
+        if self.is_allowed(caller, operation, kind, "hardcode"):  # the name that Kafka asks for
+            return True
+        mine = [
+            acl
+            for identity in _identities(caller)
+            for acl in self._by_identity.get(identity, ())
+            if acl.resource_type is kind and (acl.allowed_mask() | acl.denied_mask()) >> operation & 1
+        ]
+        denies = {(acl.pattern_type, acl.resource_name) for acl in mine if acl.permission is Permission.DENY}
+        if (PatternType.LITERAL, WILDCARD) in denies:
+            return False
+        lengths = self._lengths.get(kind, ())
+        return any(
+            acl.permission is Permission.ALLOW
+            and (acl.pattern_type, acl.resource_name) not in denies
+            and not any((PatternType.PREFIXED, acl.resource_name[:length]) in denies for length in lengths)
+            for acl in mine
+        )
+
+
+def _add_rule(rules: Rules, acl: Acl) -> None:
+    deny, allow = rules.get(_identity(acl), (0, 0))
+    rules[_identity(acl)] = deny | acl.denied_mask(), allow | acl.allowed_mask()
+
+
+def _identity(acl: Acl) -> tuple[str, str]:
+    return acl.principal, acl.host if acl.host == WILDCARD else normal_host(acl.host) or acl.host
+
+
+@lru_cache(maxsize=1024)
+def _identities(caller: Caller) -> tuple[tuple[str, str], ...]:
+    """Returns the principals and hosts of the rules that apply to a caller."""
+    host = normal_host(caller.host) or caller.host
+    return tuple(product((str(caller.principal), ANY_USER), (host, WILDCARD)))

@@ -1,0 +1,29 @@
+"""The origin of a request: the principal that a connection has proved, and the host of the client."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+USER = "User"
+"""Kind of the principals of clients, as in Kafka."""
+
+
+class Principal(NamedTuple):
+    """A principal, in Kafka's form `kind:name`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal(USER, "ANONYMOUS")
+"""Principal of a client of a listener without login, as in Kafka."""
+
+
+class Caller(NamedTuple):
+    """The principal that sends a request, and the host that it comes from. Kafka's name for it is session."""
+
+    principal: Principal
+    host: str
