@@ -19,7 +19,7 @@ from tiered_api.cli.configs import (
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
-from tiered_api.cli.topic.topics import format_status
+from tiered_api.cli.status import format_status
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse

@@ -21,7 +21,7 @@ from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.parsing import is_number
 from tiered_api.cli.reach import open_client
-from tiered_api.cli.topic.topics import format_status
+from tiered_api.cli.status import format_status
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

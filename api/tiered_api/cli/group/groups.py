@@ -13,8 +13,9 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
+from tiered_api.cli.status import format_status
 from tiered_api.cli.topic.describe import partitions_of, print_errors, topics_by_name
-from tiered_api.cli.topic.topics import compile_pattern, format_status
+from tiered_api.cli.topic.topics import compile_pattern
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.client.group_member import read_assignment
 from tiered_api.kafka.client.group_offsets import delete_offsets, fetch_committed_offsets

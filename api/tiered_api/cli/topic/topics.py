@@ -12,7 +12,8 @@ from tiered_api.cli.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, alter_c
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
-from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
+from tiered_api.cli.status import OK, format_status
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -27,8 +28,6 @@ from tiered_api.kafka.protocol.messages.create_topics import (
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
-
-OK = "OK"
 
 
 def create(args: Namespace) -> int:
@@ -85,14 +84,6 @@ async def select_topics(client: KafkaClient, args: Namespace) -> list[str]:
     if not found:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no topic matches {' '.join(args.topics)}")
     return found
-
-
-def format_status(number: int, message: str | None) -> str:
-    """Returns OK, or code and message of an error."""
-    if not number:
-        return OK
-    no = to_refused(number, "", message)
-    return f"{no.code.name}: {message}" if message else no.code.name
 
 
 def _print_outcome(rows: list[Row], form: str) -> Exit:

@@ -10,8 +10,8 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_rows
 from tiered_api.cli.reach import open_client
+from tiered_api.cli.status import OK, format_status
 from tiered_api.cli.topic.describe import partitions_of, print_errors
-from tiered_api.cli.topic.topics import OK, format_status
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.leader_routing import require_all
 from tiered_api.kafka.client.transactions import (
