@@ -1,15 +1,17 @@
-"""Contract of Net and Stream, on sockets and on the simulated network."""
+"""Contract of Net and Stream, on sockets and on the simulated network, each also with TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.certificates import sign
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
@@ -17,6 +19,7 @@ from tiered.errors import Unavailable
 from tiered.ports import Disk, FileSlice, Net, Stream
 from tiered.system.local_disk import LocalDisk
 from tiered.system.network import SocketNet
+from tiered.system.tls import TlsNet
 
 HOST = "127.0.0.1"
 
@@ -27,13 +30,34 @@ class Case(NamedTuple):
     run: Callable[[Coroutine[Any, Any, None]], None]
 
 
-@pytest.fixture(params=["sockets", "simulated"])
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    if request.param == "sockets":
-        return Case(SocketNet(), LocalDisk(str(tmp_path)), asyncio.run)
+@pytest.fixture(params=["sockets", "simulated", "sockets with TLS", "simulated with TLS"])
+def case(request: pytest.FixtureRequest, tmp_path: Path, authority: str) -> Case:
+    has_tls = request.param.endswith("TLS")
+    if request.param.startswith("sockets"):
+        net: Net = SocketNet()
+        return Case(encrypt(net, authority) if has_tls else net, LocalDisk(str(tmp_path)), asyncio.run)
     loop = SimLoop(1)
-    network = SimNetwork(loop, random.Random(1))
-    return Case(network.host("a"), SimDisk(random.Random(1)), loop.run)
+    net = SimNetwork(loop, random.Random(1)).host("a")
+    return Case(encrypt(net, authority) if has_tls else net, SimDisk(random.Random(1)), loop.run)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Returns the path of a file with a key, and a certificate that signs itself."""
+    return sign("CN=127.0.0.1").write(tmp_path_factory.mktemp("certificates") / "both.pem")
+
+
+def encrypt(net: Net, authority: str) -> TlsNet:
+    """Returns a Net with TLS over another one."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(authority)
+    client = ssl.create_default_context(cafile=authority)
+    client.check_hostname = False
+    return TlsNet(
+        net,
+        lambda received, unsent: server.wrap_bio(received, unsent, server_side=True),
+        lambda host: lambda received, unsent: client.wrap_bio(received, unsent),
+    )
 
 
 async def ready(register: Callable[[Callable[[], None] | None], None]) -> None:

@@ -5,5 +5,7 @@ May import: words
 ~ clock       the Clock and Rng ports on the operating system
 ~ network     the Net port on non-blocking TCP sockets
 ~ readiness   socket readiness by one epoll per process, or by the event loop
+~ tls         encrypted streams over another Net, with bounded handshakes
+  tls_faults  the reasons of failed TLS connections in words
 ~ local_disk  the Disk port on a real directory, with fsync in threads
 """

@@ -1,0 +1,197 @@
+"""TLS over sockets: failed handshakes, their limits, and bytes that arrive together with the handshake."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.certificates import Signed, sign
+from tests.contract.test_net import receive
+from tiered.errors import Unavailable
+from tiered.ports import Stream
+from tiered.system import tls
+from tiered.system.network import SocketNet
+from tiered.system.tls import TlsNet
+
+HOST = "127.0.0.1"
+AUTHORITY = sign("CN=authority")
+
+
+class Site(NamedTuple):
+    """A listener with TLS, and what became of the connections to it."""
+
+    port: int
+    accepted: asyncio.Queue[Stream]
+    failures: asyncio.Queue[str]
+
+
+def server_context(signed: Signed, path: Path) -> ssl.SSLContext:
+    """Returns the context of a server with this certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(signed.write(path / "server.pem"))
+    return context
+
+
+def client_context(authority: Signed) -> ssl.SSLContext:
+    """Returns the context of a client that trusts one authority, and checks the host."""
+    return ssl.create_default_context(cadata=authority.certificate_pem)
+
+
+def with_site(context: ssl.SSLContext, body: Callable[[Site], Awaitable[None]]) -> None:
+    """Runs `body` beside a listener."""
+
+    async def main() -> None:
+        accepted: asyncio.Queue[Stream] = asyncio.Queue(1000)
+        failures: asyncio.Queue[str] = asyncio.Queue(1000)
+        net = TlsNet(
+            SocketNet(),
+            lambda received, unsent: context.wrap_bio(received, unsent, server_side=True),
+            on_failure=lambda peer, why: failures.put_nowait(why),
+        )
+        listener = await net.listen(HOST, 0, accepted.put_nowait)
+        try:
+            async with asyncio.timeout(20):
+                await body(Site(listener.port, accepted, failures))
+        finally:
+            listener.close()
+            while not accepted.empty():
+                accepted.get_nowait().close()
+
+    asyncio.run(main())
+
+
+async def connect(site: Site, context: ssl.SSLContext, seconds: float = 10) -> Stream:
+    """Connects with TLS."""
+    net = TlsNet(
+        SocketNet(),
+        connect_to=lambda host: lambda received, unsent: context.wrap_bio(received, unsent, server_hostname=host),
+    )
+    return await net.connect(HOST, site.port, seconds)
+
+
+@pytest.mark.parametrize(
+    ("signed", "trusted", "words"),
+    [
+        (sign("CN=x", AUTHORITY, days=(-5, -1)), AUTHORITY, "certificate has expired"),
+        (sign("CN=x", AUTHORITY, hosts=("elsewhere",)), AUTHORITY, "IP address mismatch"),
+        (sign("CN=127.0.0.1"), AUTHORITY, "self-signed certificate"),
+        (sign("CN=x", AUTHORITY), sign("CN=authority"), "unable to get local issuer|signature failure"),
+    ],
+)
+def test_certificate_that_is_not_good_is_refused_by_the_client(
+    signed: Signed, trusted: Signed, words: str, tmp_path: Path
+) -> None:
+    async def body(site: Site) -> None:
+        with pytest.raises(Unavailable, match=words) as caught:
+            await connect(site, client_context(trusted))
+        assert caught.value.final
+        await site.failures.get()
+        assert site.accepted.empty()
+
+    with_site(server_context(signed, tmp_path), body)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "speaks HTTP without TLS"),
+        (b"\0\0\0\x20\0\x12\0\3\0\0\0\1\0\4test" + bytes(30), "WRONG_VERSION_NUMBER|speaks no TLS"),
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", "the other side closed the connection"),
+    ],
+)
+def test_bytes_that_are_no_handshake_end_the_connection_with_a_reason(said: bytes, words: str, tmp_path: Path) -> None:
+    async def body(site: Site) -> None:
+        with socket.create_connection((HOST, site.port)) as client:
+            client.sendall(said)
+            client.shutdown(socket.SHUT_WR)
+            why = await site.failures.get()
+        assert re.search(words, why), why
+        (await connect(site, client_context(AUTHORITY))).close()
+
+    with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
+
+
+def test_tls_for_a_listener_without_it_fails_with_a_reason() -> None:
+    async def main() -> None:
+        accepted: list[Stream] = []
+
+        def reply(stream: Stream) -> None:
+            accepted.append(stream)
+            stream.sendmsg([b"\0\0\0\x0e\0\0\0\x01" + bytes(10)])
+
+        listener = await SocketNet().listen(HOST, 0, reply)
+        with pytest.raises(Unavailable, match="the other side speaks no TLS"):
+            await connect(Site(listener.port, asyncio.Queue(1), asyncio.Queue(1)), client_context(AUTHORITY))
+        listener.close()
+        accepted[0].close()
+
+    asyncio.run(main())
+
+
+def test_handshake_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.05)
+
+    async def body(site: Site) -> None:
+        with socket.create_connection((HOST, site.port)) as client:
+            client.sendall(b"\x16\x03\x01")
+            assert "was not complete within" in await site.failures.get()
+            client.settimeout(5)
+            assert client.recv(100) == b""
+
+    with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
+
+
+def test_handshakes_at_once_are_bounded_and_a_late_one_still_completes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tls, "HANDSHAKES_MAX", 3)
+
+    async def body(site: Site) -> None:
+        silent = [socket.create_connection((HOST, site.port)) for _ in range(8)]
+        (await connect(site, client_context(AUTHORITY))).close()
+        assert site.failures.qsize() == 6, "each one beyond three ended the oldest"
+        assert "most of 3 handshakes" in await site.failures.get()
+        for each in silent:
+            each.close()
+
+    with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
+
+
+def test_bytes_that_come_with_the_end_of_the_handshake_are_reported(tmp_path: Path) -> None:
+    """No event of the socket follows them."""
+    received, unsent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context(AUTHORITY).wrap_bio(received, unsent, server_hostname=HOST)
+
+    async def body(site: Site) -> None:
+        reader, writer = await asyncio.open_connection(HOST, site.port)
+        with pytest.raises(ssl.SSLWantReadError):
+            client.do_handshake()
+        writer.write(unsent.read())
+        while unsent.pending == 0:
+            received.write(await reader.read(10_000))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+        client.write(b"first")
+        writer.write(unsent.read())
+        far = await site.accepted.get()
+        assert await receive(far, 5) == b"first"
+        assert far.sendmsg([b"re", b"ply"]) == 5
+        said = b""
+        while not said:
+            received.write(await reader.read(10_000))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                said = client.read(100)
+        assert said == b"reply"
+        writer.close()
+        assert await receive(far, 1) == b""
+        far.close()
+
+    with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
