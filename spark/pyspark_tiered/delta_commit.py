@@ -128,6 +128,9 @@ def conflict_errors() -> tuple[type[Exception], ...]:
     from delta import exceptions as delta
 
     return (
+        delta.ConcurrentAppendException,
+        delta.ConcurrentDeleteDeleteException,
+        delta.ConcurrentDeleteReadException,
         delta.ConcurrentTransactionException,
         delta.ConcurrentWriteException,
         delta.DeltaConcurrentModificationException,

@@ -108,6 +108,15 @@ class TableRewrite:
         return spans.selectExpr("partition", "explode(sequence(first, last)) AS offset")
 
 
+def snapshot_after(table: DeltaTable, at: TableSnapshot) -> TableSnapshot | None:
+    """Returns the table after one's own commit to this version; None if another writer has committed too.
+
+    What was found out about other partitions at this version still holds.
+    """
+    now = table.snapshot()
+    return now if now.version == at.version + 1 else None
+
+
 def _file_condition(runs: Sequence[OffsetRun]) -> str:
     """Returns the condition on add actions whose files may hold a row of the ranges, all of one partition."""
     partition, first, last = runs[0].partition, min(run.start for run in runs), max(run.end for run in runs)

@@ -19,7 +19,7 @@ from pyspark_tiered import compare
 from pyspark_tiered.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
-from pyspark_tiered.delta_rewrite import TableRewrite
+from pyspark_tiered.delta_rewrite import TableRewrite, snapshot_after
 from pyspark_tiered.erasures import RANGES_MAX, Erasure, join_ranges, read_erasures, write_erasure
 from pyspark_tiered.failures import first_line, translate_failure
 from pyspark_tiered.plan import ColdTopic
@@ -149,10 +149,14 @@ class _Erasing:
                 return
             by_partition = {number: list(runs) for number, runs in groupby(found, lambda run: run.partition)}
             committed = False
+            newest: TableSnapshot | None = at
             for number in sorted(by_partition.keys() | to_mark):
                 step = [Advance(number, known[number], known[number])] if number in known else []
-                if TableRewrite(self._spark, table, at).commit(by_partition.get(number, []), [], step, erased=told):
+                if newest is None:
+                    break
+                if TableRewrite(self._spark, table, newest).commit(by_partition.get(number, []), [], step, erased=told):
                     committed = True
+                    newest = snapshot_after(table, newest)
                     to_mark.discard(number)
                     self._removed += sum(run.end - run.start for run in by_partition.get(number, []))
                     self._report_step("removed")

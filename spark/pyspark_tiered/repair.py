@@ -27,7 +27,7 @@ from pyspark_tiered.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.comparison import Comparison, union
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
-from pyspark_tiered.delta_rewrite import TableRewrite
+from pyspark_tiered.delta_rewrite import TableRewrite, snapshot_after
 from pyspark_tiered.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.gaps import Gap
@@ -179,8 +179,12 @@ class _Repair:
         ends: Mapping[int, int],
         found: Sequence[FaultyRange],
     ) -> bool:
-        """Commits one transaction for each partition at fault. Returns true if any was committed."""
+        """Commits one transaction for each partition at fault. Returns true if any was committed.
+
+        Ends early if another writer committed too: then the comparison is out of date.
+        """
         known, committed = at.loaded_offsets(), False
+        newest: TableSnapshot | None = at
         for number, runs in groupby(found, lambda run: run.partition):
             faulty = list(runs)
             partition = cold.partitions[number] if 0 <= number < len(cold.partitions) else None
@@ -189,8 +193,12 @@ class _Repair:
             step = [Advance(number, known.get(number, -1), ends[number])] if number in ends else []
             low = 0 if partition is None else partition.log_start_offset
             kept_once = [run for run in to_remove if run.kind == "duplicate" and run.end <= low]
-            if TableRewrite(self._spark, table, at).commit(to_remove, files, step, kept_once=kept_once, repair=True):
+            if newest is None:
+                break
+            rewrite = TableRewrite(self._spark, table, newest)
+            if rewrite.commit(to_remove, files, step, kept_once=kept_once, repair=True):
                 committed = True
+                newest = snapshot_after(table, newest)
                 self._rows += sum(file.rows for file in files)
                 self._taken_out += sum(run.end - run.start for run in to_remove)
                 self._report_step("mended", ())

@@ -66,7 +66,9 @@ def test_repair_fixes_every_kind_of_damage_and_nothing_else(spark: SparkSession,
     spark.sql(f"UPDATE {name} SET note = 'mine' WHERE partition = 1")
     for harm in (LACKING, CHANGED, FOREIGN):
         spark.sql(harm.format(t=name))
-    done = repair(store, "flights", warehouse, spark=spark)
+    steps: list[RepairProgress] = []
+    done = repair(store, "flights", warehouse, steps.append, spark=spark)
+    assert [each.step for each in steps].count("compared") == 2, "once before four transactions, and once after"
     # 1184 deleted, one changed in each partition, two doubled, three foreign.
     assert (done.rows, done.taken_out) == (1184 + 2 + 2, 2 + 2 + 3)
     held = spark.read.format("delta").load(f"{warehouse}/flights").orderBy("partition", "offset").collect()
