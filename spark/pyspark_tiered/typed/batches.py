@@ -1,8 +1,8 @@
 """Sorts the values of a batch into rows and dead letters, and lets the schema grow. Pure.
 
-Most batches fit as a whole and cost one call of Arrow. If Arrow names the first value that does not fit, only this
-value is parsed by itself. Otherwise the head of the batch is parsed value by value, which teaches new names, and what
-still does not fit is halved.
+Most batches fit as a whole and cost one call of Arrow. If Arrow names the first value that does not fit behind a long
+run, only this value is parsed by itself. Otherwise the strict parser chooses the values of a part that fit, and Arrow
+gets these. Parts are sorted so, one after the other, until one has few values that do not fit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pyspark_tiered.typed.kinds import StructOf, select_columns
 if TYPE_CHECKING:
     import pyarrow
 
-SINGLY_MAX = 128
-"""Values of a part that is parsed one by one and no longer halved."""
-CLOSE, CLOSE_MAX = 16, 3
-"""Values between two that do not fit, and how often they may be so few before a part is parsed one by one."""
+RUN_MIN = 512
+"""Values before the first one that does not fit, if they are to be parsed by Arrow alone."""
+STRICT_MAX = 2048
+"""Values that the strict parser gets before Arrow tries all that is left."""
+UNFIT_SHARE = 256
+"""The next part is strictly parsed too if more than one of so many values did not fit."""
 PART_BYTES = 16 << 20
 """Bytes of values that are parsed at once."""
 
@@ -74,47 +76,54 @@ class _Sorter:
 
     def sort(self, start: int, end: int) -> None:
         """Sorts the values `[start, end)`."""
-        window, has_learned, close = end - start, False, 0
+        window = end - start
         while start < end:
             stop = min(start + window, end)
-            schema = self.schema
-            found, bad = parse_all(self._values.slice(start, stop - start), schema)
+            found, bad = parse_all(self._values.slice(start, stop - start), self.schema)
             if found is not None:
-                self.parts.append((found, schema))
+                self.parts.append((found, self.schema))
                 start, window = stop, 2 * window
-            elif bad is not None and bad < stop - start and close < CLOSE_MAX:
-                close = close + 1 if bad < CLOSE else 0
+            elif bad is not None and RUN_MIN <= bad < stop - start:
                 self.sort(start, start + bad)
-                self._sort_singly(start + bad, start + bad + 1)
-                start, window = start + bad + 1, max(2 * bad, SINGLY_MAX)
-            elif close == CLOSE_MAX:
-                stop, close = min(start + SINGLY_MAX, end), 0
-                self._sort_singly(start, stop)
-                start = stop
-            elif stop - start <= SINGLY_MAX:
-                self._sort_singly(start, stop)
-                start, window = stop, 2 * window
-            elif not has_learned:
-                self._sort_singly(start, start + SINGLY_MAX)
-                start, has_learned = start + SINGLY_MAX, True
+                self._sort_strictly(start + bad, start + bad + 1)
+                start, window = start + bad + 1, 4 * bad
             else:
-                window = (stop - start) // 2
+                many = True
+                while many and start < end:
+                    stop = min(start + STRICT_MAX, end)
+                    many = self._sort_strictly(start, stop) * UNFIT_SHARE > stop - start
+                    start = stop
 
-    def _sort_singly(self, start: int, end: int) -> None:
+    def _sort_strictly(self, start: int, end: int) -> int:
+        """Sorts values by the strict parser. Returns how many do not fit."""
+        import numpy as np
         import pyarrow as pa
 
+        part = self._values.slice(start, end - start)
         kept: list[Value] = []
-        for at, data in enumerate(self._values.slice(start, end - start).to_pylist(), start):
+        dead: list[tuple[int, str]] = []
+        for at, data in enumerate(part.to_pylist(), start):
             try:
                 value = {} if data is None else parse(data)
                 self.schema = evolve(self.schema, value)
             except Unfit as why:
-                self.dead.append((at, str(why)))
+                dead.append((at, str(why)))
             else:
                 kept.append(value)
-        if kept:
+        self.dead += dead
+        if not kept:
+            return len(dead)
+        if dead:
+            fits = np.ones(end - start, dtype=bool)
+            fits[[at - start for at, _ in dead]] = False
+            part = part.filter(pa.array(fits))
+        found = parse_all(part, self.schema).rows
+        if found is not None:
+            self.parts.append((found, self.schema))
+        else:
             columns = select_columns(self.schema)
             self.parts.append((pa.array([convert(columns, value) for value in kept], column_type(columns)), columns))
+        return len(dead)
 
 
 def sort_singly(values: Sequence[bytes | None], schema: StructOf) -> list[Value | Unfit]:
