@@ -37,6 +37,7 @@ May import: controller, coordinator, groups, transactions
 ~ late_transactions   open transactions that hold back a last stable offset for too long
 ~ orphaned_transactions  the end of transactions that no coordinator knows any more
 ~ lost_markers        pending offsets of transactions whose marker was lost with the disks
+  authorization       the rights of callers under the ACLs of the image
 ~ health              the health report of this broker
 ~ cluster_metrics     cluster gauges under the names of Kafka's JMX exporter
 ~ topic_metrics       metrics by topic, under the names of Kafka's JMX exporter

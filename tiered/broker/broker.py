@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from tiered.broker.authorization import Authorization
 from tiered.broker.awaited_ends import AwaitedEnds
 from tiered.broker.clean_throttle import CleanThrottle
 from tiered.broker.cluster_metrics import ClusterMetrics
@@ -110,6 +111,7 @@ class Broker:
         self.world = replace(world, store=self.store)
         self.peers = peers
         self._log_level = log_level
+        self.authorization = Authorization(settings)
         self.cluster_id = ""
         self.credential = b""
         """The credential of requests between brokers of this cluster; empty before the store was read."""
@@ -453,6 +455,7 @@ class Broker:
         elif self._is_registered:
             raise Fenced(f"another process has taken the node id {self.settings.node_id}")
         self._apply_settings(new)
+        self.authorization.apply_image(new)
         await self.hosted_replicas.apply_image(old, new)
         self.group_coordinators.on_image(old, new)
         self.transaction_coordinators.on_image()

@@ -158,6 +158,9 @@ def topic_rows() -> dict[str, SettingRow]:
     return rows(TopicConfig)
 
 
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of one broker. The constructor takes typed values unchecked; text goes through `from_strings`."""
@@ -218,6 +221,15 @@ class Settings:
         "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error"),
         dynamic=True,
     )  # fmt: skip
+    # Rights.
+    authorizer_class_name: str = setting(
+        "", "Rights by ACLs if it is Kafka's StandardAuthorizer; otherwise everybody may do everything.",
+        choices=("",),
+    )  # fmt: skip
+    super_users: str = setting("", "Principals that may do everything, as User:alice;User:bob.")
+    allow_everyone_if_no_acl_found: bool = setting(
+        False, "Everybody may do everything with a resource for which there is no ACL."
+    )
     # Topics.
     auto_create_topics_enable: bool = setting(True, "A client that names a missing topic creates it.")
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
@@ -232,6 +244,7 @@ class Settings:
         INT_MAX,
         dynamic=True,
     )
+    tiered_acls_max: int = setting(10_000, "Most ACLs of a cluster: above it none is added.", 1, 100_000, dynamic=True)
     default_replication_factor: int = setting(1, "Replicas of a topic that is created without a number.", 1, 32767)
     # Defaults of topic settings, under the names that Kafka's brokers give them.
     log_cleanup_policy: tuple[str, ...] = _default_of("cleanup.policy")

@@ -3,7 +3,7 @@
 `image` is ahead of the log by the changes that are decided and not yet committed. Brokers act on committed images only
 (M5). A request that is granted changes the image only by its changes, which stand in the log (I24). Every election
 raises the leader epoch, and no leader epoch is used twice (I8). The decisions themselves are in `topics`, `brokers`,
-`leaders`, `reassignment` and `features`.
+`leaders`, `reassignment`, `features` and `acls`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tiered.config.settings import Settings
-from tiered.controller import brokers, features, leaders, reassignment, requests
+from tiered.controller import acls, brokers, features, leaders, reassignment, requests
 from tiered.controller.decision import ControllerResult
 from tiered.controller.requests import Request
 from tiered.controller.topics import Topics
@@ -100,6 +100,10 @@ class Controller:
                 return ControllerResult((block,), block)
             case requests.UpdateFeatures():
                 return features.update_features(image, request)
+            case requests.CreateAcls():
+                return acls.create_acls(image, settings, request)
+            case requests.DeleteAcls():
+                return acls.delete_acls(image, request)
             case _:
                 return self._decide_topic_request(request, now_ms)
 

@@ -18,7 +18,7 @@ import orjson
 from tiered.controller import requests
 from tiered.controller.requests import Request
 from tiered.errors import Code, Corrupt, Refused
-from tiered.metadata.changes import ListEdit, ProducerIdsAllocated
+from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsAllocated
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 DEPTH_MAX = 16
@@ -32,8 +32,10 @@ _NESTED = (
     requests.Move,
     requests.StoredEnd,
     requests.FeatureUpdate,
+    requests.AclChoice,
+    AclAdded,
 )
-_REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated)
+_REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated, AclRemoved)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}
 
 

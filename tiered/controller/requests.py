@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered.ids import TopicId
-from tiered.metadata.changes import ListEdit
+from tiered.metadata.changes import AclAdded, ListEdit
 from tiered.value import value
 
 
@@ -332,6 +332,33 @@ class UpdateFeatures:
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CreateAcls:
+    """-> tuple[Refused | None, ...], one for each ACL; None if it holds now. Those that are granted hold together."""
+
+    acls: tuple[AclAdded, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AclChoice:
+    """A choice of ACLs by Kafka's words, as `tiered.security.acls.AclFilter`."""
+
+    resource_type: str
+    pattern_type: str
+    resource_name: str | None
+    principal: str | None
+    host: str | None
+    operation: str
+    permission: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAcls:
+    """-> tuple[tuple[AclRemoved, ...] | Refused, ...], one for each filter: the ACLs that it chose."""
+
+    filters: tuple[AclChoice, ...]
+
+
 Request = (
     CreateTopic
     | CreateTopics
@@ -358,4 +385,6 @@ Request = (
     | NoteStoredEnds
     | AllocateProducerIds
     | UpdateFeatures
+    | CreateAcls
+    | DeleteAcls
 )

@@ -218,6 +218,32 @@ class FeatureLevelSet:
     level: int
 
 
+@dataclass(frozen=True, slots=True)
+class AclAdded:
+    """A rule holds: `permission` (ALLOW or DENY) for an operation on the resources named. The words are Kafka's."""
+
+    resource_type: str
+    pattern_type: str
+    resource_name: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+@dataclass(frozen=True, slots=True)
+class AclRemoved:
+    """A rule with these fields does not hold any more."""
+
+    resource_type: str
+    pattern_type: str
+    resource_name: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
 Change = (
     ControllerElected
     | BrokerRegistered
@@ -238,6 +264,8 @@ Change = (
     | LossesAcknowledged
     | ProducerIdsAllocated
     | FeatureLevelSet
+    | AclAdded
+    | AclRemoved
 )
 
 KINDS: dict[str, type[Change]] = {
@@ -260,6 +288,8 @@ KINDS: dict[str, type[Change]] = {
     "losses_acknowledged": LossesAcknowledged,
     "producer_ids_allocated": ProducerIdsAllocated,
     "feature_level_set": FeatureLevelSet,
+    "acl_added": AclAdded,
+    "acl_removed": AclRemoved,
 }
 
 _NAMES = {kind: name for name, kind in KINDS.items()}

@@ -19,6 +19,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, freeze
+from tiered.security.acls import Acl, acl_from_texts
 from tiered.value import value
 
 CORDONED = "cordoned.log.dirs"
@@ -158,6 +159,8 @@ class Image:
     """Levels of features that operators have set; the others are as in a new cluster."""
     features_epoch: int = 0
     """Number of changes of `features`."""
+    acls: frozenset[Acl] = frozenset()
+    """Rules of the cluster. Another object after each change of them."""
     partition_count: int = field(default=0, compare=False)
     """Number of partitions of all topics."""
     replica_counts: Mapping[int, int] = field(default_factory=dict, compare=False)
@@ -223,6 +226,7 @@ class _ImageBuilder:
         self.next_producer_id = image.next_producer_id
         self.losses = dict(image.losses)
         self.features, self.features_epoch = image.features, image.features_epoch
+        self.changed_acls: set[Acl] | None = None
         self.partition_count, self.replica_counts = image.partition_count, Counter(image.replica_counts)
         self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
         self.made: dict[tuple[object, ...], tuple[PartitionImage, PartitionImage]] = {}
@@ -231,10 +235,11 @@ class _ImageBuilder:
     def finish(self, slot: int) -> Image:
         for topic_id in self.changed_partitions:
             self._put_topic(replace(self.topics_by_id[topic_id], partitions=tuple(self.changed_partitions[topic_id])))
+        acls = self.image.acls if self.changed_acls is None else frozenset(self.changed_acls)
         return Image(
             slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics,
             self.topics_by_id, self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses,
-            self.features, self.features_epoch, self.partition_count, self.replica_counts,
+            self.features, self.features_epoch, acls, self.partition_count, self.replica_counts,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -289,6 +294,10 @@ class _ImageBuilder:
             case kinds.FeatureLevelSet():
                 self.features = {**self.features, change.name: change.level}
                 self.features_epoch += 1
+            case kinds.AclAdded():
+                self._mutable_acls().add(_decode_acl(change))
+            case kinds.AclRemoved():
+                self._mutable_acls().discard(_decode_acl(change))
 
     def _apply_broker(
         self,
@@ -404,6 +413,11 @@ class _ImageBuilder:
             self.changed_partitions[topic_id] = list(self._find_topic(topic_id).partitions)
         return self.changed_partitions[topic_id]
 
+    def _mutable_acls(self) -> set[Acl]:
+        if self.changed_acls is None:
+            self.changed_acls = set(self.image.acls)
+        return self.changed_acls
+
     def _put_topic(self, topic: TopicImage) -> None:
         self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
 
@@ -455,6 +469,7 @@ def to_json(image: Image) -> dict[str, Any]:
         "losses": [[*partition_id, [list(each) for each in losses]] for partition_id, losses in image.losses.items()],
         "features": image.features,
         "features_epoch": image.features_epoch,
+        "acls": [list(each.to_texts()) for each in sorted(image.acls)],
     }
 
 
@@ -482,9 +497,21 @@ def from_json(body: dict[str, Any]) -> Image:
         },
         body.get("features", {}),
         body.get("features_epoch", 0),
+        frozenset(_acl_from_texts(*each) for each in body.get("acls", ())),
         sum(len(topic.partitions) for topic in topics),
         counts,
     )
+
+
+def _decode_acl(change: kinds.AclAdded | kinds.AclRemoved) -> Acl:
+    return _acl_from_texts(*(getattr(change, name) for name in Acl._fields))
+
+
+def _acl_from_texts(*texts: str) -> Acl:
+    try:
+        return acl_from_texts(*texts)
+    except KeyError as error:
+        raise Corrupt(f"an ACL of the metadata has the unknown word {error}") from None
 
 
 def _fields_of(value: Any) -> dict[str, Any]:

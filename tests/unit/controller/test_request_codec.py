@@ -15,7 +15,7 @@ from tiered.controller.request_codec import decode_reply, decode_request, encode
 from tiered.controller.requests import Request
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import TopicId
-from tiered.metadata.changes import ListEdit, ProducerIdsAllocated
+from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsAllocated
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -66,6 +66,11 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.NoteStoredEnds: st.builds(
         requests.NoteStoredEnds, NUMBER, TEXT, tuples(st.builds(requests.StoredEnd, IDS, NUMBER, NUMBER, NUMBER))
     ),
+    requests.CreateAcls: st.builds(requests.CreateAcls, tuples(st.builds(AclAdded, *[TEXT] * 7))),
+    requests.DeleteAcls: st.builds(
+        requests.DeleteAcls,
+        tuples(st.builds(requests.AclChoice, TEXT, TEXT, *[st.none() | TEXT] * 3, TEXT, TEXT)),
+    ),
 }  # fmt: skip
 """Requests with other fields than texts and numbers."""
 
@@ -83,6 +88,7 @@ REPLY = st.one_of(
     st.none(),
     NUMBER,
     st.builds(ProducerIdsAllocated, NUMBER, NUMBER, NUMBER),
+    tuples(tuples(st.builds(AclRemoved, *[TEXT] * 7))),
     tuples(CODE),
     tuples(st.tuples(IDS, NUMBER, CODE)),
     tuples(TOPIC),

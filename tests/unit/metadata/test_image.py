@@ -13,6 +13,7 @@ from tiered.metadata.changes import ALL_BROKERS, Change, from_json, to_json
 from tiered.metadata.image import BrokerImage, DeletedTopic, End, Image, Loss, PartitionImage, TopicImage
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.object_store.envelope import seal
+from tiered.security.acls import acl_from_texts
 
 FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 ONE_OF_EACH: list[Change] = [
@@ -36,6 +37,9 @@ ONE_OF_EACH: list[Change] = [
     kinds.BrokerStopped(7, "i1"),
     kinds.BrokerUnregistered(7, "other"),
     kinds.FeatureLevelSet("transaction.version", 1),
+    kinds.AclAdded("TOPIC", "PREFIXED", "fl", "User:alice", "*", "READ", "ALLOW"),
+    kinds.AclAdded("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY"),
+    kinds.AclRemoved("TOPIC", "PREFIXED", "fl", "User:alice", "*", "READ", "ALLOW"),
 ]
 
 
@@ -65,6 +69,7 @@ def test_every_change_has_its_effect_on_the_image() -> None:
         losses={PartitionId(FLIGHTS, 1): (Loss(1, 42, 1002),)},
         features={"transaction.version": 1},
         features_epoch=1,
+        acls=frozenset({acl_from_texts("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY")}),
     )
 
 

@@ -9,6 +9,8 @@ May import: as kafka.server
 ~ bounded_tasks       bounded parallel work of one request, with a deadline
 ~ turns               fair shares of the event loop between clients
   latencies           request latencies by API
+  acl_words           ACLs and filters of requests as words of rules
+~ authorization       the check of requests about the cluster as a whole
 ~ inter_broker_auth   the check of requests that only brokers may send
   advertised_brokers  brokers and addresses in replies to a client
 ~ led_partitions      look-up of partitions that this broker leads

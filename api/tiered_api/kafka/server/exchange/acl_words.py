@@ -1,0 +1,33 @@
+"""ACLs and filters in requests and replies: the numbers of the protocol as words of rules.
+
+A number that this version does not know is UNKNOWN, and its rule or filter is refused.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeVar
+
+from tiered.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
+from tiered_api.kafka.protocol.messages.delete_acls import DeleteAclsFilter
+from tiered_api.kafka.protocol.messages.describe_acls import DescribeAclsRequest
+
+E = TypeVar("E", bound=IntEnum)
+
+
+def read_word(kind: type[E], number: int) -> E:
+    """Returns the word of a number."""
+    return kind(number if number in kind._value2member_map_ else 0)
+
+
+def read_filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    """Returns the filter of a request."""
+    return AclFilter(
+        read_word(ResourceType, asked.resource_type_filter),
+        read_word(PatternType, asked.pattern_type_filter),
+        asked.resource_name_filter,
+        asked.principal_filter,
+        asked.host_filter,
+        read_word(Operation, asked.operation),
+        read_word(Permission, asked.permission_type),
+    )

@@ -1,0 +1,37 @@
+"""DescribeAcls (API key 29): the rules that a filter chooses, by the resources that they name.
+
+v1 has patterns. v2 is flexible. v3 has the resource type USER.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import Refused
+from tiered.security.acls import Operation
+from tiered_api.kafka.protocol.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from tiered_api.kafka.server.exchange.acl_words import read_filter
+from tiered_api.kafka.server.exchange.authorization import check_acls_in_force, check_cluster
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+
+
+async def handle(context: KafkaContext, call: Call[DescribeAclsRequest]) -> DescribeAclsResponse:
+    """Returns the rules of this broker's image."""
+    try:
+        check_cluster(context, call, Operation.DESCRIBE)
+        check_acls_in_force(context)
+        wanted = read_filter(call.request)
+        fault = wanted.find_fault()
+        if fault is not None:
+            raise fault
+    except Refused as refused:
+        return DescribeAclsResponse(error_code=refused.code.number, error_message=refused.why)
+    resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
+    for acl in sorted(filter(wanted.matches, context.broker.image.acls)):
+        key = acl.resource_type, acl.resource_name, acl.pattern_type
+        resource = resources.setdefault(key, DescribeAclsResource(*key))
+        resource.acls.append(AclDescription(acl.principal, acl.host, acl.operation, acl.permission))
+    return DescribeAclsResponse(error_message=None, resources=list(resources.values()))
