@@ -130,18 +130,21 @@ class LogLoader:
         if rebuild:
             rebuild_epochs(self._files, segments, epochs)
         epochs.truncate_from(end)
-        if epochs.lineage != loaded_lineage:
-            self._files.replace(
-                self._checkpoint_path(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage)
-            )
         for offset in listing.snapshots:
             if offset > end:
                 self._files.remove(self._files.path(offset, ".snapshot"))
         aborted: AbortedBySegment = {}
         producers, snapshot_at = load_producers(
             self._files, segments, listing.snapshots, end, self._producers_max,
-            trusted_to=self._trusted_to, aborted=aborted,
+            trusted_to=self._trusted_to, aborted=aborted, repair=True,
         )  # fmt: skip
+        if end == segments[0].base_offset and not self._files.disk.exists(self._files.path(end, ".snapshot")):
+            # The restart of an empty log was interrupted. Without epochs a leader restarts it at the cold end again.
+            epochs = LeaderEpochs()
+        if epochs.lineage != loaded_lineage:
+            self._files.replace(
+                self._checkpoint_path(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage)
+            )
         for segment in segments:
             line = checkpointed.get(segment.base_offset)
             is_listed = segment.base_offset in listing.txn_indexes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, Unavailable
 from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.index import lookup_offset, lookup_position, valid_offset_bytes
 from tiered.hot.producer_state import BATCHES_RETAINED, ProducerLimits, ProducerStates
@@ -34,12 +34,14 @@ def load_producers(
     *,
     trusted_to: int = WHOLE_LOG,
     aborted: AbortedBySegment | None = None,
+    repair: bool = False,
 ) -> tuple[ProducerStates, int]:
     """Returns (producer state at `end`, offset of the snapshot used; without one, the base offset of the log).
 
     Invalid snapshots are deleted. Those above `trusted_to` are not used, except at the base offset of the log. If there
     are more than `producers_max` producers, those that wrote last are kept. Transactions that are aborted at or above
-    the returned offset are added to `aborted`.
+    the returned offset are added to `aborted`. With `repair` the snapshots at base offsets that were not used are
+    written again: once the segments below are dropped, nothing else knows their producers.
     """
     start, limits = segments[0].base_offset, ProducerLimits(producers_max)
     for offset in usable_snapshots(snapshots, start, min(end, max(trusted_to, start))):
@@ -56,12 +58,25 @@ def load_producers(
     else:
         states, offset = ProducerStates(start, limits), start
     for segment in segments[max(find_segment_number(segments, offset), 0) :]:
+        if repair and offset < segment.base_offset == states.end_offset:
+            _save_snapshot(files, states)
         if segment.base_offset < end and segment.next_offset > offset:
-            found, _ = _replay_segment(files, states, segment, offset, end)
+            found, position = _replay_segment(files, states, segment, offset, end)
+            if position == segment.size:
+                states.end_offset = segment.next_offset  # compaction may have removed the last offsets
             if aborted is not None and found:
                 aborted[segment.base_offset] = found
     states.end_offset = end
     return states, offset
+
+
+def _save_snapshot(files: SegmentFiles, states: ProducerStates) -> None:
+    try:
+        files.replace(files.path(states.end_offset, ".snapshot"), states.encode_snapshot())
+    except Unavailable as error:
+        if error.final:
+            raise
+        log.warning("no room for a producer snapshot directory=%s error=%s", files.directory, error)
 
 
 def replay_aborted_txns(

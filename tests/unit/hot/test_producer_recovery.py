@@ -124,6 +124,28 @@ def test_retries_are_found_after_a_log_from_the_bucket_was_cut() -> None:
     asyncio.run(scenario())
 
 
+def test_retries_are_found_after_a_power_cut_tore_a_snapshot_and_the_segments_below_were_dropped() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await write_batches(on)
+        for sequence in range(2):
+            log.roll()
+            append(log, batch(sequence, producer=9, sequence=sequence))
+        dropped_to = log.closed_segments()[-2].next_offset
+        for name in on.list(DIRECTORY):
+            if name.endswith(".snapshot"):
+                on.open(f"{DIRECTORY}/{name}").truncate(3)
+        log = await open_log(on, same_boot=False)
+        assert await log.drop_local_below(dropped_to)
+        assert log.local_start_offset == dropped_to
+        log = await open_log(on.after_kill())
+        for place, producer in enumerate((7, 8)):
+            info = append(log, batch(BATCHES - 1, producer=producer, sequence=BATCHES - 1))
+            assert (info.base_offset, info.is_duplicate) == (2 * (BATCHES - 1) + place, True)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_producers_from_before_the_log_start_survive_stop_and_power_cut(seed: int) -> None:
     """The log begins at the cold end. Only its snapshot knows the producers of the records below. A clean stop keeps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers
+from tests.unit.replication.rig import TP, DirectPeers, ReplicationRig, RunningFetchers
 from tests.unit.replication.test_roles import wait_until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
@@ -131,5 +131,23 @@ def test_new_follower_that_leads_later_finds_retries_of_cold_batches() -> None:
         copy.stop()
         await following.stop()
         check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
+
+    rig.run(scenario)
+
+
+def test_leader_finds_retries_of_cold_batches_after_a_restart_at_the_cold_end_was_interrupted() -> None:
+    """The restart was not synced, and a power cut took the snapshot of the producers only."""
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+
+    async def scenario() -> None:
+        await upload_batches(await rig.brokers[1].lead(0, [1]), 3)
+        broker = rig.brokers[2]
+        await broker.lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        broker.disk.remove(f"log/{TP}/{BATCHES:020d}.snapshot")
+        broker.restart(broker.disk.after_kill())
+        broker.logs.clear()
+        again = await broker.lead(2, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+        assert again.log.local_start_offset == again.log.end_offset == BATCHES
+        check_retries(again)
 
     rig.run(scenario)
