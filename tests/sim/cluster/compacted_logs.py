@@ -168,6 +168,11 @@ class CompactedLog:
         keys = ((each.base, each.epoch) for each in log) if self._decided else ()
         return {key[0]: self._decided[key] for key in keys if key in self._decided}
 
+    def _epochs_below(self, offset: int) -> dict[int, int]:
+        """Returns the epoch of each producer that wrote records below an offset."""
+        below = (self.stored(held.batch) for (base, _), held in self._originals.items() if base < offset)
+        return {each.producer_id: each.producer_epoch for each in below if not each.is_control}
+
     # -- cleans -------------------------------------------------------------------------------------------------------
 
     def on_upload(self, log: Sequence[LogBatch], start: int, end: int) -> None:
@@ -193,7 +198,10 @@ class CompactedLog:
         """Judges the clean of a run of segments of a copy that stands for the batches of `log`."""
         old, new = read_stored(before), read_stored(after)
         whole = [self.stored(each) for each in log]
-        for what in judge_clean(whole, old, new, next_offset, bounds, read_stored(ahead), self._decided_of(log)):
+        earlier = self._epochs_below(log[0].base) if log else {}
+        for what in judge_clean(
+            whole, old, new, next_offset, bounds, read_stored(ahead), self._decided_of(log), earlier
+        ):
             if not self.is_late:
                 self.report(what)
         self.cleans += 1

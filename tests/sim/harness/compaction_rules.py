@@ -18,6 +18,7 @@ from tiered.records.marker import decode_marker
 from tiered.records.model import DELETE_HORIZON, HEADER_BYTES, Record
 
 NOTHING_DECIDED: Mapping[int, bool] = MappingProxyType({})
+NO_PRODUCERS: Mapping[int, int] = MappingProxyType({})
 
 _POSITION, _TIME = Struct(">ii"), Struct(">qi")
 
@@ -103,13 +104,18 @@ class History:
 
     @classmethod
     def of(
-        cls, batches: Sequence[StoredBatch], bounds: CleanBounds, decided: Mapping[int, bool] = NOTHING_DECIDED
+        cls,
+        batches: Sequence[StoredBatch],
+        bounds: CleanBounds,
+        decided: Mapping[int, bool] = NOTHING_DECIDED,
+        earlier_epochs: Mapping[int, int] = NO_PRODUCERS,
     ) -> History:
         """Reads a whole history, in the order of its offsets. `decided` has the base offset of each transactional batch
-        that is in the bucket, and True for a commit: the log may have lost its marker since."""
+        that is in the bucket, and True for a commit: the log may have lost its marker since. `earlier_epochs` has the
+        epoch of each producer that wrote records below the first batch: a marker of that epoch says nothing new."""
         found = cls(bounds.high_watermark, "the high watermark")
         waiting: dict[int, list[int]] = {}
-        epochs: dict[int, int] = {}
+        epochs = dict(earlier_epochs)
         for batch in batches:
             producer_id = batch.producer_id
             if producer_id >= 0:
@@ -162,10 +168,11 @@ def judge_clean(
     bounds: CleanBounds,
     ahead: Sequence[StoredBatch] = (),
     decided: Mapping[int, bool] = NOTHING_DECIDED,
+    earlier_epochs: Mapping[int, int] = NO_PRODUCERS,
 ) -> Iterator[str]:
     """Reports what a clean of the segments up to `next_offset` did wrong. `ahead` are the batches below them that are
-    in the log now. For `decided` see `History.of`."""
-    history = History.of(whole, bounds, decided)
+    in the log now. For `decided` and `earlier_epochs` see `History.of`."""
+    history = History.of(whole, bounds, decided, earlier_epochs)
     if next_offset > history.limit:
         yield f"a clean goes up to {next_offset}, {history.why} is {history.limit}"
     old = {batch.base: batch for batch in before}

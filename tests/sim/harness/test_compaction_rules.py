@@ -148,3 +148,19 @@ def test_reader_that_gets_an_older_state_is_reported() -> None:
     assert "a reader from the start got 0" in wrong
     (wrong,) = check_final_state(history[:4], 2, [(1, b"a", b"2"), (0, b"a", b"1"), (1, b"a", b"2")])
     assert "comes after" in wrong
+
+
+@pytest.mark.parametrize("earlier_epoch", [None, 0])
+def test_marker_at_the_log_start_is_the_last_of_a_producer_unless_its_records_were_below(
+    earlier_epoch: int | None,
+) -> None:
+    log = Log()
+    log.add((b"a", b"t"), producer=6, transactional=True)
+    log.end_transaction(6, commit=True)
+    log.add((b"b", b"1"))
+    before = [each._replace(horizon_ms=NOW) if each.is_control else each for each in read_stored(log.data)][1:]
+    bounds = CleanBounds(log.end, log.end, NOW, RETENTION, log_start=1)
+    earlier = {} if earlier_epoch is None else {6: earlier_epoch}
+    found = list(judge_clean(before, before, before[1:], log.end, bounds, earlier_epochs=earlier))
+    lost = "the batch at 1 is gone, it has the last sequence of producer 6"
+    assert found == ([lost] if earlier_epoch is None else [])
