@@ -151,7 +151,7 @@ def test_reader_that_gets_an_older_state_is_reported() -> None:
 
 
 @pytest.mark.parametrize("earlier_epoch", [None, 0])
-def test_marker_at_the_log_start_is_the_last_of_a_producer_unless_its_records_were_below(
+def test_marker_at_the_log_start_counts_unless_its_records_were_below(
     earlier_epoch: int | None,
 ) -> None:
     log = Log()

@@ -124,7 +124,7 @@ def test_retries_are_found_after_a_log_from_the_bucket_was_cut() -> None:
     asyncio.run(scenario())
 
 
-def test_retries_are_found_after_a_power_cut_tore_a_snapshot_and_the_segments_below_were_dropped() -> None:
+def test_retries_are_found_after_the_segments_below_a_torn_snapshot_are_dropped() -> None:
     async def scenario() -> None:
         on = disk()
         log = await write_batches(on)
