@@ -124,7 +124,7 @@ def test_retries_are_found_after_a_log_from_the_bucket_was_cut() -> None:
     asyncio.run(scenario())
 
 
-def test_retries_are_found_after_the_segments_below_a_torn_snapshot_are_dropped() -> None:
+def test_retries_are_found_after_segments_below_a_torn_snapshot_went() -> None:
     async def scenario() -> None:
         on = disk()
         log = await write_batches(on)
