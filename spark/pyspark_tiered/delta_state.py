@@ -110,6 +110,10 @@ class TableState:
         starts = [-1 if each is None else int(each["version"]) for each in found]
         return all(version == step.start for version, step in zip(starts, advances, strict=True))
 
+    def has_files(self, adds: Iterable[Json]) -> bool:
+        """True if the table has these files, as they are in add actions."""
+        return all(_file_key(add) in self.files for add in adds)
+
     def extents(self) -> list[FileExtent]:
         """Returns the bounds of the rows in the table's files, those of shared files by their runs."""
         return [extent for add in self.files.values() for extent in file_extents(add)]

@@ -2,8 +2,9 @@
 
 The condition is evaluated on the rows of the table and on those of the log, so that no repair brings back a row that
 the table lacked at that time. The record of the erasure (`erasures.py`) is written first. Then each partition gets one
-transaction that removes the rows. A kill leaves rows that are recorded and not yet removed. The same command, any other
-erasure and a repair remove them; `verify` lists them until then.
+transaction that removes the rows, and the dead letters and the typed table get one each. A kill leaves rows that are
+recorded and not yet removed. The same command, any other erasure and a repair remove them; `verify` lists them until
+then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.repair import fault_ranges
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.table import Advance, Range
+from pyspark_tiered.typed.erase import read_value_bounds, remove_erased_values
 from tiered.errors import Code, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -39,13 +41,15 @@ ATTEMPTS = 10
 class EraseProgress:
     """Progress of an erasure. `step` is chosen, recorded, removed (a partition) or done.
 
-    `rows` were chosen and not erased before; `removed` were in the table.
+    `rows` were chosen and not erased before; `removed` were in the table, `values` in the typed table and the dead
+    letters.
     """
 
     step: str
     table: str
     rows: int = 0
     removed: int = 0
+    values: int = 0
 
 
 Report = Callable[[EraseProgress], None]
@@ -91,13 +95,16 @@ class _Erasing:
         self._report = report
         self._rows = 0
         self._removed = 0
+        self._values = 0
 
     def run(self, where: str, reason: str) -> EraseProgress:
         cold = compare.read_cold_topic(self._store, self._topic)
         table = DeltaTable(self._spark, self._url, cold.name, cold.topic_id)
+        typed_bounds = read_value_bounds(self._url, cold.name, cold.topic_id)
         at = table.snapshot()
         if at.version < 0:
             raise never_loaded(self._topic, self._url)
+        _check_typed_bounds(typed_bounds, at)
         chosen = self._choose(cold, at, where)
         self._rows = sum(end - start for each in chosen.values() for start, end in each)
         self._report_step("chosen")
@@ -107,6 +114,8 @@ class _Erasing:
             write_erasure(self._url, erasure, f"{now_ms:013d}-{uuid.uuid4()}.json")
             self._report_step("recorded")
         self._remove(table, cold, {"rows": self._rows, "where": where, "reason": reason}, set(chosen))
+        known = read_erasures(self._url, cold.topic_id)
+        self._values = remove_erased_values(self._url, cold.name, cold.topic_id, known)
         return self._report_step("done")
 
     def _choose(self, cold: ColdTopic, at: TableSnapshot, where: str) -> dict[int, tuple[Range, ...]]:
@@ -167,6 +176,17 @@ class _Erasing:
         )
 
     def _report_step(self, step: str) -> EraseProgress:
-        progress = EraseProgress(step, self._url, self._rows, self._removed)
+        progress = EraseProgress(step, self._url, self._rows, self._removed, self._values)
         self._report(progress)
         return progress
+
+
+def _check_typed_bounds(bounds: Mapping[int, int], at: TableSnapshot) -> None:
+    """Raises `Unavailable` if values are loaded beyond the table, where the condition chooses no row."""
+    loaded = at.loaded_offsets()
+    for number, end in bounds.items():
+        if end > max(loaded.get(number, 0), 0):
+            raise Unavailable(
+                f"the typed table of partition {number} is loaded up to {end}, beyond {at.url}: nothing was erased; "
+                "run `tiered load`, and then this command again"
+            )

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from pathlib import Path
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 from urllib.parse import quote
 
 from pyspark_tiered.gaps import Gap
+from pyspark_tiered.log_folder import BucketConnection, open_folder
 from pyspark_tiered.sums import OffsetRange
 from pyspark_tiered.table import Range
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.object_store.url import open_store
-from tiered.ports import NotFound, ObjectStore, Ok
+from tiered.ports import Ok
 from tiered.system.clock import SystemClock, SystemRng
 
 ERASED = "erased"
@@ -71,7 +73,8 @@ def write_erasure(table_url: str, erasure: Erasure, name: str) -> None:
     """Writes the object. Raises `Unavailable`."""
 
     async def run() -> None:
-        store = _open_folder(table_url, create=True)
+        root = f"file://{quote(table_url.removeprefix('file:'))}" if table_url.startswith("file:") else table_url
+        store = open_store(f"{root}/{FOLDER}", SystemClock(), SystemRng(), create=True)
         try:
             result = await store.put(name, erasure.encode())
         finally:
@@ -82,21 +85,44 @@ def write_erasure(table_url: str, erasure: Erasure, name: str) -> None:
     asyncio.run(run())
 
 
+class ErasureReader:
+    """Reads the erasures of a topic from its table. Each object is read once, because none ever changes."""
+
+    def __init__(self, table_url: str, topic_id: str, shared: BucketConnection | None = None) -> None:
+        self._folder = open_folder(table_url, shared)
+        self._topic_id = topic_id
+        self._known: dict[str, Erasure] = {}
+
+    def read(self) -> list[Erasure]:
+        """Returns the erasures in order of their names. Raises `Corrupt` and `Unavailable`."""
+        names = [name for name in self._folder.list_names(FOLDER) if name.endswith(".json")]
+        for name in names:
+            if name not in self._known:
+                self._known[name] = self._read_object(name)
+        return [each for name in names if (each := self._known[name]).topic_id == self._topic_id]
+
+    def _read_object(self, name: str) -> Erasure:
+        where = f"{self._folder.url}/{FOLDER}/{name}"
+        data = self._folder.read(f"{FOLDER}/{name}")
+        if data is None:
+            raise Corrupt("the record of an erasure is gone", where=where)
+        return decode_erasure(data, where)
+
+    def count_requests(self) -> dict[str, int]:
+        """Returns the number of requests so far by verb."""
+        return self._folder.count_requests()
+
+    def close(self) -> None:
+        """Ends the use of the folder."""
+        self._folder.close()
+
+
 def read_erasures(table_url: str, topic_id: str) -> list[Erasure]:
     """Returns the erasures of this topic from a table, in order of their names. Raises `Corrupt` and `Unavailable`."""
-    if table_url.startswith("file:") and not Path(table_url.removeprefix("file:"), FOLDER).is_dir():
-        return []
     if not table_url.startswith(("file:", "s3a:")):
         return []
-
-    async def run() -> list[Erasure]:
-        store = _open_folder(table_url, create=False)
-        try:
-            return [each async for each in _read_all(store)]
-        finally:
-            await store.close()
-
-    return [each for each in asyncio.run(run()) if each.topic_id == topic_id]
+    with closing(ErasureReader(table_url, topic_id)) as reader:
+        return reader.read()
 
 
 def join_ranges(erasures: Iterable[Erasure]) -> dict[int, tuple[Range, ...]]:
@@ -110,6 +136,12 @@ def join_ranges(erasures: Iterable[Erasure]) -> dict[int, tuple[Range, ...]]:
         else:
             joined.append((low, high))
     return {number: tuple(each) for number, each in found.items()}
+
+
+def overlaps(ranges: Sequence[Range], start: int, end: int) -> Sequence[Range]:
+    """Returns those of some joined ranges that have an offset in `[start, end)`."""
+    first = bisect_right(ranges, start, key=lambda each: each[1])
+    return ranges[first : bisect_left(ranges, end, lo=first, key=lambda each: each[0])]
 
 
 def explain_erased(
@@ -130,20 +162,3 @@ def explain_erased(
         if at < end:
             left.append(OffsetRange(number, at, end))
     return gaps, left
-
-
-def _open_folder(table_url: str, *, create: bool) -> ObjectStore:
-    if table_url.startswith("file:"):
-        table_url = f"file://{quote(table_url.removeprefix('file:'))}"
-    return open_store(f"{table_url}/{FOLDER}", SystemClock(), SystemRng(), create=create)
-
-
-async def _read_all(store: ObjectStore) -> AsyncGenerator[Erasure]:
-    after = ""
-    while listed := await store.list("", after):
-        for each in listed:
-            after, where = each.key, f"{store.url}/{each.key}"
-            found = await store.get(each.key)
-            if isinstance(found, NotFound):
-                raise Corrupt("the record of an erasure is gone", where=where)
-            yield decode_erasure(bytes(found.data), where)

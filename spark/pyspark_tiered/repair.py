@@ -36,6 +36,7 @@ from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.spark_engine import convert_files
 from pyspark_tiered.sums import find_holes
 from pyspark_tiered.table import Advance, LoadedFile, Range
+from pyspark_tiered.typed.erase import remove_erased_values
 from pyspark_tiered.verify import explain_holes, query_holes
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
@@ -146,6 +147,7 @@ class _Repair:
                 failures = 0 if committed and found != before else failures + 1
                 before = found
             elif comparison.is_sound and table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
+                remove_erased_values(self._url, cold.name, cold.topic_id, read_erasures(self._url, cold.topic_id))
                 return self._report_step("done", tuple(_expired_gaps(cold, at, ends, comparison)))
             else:
                 failures += 1

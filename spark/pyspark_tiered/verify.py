@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered import compare, history
@@ -25,7 +25,10 @@ from pyspark_tiered.gaps import PRESENT, Gap, explain_from_log, explain_gap, und
 from pyspark_tiered.last_verify import LastVerify, write_last_verify
 from pyspark_tiered.plan import ColdTopic, cleaned_ranges
 from pyspark_tiered.session import session, spark_url
+from pyspark_tiered.spark_engine import SparkEngine
 from pyspark_tiered.sums import OffsetRange, find_holes
+from pyspark_tiered.typed.summing import Ranges
+from pyspark_tiered.typed.verify import ValuesVerifyResult, verify_topic_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +56,8 @@ class RowFault(NamedTuple):
 class VerifyResult:
     """Result of `verify`. `rows` were compared with the bucket; `loaded` is the bound per partition.
 
-    `erased` counts the rows that were erased lawfully. Without faults the table is whole.
+    `erased` counts the rows that were erased lawfully. Without faults the table is whole. `values` is the proof of the
+    typed table, None if the topic has none.
     """
 
     table: str
@@ -62,15 +66,16 @@ class VerifyResult:
     faults: tuple[RowFault, ...]
     gaps: tuple[Gap, ...]
     erased: int = 0
+    values: ValuesVerifyResult | None = None
 
     @property
     def ok(self) -> bool:
         """True if there are no faults: the exit code is 0."""
-        return not self.faults
+        return not self.faults and (self.values is None or self.values.ok)
 
 
 def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None = None) -> VerifyResult:
-    """Compares the table `<warehouse>/<topic>` with the bucket, and keeps the result in the table's folder.
+    """Compares the table `<warehouse>/<topic>` and the typed table beside it with the bucket, and keeps the result.
 
     Raises `Refused` if there is no such table or topic, `Corrupt` if the bucket cannot be read.
     """
@@ -81,6 +86,11 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
     url = f"{spark_url(warehouse)}/{topic}"
     check_table(topic, url)
     running = spark or session()
+
+    def read_log() -> tuple[ColdTopic, Ranges]:
+        newer = compare.read_cold_topic(store, topic)
+        return newer, join_ranges(read_erasures(url, newer.topic_id))
+
     cold = compare.read_cold_topic(store, topic)
     at = DeltaTable(running, url, topic, cold.topic_id).snapshot()
     if at.version < 0:
@@ -93,10 +103,13 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
                 break
             cold = newer  # compaction took records meanwhile, and their rows are no faults of the table
             found = _verify_snapshot(running, store, cold, at)
+        values = verify_topic_values(SparkEngine(running), store, topic, cold.topic_id, url, read_log)
+        found = replace(found, values=values)
     except (Py4JError, PySparkException) as failure:
         raise translate_failure(f"could not verify {topic}", failure) from failure
     now_ms = time.time_ns() // 1_000_000
-    write_last_verify(url, LastVerify(now_ms, at.version, found.rows, len(found.faults)))
+    faults = len(found.faults) + (len(values.faults) if values is not None else 0)
+    write_last_verify(url, LastVerify(now_ms, at.version, found.rows, faults))
     return found
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_tiered.erase import erase
 from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.log_folder import LOG
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.typed.form import ValueRules
+from pyspark_tiered.typed.verify import ValueFault
 from pyspark_tiered.verify import verify
 from tests.spark import filling
 from tests.spark.engine_race import race
@@ -88,6 +90,17 @@ def test_values_are_columns_whichever_engine_loads_them(spark: SparkSession, pla
     (letter,) = spark.sql(f"SELECT _offset, _value FROM delta.`{url}/t__dead`").collect()
     assert (letter["_offset"], bytes(letter["_value"])) == (1, b"no JSON")
     assert spark.read.format("delta").load(f"{url}/t").count() == 4
+    found = verify(store, "t", warehouse, spark=spark).values
+    assert found is not None and (found.ok, found.rows, found.dead) == (True, 3, 1)
+    done = erase(store, "t", warehouse, "offset IN (1, 2)", "asked for", spark=spark)
+    assert (done.rows, done.removed, done.values) == (2, 2, 2)
+    typed = spark.sql(f"SELECT _offset, id, city FROM delta.`{url}/t_typed` ORDER BY _offset").collect()
+    assert [tuple(row) for row in typed] == [(0, 1, "Rome"), (3, 4294967296, None)]
+    assert spark.sql(f"SELECT * FROM delta.`{url}/t__dead`").count() == 0
+    spark.sql(f"DELETE FROM delta.`{url}/t_typed` WHERE _offset = 0")
+    whole = verify(store, "t", warehouse, spark=spark)
+    assert (whole.ok, whole.faults) == (False, ())
+    assert whole.values is not None and whole.values.faults == (ValueFault(0, 0, "missing"),)
 
 
 def test_native_load_heeds_what_spark_did_to_the_table(

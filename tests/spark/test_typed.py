@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -12,83 +10,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_tiered.load import LoadOptions, LoadProgress, load
+from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.typed import load as typed_load
 from pyspark_tiered.typed.form import ValueRules
-from pyspark_tiered.typed.kinds import describe_columns
-from pyspark_tiered.typed.tables import DeadLetters, RecordTable, TypedTable
+from pyspark_tiered.typed.tables import DeadLetters, TypedTable
 from tests.spark import filling
+from tests.spark.typed_site import JSON, Site, encode, rows_of
 from tiered.errors import Refused
-from tiered.ids import PartitionId
-
-TOPIC = filling.topic_id(1)
-JSON = LoadOptions(values=ValueRules("json"))
-
-
-class Site:
-    """A store with the topic `t`, and a warehouse, both in a directory."""
-
-    def __init__(self, root: Path, partitions: int = 1) -> None:
-        self.store, self.warehouse = f"file://{root}/store", str(root / "tables")
-        self._ends = dict.fromkeys(range(partitions), 0)
-        filling.create_topic(self.store, "t", TOPIC, partitions)
-
-    def write(self, values: Sequence[bytes | None], partition: int = 0) -> None:
-        first = self._ends[partition]
-        rows = [(filling.BASE_MS + first + i, b"k", value, (("h", b"x"),)) for i, value in enumerate(values)]
-        segments = list(filling.segments(rows, base_offset=first))
-        filling.upload(self.store, "t", PartitionId(TOPIC, partition), segments)
-        self._ends[partition] += len(values)
-
-    def load(self, options: LoadOptions = JSON, split_bytes: int | None = None) -> LoadProgress:
-        return load(self.store, "t", self.warehouse, engine=NativeEngine(), options=options, split_bytes=split_bytes)
-
-    def typed(self) -> TypedTable:
-        table = TypedTable(f"file:{self.warehouse}/t_typed", "t", TOPIC)
-        table.snapshot()
-        return table
-
-    def dead(self) -> DeadLetters:
-        table = DeadLetters(f"file:{self.warehouse}/t__dead", "t", TOPIC)
-        table.snapshot()
-        return table
-
-    def columns(self) -> str:
-        return describe_columns(self.typed().schema())
-
-    def rows(self, *names: str) -> list[tuple[Any, ...]]:
-        """Returns these columns of all typed rows, in the order of partition and offset."""
-        return rows_of(self.typed(), names)
-
-    def letters(self) -> dict[int, str]:
-        """Returns offset and error of the dead letters, which must be there once each."""
-        found = rows_of(self.dead(), ("_offset", "_error"))
-        assert len(dict(found)) == len(found)
-        return dict(found)
-
-    def check_offsets(self) -> None:
-        """Each offset is a row or a dead letter, once."""
-        held = rows_of(self.typed(), ("_partition", "_offset")) + rows_of(self.dead(), ("_partition", "_offset"))
-        assert sorted(held) == [(number, at) for number, end in self._ends.items() for at in range(end)]
-
-
-def rows_of(table: RecordTable, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    found = []
-    for add in table.files():
-        held = pq.read_table(Path(table.url.removeprefix("file:"), add["path"]))
-        for row in held.to_pylist():
-            found.append(((row["_partition"], row["_offset"]), tuple(row.get(name) for name in names)))
-    return [row for _, row in sorted(found, key=lambda each: each[0])]
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
-
-
-def encode(*values: Any) -> list[bytes]:
-    return [json.dumps(value).encode() for value in values]
 
 
 DRIFT: list[tuple[bytes | None, str]] = [

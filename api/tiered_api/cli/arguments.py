@@ -208,7 +208,9 @@ def _lake(commands: Commands) -> None:
 
 
 def _table(commands: Commands) -> None:
-    table = commands.add_parser("table", help="look at Delta tables, or erase rows", epilog=EXIT_CODES_HELP)
+    table = commands.add_parser(
+        "table", help="look at Delta tables, erase rows, or replay dead letters", epilog=EXIT_CODES_HELP
+    )
     verbs = table.add_subparsers(metavar="VERB", required=True)
     ls = add_command(verbs, "ls", "list the tables of a warehouse", Command("tiered_api.cli.lake.tables", "ls"))
     describe = add_command(
@@ -250,11 +252,19 @@ def _table(commands: Commands) -> None:
         "remove rows for good and keep the fact: no load and no repair brings them back",
         Command("tiered_api.cli.lake.commands", "erase"),
     )
+    replay = add_command(
+        verbs,
+        "replay-dead",
+        "make rows of dead letters that fit the columns of the typed table by now",
+        Command("tiered_api.cli.lake.commands", "replay_dead"),
+    )
     erase.add_argument("topic", metavar="T")
+    replay.add_argument("topic", metavar="T", help="the topic")
     erase.add_argument(
         "--where", metavar="CONDITION", required=True, help="SQL condition on the table's columns: key = 'user-17'"
     )
     erase.add_argument("--reason", metavar="TEXT", required=True, help="why; the table keeps it with the condition")
-    erase.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
-    erase.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
-    add_format_option(erase)
+    for verb in (erase, replay):
+        verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
+        verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
+        add_format_option(verb)

@@ -14,4 +14,10 @@ May import: as pyspark_tiered
 ~ convert     splits as files of both tables
 ~ rewrite     files of a table with wider columns
 ~ load        rounds of a load: columns, dead letters, rows
+~ erase       takes erased rows out of both tables
+~ replay      dead letters that fit by now become rows
+  reparse     values as columns by another parser
+  row_hash    the hash of each typed row
+~ summing     parts of the log and files of both tables, as sums or row by row
+~ verify      the proof that rows and dead letters are the log
 """

@@ -18,10 +18,11 @@ from pyspark_tiered.bucket import BatchReader
 from pyspark_tiered.convert import DELTA, ROW_GROUP_BYTES, ZSTD_LEVEL, SplitReader, new_file, upload
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import constant_int_column
-from pyspark_tiered.table import FileRun, LoadedFile, SplitOutcome
+from pyspark_tiered.sums import is_inside
+from pyspark_tiered.table import FileRun, LoadedFile, Range, SplitOutcome
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.fast import column_field, column_type, shape
-from pyspark_tiered.typed.form import FIELD_IDS
+from pyspark_tiered.typed.form import DEAD_COLUMNS, FIELD_IDS
 from pyspark_tiered.typed.kinds import StructOf, select_columns
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 
@@ -50,6 +51,7 @@ class ValuesTask(NamedTuple):
     schema: StructOf
     decided: Mapping[int, Decided]
     null_timestamps: bool
+    erased: Mapping[int, Sequence[Range]]
 
 
 class TypedFile(NamedTuple):
@@ -97,7 +99,10 @@ def _all_files(result: ValuesResult) -> list[LoadedFile]:
 
 def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, SplitOutcome]) -> ValuesResult:
     schema = task.schema
-    typed, dead = _FileWriter(task.typed_url, task.splits), _FileWriter(task.dead_url, task.splits)
+    first = task.splits[0]
+    is_alone = len(task.splits) == 1
+    name = f"{first.partition:05d}-{first.start:020d}" if is_alone else f"shared-{len(task.splits):05d}"
+    typed, dead = FileWriter(task.typed_url, name), FileWriter(task.dead_url, name)
     outcomes: list[SplitOutcome] = []
     reasons: list[str] = []
     has_late = False
@@ -108,15 +113,16 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
                 continue
             rows = SplitReader(reader, split, task.null_timestamps)
             decided = task.decided.get(split.partition, Decided(-1, ()))
+            erased = task.erased.get(split.partition, ())
             for batch in rows.rows():
-                kept = _drop_dead(batch, decided)
+                kept = drop_erased(_drop_dead(batch, decided), erased)
                 if not kept.num_rows:
                     continue
                 found = sort_values(kept.column("value"), schema)
                 schema = found.schema
                 fits, unfit = _split_rows(kept, [at for at, _ in found.dead])
-                typed.add(_typed_batch(fits, split.partition, found.rows, schema), select_columns(schema))
-                dead.add(_dead_batch(unfit, split.partition, [why for _, why in found.dead]), StructOf())
+                typed.add(typed_batch(fits, split.partition, found.rows, schema), select_columns(schema))
+                dead.add(dead_batch(unfit, split.partition, [why for _, why in found.dead]), StructOf())
                 has_late |= bool(found.dead) and unfit.column("offset")[0].as_py() < decided.end
                 reasons += [
                     f"partition {split.partition}, offset {offset.as_py()}: {why}"
@@ -151,6 +157,15 @@ def _drop_dead(batch: pyarrow.RecordBatch, decided: Decided) -> pyarrow.RecordBa
     return batch.filter(pc.invert(pc.is_in(batch.column("offset"), known)))
 
 
+def drop_erased(batch: pyarrow.RecordBatch, erased: Sequence[Range]) -> pyarrow.RecordBatch:
+    """Returns the records that are not erased."""
+    import pyarrow as pa
+
+    if not erased or not batch.num_rows:
+        return batch
+    return batch.filter(pa.array(~is_inside(batch.column("offset").to_numpy(), erased)))
+
+
 def _split_rows(batch: pyarrow.RecordBatch, unfit: Sequence[int]) -> tuple[pyarrow.RecordBatch, pyarrow.RecordBatch]:
     """Returns the rows that fit, and those at the places `unfit`."""
     import numpy as np
@@ -163,9 +178,10 @@ def _split_rows(batch: pyarrow.RecordBatch, unfit: Sequence[int]) -> tuple[pyarr
     return batch.filter(pa.array(fits)), batch.take(pa.array(unfit, pa.int64()))
 
 
-def _typed_batch(
+def typed_batch(
     rows: pyarrow.RecordBatch, partition: int, values: pyarrow.StructArray, schema: StructOf
 ) -> pyarrow.RecordBatch:
+    """Returns records and their values as rows of a typed table."""
     import pyarrow as pa
 
     columns = select_columns(schema)
@@ -177,13 +193,37 @@ def _typed_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=typed_arrow_schema(columns))
 
 
-def _dead_batch(rows: pyarrow.RecordBatch, partition: int, reasons: Sequence[str]) -> pyarrow.RecordBatch:
+def dead_batch(rows: pyarrow.RecordBatch, partition: int, reasons: Sequence[str]) -> pyarrow.RecordBatch:
+    """Returns records as dead letters."""
     import pyarrow as pa
 
     names = ("offset", "timestamp", "key", "value", "headers")
     arrays = [constant_int_column(partition, rows.num_rows), *(rows.column(name) for name in names)]
-    fields = _record_fields(("_partition", *(f"_{name}" for name in names), "_error"))
-    return pa.RecordBatch.from_arrays([*arrays, pa.array(reasons, pa.string())], schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays([*arrays, pa.array(reasons, pa.string())], schema=dead_arrow_schema())
+
+
+def keep_letters(letters: pyarrow.RecordBatch, which: pyarrow.Array) -> pyarrow.RecordBatch:
+    """Returns some of these dead letters, as they are written."""
+    return keep_rows(letters, which, dead_arrow_schema())
+
+
+def keep_rows(rows: pyarrow.RecordBatch, which: pyarrow.Array, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    """Returns some of these rows of a file, in the types of a schema with the same columns."""
+    import pyarrow as pa
+
+    kept = rows.filter(which)
+    arrays = [
+        array if array.type == field.type else array.cast(field.type)
+        for array, field in zip(kept.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def dead_arrow_schema() -> pyarrow.Schema:
+    """Returns the Arrow schema of the files of dead letters."""
+    import pyarrow as pa
+
+    return pa.schema(_record_fields(DEAD_COLUMNS))
 
 
 def typed_arrow_schema(columns: StructOf) -> pyarrow.Schema:
@@ -211,14 +251,13 @@ def _record_fields(names: Sequence[str]) -> list[pyarrow.Field]:
     ]
 
 
-class _FileWriter:
+class FileWriter:
     """Writes batches to files of one table: one file as long as the columns stay the same."""
 
-    def __init__(self, url: str, splits: Sequence[Split]) -> None:
+    def __init__(self, url: str, name: str) -> None:
         self.files: list[TypedFile] = []
         self._url = url
-        first = splits[0]
-        self._name = f"{first.partition:05d}-{first.start:020d}" if len(splits) == 1 else f"shared-{len(splits):05d}"
+        self._name = name
         self._columns = StructOf()
         self._waiting: list[pyarrow.RecordBatch] = []
         self._bytes = 0
@@ -226,7 +265,7 @@ class _FileWriter:
         self._runs: list[FileRun] = []
         self._run: FileRun | None = None
 
-    def __enter__(self) -> _FileWriter:
+    def __enter__(self) -> FileWriter:
         return self
 
     def __exit__(self, kind: object, *failure: object) -> None:
@@ -350,9 +389,11 @@ def _measure(batch: pyarrow.RecordBatch) -> FileRun:
 
     offsets, timestamps = batch.column("_offset"), batch.column("_timestamp")
     times = pc.min_max(timestamps.cast(pa.int64()))
+    ends = pc.min_max(offsets)
     partition = batch.column("_partition")[0].as_py()
     low, high = times["min"].as_py(), times["max"].as_py()
-    return FileRun(partition, batch.num_rows, offsets[0].as_py(), offsets[-1].as_py(), low, high, timestamps.null_count)
+    first, last = ends["min"].as_py(), ends["max"].as_py()
+    return FileRun(partition, batch.num_rows, first, last, low, high, timestamps.null_count)
 
 
 def _merge(a: FileRun, b: FileRun) -> FileRun:
@@ -361,8 +402,8 @@ def _merge(a: FileRun, b: FileRun) -> FileRun:
     return FileRun(
         a.partition,
         a.rows + b.rows,
-        a.first_offset,
-        b.last_offset,
+        min(a.first_offset, b.first_offset),
+        max(a.last_offset, b.last_offset),
         min(least, default=None),
         max(most, default=None),
         a.null_timestamps + b.null_timestamps,

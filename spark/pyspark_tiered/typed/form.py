@@ -18,10 +18,14 @@ from pyspark_tiered.typed.names import RECORD_COLUMNS
 Json = dict[str, Any]
 
 TYPED_SUFFIX, DEAD_SUFFIX = "_typed", "__dead"
+TABLE_SCHEMES = ("file", "s3", "s3a")
+"""Places of warehouses that may have typed tables."""
 VALUES = "tiered.values"
 """Property of a typed table: how values become columns."""
 DECLARED = "tiered.values.schema"
 """Property of a typed table: the schema that a user declared."""
+ERASURES = "tiered.erasures"
+"""Property of both tables: how many erasures of the topic they heed. A commit changes it so that older plans fail."""
 DEAD_OF = "tiered.dead.letters"
 """Property of a table of dead letters."""
 DEAD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_value", "_headers", "_error")
@@ -110,6 +114,18 @@ def metadata_action(metadata: Json, fields: Sequence[Json]) -> str:
     return json.dumps({"metaData": {**metadata, "schemaString": json.dumps(schema)}})
 
 
+def erasures_action(metadata: Json, count: int) -> str:
+    """Returns the action by which a table heeds so many erasures."""
+    held = metadata.get("configuration") or {}
+    return json.dumps({"metaData": {**metadata, "configuration": {**held, ERASURES: str(count)}}})
+
+
+def heeded_erasures(properties: Mapping[str, str]) -> int:
+    """Returns how many erasures a table heeds."""
+    found = properties.get(ERASURES, "")
+    return int(found) if found.isdecimal() else 0
+
+
 def creation_actions(
     topic: str, topic_id: str, fields: Sequence[Json], properties: Mapping[str, str], unique: str, now_ms: int
 ) -> list[str]:
@@ -133,6 +149,16 @@ def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequenc
     """Returns the JSON lines of one commit: each file, then each partition's new version."""
     steps = table.commit_actions(topic_id, (), advances, now_ms)
     return [*(table.add_action(file, "_") for file in files), *steps]
+
+
+def replay_id(topic_id: str) -> str:
+    """Returns the transaction identifier that counts the replays of dead letters."""
+    return f"replay/{topic_id}"
+
+
+def replay_action(topic_id: str, count: int, now_ms: int) -> str:
+    """Returns the action that counts a replay."""
+    return json.dumps({"txn": {"appId": replay_id(topic_id), "version": count, "lastUpdated": now_ms}})
 
 
 def remove_action(add: Mapping[str, Any], now_ms: int, changes_data: bool) -> str:

@@ -3,6 +3,9 @@
 A round converts by the schema of the table and commits in this order: the columns that the values need, the dead
 letters, the rows. The identifiers of the dead letters are therefore never behind those of the rows: between the two,
 each offset is decided, and a load that goes on from there (after a kill, or beside another one) makes the same rows.
+
+A round leaves out erased offsets. Both tables are there before it reads the erasures. So an erasure whose record comes
+later finds both tables, and its commits make the round plan again.
 """
 
 from __future__ import annotations
@@ -10,25 +13,23 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import ColdTopicReader
+from pyspark_tiered.erasures import ErasureReader, join_ranges, overlaps
 from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.rounds import FilePlan, Round, has_missing_segments, next_round, select_committable
-from pyspark_tiered.table import Advance, ConversionResult
+from pyspark_tiered.table import Advance, ConversionResult, Range
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values
 from pyspark_tiered.typed.ddl import parse_ddl
 from pyspark_tiered.typed.evolve import Unfit, is_stored_as, merge
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
-from pyspark_tiered.typed.tables import DeadLetters, TypedTable
+from pyspark_tiered.typed.tables import DeadLetters, Json, TypedTable
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId
-
-TABLE_SCHEMES = ("file", "s3", "s3a")
-"""Places of warehouses that may have typed tables."""
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,18 @@ class TaskRunner(Protocol):
 
     def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Returns the results of tasks, in order. Raises `Unavailable` for failures that are not in the log."""
+
+
+class _Known(NamedTuple):
+    """State of the tables that a round was planned by.
+
+    `decided`: offsets that another load decided and whose rows are missing. `erased`: offsets that are left out.
+    """
+
+    decided: Mapping[int, Decided]
+    erased: Mapping[int, Sequence[Range]]
+    dead_metadata: Json
+    dead_version: int
 
 
 class ValuesLoader:
@@ -79,6 +92,7 @@ class ValuesLoader:
         self._accept_deletes = accept_deletes
         self._typed: TypedTable | None = None
         self._letters: DeadLetters | None = None
+        self._erasures: ErasureReader | None = None
         self._requests: Counter[str] = Counter()
         self._stopped: set[int] = set()
         self._has_told = False
@@ -86,15 +100,16 @@ class ValuesLoader:
 
     def begin(self, topic_id: str) -> None:
         """Opens the tables. Raises `Refused` if the typed table has other rules than the load was given."""
-        if self._rules is None and urlsplit(self._url).scheme not in TABLE_SCHEMES:
+        if self._rules is None and urlsplit(self._url).scheme not in form.TABLE_SCHEMES:
             return
         if self._typed is None or self._typed.topic_id != topic_id:
             self.close()
             shared = self._runner.connect(self._url)
             self._typed = TypedTable(f"{self._url}{form.TYPED_SUFFIX}", self._topic, topic_id, shared)
             self._letters = DeadLetters(f"{self._url}{form.DEAD_SUFFIX}", self._topic, topic_id, shared)
+            self._erasures = ErasureReader(self._url, topic_id, shared)
         self._stopped = set()
-        if self._rules is None and not self._has_typed_table():
+        if self._rules is None and not self._typed.is_there():
             return
         self._typed.snapshot()
         held = self._typed.rules()
@@ -110,17 +125,6 @@ class ValuesLoader:
             )
         self._rules = held or self._rules
 
-    def _has_typed_table(self) -> bool:
-        """True if there is a typed table of this topic. Another topic may have a table of that name."""
-        assert self._typed is not None
-        try:
-            self._typed.snapshot()
-        except Refused:
-            if self._typed.holds_topic:
-                raise
-            return False
-        return self._typed.exists
-
     @property
     def is_wanted(self) -> bool:
         """True if the topic has a typed table, or is to have one."""
@@ -128,16 +132,16 @@ class ValuesLoader:
 
     def close(self) -> None:
         """Closes the tables."""
-        for table in (self._typed, self._letters):
-            if table is not None:
-                table.close()
+        for each in (self._typed, self._letters, self._erasures):
+            if each is not None:
+                each.close()
 
     def count_requests(self) -> dict[str, int]:
         """Returns the number of requests so far by verb."""
         found = Counter(self._requests)
-        for table in (self._typed, self._letters):
-            if table is not None:
-                found.update(table.count_requests())
+        for each in (self._typed, self._letters, self._erasures):
+            if each is not None:
+                found.update(each.count_requests())
         return dict(found)
 
     def run_round(self) -> tuple[bool, int]:
@@ -145,8 +149,8 @@ class ValuesLoader:
 
         False: another loader committed first. Raises `Unavailable` if a new plan may succeed.
         """
-        typed, letters, rules = self._typed, self._letters, self._rules
-        assert typed is not None and letters is not None and rules is not None
+        typed, letters, rules, erasures = self._typed, self._letters, self._rules, self._erasures
+        assert typed is not None and letters is not None and rules is not None and erasures is not None
         # The letters first: what the rows have then is decided.
         decided_ends = letters.check_sound(self._accept_deletes)
         loaded = typed.check_sound(self._accept_deletes)
@@ -154,36 +158,38 @@ class ValuesLoader:
         if not self._has_read and seen is not None and seen == self._reader.list_digest(TopicId(typed.topic_id)):
             return True, 0
         self._has_read = True
-        schema = typed.schema() if typed.exists else parse_ddl(rules.declared) if rules.declared else StructOf()
+        declared = parse_ddl(rules.declared) if rules.declared else StructOf()
+        if not ((typed.exists or typed.set_schema(declared, rules)) and (letters.exists or letters.create_table())):
+            return False, 0
+        schema, metadata, dead_metadata = typed.schema(), typed.metadata, letters.metadata
+        erased = join_ranges(erasures.read())
         topic = self._reader.read(self._topic, loaded)
         if topic.topic_id != typed.topic_id:
             raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
         plan = next_round(topic, loaded, self._runner.tasks, self._split_bytes, self._stopped)
         if not plan.files:
-            return typed.exists or typed.set_schema(schema, rules), 0
-        metadata, dead_version = typed.metadata, letters.version
-        results = self._convert(plan, schema, self._find_decided(letters, plan, loaded, decided_ends))
+            return True, 0
+        known = _Known(self._find_decided(letters, plan, loaded, decided_ends), erased, dead_metadata, letters.version)
+        results = self._convert(plan, schema, known)
         damaged = any(
             outcome.stop is not None and outcome.stop.damaged for result in results for outcome in result.outcomes
         )
         if damaged and has_missing_segments(plan.splits, self._reader.read(self._topic, loaded)):
             raise Unavailable(f"a planned segment of {self._topic} expired")
-        grown, results = self._agree(plan, schema, results, self._find_decided(letters, plan, loaded, decided_ends))
-        if not typed.exists or select_columns(grown) != select_columns(schema):
-            is_wider = not is_stored_as(select_columns(schema), select_columns(grown))
-            has_set = typed.widen(grown) if typed.exists and is_wider else typed.set_schema(grown, rules)
-            if not has_set:
+        grown, results = self._agree(plan, schema, results, known)
+        if select_columns(grown) != select_columns(schema):
+            if not typed.grow(grown):
                 return False, plan.bytes_left
             log.info("columns of a typed table table=%s columns=%s", typed.url, describe_columns(select_columns(grown)))
             metadata = typed.metadata
-        return self._commit(plan, results, metadata, dead_version, decided_ends), plan.bytes_left
+        return self._commit(plan, results, metadata, known, decided_ends), plan.bytes_left
 
     def _commit(
         self,
         plan: Round,
         results: Sequence[ValuesResult],
-        metadata: dict[str, object],
-        dead_version: int,
+        metadata: Json,
+        known: _Known,
         decided_ends: Mapping[int, int],
     ) -> bool:
         typed, letters = self._typed, self._letters
@@ -202,8 +208,8 @@ class ValuesLoader:
             for step in bounds.advances
             if step.end > decided_ends.get(step.partition, -1)
         ]
-        unchanged_since = dead_version if any(each.has_late_letters for each in kept) else None
-        if (steps or dead) and not letters.append_letters(dead, steps, unchanged_since):
+        unchanged_since = known.dead_version if any(each.has_late_letters for each in kept) else None
+        if (steps or dead) and not letters.append_letters(dead, steps, known.dead_metadata, unchanged_since):
             return False
         is_whole = not plan.bytes_left and not bounds.stops
         seen = self._reader.digest(TopicId(typed.topic_id)) if is_whole else None
@@ -240,13 +246,19 @@ class ValuesLoader:
             return {}
         return {number: Decided(ranges[number][1], dead) for number, dead in letters.offsets(ranges).items()}
 
-    def _convert(self, plan: Round, schema: StructOf, decided: Mapping[int, Decided]) -> list[ValuesResult]:
-        return self._run([self._task(files, schema, decided) for files in plan.files])
+    def _convert(self, plan: Round, schema: StructOf, known: _Known) -> list[ValuesResult]:
+        return self._run([self._task(files, schema, known) for files in plan.files])
 
-    def _task(self, files: FilePlan, schema: StructOf, decided: Mapping[int, Decided]) -> ValuesTask:
+    def _task(self, files: FilePlan, schema: StructOf, known: _Known) -> ValuesTask:
         assert self._typed is not None and self._letters is not None
-        mine = {split.partition: decided[split.partition] for split in files if split.partition in decided}
-        return ValuesTask(self._store, files, self._typed.url, self._letters.url, schema, mine, self._null_timestamps)
+        mine = {split.partition: known.decided[split.partition] for split in files if split.partition in known.decided}
+        erased = {
+            split.partition: overlapping
+            for split in files
+            if (overlapping := overlaps(known.erased.get(split.partition, ()), split.start, split.end))
+        }
+        urls = self._typed.url, self._letters.url
+        return ValuesTask(self._store, files, *urls, schema, mine, self._null_timestamps, erased)
 
     def _run(self, tasks: Sequence[ValuesTask]) -> list[ValuesResult]:
         found = self._runner.run_tasks(f"could not convert values of {self._topic}", convert_values, tasks)
@@ -259,7 +271,7 @@ class ValuesLoader:
         plan: Round,
         schema: StructOf,
         results: Sequence[ValuesResult],
-        decided: Mapping[int, Decided],
+        known: _Known,
     ) -> tuple[StructOf, list[ValuesResult]]:
         """Returns one schema for all files of a round. Files that contradict it, or are narrower, are written again."""
         found = list(results)
@@ -277,7 +289,7 @@ class ValuesLoader:
             ]
             if not wrong:
                 return grown, found
-            again = self._run([self._task(plan.files[at], grown, decided) for at in wrong])
+            again = self._run([self._task(plan.files[at], grown, known) for at in wrong])
             for at, result in zip(wrong, again, strict=True):
                 found[at] = result
         raise Unavailable(f"the values of {self._topic} did not agree on columns", final=True)

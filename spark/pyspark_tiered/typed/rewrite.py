@@ -42,7 +42,7 @@ def rewrite_file(
             f"the table at {folder.url} has deletion vectors: run REORG TABLE ... APPLY (PURGE) on it",
         )
     with folder.local(delta_state.file_path(add, folder.url)) as path, pq.ParquetFile(path) as held:
-        columns = _held_columns(held.schema_arrow, before)
+        columns = held_columns(held.schema_arrow, before)
         target = StructOf(tuple(field for field in after.fields if columns.find(field.json_name)))
         if all(_is_same(field, target) for field in columns.fields):
             return None
@@ -56,7 +56,7 @@ def rewrite_file(
     return RewrittenFile(add, name, size)
 
 
-def _held_columns(schema: Any, before: StructOf) -> StructOf:
+def held_columns(schema: Any, before: StructOf) -> StructOf:
     """Returns the columns that a file has, of those of the table."""
     found = []
     for field in before.fields:
@@ -70,7 +70,7 @@ def _held_kind(arrow: Any, kind: Any) -> Any:
         case ListOf(element):
             return ListOf(_held_kind(arrow.value_type, element))
         case StructOf():
-            return _held_columns(_Names(arrow), kind)
+            return held_columns(_Names(arrow), kind)
         case _:
             return kind
 

@@ -9,24 +9,35 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered import delta_state
 from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.history import FileExtent
 from pyspark_tiered.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.native_table import ATTEMPTS, NativeSnapshot, NativeTable
 from pyspark_tiered.table import Advance, LoadedFile, Range
 from pyspark_tiered.typed import form
+from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.form import DEAD_COLUMNS, ValueRules
 from pyspark_tiered.typed.kinds import StructOf, select_columns
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 from pyspark_tiered.typed.rewrite import rewrite_file
 from tiered.errors import Code, Refused, Unavailable
 
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow
+    from numpy.typing import NDArray
+
 log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
+Places = dict[int, "NDArray[np.int64]"]
+"""Offsets by partition."""
+
+BATCH_ROWS = 1 << 14
 
 
 class RecordTable(NativeTable):
@@ -53,6 +64,16 @@ class RecordTable(NativeTable):
         """True if a table of this topic was read."""
         return self._is_mine
 
+    def is_there(self) -> bool:
+        """True if there is a table of this topic. Another topic, or another program, may have a table of that name."""
+        try:
+            self.snapshot()
+        except Refused:
+            if self.holds_topic:
+                raise
+            return False
+        return self.exists
+
     def files(self) -> list[Json]:
         """Returns the add actions of the table's files."""
         return list(self._state.files.values())
@@ -74,10 +95,9 @@ class RecordTable(NativeTable):
         files: Sequence[LoadedFile],
         advances: Sequence[Advance],
         metadata: Json,
-        lines: Sequence[str] = (),
         **mark_fields: Any,
     ) -> bool:
-        """Commits files and advances, after `lines`. Returns false if another writer committed first: then plan again.
+        """Commits files and advances. Returns false if another writer committed first: then plan again.
 
         `metadata` is that of the plan; `mark_fields` go into the mark. Raises `Unavailable` if the outcome is unclear
         and the table is unchanged.
@@ -88,7 +108,7 @@ class RecordTable(NativeTable):
             return state.metadata == metadata and state.is_at_start(self.topic_id, advances)
 
         def actions(now_ms: int) -> list[str]:
-            return [*lines, *form.commit_actions(self.topic_id, files, advances, now_ms)]
+            return form.commit_actions(self.topic_id, files, advances, now_ms)
 
         try:
             return self.create(actions, is_valid, mark, delta_state.append_operation(files))
@@ -112,6 +132,58 @@ class RecordTable(NativeTable):
             if self._create_commit(actions(now_ms), mark, operation, now_ms):
                 return True
         raise Unavailable(f"{ATTEMPTS} other commits to {self.url} came first: try again")
+
+    def heeded_erasures(self) -> int:
+        """Returns how many erasures the table heeds."""
+        return form.heeded_erasures(self.properties()) if self.exists else 0
+
+    def take_out(self, old: Sequence[Json], new: Sequence[LoadedFile], erasures: int, rows: int) -> bool:
+        """Commits new files, without the erased rows, in the place of old ones, and how many erasures there are.
+
+        Returns false if another writer came first. Whoever planned a commit before this one has to plan again.
+        """
+        before = self._state.metadata
+
+        def actions(now_ms: int) -> list[str]:
+            removed = [form.remove_action(add, now_ms, changes_data=True) for add in old]
+            counted = form.erasures_action(before, erasures)
+            return [counted, *removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
+
+        def is_valid(state: TableState) -> bool:
+            return state.metadata == before and state.has_files(old)
+
+        mark = self.encode_mark(new, [], checked=self.checked_version, erased=rows)
+        try:
+            return self.create(actions, is_valid, mark, _ERASE)
+        except UnclearOutcome as failure:
+            raise Unavailable(f"rows may have been erased from {self.url}: {failure}") from failure
+
+    def _files_with(self, ranges: Mapping[int, Range]) -> list[Json]:
+        """Returns the files that may hold rows in a range of each partition."""
+        return [
+            add
+            for add in self.files()
+            if any(may_hold(extent, *each) for extent in delta_state.file_extents(add) for each in ranges.items())
+        ]
+
+    def _read_places(self, files: Sequence[Json]) -> Places:
+        """Returns the offsets of rows by partition. Raises `Refused` for a file with deletion vectors."""
+        import numpy as np
+        import pyarrow.parquet as pq
+
+        parts: dict[int, list[NDArray[np.int64]]] = {}
+        for add in files:
+            if add.get("deletionVector"):
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    f"the table at {self.url} has deletion vectors: run REORG TABLE ... APPLY (PURGE) on it",
+                )
+            with self.folder.local(delta_state.file_path(add, self.url)) as path:
+                held = pq.read_table(path, columns=["_partition", "_offset"]).drop_null()
+            partitions, offsets = held["_partition"].to_numpy(), held["_offset"].to_numpy()
+            for number in np.unique(partitions).tolist():
+                parts.setdefault(number, []).append(offsets[partitions == number])
+        return {number: np.concatenate(each) for number, each in parts.items()}
 
     @property
     def metadata(self) -> Json:
@@ -189,6 +261,45 @@ class TypedTable(RecordTable):
         except UnclearOutcome as failure:
             raise Unavailable(f"the columns of {self.url} may have changed: {failure}") from failure
 
+    def grow(self, schema: StructOf) -> bool:
+        """Gives the table the columns that values need. Returns false if another writer came first."""
+        rules = self.rules()
+        assert rules is not None
+        if is_stored_as(self.schema(), select_columns(schema)):
+            return self.set_schema(schema, rules)
+        return self.widen(schema)
+
+    def replays(self) -> int:
+        """Returns how many replays of dead letters have committed rows."""
+        return self._state.versions().get(form.replay_id(self.topic_id), 0)
+
+    def find_places(self, places: Places) -> Places:
+        """Returns those of these offsets that are rows."""
+        import numpy as np
+
+        ranges = {number: (int(each.min()), int(each.max()) + 1) for number, each in places.items() if len(each)}
+        held = self._read_places(self._files_with(ranges))
+        return {number: np.intersect1d(held[number], each) for number, each in places.items() if number in held}
+
+    def append_replayed(self, files: Sequence[LoadedFile], replays: int, metadata: Json) -> bool:
+        """Commits rows that were dead letters, while the table has the columns of the plan and so many replays.
+
+        Returns false if another writer came first.
+        """
+        mark = self.encode_mark(files, [], checked=self.checked_version, replayed=True)
+
+        def actions(now_ms: int) -> list[str]:
+            counted = form.replay_action(self.topic_id, replays + 1, now_ms)
+            return [*form.commit_actions(self.topic_id, files, [], now_ms), counted]
+
+        def is_valid(state: TableState) -> bool:
+            return state.metadata == metadata and state.versions().get(form.replay_id(self.topic_id), 0) == replays
+
+        try:
+            return self.create(actions, is_valid, mark, delta_state.append_operation(files))
+        except UnclearOutcome as failure:
+            return self.judge_unclear_commit(files, [], str(failure))
+
 
 class DeadLetters(RecordTable):
     """The dead letters of a topic. An offset below the identifier of its partition is decided: a dead letter, or a
@@ -197,56 +308,88 @@ class DeadLetters(RecordTable):
     def __init__(self, url: str, topic: str, topic_id: str, shared: BucketConnection | None = None) -> None:
         super().__init__(url, topic, topic_id, DEAD_COLUMNS, shared)
 
-    def append_letters(
-        self, files: Sequence[LoadedFile], advances: Sequence[Advance], unchanged_since: int | None = None
-    ) -> bool:
-        """Commits dead letters; the first time this creates the table. Returns false if another writer came first.
+    def create_table(self) -> bool:
+        """Creates the table. Returns false if another writer came first."""
 
-        `unchanged_since` is a version after which nobody else may have committed.
+        def actions(now_ms: int) -> list[str]:
+            properties, unique = {form.DEAD_OF: self.topic}, str(uuid.uuid4())
+            return form.creation_actions(self.topic, self.topic_id, form.dead_fields(), properties, unique, now_ms)
+
+        try:
+            return self.create(actions, lambda state: state.version < 0, self.metadata_mark(), _SET_COLUMNS)
+        except UnclearOutcome as failure:
+            raise Unavailable(f"{self.url} may have been created: {failure}") from failure
+
+    def append_letters(
+        self,
+        files: Sequence[LoadedFile],
+        advances: Sequence[Advance],
+        metadata: Json,
+        unchanged_since: int | None = None,
+    ) -> bool:
+        """Commits dead letters. Returns false if another writer came first.
+
+        `metadata` is that of the plan. `unchanged_since` is a version after which nobody else may have committed.
         """
         if unchanged_since is not None and self.snapshot().version != unchanged_since:
             return False
-        lines: list[str] = []
-        if not self.exists:
-            now_ms = time.time_ns() // 1_000_000
-            properties = {form.DEAD_OF: self.topic}
-            lines = form.creation_actions(
-                self.topic, self.topic_id, form.dead_fields(), properties, str(uuid.uuid4()), now_ms
-            )
-        return self.append(files, advances, self.metadata, lines)
+        return self.append(files, advances, metadata)
 
     def offsets(self, ranges: Mapping[int, Range]) -> dict[int, tuple[int, ...]]:
         """Returns the offsets of the dead letters in a range of each partition."""
+        found = self._read_places(self._files_with(ranges))
+        chosen: dict[int, tuple[int, ...]] = {}
+        for number, (low, high) in ranges.items():
+            offsets = sorted(set(found[number].tolist())) if number in found else []
+            chosen[number] = tuple(offset for offset in offsets if low <= offset < high)
+        return chosen
+
+    def places(self, files: Sequence[Json] | None = None) -> Places:
+        """Returns the offsets of all dead letters, or of those in some files, in any order."""
+        return self._read_places(self.files() if files is None else files)
+
+    def has_files(self, files: Sequence[Json]) -> bool:
+        """True if the table still has these files, after another look."""
+        self.snapshot()
+        return self._state.has_files(files)
+
+    def read(self, files: Sequence[Json]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
+        """Yields the letters in files, some of one partition at a time."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        found: dict[int, list[int]] = {number: [] for number in ranges}
-        for add in self.files():
-            extents = delta_state.file_extents(add)
-            wanted = [
-                number for number, held in ranges.items() if any(_may_hold(each, number, held) for each in extents)
-            ]
-            if not wanted:
-                continue
-            if add.get("deletionVector"):
-                raise Refused(
-                    Code.INVALID_REQUEST,
-                    f"the table at {self.url} has deletion vectors: run REORG TABLE ... APPLY (PURGE) on it",
-                )
-            with self.folder.local(delta_state.file_path(add, self.url)) as path:
-                held_rows = pq.read_table(path, columns=["_partition", "_offset"])
-            for number in wanted:
-                offsets = held_rows.filter(pc.equal(held_rows["_partition"], number))["_offset"].to_pylist()
-                low, high = ranges[number]
-                found[number] += [offset for offset in offsets if low <= offset < high]
-        return {number: tuple(sorted(offsets)) for number, offsets in found.items()}
+        for add in files:
+            with (
+                self.folder.local(delta_state.file_path(add, self.url)) as path,
+                pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file,
+            ):
+                for batch in file.iter_batches(BATCH_ROWS, columns=list(DEAD_COLUMNS), use_threads=False):
+                    partitions = batch.column("_partition")
+                    for number in pc.unique(partitions).to_pylist():
+                        yield number, batch.filter(pc.equal(partitions, number)).select(list(DEAD_COLUMNS))
+
+    def replace_files(self, old: Sequence[Json], new: Sequence[LoadedFile]) -> bool:
+        """Commits new files in the place of old ones. Returns false if another writer has removed one of these."""
+
+        def actions(now_ms: int) -> list[str]:
+            removed = [form.remove_action(add, now_ms, changes_data=True) for add in old]
+            return [*removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
+
+        mark = self.encode_mark(new, [], checked=self.checked_version)
+        try:
+            return self.create(actions, lambda state: state.has_files(old), mark, _REPLACE_FILES)
+        except UnclearOutcome as failure:
+            raise Unavailable(f"the files of {self.url} may have been replaced: {failure}") from failure
 
 
-def _may_hold(extent: Any, partition: int, offsets: Range) -> bool:
+def may_hold(extent: FileExtent, partition: int, offsets: Range) -> bool:
+    """True if a file may have a row of a partition with one of these offsets."""
     first, last, high, low = extent
     if first is None or last is None or low is None or high is None:
         return True
     return bool(first <= partition <= last and low < offsets[1] and high >= offsets[0])
 
 
+_REPLACE_FILES: Json = {"operation": "REPLAY", "operationParameters": {}, "isBlindAppend": False}
+_ERASE: Json = {"operation": "ERASE", "operationParameters": {}, "isBlindAppend": False}
 _SET_COLUMNS: Json = {"operation": "CHANGE COLUMNS", "operationParameters": {}, "isBlindAppend": False}

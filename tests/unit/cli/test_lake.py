@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pyspark_tiered.erase import EraseProgress
@@ -9,9 +11,11 @@ from pyspark_tiered.failures import first_line, translate_failure
 from pyspark_tiered.gaps import Gap
 from pyspark_tiered.load import LoadProgress
 from pyspark_tiered.repair import RepairProgress
+from pyspark_tiered.typed.replay import ReplayProgress
+from pyspark_tiered.typed.verify import ValueFault, ValuesVerifyResult
 from pyspark_tiered.verify import RowFault, VerifyResult
 from tiered.errors import Corrupt, Unavailable
-from tiered_api.cli.lake.commands import erased_line, progress_line, repaired_lines, verified_lines
+from tiered_api.cli.lake.commands import erased_line, progress_line, repaired_lines, replayed_line, verified_lines
 
 
 def test_whole_table_is_reported_as_whole() -> None:
@@ -43,6 +47,29 @@ def test_progress_of_an_erasure_is_one_line() -> None:
     lines = [erased_line(EraseProgress(step, "file:/w/t", 1234, 1000)) for step in ("recorded", "removed", "done")]
     assert lines[:2] == ["recorded: 1,234 rows", "removed: 1,000 rows are out of the table"]
     assert lines[2].startswith("done: 1,234 rows erased; older versions")
+    line = erased_line(EraseProgress("done", "file:/w/t", 1234, 1000, 12))
+    assert line.startswith("done: 1,234 rows erased, and 12 rows and dead letters of their values; older")
+
+
+def test_result_of_a_typed_table_is_reported_after_that_of_the_table() -> None:
+    faults = (ValueFault(0, 3, "unfit", why="x is a text"), ValueFault(1, 4, "changed", is_dead=True))
+    values = ValuesVerifyResult("file:/w/t_typed", 1234, 5, 2, {0: 9}, faults)
+    found = VerifyResult("file:/w/t", 5, {0: 9}, (), (), values=values)
+    assert not found.ok
+    assert verified_lines(found)[1:] == [
+        "every record is there once",
+        "file:/w/t_typed: 1,234 rows and 5 dead letters compared with the values in the bucket",
+        "2 dead letters fit by now: `tiered table replay-dead` makes rows of them",
+        "partition 0, offset 3: row unfit (x is a text)",
+        "partition 1, offset 4: dead letter changed",
+        "rows and dead letters are not the log",
+    ]
+    whole = verified_lines(replace(found, values=values._replace(faults=(), fitting=0)))
+    assert whole[-1] == "every value is a row or a dead letter, once"
+
+
+def test_progress_of_a_replay_is_one_line() -> None:
+    assert replayed_line(ReplayProgress("done", "t", 1234, 5)) == "done: 1,234 dead letters became rows, 5 do not fit"
 
 
 def test_progress_is_one_line() -> None:

@@ -16,31 +16,7 @@ from pyspark_tiered.typed.ddl import parse_ddl
 from pyspark_tiered.typed.evolve import Unfit
 from pyspark_tiered.typed.fast import parse_all
 from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
-
-SCHEMA = parse_ddl("a BIGINT, b DOUBLE, c ARRAY<STRUCT<d: STRING>>, e TIMESTAMP, f DATE, g BOOLEAN, h INT, i STRING")
-
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.text(max_size=8),
-    st.just("2026-11-25"), st.datetimes().map(lambda at: at.isoformat()),
-    st.sampled_from(["2026-11-25T13:00:00Z", "2026-11-25 13:00+02:00", "2026-11-25T24:00:00Z", "0000-01-01"]),
-    st.just("é\ud800"),
-)  # fmt: skip
-NAMES = st.sampled_from(list("abcdefghi"))
-OBJECTS = st.dictionaries(
-    NAMES,
-    st.one_of(SCALARS, st.lists(st.one_of(SCALARS, st.dictionaries(st.just("d"), SCALARS)), max_size=3)),
-    max_size=6,
-).map(lambda value: json.dumps(value).encode())
-BROKEN = st.sampled_from(
-    [
-        b"", b" ", b"null", b"5", b"[]", b"{", b"}", b'{"a":1', b'{"a":1}}', b'{"a":1}{"a":2}', b'{"a":', b'1}',
-        b'{"a":1,"a":2}',
-        b'{"a":NaN}', b'{"b":NaN}', b'{"b":-Infinity}', b'{"b":1e999}', b'{"i":"\xff"}', b'{"\xff":1}',
-        b'{"i":"\x00"}', b'{"i":"\\u0000"}', b'{"i":"x\ny"}', b'{\n"a":1}', b'\xef\xbb\xbf{}', b'{"a":1},"w":2',
-        b'{"a":1},"v":{"a":2}', b'{"a":01}', b'{"a":-0}', b'{"a":1.0}', b'{"i":"\\ud83d\\ude00"}', b'{"i":"\\udc00"}',
-        b"{'a':1}", b'{"a":1,}', b'{"a":1}//', b"{}\x00", b'{"c":[[]]}', b'{"c":{}}', b'{"z":null}', b'{"c":[{"z":1}]}',
-    ]
-)  # fmt: skip
+from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
 
 
 def plain(rows: pa.StructArray) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`tiered load`, `verify` and `table erase`: commands of the Spark package, an extra that is imported on demand."""
+"""`tiered load`, `verify`, `table erase`, `table replay-dead`: the Spark package, an extra, is imported on demand."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark_tiered.native_engine import NativeEngine
     from pyspark_tiered.repair import RepairProgress
     from pyspark_tiered.typed.form import ValueRules
+    from pyspark_tiered.typed.replay import ReplayProgress
+    from pyspark_tiered.typed.verify import ValuesVerifyResult
     from pyspark_tiered.verify import RowFault, VerifyResult
 
 LISTED_MAX = 20
@@ -178,6 +180,28 @@ def erase(args: Namespace) -> int:
     return Exit.OK
 
 
+def replay_dead(args: Namespace) -> int:
+    """Makes rows of dead letters that fit by now, and prints each step."""
+    if lack := describe_missing_native():
+        return report_missing(lack)
+    from pyspark_tiered.typed.replay import replay_dead as run
+
+    def print_progress(progress: ReplayProgress) -> None:
+        if args.format == "json":
+            print_json(asdict(progress))
+            sys.stdout.flush()
+        else:
+            print_lines([replayed_line(progress)])
+
+    run(args.store, args.topic, args.warehouse, print_progress)
+    return Exit.OK
+
+
+def replayed_line(progress: ReplayProgress) -> str:
+    """Returns the progress of a replay in words."""
+    return f"{progress.step}: {progress.rows:,} dead letters became rows, {progress.left:,} do not fit"
+
+
 def progress_line(progress: LoadProgress) -> str:
     """Returns the progress of a load in words."""
     if progress.step == "done" and not (progress.files or progress.typed_rows or progress.dead_letters):
@@ -226,7 +250,8 @@ def repaired_lines(repaired: RepairProgress) -> list[str]:
 def erased_line(progress: EraseProgress) -> str:
     """Returns the progress of an erasure in words."""
     if progress.step == "done":
-        return f"done: {progress.rows:,} rows erased; older versions of the table keep them until a VACUUM"
+        values = f", and {progress.values:,} rows and dead letters of their values" if progress.values else ""
+        return f"done: {progress.rows:,} rows erased{values}; older versions of the tables keep them until a VACUUM"
     if progress.step == "removed":
         return f"removed: {progress.removed:,} rows are out of the table"
     return f"{progress.step}: {progress.rows:,} rows"
@@ -245,7 +270,24 @@ def verified_lines(found: VerifyResult) -> list[str]:
             lines.append(f"... {len(listed)} {what} in all")
     if found.erased:
         lines.append(f"{found.erased:,} rows were erased lawfully, and are counted as such")
-    lines.append("every record is there once" if found.ok else "the table does not hold every record once")
+    lines.append("the table does not hold every record once" if found.faults else "every record is there once")
+    return lines + (_verified_values_lines(found.values) if found.values is not None else [])
+
+
+def _verified_values_lines(found: ValuesVerifyResult) -> list[str]:
+    """Returns the result of the comparison of a typed table in words."""
+    lines = [
+        f"{found.table}: {found.rows:,} rows and {found.dead:,} dead letters compared with the values in the bucket"
+    ]
+    if found.fitting:
+        lines.append(f"{found.fitting:,} dead letters fit by now: `tiered table replay-dead` makes rows of them")
+    for fault in found.faults[:LISTED_MAX]:
+        table = "dead letter" if fault.is_dead else "row"
+        why = f" ({fault.why})" if fault.why else ""
+        lines.append(f"partition {fault.partition}, offset {fault.offset}: {table} {fault.kind}{why}")
+    if len(found.faults) > LISTED_MAX:
+        lines.append(f"... {len(found.faults)} faults in all")
+    lines.append("every value is a row or a dead letter, once" if found.ok else "rows and dead letters are not the log")
     return lines
 
 
@@ -264,6 +306,19 @@ def _to_json(found: VerifyResult) -> dict[str, Any]:
         "loaded": {str(number): end for number, end in found.loaded.items()},
         "faults": [fault._asdict() for fault in found.faults],
         "gaps": [gap._asdict() for gap in found.gaps],
+        "values": None if found.values is None else _values_to_json(found.values),
+    }
+
+
+def _values_to_json(found: ValuesVerifyResult) -> dict[str, Any]:
+    return {
+        "table": found.table,
+        "ok": found.ok,
+        "rows": found.rows,
+        "dead": found.dead,
+        "fitting": found.fitting,
+        "loaded": {str(number): end for number, end in found.loaded.items()},
+        "faults": [fault._asdict() for fault in found.faults],
     }
 
 

@@ -1,0 +1,247 @@
+"""Parses values a second time, by orjson and by code of its own: the other side of the proof of a typed table. Pure.
+
+A load reads values by Arrow and by Python's parser (`fast.py`, `json_text.py`, `evolve.py`). Nothing of these is used
+here, so a fault of theirs shows. Values are read column by column, so that Python's work is one short step per cell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Cells = list[Any]
+Rows = Callable[[], Sequence[int]]
+"""Returns the row of each cell. Only a cell that does not fit asks for it."""
+
+PYTHON_TYPES: Mapping[str, frozenset[type]] = {
+    "boolean": frozenset({bool}),
+    "int": frozenset({int}),
+    "long": frozenset({int}),
+    "double": frozenset({int, float}),
+    "string": frozenset({str}),
+    "date": frozenset({str}),
+    "timestamp": frozenset({str}),
+}
+BITS = {"int": 31, "long": 63}
+DAY_US = 86_400_000_000
+EPOCH = date(1970, 1, 1).toordinal()
+FIRST_US, END_US = (1 - EPOCH) * DAY_US, (date.max.toordinal() + 1 - EPOCH) * DAY_US
+_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?(?:Z|([+-])(\d\d):?(\d\d))?)?", re.ASCII
+)
+
+
+class ReparsedValues(NamedTuple):
+    """Columns of the fields of a schema, in its order. `unfit` are the rows whose values do not fit, and why.
+
+    A cell that does not fit is NULL, and so is each cell of a NULL value.
+    """
+
+    columns: list[pyarrow.Array]
+    unfit: dict[int, str]
+
+
+def reparse(values: Sequence[bytes | None], schema: StructOf) -> ReparsedValues:
+    """Parses values by the columns that a table has. No column is added."""
+    reader = _Reader()
+    objects = _load_objects(values, reader.unfit)
+    columns = reader.read_fields(objects, schema, lambda: range(len(values)))
+    # A name twice in an object is once in what orjson returns. Then the text has more colons than names and strings.
+    # An escaped colon would hide that.
+    texts = [data for data in values if data is not None]
+    is_certain = not any(b"\\u003" in data for data in texts)
+    if not is_certain or sum(data.count(b":") for data in texts) != reader.colons:
+        for row, each in enumerate(values):
+            if each is not None and row not in reader.unfit and _has_name_twice(each):
+                reader.unfit[row] = "a name twice in one object"
+    return ReparsedValues(columns, reader.unfit)
+
+
+def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cells:
+    """Returns a dict for each value, an empty one for NULL and for what is no object."""
+    try:
+        found = [{} if data is None else orjson.loads(data) for data in values]
+        if set(map(type, found)) <= {dict}:
+            return found
+    except orjson.JSONDecodeError:
+        pass
+    found = []
+    for row, data in enumerate(values):
+        value: Any = {}
+        try:
+            value = {} if data is None else orjson.loads(data)
+        except orjson.JSONDecodeError as fault:
+            unfit[row] = f"not JSON: {fault}"
+        if type(value) is not dict:
+            unfit[row], value = "not an object", {}
+        found.append(value)
+    return found
+
+
+def _has_name_twice(data: bytes) -> bool:
+    class Twice(Exception):
+        """Ends the parsing."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise Twice
+
+    try:
+        json.loads(data, object_pairs_hook=check, parse_int=len)
+    except Twice:
+        return True
+    except (ValueError, RecursionError):
+        return False  # orjson has taken it
+    return False
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.unfit: dict[int, str] = {}
+        self.colons = 0
+        """Colons that the texts of these values have if no name is twice in an object."""
+
+    def read_fields(self, cells: Cells, kind: StructOf, rows: Rows) -> list[pyarrow.Array]:
+        """Returns the columns of objects. A cell that is None is no object."""
+        there = [cell for cell in cells if cell]
+        self.colons += sum(map(len, there))
+        seen: set[str] = set().union(*there)
+        for name in seen:
+            if ":" in name:
+                self.colons += name.count(":") * sum(name in cell for cell in there)
+        if unknown := seen.difference(kind.places):
+            self._check_unknown(cells, unknown, rows)
+        is_whole = len(there) == len(cells)
+        return [self._read_field(cells, field, is_whole, rows) for field in kind.fields]
+
+    def _read_field(self, cells: Cells, field: Field, is_whole: bool, rows: Rows) -> pyarrow.Array:
+        name = field.json_name
+        parts = [cell.get(name) for cell in cells] if is_whole else [cell.get(name) if cell else None for cell in cells]
+        return self._read(parts, field.kind, rows)
+
+    def _read(self, cells: Cells, kind: ColumnType, rows: Rows) -> pyarrow.Array:
+        import pyarrow as pa
+
+        match kind:
+            case StructOf():
+                cells = self._keep_types(cells, frozenset({dict}), rows)
+                parts = self.read_fields(cells, kind, rows)
+                mask = pa.array([cell is None for cell in cells], pa.bool_())
+                return pa.StructArray.from_arrays(parts, names=[field.column for field in kind.fields], mask=mask)
+            case ListOf(element):
+                return self._read_lists(self._keep_types(cells, frozenset({list}), rows), element, rows)
+            case Scalar(name):
+                return self._read_scalars(self._keep_types(cells, PYTHON_TYPES[name], rows), name, rows)
+            case _:
+                raise AssertionError("a column of a table has a type")
+
+    def _read_lists(self, cells: Cells, element: ColumnType, rows: Rows) -> pyarrow.Array:
+        import numpy as np
+        import pyarrow as pa
+
+        items = [item for cell in cells if cell for item in cell]
+        inner = self._read(
+            items, element, lambda: [row for row, cell in zip(rows(), cells, strict=True) if cell for _ in cell]
+        )
+        ends = np.zeros(len(cells) + 1, dtype=np.int32)
+        np.cumsum([len(cell) if cell else 0 for cell in cells], out=ends[1:])
+        mask = pa.array([cell is None for cell in cells], pa.bool_())
+        return pa.ListArray.from_arrays(pa.array(ends), inner, mask=mask)
+
+    def _read_scalars(self, cells: Cells, name: str, rows: Rows) -> pyarrow.Array:
+        import pyarrow as pa
+
+        if name in ("string", "date", "timestamp"):
+            self.colons += "".join(filter(None, cells)).count(":")
+        match name:
+            case "boolean":
+                return pa.array(cells, pa.bool_())
+            case "int" | "long":
+                most = (1 << BITS[name]) - 1
+                cells = self._keep(cells, lambda cell: -most - 1 <= cell <= most, f"no {BITS[name] + 1} bits", rows)
+                return pa.array(cells, pa.int64())
+            case "double":
+                return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
+            case "date":
+                days = [None if cell is None else _days(cell) for cell in cells]
+                self._note(cells, days, "no date", rows)
+                return pa.array(days, pa.int32()).view(pa.date32())
+            case "timestamp":
+                times = [None if cell is None else _microseconds(cell) for cell in cells]
+                self._note(cells, times, "no timestamp", rows)
+                return pa.array(times, pa.int64()).view(pa.timestamp("us", tz="UTC"))
+            case _:
+                return pa.array(cells, pa.string())
+
+    def _keep_types(self, cells: Cells, wanted: frozenset[type], rows: Rows) -> Cells:
+        if set(map(type, cells)) <= wanted | {type(None)}:
+            return cells
+        return self._keep(cells, lambda cell: type(cell) in wanted, "another type", rows)
+
+    def _keep(self, cells: Cells, fits: Callable[[Any], bool], why: str, rows: Rows) -> Cells:
+        found = [cell if cell is None or fits(cell) else None for cell in cells]
+        self._note(cells, found, why, rows)
+        return found
+
+    def _note(self, cells: Cells, found: Cells, why: str, rows: Rows) -> None:
+        """Notes the rows of cells that became None."""
+        if cells.count(None) != found.count(None):
+            for row, before, after in zip(rows(), cells, found, strict=True):
+                if after is None and before is not None:
+                    self.unfit.setdefault(row, f"{str(before)[:40]!a} is {why}")
+
+    def _check_unknown(self, cells: Cells, unknown: set[str], rows: Rows) -> None:
+        """Notes values with a field that has no column: only nulls, empty arrays and empty objects have none."""
+        for row, cell in zip(rows(), cells, strict=True):
+            for name in unknown.intersection(cell or ()):
+                if _is_empty(cell[name]):
+                    self.colons += _count_colons(cell[name])
+                else:
+                    self.unfit.setdefault(row, f"{name[:40]!a} has no column")
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_empty, value.values()))
+    return value is None or (isinstance(value, list) and all(map(_is_empty, value)))
+
+
+def _count_colons(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(1 + name.count(":") + _count_colons(inner) for name, inner in value.items())
+    return sum(map(_count_colons, value)) if isinstance(value, list) else 0
+
+
+def _days(text: str) -> int | None:
+    """Returns the days since 1970."""
+    found = _microseconds(text) if len(text) == 10 else None
+    return None if found is None else found // DAY_US
+
+
+def _microseconds(text: str) -> int | None:
+    """Returns the microseconds since 1970. Text without a zone is UTC."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, zone_hours, zone_minutes = found.groups(default="0")
+    clock = int(hour), int(minute), int(second), int(zone_hours), int(zone_minutes)
+    if any(number > most for number, most in zip(clock, (23, 59, 59, 23, 59), strict=True)):
+        return None
+    try:
+        days = date(int(year), int(month), int(day)).toordinal() - EPOCH
+    except ValueError:
+        return None
+    shift = (clock[3] * 60 + clock[4]) * (-60 if sign == "+" else 60)
+    seconds = clock[0] * 3600 + clock[1] * 60 + clock[2] + shift
+    us = days * DAY_US + seconds * 1_000_000 + int(fraction.ljust(6, "0"))
+    return us if FIRST_US <= us < END_US else None

@@ -1,0 +1,170 @@
+"""Tests of the proof of typed tables, without a JVM: whatever is not as the log says is named, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pyspark_tiered.typed import verify as typed_verify
+from pyspark_tiered.typed.verify import ValueFault
+from tests.spark.typed_site import Site, encode, rewrite
+from tiered.errors import Corrupt
+
+Rows = list[dict[str, Any]]
+VALUES: list[bytes | None] = [
+    *encode({"id": 1, "city": "Rome", "at": {"lat": 1.5, "tags": ["a", "b"]}}, {"id": 2, "city": ""}, {"id": 3}),
+    None,
+    b'{"id": "x"}',
+    b"no JSON",
+    *encode({"id": 6, "city": "a:b", "at": {"lat": 2, "tags": []}}, {"id": 7, "late": True, "none": None}),
+]
+DEAD = (4, 5)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    made = Site(tmp_path)
+    made.write(VALUES)
+    made.load()
+    return made
+
+
+def test_whole_tables_are_proved_after_each_step_of_their_schema(site: Site) -> None:
+    found = site.verify()
+    assert (found.ok, found.rows, found.dead, found.fitting, found.loaded) == (True, 6, 2, 0, {0: 8})
+    site.write(encode({"id": 0.5, "at": {"lat": 1, "new": [{"x": 1}]}}, {"city": 5}))
+    site.load()
+    found = site.verify()
+    assert (found.ok, found.rows, found.dead, found.loaded) == (True, 7, 3, {0: 10}), found.faults
+
+
+def test_several_partitions_and_loads_are_proved(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions=3)
+    for turn in range(3):
+        for number in range(3):
+            site.write(
+                encode(*({"x": "t" if i % 5 == 4 else i, f"f{turn}": number} for i in range(60))), partition=number
+            )
+        site.load(split_bytes=700)
+    found = site.verify()
+    assert (found.ok, found.rows, found.dead) == (True, 432, 108), found.faults
+
+
+def edit(place: int, **cells: Any) -> Callable[[Rows], Rows]:
+    return lambda rows: [row | cells if row["_offset"] == place else row for row in rows]
+
+
+def drop(place: int) -> Callable[[Rows], Rows]:
+    return lambda rows: [row for row in rows if row["_offset"] != place]
+
+
+def double(place: int) -> Callable[[Rows], Rows]:
+    return lambda rows: [row for row in rows for _ in range(2 if row["_offset"] == place else 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (edit(1, city=None), "changed"),
+        (edit(2, city=""), "changed"),
+        (edit(3, id=0), "changed"),
+        (edit(0, at={"lat": 1.5, "tags": ["ab"]}), "changed"),
+        (edit(6, at={"lat": 2.0, "tags": None}), "changed"),
+        (edit(7, late=None), "changed"),
+        (edit(1, _headers=[]), "changed"),
+        (edit(1, _key=b""), "changed"),
+        (drop(2), "missing"),
+        (double(2), "duplicate"),
+        (edit(2, _offset=4), "extra"),
+        (edit(2, _offset=9), "extra"),
+        (edit(2, _partition=1), "extra"),
+        (edit(2, _offset=None), "extra"),
+    ],
+)
+def test_changed_row_is_found(site: Site, change: Callable[[Rows], Rows], fault: str) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def note(rows: Rows) -> Rows:
+        after = change(rows)
+        seen.extend((row["_partition"], row["_offset"]) for row in after if row not in rows)
+        seen.extend((row["_partition"], row["_offset"]) for row in rows if row not in after)
+        seen.extend((row["_partition"], row["_offset"]) for row in after if after.count(row) > 1)
+        return after
+
+    rewrite(site.typed(), note)
+    found = site.verify().faults
+    assert fault in {each.kind for each in found}
+    places = {(-1, -1) if None in place else place for place in seen}
+    assert {each[:2] for each in found} == places
+    assert not any(each.is_dead for each in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "faults"),
+    [
+        (edit(4, _value=b"{}"), {(4, "changed", True)}),
+        (edit(5, _value=None), {(5, "changed", True)}),
+        (drop(5), {(5, "unfit", False), (5, "missing", False)}),
+        (double(5), {(5, "duplicate", True)}),
+        (edit(5, _offset=2), {(5, "unfit", False), (5, "missing", False), (2, "extra", False), (2, "changed", True)}),
+        (edit(5, _offset=8), {(5, "unfit", False), (5, "missing", False), (8, "extra", True)}),
+    ],
+)
+def test_changed_dead_letter_is_found(site: Site, change: Callable[[Rows], Rows], faults: set[Any]) -> None:
+    rewrite(site.dead(), change)
+    assert {(each.offset, each.kind, each.is_dead) for each in site.verify().faults} == faults
+
+
+def test_row_that_became_a_dead_letter_too_is_a_duplicate_place(site: Site) -> None:
+    rewrite(site.dead(), lambda rows: [*rows, rows[0] | {"_offset": 2, "_value": VALUES[2]}])
+    found = site.verify()
+    assert ValueFault(0, 2, "extra") in found.faults
+    assert found.fitting == 1
+
+
+def test_faults_beyond_what_is_compared_are_named_by_their_range(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite(site.typed(), edit(7, city="no"))
+    monkeypatch.setattr(typed_verify, "COMPARED_MAX", 3)
+    assert site.verify().faults == (ValueFault(0, 3, "changed", why="the sums of offsets 3 to 7 differ"),)
+
+
+def test_erased_rows_may_be_absent_and_have_to_be(site: Site) -> None:
+    assert [each[:3] for each in site.verify({0: [(1, 3)]}).faults] == [(0, 1, "erased"), (0, 2, "erased")]
+    rewrite(site.typed(), lambda rows: [row for row in rows if row["_offset"] not in (1, 2)])
+    assert site.verify({0: [(1, 3)]}).ok
+
+
+def test_random_changes_of_a_large_table_are_each_found(tmp_path: Path) -> None:
+    rng = Random(5)
+    site = Site(tmp_path)
+    site.write(encode(*({"id": i, "name": f"n{i % 7}", "tags": [i % 3, None], "x": None} for i in range(20_000))))
+    site.load()
+    wanted = set(rng.sample(range(20_000), 200))
+
+    def change(rows: Rows) -> Rows:
+        for at in wanted:
+            name = rng.choice(["id", "name", "tags", "_timestamp", "_key"])
+            rows[at] |= {name: None} if name != "tags" else {"tags": [None, at % 3]}
+        return rows
+
+    rewrite(site.typed(), change)
+    assert {each[:3] for each in site.verify().faults} == {(0, at, "changed") for at in wanted}
+
+
+def test_file_that_is_gone_or_has_other_types_is_damage(site: Site) -> None:
+    (add,) = site.typed().files()
+    path = Path(site.warehouse, "t_typed", add["path"])
+    held = pq.read_table(path)
+    at = held.schema.get_field_index("id")
+    pq.write_table(held.set_column(at, "id", pa.array(["x"] * len(held))), path)
+    with pytest.raises(Corrupt, match="a column is not of its type"):
+        site.verify()
+    path.unlink()
+    with pytest.raises(Corrupt, match="it is not there"):
+        site.verify()

@@ -1,0 +1,181 @@
+"""Tests of the second parser and of the hash of typed rows: both parsers agree, and no change of a row is unseen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_tiered.typed.batches import sort_values
+from pyspark_tiered.typed.ddl import parse_ddl
+from pyspark_tiered.typed.evolve import Unfit, convert, evolve
+from pyspark_tiered.typed.fast import column_type
+from pyspark_tiered.typed.json_text import parse
+from pyspark_tiered.typed.kinds import StructOf, select_columns
+from pyspark_tiered.typed.reparse import reparse
+from pyspark_tiered.typed.row_hash import hash_typed_rows
+from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
+
+SECRET = bytes(range(16))
+
+
+def expect(value: bytes | None, schema: StructOf) -> dict[str, Any] | None:
+    """Returns the cells that the loader's definition gives a value, None if it does not fit the columns."""
+    try:
+        parsed = {} if value is None else parse(value)
+        return convert(schema, parsed) if select_columns(evolve(schema, parsed)) == schema else None
+    except Unfit:
+        return None
+
+
+def cells(columns: list[Any], schema: StructOf, row: int) -> dict[str, Any]:
+    return {field.column: column[row].as_py() for field, column in zip(schema.fields, columns, strict=True)}
+
+
+@given(st.lists(st.one_of(OBJECTS, BROKEN, st.none()), max_size=6))
+def test_second_parser_takes_the_values_of_the_first_and_reads_the_same(values: list[bytes | None]) -> None:
+    found = reparse(values, SCHEMA)
+    for row, value in enumerate(values):
+        expected = expect(value, SCHEMA)
+        assert (row in found.unfit) == (expected is None), found.unfit
+        if expected is not None:
+            assert cells(found.columns, SCHEMA, row) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"a":1,"a":1}', b'{"a":1,"i":"x:y","a":1}', b'{"c":[{"d":"x","d":"x"}]}', b'{"i":"\\u003a","i":":"}',
+        b'{"a":1,"i":"\\u003A","a":1}', b'{"z":{"y":null,"y":null}}',
+    ],
+)  # fmt: skip
+def test_name_twice_in_an_object_is_seen_wherever_it_is(value: bytes) -> None:
+    others = [b'{"a":1}', b'{"i":"::"}', b'{"i":"\\u003a"}', b'{"z:":{"y":[]}}', None]
+    assert set(reparse([*others, value, *others], SCHEMA).unfit) == {len(others)}
+
+
+def test_number_has_the_bits_that_its_column_holds() -> None:
+    texts = ["-0", "-0.0", "1e2", "9223372036854775807", "-9223372036854775808", "9223372036854775808",
+             "0.1000000000000000055511151231257827", "123456789012345678901234567890", "5e-324"]  # fmt: skip
+    for text in texts:
+        for schema in (parse_ddl("a BIGINT"), parse_ddl("a DOUBLE")):
+            value = f'{{"a":{text}}}'.encode()
+            expected, found = expect(value, schema), reparse([value], schema)
+            assert (0 in found.unfit) == (expected is None), (text, schema)
+            if expected is not None:
+                loaded = sort_values(pa.array([value], pa.binary()), schema).rows.field("a")
+                cell = found.columns[0][0].as_py()
+                assert str(cell) == str(expected["a"])
+                assert str(cell + 0) == str(loaded[0].as_py() + 0), "a zero may have another sign"
+
+
+HASHED = parse_ddl(
+    "a BIGINT, b DOUBLE, c ARRAY<STRUCT<d: STRING, e: STRING>>, f TIMESTAMP, g DATE, h BOOLEAN, i INT, j STRING, "
+    "k STRING, l STRUCT<m: STRING, n: ARRAY<ARRAY<BIGINT>>>"
+)
+
+
+def random_row(rng: Random) -> dict[str, Any]:
+    def some(make: Callable[[], Any]) -> Any:
+        return None if rng.random() < 0.25 else make()
+
+    def text() -> str:
+        return rng.choice(["", "x", "y", "xy", "0", "null"])
+
+    return {
+        "a": some(lambda: rng.getrandbits(63)),
+        "b": some(rng.random),
+        "c": some(lambda: [some(lambda: {"d": some(text), "e": some(text)}) for _ in range(rng.randrange(3))]),
+        "f": some(lambda: rng.getrandbits(50)),
+        "g": some(lambda: rng.getrandbits(14)),
+        "h": some(lambda: rng.random() < 0.5),
+        "i": some(lambda: rng.getrandbits(31)),
+        "j": some(text),
+        "k": some(text),
+        "l": some(
+            lambda: {"m": some(text), "n": some(lambda: [some(lambda: [1] * rng.randrange(3)) for _ in range(2)])}
+        ),
+    }
+
+
+def change(rng: Random, row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the row with one cell changed."""
+    while True:
+        name = rng.choice("abcfghijkl")
+        held = row[name]
+        match name, held:
+            case "j", _ if rng.random() < 0.5:  # a value moves to the column beside
+                changed = row | {"j": row["k"], "k": row["j"]}
+            case (("a" | "f" | "g" | "i"), int()):
+                changed = row | {name: held ^ 1 << rng.randrange(14)}
+            case "b", float():
+                changed = row | {name: held + 2**-53}
+            case "c", list() if held:
+                at = rng.randrange(len(held))
+                item = held[at]
+                other = {"d": item["e"], "e": item["d"]} if item and rng.random() < 0.5 else {"d": None, "e": None}
+                changed = row | {"c": [*held[:at], None if item == other else other, *held[at + 1 :]]}
+            case "l", dict():
+                n = held["n"]
+                inner = [] if n is None else None if not n else [*n[1:], n[0]] if n[0] != n[1] else n[:1]
+                changed = row | {"l": held | {"n": inner}}
+            case _, None:
+                changed = row | {name: random_row(rng)[name]}
+            case (("j" | "k"), ""):
+                changed = row | {name: None}
+            case _:
+                changed = row | {name: None if rng.random() < 0.5 else random_row(rng)[name]}
+        if changed != row:
+            return changed
+
+
+def hash_rows(rows: list[dict[str, Any]], cuts: list[int] | None = None) -> list[bytes]:
+    kind = column_type(HASHED)
+    whole = pa.array(rows, kind)
+    ends = [0, *(cuts or []), len(rows)]
+    found = b""
+    for start, end in pairwise(ends):
+        part, count = whole.slice(start, end - start), end - start
+        numbers = pa.array(range(start, end))
+        record = [numbers.cast(pa.int32()), numbers, pa.nulls(count, pa.timestamp("us", tz="UTC")),
+                  pa.nulls(count, pa.binary()), pa.nulls(count, HEADERS)]  # fmt: skip
+        values = [part.field(at) for at in range(len(HASHED.fields))]
+        found += hash_typed_rows(record, values, HASHED, count, SECRET).tobytes()
+    return [found[16 * at : 16 * at + 16] for at in range(len(rows))]
+
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+def test_ten_thousand_changes_of_single_cells_change_the_hash_of_their_row() -> None:
+    rng = Random(3)
+    rows = [random_row(rng) for _ in range(10_000)]
+    changed = [change(rng, row) for row in rows]
+    before, after = hash_rows(rows), hash_rows(changed)
+    unseen = [(row, other) for row, other, one, two in zip(rows, changed, before, after, strict=True) if one == two]
+    assert unseen == []
+
+
+def test_hash_of_a_row_does_not_depend_on_the_batch_that_it_stands_in() -> None:
+    rng = Random(4)
+    rows = [random_row(rng) for _ in range(300)]
+    assert hash_rows(rows) == hash_rows(rows, [1, 7, 100, 101, 299])
+
+
+def test_column_that_a_file_lacks_counts_as_null() -> None:
+    schema = parse_ddl("a BIGINT, b STRING, c ARRAY<INT>, d STRUCT<e: BIGINT, f: STRING>")
+    values = [json.dumps({"a": at, "d": {"e": 1}}).encode() for at in range(5)]
+    full = reparse(values, schema).columns
+    short = [full[0], None, None, pa.StructArray.from_arrays([full[3].field("e")], names=["e"])]
+    record = [
+        pa.nulls(5, kind) for kind in (pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.binary(), HEADERS)
+    ]
+    one, two = (hash_typed_rows(record, columns, schema, 5, SECRET).tobytes() for columns in (full, short))
+    assert one == two
