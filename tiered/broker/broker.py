@@ -214,6 +214,7 @@ class Broker:
             fan=manifest_fan,
             cache_bytes=settings.tiered_chunk_cache_bytes,
             grace_ms=settings.tiered_object_delete_delay_ms,
+            clean_object_bytes=settings.tiered_cleaner_object_max_bytes,
         )  # fmt: skip
 
     # -- state --------------------------------------------------------------------------------------------------------

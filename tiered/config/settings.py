@@ -456,6 +456,9 @@ class Settings:
         float(LONG_MAX),
         dynamic=True,
     )
+    tiered_cleaner_object_max_bytes: int = setting(
+        64 * MIB, "Largest log part of an object that a clean puts. Each clean has one in memory.", 1024, INT_MAX
+    )
     tiered_http_body_max_bytes: int = setting(
         64 * MIB, "Largest size of an HTTP request body, decompressed.", 1024, INT_MAX
     )
