@@ -7,6 +7,7 @@ bucket only, by its leader. A log that cannot be cleaned is named in the health 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from tiered.broker.clean_throttle import CleanThrottle
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.retention_clock import RetentionClock
-from tiered.compaction.cleanable_range import CleanableRange, is_compacted, pick_dirtiest
+from tiered.compaction.cleanable_range import CleanableRange, is_compacted
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
@@ -38,6 +39,10 @@ RETRY_SECONDS = 600.0
 REQUESTED_SECONDS = 1.0
 """Longest pause between two looks at a log of which an operator asked for a clean."""
 THREADS_MAX = 16
+LOOKED_AT_ONCE = 250
+"""Logs that are looked at before the event loop goes on: at most some 2 ms."""
+DUE_MAX = 1000
+"""Most logs that one look notes as due, the most urgent ones."""
 
 Replica = LeaderReplica | FollowerReplica
 
@@ -64,8 +69,19 @@ class _ColdRange(NamedTuple):
 
     found: CleanableRange
     sequence: int
+    cold_end_offset: int
     config: TopicConfig
     looked_ns: int
+
+
+class _Due(NamedTuple):
+    """A log that has to be cleaned. The greatest one is cleaned first; `number` differs for each."""
+
+    is_requested: bool
+    is_overdue: bool
+    dirty_ratio: float
+    number: int
+    replica: Replica
 
 
 class LogCleaner:
@@ -96,6 +112,10 @@ class LogCleaner:
         self._requested: dict[Replica, int] = {}
         """Log end when an operator asked for a clean of the log now."""
         self._wake = asyncio.Event()
+        self._due: list[_Due] = []
+        """The logs that the last look found due and that no clean was begun for, the most urgent one last."""
+        self._looked_ns: int | None = None
+        self._max_dirty_ratio = 0.0
         self._last_run_ns = world.clock.mono_ns()
         self.uncleanable: dict[TopicPartition, str] = {}
         self._read = metrics.counter("tiered_log_cleaner_read_records_total", "Records that cleans read.")
@@ -103,7 +123,7 @@ class LogCleaner:
         self._freed = metrics.counter("tiered_log_cleaner_freed_bytes_total", "Bytes of log that cleans freed.")
         metrics.gauge(
             "tiered_log_cleaner_max_dirty_ratio", "Dirty share of the dirtiest log (Kafka: max-dirty-percent)."
-        ).set_function(lambda: max((found.dirty_ratio for _, found in self.find_dirty()), default=0.0))
+        ).set_function(lambda: self._max_dirty_ratio)
         metrics.gauge(
             "tiered_log_cleaner_last_run_seconds", "Time since the last clean (Kafka: time-since-last-run-ms)."
         ).set_function(lambda: (self._clock.mono_ns() - self._last_run_ns) / 1e9)
@@ -121,13 +141,14 @@ class LogCleaner:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._forget_stopped()
-                await self._look_at_bucket()
+                if not self._due or self._is_look_old():
+                    await self._look()
                 while self._settings.log_cleaner_enable and len(self._running) < self._settings.log_cleaner_threads:
                     picked = self._pick()
                     if picked is None:
                         break
-                    self._running.add(picked[0].log)
-                    group.create_task(self._clean(picked[0]))
+                    self._running.add(picked.log)
+                    group.create_task(self._clean(picked))
                 self._wake.clear()
                 await self._wait_for_work()
 
@@ -144,35 +165,40 @@ class LogCleaner:
         if replica.log.active_view.size:
             replica.roll()
         self._requested[replica] = replica.log.end_offset
+        self._looked_ns = None
         self._retry_ns.pop(replica.log, None)
         self._wake.set()
 
-    def _pick(self) -> tuple[Replica, CleanableRange] | None:
-        """Returns the log to clean next: one that an operator asked for, or the dirtiest."""
-        dirty = self.find_dirty()
-        for replica, found in dirty:
-            end = self._requested.get(replica, -1)
-            if end < 0:
+    def _pick(self) -> Replica | None:
+        """Returns the log to clean next, of those that the last look found due and that still are: one that an operator
+        asked for, an overdue one, or the dirtiest."""
+        while self._due:
+            replica = self._due.pop().replica
+            found = self.find_cleanable(replica)
+            if found is None:
                 continue
-            if replica.config.remote_storage_enable:
-                cleanable_to = replica.cold_end_offset
-            else:
-                cleanable_to = min(replica.log.flushed_offset, replica.high_watermark)
-            if cleanable_to >= end:
+            is_ready = self._is_ready(replica)
+            if is_ready:
                 del self._requested[replica]
-                if found.dirty_bytes:
-                    return replica, found
-        return pick_dirtiest((each, found, each.config) for each, found in dirty)
+            if found.is_due(replica.config) or (is_ready and found.dirty_bytes):
+                return replica
+        return None
+
+    def _is_ready(self, replica: Replica) -> bool:
+        """True if an operator asked for a clean of the log, and all that the log had then may be cleaned."""
+        end = self._requested.get(replica, -1)
+        if end < 0:
+            return False
+        if not replica.config.remote_storage_enable:
+            return min(replica.log.flushed_offset, replica.high_watermark) >= end
+        known = self._cold_ranges.get(replica) if isinstance(replica, LeaderReplica) else None
+        return known is not None and known.cold_end_offset >= end
 
     async def _wait_for_work(self) -> None:
-        """Waits until a clean ends, an operator asks for one, or log.cleaner.backoff.ms is over. A log that has to be
-        uploaded or fsynced before the clean that was asked for is looked at more often."""
-        pause = self._settings.log_cleaner_backoff_ms / 1000
-        if self._requested:
-            pause = min(pause, REQUESTED_SECONDS)
+        """Waits until a clean ends, an operator asks for one, or it is time for another look."""
         waits = {
             asyncio.ensure_future(self._wake.wait()),
-            asyncio.ensure_future(self._clock.sleep(pause)),
+            asyncio.ensure_future(self._clock.sleep(self._pause_seconds())),
         }
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -180,17 +206,28 @@ class LogCleaner:
             for each in waits:
                 each.cancel()
 
-    def find_dirty(self) -> list[tuple[Replica, CleanableRange]]:
-        """Returns the logs that this broker may clean and that no clean works on, with what it may clean: on the disk,
-        or in the bucket as of the last look."""
-        now_ms = self._clock.wall_ms()
-        on_disk = [
-            (replica, self._find_cleanable(replica, now_ms))
-            for replica in self._hosted_replicas.list_replicas()
-            if not replica.config.remote_storage_enable and self._may_clean(replica) and not replica.log.write_failure
-        ]
-        in_bucket = [(each, known.found) for each, known in self._cold_ranges.items() if self._may_clean(each)]
-        return [*on_disk, *in_bucket]
+    def _pause_seconds(self) -> float:
+        """Returns the time between two looks. A log that has to be uploaded or fsynced before the clean that was asked
+        for is looked at more often."""
+        pause = self._settings.log_cleaner_backoff_ms / 1000
+        return min(pause, REQUESTED_SECONDS) if self._requested else pause
+
+    def _is_look_old(self) -> bool:
+        if self._looked_ns is None:
+            return True
+        return self._clock.mono_ns() - self._looked_ns >= self._pause_seconds() * 1e9
+
+    def find_cleanable(self, replica: Replica) -> CleanableRange | None:
+        """Returns what this broker may clean of a log: on the disk, or in the bucket as of the last look.
+
+        Returns None if the log is not cleaned here, a clean works on it, or its last clean failed just now.
+        """
+        if not self._may_clean(replica):
+            return None
+        if not replica.config.remote_storage_enable:
+            return None if replica.log.write_failure else self._find_on_disk(replica, self._clock.wall_ms())
+        known = self._cold_ranges.get(replica) if isinstance(replica, LeaderReplica) else None
+        return known.found if known is not None else None
 
     def _may_clean(self, replica: Replica) -> bool:
         """True if the log is compacted, no clean works on it, and its last clean did not fail just now."""
@@ -201,37 +238,59 @@ class LogCleaner:
             and self._retry_ns.get(replica.log, 0) <= self._clock.mono_ns()
         )
 
-    def _find_cleanable(self, replica: Replica, now_ms: int) -> CleanableRange:
+    def _find_on_disk(self, replica: Replica, now_ms: int) -> CleanableRange:
         return replica.log.find_cleanable(replica.high_watermark, now_ms)
 
-    async def _look_at_bucket(self) -> None:
-        """Finds out what may be cleaned in the bucket. A partition whose manifest and settings are as before is looked
-        at again after log.cleaner.backoff.ms."""
-        cleaned = [each for each in self._hosted_replicas.list_leaders() if _is_cleaned_in_bucket(each)]
-        self._cold_ranges = {each: self._cold_ranges[each] for each in cleaned if each in self._cold_ranges}
-        for replica in cleaned:
-            manifest, config, now_ns = replica.manifest, replica.config, self._clock.mono_ns()
-            known = self._cold_ranges.get(replica)
-            if (
-                manifest is None
-                or not self._may_clean(replica)
-                or (
-                    known is not None
-                    and (known.sequence, known.config) == (manifest.sequence, config)
-                    and now_ns - known.looked_ns < self._settings.log_cleaner_backoff_ms * 1_000_000
-                )
-            ):
+    async def _look(self) -> None:
+        """Notes which logs are due. The event loop goes on between some and the next ones."""
+        due, max_ratio, is_bucket_there = list[_Due](), 0.0, True
+        self._looked_ns = self._clock.mono_ns()
+        for number, replica in enumerate(self._hosted_replicas.list_replicas(), 1):
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if is_bucket_there and isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
+                is_bucket_there = await self._look_at_bucket(replica)
+            found = self.find_cleanable(replica)
+            if found is None:
                 continue
-            try:
-                found = await replica.cold.cleaner.find_cleanable(manifest, config, self._retention_clock.now_ms())
-            except Corrupt as error:
-                self._note_failure(replica, error)
-            except Unavailable as error:
-                self._note_failure(replica, error)
-                return  # others would wait as long, and cleans on disk with them
-            else:
-                self._cold_ranges[replica] = _ColdRange(found, manifest.sequence, config, now_ns)
-                replica.cleanable_in_bucket = found
+            max_ratio = max(max_ratio, found.dirty_ratio)
+            is_ready = self._is_ready(replica)
+            if is_ready or found.is_due(replica.config):
+                push = heapq.heappush if len(due) < DUE_MAX else heapq.heappushpop
+                push(due, _Due(is_ready, found.overdue_ms > 0, found.dirty_ratio, number, replica))
+        for number, replica in enumerate([*self._cold_ranges], 1):
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if not _is_cleaned_in_bucket(replica):
+                self._cold_ranges.pop(replica, None)
+        self._due, self._max_dirty_ratio = sorted(due), max_ratio
+
+    async def _look_at_bucket(self, replica: LeaderReplica) -> bool:
+        """Finds out what may be cleaned of a partition in the bucket. Looks again after log.cleaner.backoff.ms if its
+        manifest and settings are as before. Returns False if the bucket is away: others would wait as long."""
+        manifest, config, now_ns = replica.manifest, replica.config, self._clock.mono_ns()
+        known = self._cold_ranges.get(replica)
+        if (
+            manifest is None
+            or not self._may_clean(replica)
+            or (
+                known is not None
+                and (known.sequence, known.config) == (manifest.sequence, config)
+                and now_ns - known.looked_ns < self._settings.log_cleaner_backoff_ms * 1_000_000
+            )
+        ):
+            return True
+        try:
+            found = await replica.cold.cleaner.find_cleanable(manifest, config, self._retention_clock.now_ms())
+        except Corrupt as error:
+            self._note_failure(replica, error)
+        except Unavailable as error:
+            self._note_failure(replica, error)
+            return False
+        else:
+            self._cold_ranges[replica] = _ColdRange(found, manifest.sequence, manifest.cold_end_offset, config, now_ns)
+            replica.cleanable_in_bucket = found
+        return True
 
     async def _clean(self, replica: Replica) -> None:
         """Cleans a log that was picked in an earlier turn. Since then its broker may have resigned, and its settings
@@ -240,7 +299,7 @@ class LogCleaner:
             if isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
                 self._note_result(replica, await self._clean_in_bucket(replica))
             elif _is_cleaned_on_disk(replica):
-                found = self._find_cleanable(replica, self._clock.wall_ms())
+                found = self._find_on_disk(replica, self._clock.wall_ms())
                 keeps_tombstones = replica.cold_end_offset > 0
                 work = replica.log.clean(found, self._resources(), keeps_tombstones=keeps_tombstones)
                 self._note_result(replica, await self._disk.guard(work))
@@ -306,13 +365,18 @@ class LogCleaner:
 
     def _forget_stopped(self) -> None:
         """Forgets logs that this broker has or cleans no longer, so that the tables are bounded by its replicas."""
-        if not (self._retry_ns or self._requested or self.uncleanable):
-            return
-        replicas = self._hosted_replicas.list_replicas()
-        logs, names = {each.log for each in replicas}, {each.tp for each in replicas if _is_cleaned_here(each)}
-        self._retry_ns = {each: ns for each, ns in self._retry_ns.items() if each in logs}
+        now_ns = self._clock.mono_ns()
+        self._retry_ns = {each: ns for each, ns in self._retry_ns.items() if ns > now_ns}
         self._requested = {each: end for each, end in self._requested.items() if not each.is_stopped}
-        self.uncleanable = {tp: why for tp, why in self.uncleanable.items() if tp in names}
+        self.uncleanable = {tp: why for tp, why in self.uncleanable.items() if self._is_cleaned_here(tp)}
+
+    def _is_cleaned_here(self, tp: TopicPartition) -> bool:
+        """True if this broker cleans the log: on its disk, or in the bucket as the leader."""
+        leader = self._hosted_replicas.find_leader(tp)
+        replica = leader or self._hosted_replicas.find_follower(tp)
+        if replica is None or not is_compacted(replica.config):
+            return False
+        return leader is not None or not replica.config.remote_storage_enable
 
     def _resources(self) -> CleanerResources:
         settings = self._settings
@@ -333,12 +397,6 @@ class LogCleaner:
         except asyncio.CancelledError:
             await asyncio.wait({work})
             raise
-
-
-def _is_cleaned_here(replica: Replica) -> bool:
-    """True if this broker cleans the log: on its disk, or in the bucket as the leader."""
-    is_cleaner = isinstance(replica, LeaderReplica) or not replica.config.remote_storage_enable
-    return is_cleaner and is_compacted(replica.config)
 
 
 def _is_cleaned_in_bucket(replica: LeaderReplica) -> bool:

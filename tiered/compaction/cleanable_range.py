@@ -7,8 +7,8 @@ offset, and before the active segment. Keeps I26.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 RELATIVE_MAX = 2**31 - 1
 """Limit on the offsets that one segment spans: indexes have relative offsets of 31 bits."""
@@ -116,17 +116,6 @@ def find_cleanable(
             oldest_ms = segment.created_ms
     late_ms = now_ms - config.max_compaction_lag_ms - oldest_ms if oldest_ms >= 0 else 0
     return CleanableRange(first_dirty, max(first_uncleanable, first_dirty), clean_bytes, dirty_bytes, max(late_ms, 0))
-
-
-Item = TypeVar("Item")
-
-
-def pick_dirtiest(
-    ranges: Iterable[tuple[Item, CleanableRange, CompactionConfig]],
-) -> tuple[Item, CleanableRange] | None:
-    """Returns the log to clean next: an overdue one before others, then the one with the greatest dirty ratio."""
-    due = [(item, found) for item, found, config in ranges if found.is_due(config)]
-    return max(due, key=lambda each: (each[1].overdue_ms > 0, each[1].dirty_ratio), default=None)
 
 
 def group_segments(

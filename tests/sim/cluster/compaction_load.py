@@ -337,8 +337,9 @@ class CompactionLoad:
 
     def _find_due(self) -> Iterator[str]:
         for host, node in self._run.world.nodes():
-            for replica, found in node.log_cleaner.find_dirty():
-                if found.is_due(replica.config):
+            for replica in node.hosted_replicas.list_replicas():
+                found = node.log_cleaner.find_cleanable(replica)
+                if found is not None and found.is_due(replica.config):
                     yield f"{host.name} has to clean {replica.tp}: {found}"
 
     def _check_acked(self) -> Iterator[Finding]:

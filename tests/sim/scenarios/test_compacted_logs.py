@@ -167,13 +167,12 @@ def test_leader_that_resigns_before_its_clean_begins_cleans_nothing() -> None:
         await write(leader, 0, 60)
         await three.wait_until(lambda: leader.cold_end_offset > 40, SECONDS)
         cleaner = leader_of(three).node.log_cleaner
-        await cleaner._look_at_bucket()
-        picked = cleaner._pick()
-        assert picked is not None and picked[0] is leader
+        await cleaner._look()
+        assert cleaner._pick() is leader
         before = leader.log.size_bytes
         await leader_of(three).node.hand_over()
         assert leader.is_stopped
-        await cleaner._clean(picked[0])
+        await cleaner._clean(leader)
         assert leader.log.size_bytes == before and leader.log.compaction is None
 
     run_scenario(scenario, log_cleaner_backoff_ms=3_600_000, remote_log_manager_task_interval_ms=500)
