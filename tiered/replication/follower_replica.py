@@ -252,9 +252,13 @@ class FollowerReplica:
     async def restore_from_bucket(self, cold: ColdTier) -> None:
         """Restarts the log at the cold end, with the leader epochs and producer state that the bucket has for the
         records below. Raises `Unavailable` and `Corrupt` (the bucket or the disk)."""
-        end = self.log.end_offset
+        hot, end = self.log, self.log.end_offset
         manifest = await cold.manifests.load(self.partition_id)
-        if manifest is None or manifest.cold_end_offset <= end:
+        known = FollowerLog(hot.local_start_offset, end, hot.epochs)
+        if manifest is None or (
+            manifest.cold_end_offset <= end
+            and not known.lacks_history(manifest.log_start_offset, manifest.cold_end_offset)
+        ):
             raise Unavailable(f"the log of {self.tp} ends at {end}, and the bucket does not have more of it")
         history = await read_history(cold, manifest)
         if self.is_stopped or self.log.end_offset != end:

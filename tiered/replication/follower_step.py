@@ -31,6 +31,12 @@ class FollowerLog(NamedTuple):
     def is_empty(self) -> bool:
         return self.start == self.end
 
+    def lacks_history(self, log_start_offset: int, cold_end_offset: int) -> bool:
+        """True if the bucket knows leader epochs and producers that the log does not: it is new, or its restart at the
+        cold end was interrupted."""
+        is_behind = cold_end_offset > self.end or cold_end_offset == self.end > log_start_offset
+        return is_behind and self.is_empty and self.epochs.latest == NO_EPOCH
+
 
 @dataclass(frozen=True, slots=True)
 class Append:
@@ -87,12 +93,8 @@ def decide_step(request: PartitionFetch, part: FetchedPartition, follower_log: F
         case Code.NONE.number:
             if part.diverging_epoch is not None:
                 return _truncate(part.diverging_epoch, follower_log)
-            if (
-                follower_log.is_empty
-                and follower_log.epochs.latest == NO_EPOCH
-                and part.cold_end_offset > follower_log.end
-            ):
-                return RestoreFromBucket(part.cold_end_offset)  # a new log: only records above the cold end are copied
+            if follower_log.lacks_history(part.log_start_offset, part.cold_end_offset):
+                return RestoreFromBucket(part.cold_end_offset)  # only records above the cold end are copied
             return _append(part, follower_log)
         case Code.OFFSET_MOVED_TO_TIERED_STORAGE.number:
             return RestoreFromBucket(part.cold_end_offset)

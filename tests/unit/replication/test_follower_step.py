@@ -157,6 +157,13 @@ def test_new_follower_copies_only_records_above_the_cold_end() -> None:
     assert step(fetch(90, 5), follower(90, 90, [(5, 80)]), cold_end=120, base=90) == Append(90)
 
 
+def test_empty_log_without_epochs_is_restored_again_at_the_cold_end() -> None:
+    assert step(fetch(90, -1), follower(90, 90, []), cold_end=90, base=90) == RestoreFromBucket(90)
+    assert step(fetch(90, 5), follower(90, 90, [(5, 80)]), cold_end=90, base=90) == Append(90)
+    assert step(fetch(90, -1), follower(90, 90, []), cold_end=80, base=90) == Append(90)
+    assert step(fetch(90, -1), follower(90, 90, []), cold_end=90, log_start=90, base=90) == Append(90)
+
+
 def test_log_below_the_leaders_log_start_restarts_there() -> None:
     assert step(fetch(30), follower(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
     assert step(fetch(30), follower(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50, cold_end=50) == RestartAtLogStart(

@@ -151,3 +151,22 @@ def test_leader_finds_retries_of_cold_batches_after_an_interrupted_restart() -> 
         check_retries(again)
 
     rig.run(scenario)
+
+
+def test_follower_finds_retries_of_cold_batches_after_an_interrupted_restart() -> None:
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+
+    async def scenario() -> None:
+        first = await rig.brokers[1].lead(0, [1], [1, 2])
+        await upload_batches(first, 3)
+        (await rig.brokers[2].open_log()).truncate_fully_and_start_at(BATCHES, (), None)
+        peers = DirectPeers(rig)
+        peers.add_leader(first)
+        following = RunningFetchers(rig, rig.brokers[2], peers)
+        copy = await following.follow(1, 0)
+        await wait_until(lambda: copy.log.producers.get(7) is not None)
+        copy.stop()
+        await following.stop()
+        check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
+
+    rig.run(scenario)
