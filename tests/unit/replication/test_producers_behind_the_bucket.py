@@ -135,7 +135,7 @@ def test_new_follower_that_leads_later_finds_retries_of_cold_batches() -> None:
     rig.run(scenario)
 
 
-def test_leader_finds_retries_of_cold_batches_after_an_interrupted_restart() -> None:
+def test_leader_finds_cold_retries_after_an_interrupted_restart() -> None:
     """The restart was not synced, and a power cut took the snapshot of the producers only."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
@@ -153,7 +153,7 @@ def test_leader_finds_retries_of_cold_batches_after_an_interrupted_restart() -> 
     rig.run(scenario)
 
 
-def test_follower_finds_retries_of_cold_batches_after_an_interrupted_restart() -> None:
+def test_follower_finds_cold_retries_after_an_interrupted_restart() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def scenario() -> None:
