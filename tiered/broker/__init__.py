@@ -4,6 +4,7 @@ May import: controller, coordinator, groups, transactions
 
 ~ broker              start, run and stop of one broker (R1, R5, R6, M5)
 ~ real_world          the five real ports, from the broker's settings
+~ encryption          TLS of this broker, and the network between brokers
 ~ data_directory      the broker's own files: meta.properties, boot mark, clean mark
 ~ startup_retry       startup retries while the object store is unreachable
 ~ duplicate_check     the check for another live process of this broker (R6)

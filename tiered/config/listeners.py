@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from tiered.errors import Refused
 
-PLAINTEXT = "PLAINTEXT"
+PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+BUILT = (PLAINTEXT, SSL)
+NOT_BUILT = ("SASL_PLAINTEXT", "SASL_SSL")
 ANY_HOST = "0.0.0.0"
 WILDCARDS = (ANY_HOST, "::", "")
 _ORIGIN = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -25,6 +27,13 @@ class Endpoint(NamedTuple):
     name: str
     host: str
     port: int
+    protocol: str = PLAINTEXT
+    """The security protocol."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True if clients speak TLS."""
+        return self.protocol.endswith("SSL")
 
     @property
     def address(self) -> str:
@@ -73,17 +82,31 @@ def parse(texts: Sequence[str], skipped: Sequence[str], refuse: Refuse) -> tuple
     return tuple(endpoints.values())
 
 
-def check_protocols(endpoints: Sequence[Endpoint], protocols: Sequence[str], refuse: Refuse) -> None:
-    """Refuses a listener with another protocol than plain text: no other is built yet.
+def with_protocols(endpoints: Sequence[Endpoint], protocols: Sequence[str], refuse: Refuse) -> tuple[Endpoint, ...]:
+    """Returns the endpoints with their security protocols, which `protocols` gives as NAME:PROTOCOL.
 
-    Plain text in place of a requested encryption would betray its user.
+    A listener that is not named there has the protocol of its own name, or else plain text. A protocol that is not
+    built yet is refused: plain text in its place would betray its user.
     """
     given = dict(pair.upper().split(":", 1) for pair in protocols if ":" in pair)
+    found = []
     for endpoint in endpoints:
-        known = {"SSL", "SASL_PLAINTEXT", "SASL_SSL", PLAINTEXT}
-        protocol = given.get(endpoint.name, endpoint.name if endpoint.name in known else PLAINTEXT)
-        if protocol != PLAINTEXT:
-            raise refuse(f"{endpoint.name}://{endpoint.address}", f"{protocol} is not built yet, only PLAINTEXT is")
+        default = endpoint.name if endpoint.name in (*BUILT, *NOT_BUILT) else PLAINTEXT
+        protocol = given.get(endpoint.name, default)
+        if protocol not in BUILT:
+            why = f"{protocol} is not built yet, only {' and '.join(BUILT)} are"
+            raise refuse(f"{endpoint.name}://{endpoint.address}", why)
+        found.append(endpoint._replace(protocol=protocol))
+    return tuple(found)
+
+
+def find_inter_broker(endpoints: Sequence[Endpoint], name: str, protocol: str) -> Endpoint | None:
+    """Returns the listener for other brokers: that of a name, or the first one with a protocol, or the first one."""
+    if name:
+        return next((each for each in endpoints if each.name == name), None)
+    if protocol:
+        return next((each for each in endpoints if each.protocol == protocol), None)
+    return next(iter(endpoints), None)
 
 
 def advertise(bound: Sequence[Endpoint], advertised: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
@@ -97,5 +120,5 @@ def advertise(bound: Sequence[Endpoint], advertised: Sequence[Endpoint], hostnam
     for endpoint in bound:
         chosen = given.get(endpoint.name, endpoint)
         host = hostname if chosen.host in WILDCARDS else chosen.host
-        endpoints.append(Endpoint(endpoint.name, host, chosen.port or endpoint.port))
+        endpoints.append(endpoint._replace(host=host, port=chosen.port or endpoint.port))
     return tuple(endpoints)

@@ -49,6 +49,12 @@ class BrokerValues(Protocol):
     def tiered_http_allowed_hosts(self) -> Sequence[str]: ...
     @property
     def inter_broker_listener_name(self) -> str: ...
+    @property
+    def security_inter_broker_protocol(self) -> str: ...
+    @property
+    def ssl_keystore_location(self) -> str: ...
+    @property
+    def ssl_keystore_key(self) -> str: ...
 
     def effective_listeners(self) -> Sequence[Endpoint]:
         """Returns the listeners of the Kafka protocol."""
@@ -95,3 +101,19 @@ def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> Non
     if named and named not in names:
         why = f"no listener has that name; there are: {', '.join(names) or 'none'}"
         raise table["inter.broker.listener.name"].refuse(named, why)
+    _check_encryption(settings, table)
+
+
+def _check_encryption(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:
+    """Checks that TLS has a key, and that the protocol between brokers is that of a listener."""
+    endpoints, protocol = settings.effective_listeners(), settings.security_inter_broker_protocol
+    named = settings.inter_broker_listener_name
+    if protocol and named and protocol not in [each.protocol for each in endpoints if each.name == named]:
+        why = f"inter.broker.listener.name={named} has another protocol; only one of the two can be set"
+        raise table["security.inter.broker.protocol"].refuse(protocol, why)
+    if protocol and protocol not in [each.protocol for each in endpoints]:
+        raise table["security.inter.broker.protocol"].refuse(protocol, "no listener has that protocol")
+    encrypted = next((each for each in endpoints if each.is_encrypted), None)
+    if encrypted is not None and not settings.ssl_keystore_location and not settings.ssl_keystore_key:
+        why = f"the listener {encrypted.name} needs a key and a certificate"
+        raise table["ssl.keystore.location"].refuse("", why)

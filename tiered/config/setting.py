@@ -18,6 +18,8 @@ T = TypeVar("T", bound=Value)
 TRUE_FALSE = {"true": True, "false": False}
 VALUE_BYTES_MAX = 32_767
 """Limit on the bytes of a value that is set while brokers run, as in Kafka: the metadata log keeps it as text."""
+HIDDEN = "[hidden]"
+"""Stands for the value of a secret, as in Kafka's log."""
 QUOTED_MAX = 200
 """Limit on the characters of a name or value in an error message."""
 
@@ -38,6 +40,8 @@ class SettingRow:
     """The topic setting of which this broker setting is the default; "" if there is none."""
     dynamic: bool = False
     """True if a broker setting can change while the broker runs; defaults of topic settings always can."""
+    secret: bool = False
+    """True for passwords and keys: no message and no reply has the value."""
 
     @property
     def type_name(self) -> str:
@@ -51,7 +55,7 @@ class SettingRow:
         if isinstance(self.default, bool):
             return " or ".join(word for word in TRUE_FALSE if word not in self.unsupported)
         if self.choices:
-            only = [choice for choice in self.choices if choice not in self.unsupported]
+            only = [choice or "nothing" for choice in self.choices if choice not in self.unsupported]
             words = only[0] if len(only) == 1 else " or ".join((", ".join(only[:-1]), only[-1]))
             return f"a list of {words}" if isinstance(self.default, tuple) else words
         if not isinstance(self.default, int | float):
@@ -81,7 +85,8 @@ class SettingRow:
 
     def refuse(self, value: str, why: str = "") -> Refused:
         """Returns the error for a value: the setting, the value, and the reason or what is allowed."""
-        return Refused(Code.INVALID_CONFIG, f"{self.name}={shorten(value)}: {why or 'it must be ' + self.allowed}")
+        shown = HIDDEN if self.secret else shorten(value)
+        return Refused(Code.INVALID_CONFIG, f"{self.name}={shown}: {why or 'it must be ' + self.allowed}")
 
     def _parse_number(self, text: str) -> int | float:
         assert self.low is not None and self.high is not None, self.name
@@ -109,13 +114,14 @@ def setting(
     unsupported: Mapping[str, str] | None = None,
     topic_name: str = "",
     dynamic: bool = False,
+    secret: bool = False,
 ) -> T:
     """Returns a field of a settings table.
 
     Its type is that of the value, because that is what reading the field gives.
     """
     row = SettingRow(
-        "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name)
+        "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name), secret
     )
     field_: T = field(default=default, metadata={"row": row})
     return field_

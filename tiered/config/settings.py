@@ -13,7 +13,7 @@ from typing import Any
 
 from tiered.config import listeners, rules
 from tiered.config.kafka_aliases import HOUR_MS, LEADERS_ONLY, MINUTE_MS, RACK_AWARE, resolve_aliases
-from tiered.config.listeners import PLAINTEXT, Endpoint
+from tiered.config.listeners import BUILT, PLAINTEXT, Endpoint
 from tiered.config.setting import SettingRow, Value, rows, setting, text_of, unknown_setting
 from tiered.errors import Code, Refused
 
@@ -22,6 +22,7 @@ LONG_MAX = 2**63 - 1
 DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 GIB = 1 << 30
+STORE_TYPES = ("PEM", "PKCS12")
 
 NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps the objects in the bucket"
 NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the reply"
@@ -186,7 +187,7 @@ class Settings:
         "Addresses for clients, NAME://HOST:PORT, ...; else the listener's own address.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
-        (), "NAME:PROTOCOL, ...; PLAINTEXT is the only protocol built yet."
+        (), "NAME:PROTOCOL, ...: PLAINTEXT or SSL; else the protocol of that name, or PLAINTEXT."
     )
     controller_listener_names: tuple[str, ...] = setting(
         (), "Names in `listeners` that stand for Kafka's controllers; they are not opened."
@@ -197,7 +198,44 @@ class Settings:
         "Replica for consumers that name their rack: one in sync there, or the leader (KIP-392). (Kafka: leader.)",
         choices=(RACK_AWARE, LEADERS_ONLY),
     )
-    inter_broker_listener_name: str = setting("", "Listener for other brokers; empty means the first one.")
+    inter_broker_listener_name: str = setting(
+        "", "Listener for other brokers; empty means the first one, or that of security.inter.broker.protocol."
+    )
+    security_inter_broker_protocol: str = setting(
+        "",
+        "Protocol between brokers, if inter.broker.listener.name is empty. (Kafka: PLAINTEXT.)",
+        choices=("", *BUILT),
+    )
+    ssl_keystore_type: str = setting("PEM", "Form of the key store. (Kafka: JKS.)", choices=STORE_TYPES, dynamic=True)
+    ssl_keystore_location: str = setting("", "File with the private key and its certificates.", dynamic=True)
+    ssl_keystore_password: str = setting("", "Password of a PKCS12 key store.", dynamic=True, secret=True)
+    ssl_keystore_certificate_chain: str = setting("", "Certificates of the key as PEM, its own first.", dynamic=True)
+    ssl_keystore_key: str = setting("", "Private key as PEM.", dynamic=True, secret=True)
+    ssl_key_password: str = setting("", "Password of an encrypted private key.", dynamic=True, secret=True)
+    ssl_truststore_type: str = setting(
+        "PEM", "Form of the trust store. (Kafka: JKS.)", choices=STORE_TYPES, dynamic=True
+    )
+    ssl_truststore_location: str = setting("", "File with the certificates to trust.", dynamic=True)
+    ssl_truststore_password: str = setting("", "Password of a PKCS12 trust store.", dynamic=True, secret=True)
+    ssl_truststore_certificates: str = setting("", "Certificates to trust as PEM.", dynamic=True)
+    ssl_client_auth: str = setting(
+        "none",
+        "Certificates of clients: required, requested, or none.",
+        choices=("required", "requested", "none"),
+        dynamic=True,
+    )
+    ssl_enabled_protocols: tuple[str, ...] = setting(
+        ("TLSv1.2", "TLSv1.3"), "Versions of TLS.", choices=("TLSv1.2", "TLSv1.3"), dynamic=True
+    )
+    ssl_cipher_suites: tuple[str, ...] = setting(
+        (), "Cipher suites of TLSv1.2, by OpenSSL's names; empty means OpenSSL's own.", dynamic=True
+    )
+    ssl_endpoint_identification_algorithm: str = setting(
+        "https",
+        "Check of the name of other brokers against their certificates; empty means none.",
+        choices=("https", ""),
+        dynamic=True,
+    )
     cordoned_log_dirs: tuple[str, ...] = setting(
         (), "`*`, set for one running broker: it gets no new replicas (KIP-1066).", choices=("*",), dynamic=True
     )
@@ -495,6 +533,9 @@ class Settings:
         settings.resolve_advertised_listeners(settings.effective_listeners(), "localhost")
         settings.resolve_advertised_http(0)
         rules.check_broker(settings, broker_rows())
+        between = settings.inter_broker_endpoint()
+        if settings.security_inter_broker_protocol and between is not None:
+            settings = replace(settings, inter_broker_listener_name=between.name)
         rules.check_topic(settings.topic_defaults(), topic_rows())
         return settings
 
@@ -508,8 +549,14 @@ class Settings:
         else:
             row = broker_rows()["kafka"]
             endpoints = (Endpoint(PLAINTEXT, *parse_address(self.kafka, "kafka")),) if self.kafka else ()
-        listeners.check_protocols(endpoints, self.listener_security_protocol_map, row.refuse)
-        return endpoints
+        return listeners.with_protocols(endpoints, self.listener_security_protocol_map, row.refuse)
+
+    def inter_broker_endpoint(self) -> Endpoint | None:
+        """Returns the listener for other brokers; None if there is none. All brokers have listeners of the same names
+        and protocols."""
+        return listeners.find_inter_broker(
+            self.effective_listeners(), self.inter_broker_listener_name, self.security_inter_broker_protocol
+        )
 
     def resolve_advertised_listeners(self, bound: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
         """Returns the endpoints that clients get for the listeners in `bound`.

@@ -29,10 +29,10 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A value from one source, under its name there."""
+    """A value from one source, under its name there. A secret has the value None."""
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
 
 
@@ -44,7 +44,7 @@ class ConfigEntry(NamedTuple):
     is_read_only: bool
 
     @property
-    def value(self) -> str:
+    def value(self) -> str | None:
         return self.synonyms[0].value
 
     @property
@@ -138,7 +138,7 @@ def _build_entries(
     entries = []
     for name, row in sorted(rows.items()):
         synonyms = tuple(
-            Synonym(layer.names[name], layer.values[layer.names[name]], layer.source)
+            Synonym(layer.names[name], None if row.secret else layer.values[layer.names[name]], layer.source)
             for layer in layers
             if layer.names.get(name) in layer.values
         )

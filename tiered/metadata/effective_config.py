@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.config.setting import SettingRow, check_lengths, shorten, unknown_setting
+from tiered.config.setting import HIDDEN, SettingRow, check_lengths, shorten, unknown_setting
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
@@ -54,7 +54,8 @@ def overridden_settings(image: Image, own: Settings, node_id: int) -> dict[str, 
     for name, text in sorted(configs.items()):
         given, default, in_force = (getattr(each, name.replace(".", "_"), None) for each in (own, defaults, current))
         if given not in (default, in_force):
-            overridden[name] = (given, text)
+            is_secret = broker_rows()[name].secret
+            overridden[name] = (HIDDEN, HIDDEN) if is_secret else (given, text)
     return overridden
 
 

@@ -7,5 +7,7 @@ May import: words
 ~ readiness   socket readiness by one epoll per process, or by the event loop
 ~ tls         encrypted streams over another Net, with bounded handshakes
   tls_faults  the reasons of failed TLS connections in words
+  tls_options the settings of TLS of one side
+~ tls_contexts  OpenSSL's contexts, made anew when settings or files change
 ~ local_disk  the Disk port on a real directory, with fsync in threads
 """

@@ -60,7 +60,7 @@ def _add_connection_options(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="extra",
-        help="brokers=HOST:PORT or timeout=SECONDS",
+        help="brokers=HOST:PORT, timeout=SECONDS, security.protocol=SSL or ssl.ca.location=FILE",
     )
 
 

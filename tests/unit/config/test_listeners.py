@@ -49,6 +49,34 @@ def test_clients_get_advertised_addresses_or_else_the_listeners() -> None:
     assert advertised(kafka="0.0.0.0:9092", advertised_listeners="PLAINTEXT://[::1]:9092") == ["PLAINTEXT [::1]:9092"]
 
 
+TWO = {
+    "listeners": "IN://:9092,OUT://:9093,SSL://:9094",
+    "listener_security_protocol_map": "IN:PLAINTEXT,out:ssl",
+    "ssl_keystore_location": "/broker.pem",
+}
+
+
+def test_each_listener_has_a_protocol_by_the_map_or_its_name() -> None:
+    assert [each.protocol for each in bound_addresses(**TWO)] == ["PLAINTEXT", "SSL", "SSL"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, ""),
+        ({"security_inter_broker_protocol": "SSL"}, "OUT"),
+        ({"inter_broker_listener_name": "ssl", "security_inter_broker_protocol": "SSL"}, "SSL"),
+    ],
+)
+def test_listener_for_brokers_is_found_by_name_or_protocol(given: dict[str, str], name: str) -> None:
+    texts = {key.replace("_", "."): text for key, text in {**TWO, **given}.items()}
+    settings = Settings.from_strings(texts)
+    endpoint = settings.inter_broker_endpoint()
+    assert endpoint is not None and endpoint.name == (name or "IN")
+    assert settings.inter_broker_listener_name == name
+    assert Settings.from_strings({"log.level": "error"}, defaults=settings).inter_broker_listener_name == name
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -56,7 +84,12 @@ def test_clients_get_advertised_addresses_or_else_the_listeners() -> None:
         ({"listeners": "10.0.0.1:9092"}, "listeners=10.0.0.1:9092: it must be NAME://HOST:PORT"),
         ({"listeners": "A://:1,A://:2"}, "the name A is given twice"),
         ({"listeners": "SASL_SSL://:9092"}, "SASL_SSL is not built yet"),
-        ({"listeners": "A://:9092", "listener_security_protocol_map": "A:SSL"}, "SSL is not built yet"),
+        ({"listeners": "A://:9092", "listener_security_protocol_map": "A:SSL"}, "the listener A needs a key"),
+        ({"security_inter_broker_protocol": "SSL"}, "no listener has that protocol"),
+        (
+            {**TWO, "security_inter_broker_protocol": "PLAINTEXT", "inter_broker_listener_name": "OUT"},
+            "inter.broker.listener.name=OUT has another protocol",
+        ),
         ({"advertised_listeners": "B://host:1"}, "no listener has that name"),
         ({"advertised_listeners": "PLAINTEXT://0.0.0.0:9092"}, "it must name a host that clients can reach"),
     ],

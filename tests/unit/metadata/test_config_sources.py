@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tiered.config.settings import Settings, broker_rows, topic_rows
 from tiered.ids import TopicId
+from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.config_sources import (
     ConfigEntry,
     ConfigSource,
@@ -26,7 +27,7 @@ def topic(**configs: str) -> TopicImage:
     return TopicImage("t", TopicId("A" * 22), (PartitionImage((1,)),), given, 0)
 
 
-def trail(shown: list[ConfigEntry], key: str) -> list[tuple[str, str, int]]:
+def trail(shown: list[ConfigEntry], key: str) -> list[tuple[str, str | None, int]]:
     (found,) = [each for each in shown if each.row.name == key]
     return [(name, value, int(source)) for name, value, source in found.synonyms]
 
@@ -44,13 +45,24 @@ def test_narrowest_source_comes_first() -> None:
     assert [each.row.name for each in cluster_config_entries(IMAGE)] == ["log.retention.ms", "log.roll.ms"]
 
 
+def test_secret_has_no_value() -> None:
+    """Neither where it was set, nor where it was not."""
+    started = replace(STARTED, ssl_key_password="eightyeight")
+    image = Image(broker_configs={ALL_BROKERS: {"ssl.keystore.password": "ninetynine"}})
+    entries = broker_config_entries(image, started, started.node_id)
+    assert "eightyeight" not in repr(entries) and "ninetynine" not in repr(entries)
+    shown = {each.row.name: (each.value, each.source) for each in entries}
+    assert shown["ssl.key.password"] == (None, ConfigSource.STATIC_BROKER_CONFIG)
+    assert shown["ssl.keystore.password"] == (None, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+
+
 def test_shown_value_is_the_effective_one() -> None:
     for configs in ({}, {"retention_ms": "9", "segment_bytes": "4096", "min_cleanable_dirty_ratio": "0.25"}):
         in_force = topic_config(topic(**configs), broker_settings(IMAGE, STARTED, 1).topic_defaults()).to_strings()
         assert {
             each.row.name: each.value for each in topic_config_entries(IMAGE, STARTED, topic(**configs))
         } == in_force
-    assert {each.row.name: each.value for each in broker_config_entries(IMAGE, STARTED, 1)} == broker_settings(
+    assert {each.row.name: each.value or "" for each in broker_config_entries(IMAGE, STARTED, 1)} == broker_settings(
         IMAGE, STARTED, 1
     ).to_strings()
     untiered = replace(STARTED, remote_log_storage_system_enable=False)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tiered.broker.broker import Broker
+from tiered.broker.encryption import inter_broker_net
 from tiered.broker.process_metrics import add_process_metrics
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings, parse_address
@@ -83,7 +84,8 @@ async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
     claim_data_directory(chosen.data_dir)
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
-        peers = KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}")
+        net = inter_broker_net(world.net, chosen, lambda: broker.tls)
+        peers = KafkaPeers(net, client_id=f"broker-{chosen.node_id}")
         metrics = Metrics()
         add_process_metrics(metrics)
         broker = Broker(chosen, world, metrics, peers=peers, log_level=set_log_level)
@@ -99,8 +101,10 @@ async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
 
 async def _check_addresses_free(broker: Broker, chosen: Settings) -> None:
     """Checks the addresses of the Kafka protocol before the broker registers. Raises `Refused` for one that this
-    machine cannot bind, and `Unavailable` for one that another process uses."""
+    machine cannot bind or without a certificate for it, and `Unavailable` for one that another process uses."""
     for each in chosen.effective_listeners():
+        if each.is_encrypted:
+            broker.tls.check()
         try:
             (await broker.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
         except Unavailable as error:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tiered.broker.broker import Broker
+from tiered.broker.encryption import inter_broker_net
 from tiered.config.listeners import WILDCARDS, parse_host_port
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.validation import LogAppendInfo
@@ -82,7 +83,7 @@ class RemoteBrokers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        net = broker.world.net
+        net = inter_broker_net(broker.world.net, broker.startup_settings, lambda: broker.tls)
         self._short_requests = KafkaPeers(net, client_id="http", pool_bytes=0)
         self._long_polls = KafkaPeers(net, client_id="http", in_flight_max=LONG_POLLS_MAX, pool_bytes=0)
 

@@ -188,7 +188,9 @@ class BrokerConnection:
     def _describe_close(self) -> str:
         first = next(iter(self._in_flight.values()), None)
         if first and first.name == "ApiVersions":
-            return f"{self.address} closed the connection at once: is it a Kafka listener without TLS and SASL?"
+            return (
+                f"{self.address} closed the connection at once: does the listener ask for TLS (security.protocol=SSL)?"
+            )
         return f"{self.address} closed the connection" + (f" instead of replying to {first.name}" if first else "")
 
     def _on_buffer_full(self) -> None:

@@ -12,10 +12,12 @@ import math
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 
 from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.ports import Listener, Stream
+from tiered.system.tls import TlsNet
 from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.server.connection import ClientConnection
 from tiered_api.kafka.server.dispatch import Dispatch
@@ -92,11 +94,15 @@ class KafkaServer:
         )
 
     async def listen(self, endpoint: Endpoint) -> None:
-        """Opens one listener. `Unavailable` if the address cannot be bound."""
-        net = self.context.broker.world.net
+        """Opens one listener. `Unavailable` if the address cannot be bound, `Refused` without a certificate for TLS."""
+        broker = self.context.broker
+        net = broker.world.net
+        if endpoint.is_encrypted:
+            broker.tls.check()
+            net = TlsNet(net, broker.tls.accept, on_failure=partial(self.context.refusals.record, "tls_handshake"))
         listener = await net.listen(endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name))
         self._listeners.append(listener)
-        self.addresses[endpoint.name] = Endpoint(endpoint.name, listener.host, listener.port)
+        self.addresses[endpoint.name] = endpoint._replace(host=listener.host, port=listener.port)
 
     @property
     def address(self) -> str:

@@ -113,6 +113,7 @@ class _Describer:
                 shown.value,
                 shown.is_read_only,
                 shown.source,
+                shown.row.secret,
                 synonyms=synonyms,
                 config_type=config_type_of(shown.row),
                 documentation=shown.row.sentence if self._documentation else None,

@@ -1,0 +1,67 @@
+"""TLS of the command line: `-X security.protocol=SSL` and the options of its certificates, by librdkafka's names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tiered.errors import Code, Refused
+from tiered.ports import Net
+from tiered.system.network import SocketNet
+from tiered.system.tls import TlsNet
+from tiered.system.tls_contexts import TlsContexts
+from tiered.system.tls_options import Store, TlsOptions
+
+PROTOCOL, CA = "security.protocol", "ssl.ca.location"
+CERTIFICATE, KEY, PASSWORD = "ssl.certificate.location", "ssl.key.location", "ssl.key.password"
+ENDPOINT_CHECK = "ssl.endpoint.identification.algorithm"
+EXTRAS = (PROTOCOL, CA, CERTIFICATE, KEY, PASSWORD, ENDPOINT_CHECK)
+PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+FILE_CHARS_MAX = 1 << 20
+
+
+def open_net(extra: Mapping[str, str]) -> Net:
+    """Returns the network of a client, with TLS if the options or the environment ask for it.
+
+    Raises `Refused` for an option that is wrong, or that has no effect.
+    """
+    options = {name: extra.get(name) or os.environ.get(environment_variable(name), "") for name in EXTRAS}
+    protocol = options[PROTOCOL].upper() or PLAINTEXT
+    if protocol not in (PLAINTEXT, SSL):
+        raise Refused(Code.INVALID_REQUEST, f"{PROTOCOL}={protocol}: it must be {PLAINTEXT} or {SSL}")
+    if protocol == PLAINTEXT:
+        unused = next((name for name in EXTRAS if name != PROTOCOL and name in extra), None)
+        if unused:
+            raise Refused(Code.INVALID_REQUEST, f"-X {unused}: it has no effect without -X {PROTOCOL}={SSL}")
+        return SocketNet()
+    check = extra.get(ENDPOINT_CHECK, "https")
+    if check not in ("https", "none", ""):
+        raise Refused(Code.INVALID_REQUEST, f"{ENDPOINT_CHECK}={check}: it must be https or none")
+    if bool(options[CERTIFICATE]) != bool(options[KEY]):
+        raise Refused(Code.INVALID_REQUEST, f"a certificate of a client needs both {CERTIFICATE} and {KEY}")
+    made = TlsOptions(
+        Store(certificates=_read(CERTIFICATE, options), key=_read(KEY, options), password=options[PASSWORD]),
+        Store(location=options[CA]),
+        checks_host=check == "https",
+    )
+    contexts = TlsContexts(lambda: made, at_listener=False)
+    contexts.check()
+    return TlsNet(SocketNet(), connect_to=contexts.connect_to)
+
+
+def environment_variable(name: str) -> str:
+    """Returns the variable that has an option for all commands."""
+    return "TIERED_" + name.upper().replace(".", "_")
+
+
+def _read(name: str, options: Mapping[str, str]) -> str:
+    if not options[name]:
+        return ""
+    try:
+        with Path(options[name]).open(encoding="ascii") as file:
+            return file.read(FILE_CHARS_MAX)
+    except OSError as error:
+        raise Refused(Code.INVALID_REQUEST, f"{name}={options[name]}: it cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Refused(Code.INVALID_REQUEST, f"{name}={options[name]}: it must have the form PEM") from None

@@ -1,0 +1,152 @@
+"""Contexts of TLS: the forms of keys, certificates of clients, renewal, and what is refused with which words."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+from tests.certificates import Signed, sign
+from tiered.errors import Refused
+from tiered.system.tls_contexts import TlsContexts, make_client_context, make_server_context
+from tiered.system.tls_options import PKCS12, REQUIRED, Store, TlsOptions
+
+AUTHORITY = sign("CN=authority")
+BROKER = sign("CN=broker", AUTHORITY)
+TRUST = Store(certificates=AUTHORITY.certificate_pem)
+CLIENT = TlsOptions(trust=TRUST)
+
+
+def shake_hands(accept: ssl.SSLContext | TlsContexts, client: ssl.SSLContext) -> tuple[str, str]:
+    """Runs a handshake in memory. Returns the name in the server's certificate and the one in the client's."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    far = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    if isinstance(accept, TlsContexts):
+        near = accept.accept(to_server, to_client)
+    else:
+        near = accept.wrap_bio(to_server, to_client, server_side=True)
+    done = set()
+    for _ in range(4):
+        for side in (far, near):
+            try:
+                side.do_handshake()
+                done.add(side)
+            except ssl.SSLWantReadError:
+                pass
+    assert len(done) == 2
+    return _name(far.getpeercert()), _name(near.getpeercert())
+
+
+def _name(certificate: object) -> str:
+    subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
+    return "".join(str(value) for part in subject for _, value in part)
+
+
+def in_one_line(pem: str) -> str:
+    """Returns a PEM text as a file of settings may have it."""
+    return pem.replace("\n", "\\n")
+
+
+def pkcs12_file(path: Path, signed: Signed, password: str) -> str:
+    """Writes a PKCS#12 file with key, certificate and authority."""
+    made = pkcs12.serialize_key_and_certificates(
+        b"broker", signed.key, signed.certificate, [AUTHORITY.certificate], BestAvailableEncryption(password.encode())
+    )
+    path.write_bytes(made)
+    return str(path)
+
+
+def test_key_may_be_a_file_a_text_or_pkcs12(tmp_path: Path) -> None:
+    keys = (
+        Store(location=BROKER.write(tmp_path / "broker.pem")),
+        Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem),
+        Store(certificates=in_one_line(BROKER.certificate_pem), key=in_one_line(BROKER.key_pem)),
+        Store(certificates=BROKER.certificate_pem, key=BROKER.encrypted_key_pem("secret"), password="secret"),
+        Store(PKCS12, pkcs12_file(tmp_path / "broker.p12", BROKER, "secret"), "secret"),
+    )
+    for key in keys:
+        assert shake_hands(make_server_context(TlsOptions(key)), make_client_context(CLIENT)) == ("broker", "")
+
+
+def test_client_shows_a_certificate_that_the_listener_trusts() -> None:
+    server = make_server_context(
+        TlsOptions(Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem), TRUST, client_auth=REQUIRED)
+    )
+
+    def client(authority: Signed) -> ssl.SSLContext:
+        signed = sign("CN=alice", authority)
+        key = Store(certificates=signed.certificate_pem, key=signed.key_pem)
+        return make_client_context(TlsOptions(key, TRUST))
+
+    assert shake_hands(server, client(AUTHORITY)) == ("broker", "alice")
+    with pytest.raises(ssl.SSLError, match=r"(?i)did_not_return_a_certificate|did not return a certificate"):
+        shake_hands(server, make_client_context(CLIENT))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server, client(sign("CN=authority")))
+
+
+def test_versions_without_one_in_common_fail() -> None:
+    key = Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem)
+    old, new = TlsOptions(key, protocols=("TLSv1.2",)), TlsOptions(trust=TRUST, protocols=("TLSv1.3",))
+    with pytest.raises(ssl.SSLError, match=r"(?i)unsupported.protocol|alert.protocol.version"):
+        shake_hands(make_server_context(old), make_client_context(new))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (TlsOptions(), "ssl.keystore.location: a listener with TLS needs a key"),
+        (TlsOptions(Store(location="/absent.pem")), "ssl.keystore.location=/absent.pem: it cannot be read: No such"),
+        (TlsOptions(Store(certificates=BROKER.certificate_pem)), "one private key and its certificates"),
+        (TlsOptions(Store(certificates=BROKER.certificate_pem, key=AUTHORITY.key_pem)), "one private key and its"),
+        (TlsOptions(Store(key=BROKER.encrypted_key_pem("a"), password="b")), "ssl.key.password must open it"),
+        (TlsOptions(Store(PKCS12, __file__)), "it is no PKCS#12 file, or ssl.keystore.password does not open it"),
+        (TlsOptions(Store(location=__file__)), "one private key and its certificates as PEM"),
+    ],
+)
+def test_key_that_cannot_be_used_is_refused_with_the_setting(options: TlsOptions, words: str) -> None:
+    with pytest.raises(Refused) as refused:
+        make_server_context(options)
+    assert words in refused.value.why
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"client_auth": REQUIRED}, "ssl.client.auth=required: it needs ssl.truststore.location"),
+        ({"client_auth": REQUIRED, "trust": Store(location=__file__)}, "has no certificates that can be read"),
+        ({"ciphers": ("TLS_NONE",)}, "ssl.cipher.suites=TLS_NONE: OpenSSL knows none"),
+        ({"protocols": ()}, "ssl.enabled.protocols"),
+    ],
+)
+def test_options_that_cannot_be_met_are_refused_with_the_setting(change: dict[str, Any], words: str) -> None:
+    good = TlsOptions(Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem))
+    with pytest.raises(Refused) as refused:
+        make_server_context(good._replace(**change))
+    assert words in refused.value.why
+
+
+def test_certificate_is_renewed_from_its_file_unless_it_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tiered.system.tls_contexts.LOOK_SECONDS", 0)
+    path = tmp_path / "broker.pem"
+    options = TlsOptions(Store(location=BROKER.write(path)))
+    contexts, client = TlsContexts(lambda: options), make_client_context(CLIENT)
+    assert shake_hands(contexts, client) == ("broker", "")
+    sign("CN=renewed", AUTHORITY).write(path)
+    assert shake_hands(contexts, client) == ("renewed", "")
+    path.write_text("half a file")
+    for _ in range(3):
+        assert shake_hands(contexts, client) == ("renewed", "")
+    assert sum("the old ones stay" in record.message for record in caplog.records) == 1
+    options = TlsOptions(Store(location=sign("CN=moved", AUTHORITY).write(tmp_path / "other.pem")))
+    assert shake_hands(contexts, client) == ("moved", "")
+
+
+def test_secrets_are_not_in_the_text_of_options() -> None:
+    options = TlsOptions(Store(key=BROKER.key_pem, password="eightyeight"))
+    assert "eightyeight" not in repr(options) and "PRIVATE" not in repr(options)

@@ -1,0 +1,42 @@
+"""TLS of one broker: its settings as options, and the Net between brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tiered.config.settings import Settings
+from tiered.ports import Net
+from tiered.system.tls import TlsNet
+from tiered.system.tls_contexts import TlsContexts
+from tiered.system.tls_options import Store, TlsOptions
+
+
+def tls_options(settings: Settings) -> TlsOptions:
+    """Returns the options of TLS that the settings name."""
+    return TlsOptions(
+        key=Store(
+            settings.ssl_keystore_type,
+            settings.ssl_keystore_location,
+            settings.ssl_keystore_password or settings.ssl_key_password,
+            settings.ssl_keystore_certificate_chain,
+            settings.ssl_keystore_key,
+        ),
+        trust=Store(
+            settings.ssl_truststore_type,
+            settings.ssl_truststore_location,
+            settings.ssl_truststore_password,
+            settings.ssl_truststore_certificates,
+        ),
+        client_auth=settings.ssl_client_auth,
+        protocols=settings.ssl_enabled_protocols,
+        ciphers=settings.ssl_cipher_suites,
+        checks_host=bool(settings.ssl_endpoint_identification_algorithm),
+    )
+
+
+def inter_broker_net(net: Net, settings: Settings, tls: Callable[[], TlsContexts]) -> Net:
+    """Returns the Net for connections to other brokers: with TLS if the listener for brokers has it."""
+    endpoint = settings.inter_broker_endpoint()
+    if endpoint is None or not endpoint.is_encrypted:
+        return net
+    return TlsNet(net, connect_to=lambda host: tls().connect_to(host))

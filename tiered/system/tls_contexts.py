@@ -1,0 +1,245 @@
+"""OpenSSL's contexts, made from settings and files, and made anew when these change.
+
+A certificate is renewed by a new file of the same name, or by a new setting. Connections that exist keep their session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused
+from tiered.system.tls import MakeSession
+from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+"""Time between two looks at the files."""
+STORE_BYTES_MAX = 4 << 20
+VERSIONS = {TLS_1_2: ssl.TLSVersion.TLSv1_2, TLS_1_3: ssl.TLSVersion.TLSv1_3}
+NO_CRYPTOGRAPHY = "type PKCS12 needs the package cryptography: pip install 'tiered[tls]'"
+
+
+class _State(NamedTuple):
+    """The origin of contexts: the settings, and identity and time of each file."""
+
+    options: TlsOptions
+    files: tuple[tuple[int, int, int] | None, ...]
+
+
+class TlsContexts:
+    """The contexts of one process, for listeners and for connections. `options` returns the settings in force."""
+
+    def __init__(self, options: Callable[[], TlsOptions], *, at_listener: bool = True) -> None:
+        self._options = options
+        self._made: dict[bool, ssl.SSLContext] = {}
+        """Context of listeners (True) and of connections (False)."""
+        self._state: _State | None = None
+        self._failed: _State | None = None
+        self._next_look = 0.0
+        self._at_listener = at_listener
+
+    def check(self) -> None:
+        """Raises `Refused` (INVALID_CONFIG) if no context can be made."""
+        self._renew(_read_state(self._options()))
+
+    def accept(self, received: ssl.MemoryBIO, unsent: ssl.MemoryBIO) -> ssl.SSLObject:
+        """Makes a session of a listener."""
+        return self._context(at_listener=True).wrap_bio(received, unsent, server_side=True)
+
+    def connect_to(self, host: str) -> MakeSession:
+        """Returns how to make a session for a connection to `host`."""
+        context = self._context(at_listener=False)
+        return lambda received, unsent: context.wrap_bio(received, unsent, server_hostname=host)
+
+    def _context(self, *, at_listener: bool) -> ssl.SSLContext:
+        now, options = time.monotonic(), self._options()
+        if self._state is None:
+            self.check()
+        elif now >= self._next_look or options != self._state.options:
+            self._next_look = now + LOOK_SECONDS
+            state = _read_state(options)
+            if state not in (self._state, self._failed):
+                self._try_renew(state)
+        return self._made[at_listener]
+
+    def _try_renew(self, state: _State) -> None:
+        try:
+            self._renew(state)
+            log.info("certificates and settings of TLS were read anew")
+        except Refused as refused:
+            self._failed = state
+            log.error("new certificates or settings of TLS are not used: the old ones stay reason=%s", refused.why)
+
+    def _renew(self, state: _State) -> None:
+        made = {False: make_client_context(state.options)}
+        if self._at_listener:
+            made[True] = make_server_context(state.options)
+        self._made, self._state, self._failed = made, state, None
+        self._next_look = time.monotonic() + LOOK_SECONDS
+
+
+def make_server_context(options: TlsOptions) -> ssl.SSLContext:
+    """Returns a context for listeners. Raises `Refused` (INVALID_CONFIG) with the setting that is wrong."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _set_protocols(context, options)
+    if not options.key:
+        raise _refuse("ssl.keystore.location: a listener with TLS needs a key and a certificate")
+    _load_key(context, options.key)
+    if options.client_auth != NONE:
+        if not options.trust:
+            raise _refuse(f"ssl.client.auth={options.client_auth}: it needs ssl.truststore.location")
+        _load_trusted(context, options.trust)
+        context.verify_mode = ssl.CERT_REQUIRED if options.client_auth == REQUIRED else ssl.CERT_OPTIONAL
+    return context
+
+
+def make_client_context(options: TlsOptions) -> ssl.SSLContext:
+    """Returns a context for connections. Without a trust store, the authorities of the machine are trusted.
+
+    Raises `Refused` (INVALID_CONFIG) with the setting that is wrong.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _set_protocols(context, options)
+    context.check_hostname = options.checks_host
+    if options.trust:
+        _load_trusted(context, options.trust)
+    else:
+        context.load_default_certs()
+    if options.key:
+        _load_key(context, options.key)
+    return context
+
+
+def _set_protocols(context: ssl.SSLContext, options: TlsOptions) -> None:
+    versions = [VERSIONS[name] for name in options.protocols if name in VERSIONS]
+    if not versions:
+        raise _refuse(f"ssl.enabled.protocols: it must name {' or '.join(VERSIONS)}")
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    if options.ciphers:
+        try:
+            context.set_ciphers(":".join(options.ciphers))
+        except ssl.SSLError:
+            why = "OpenSSL knows none of these for TLSv1.2; names are OpenSSL's, such as ECDHE-RSA-AES128-GCM-SHA256"
+            raise _refuse(f"ssl.cipher.suites={','.join(options.ciphers)[:200]}: {why}") from None
+
+
+def _load_key(context: ssl.SSLContext, store: Store) -> None:
+    name = "ssl.keystore.location"
+    with contextlib.ExitStack() as stack:
+        if store.location and store.type != PKCS12:
+            is_encrypted = b"ENCRYPTED" in _read_file(name, store.location)
+            path = store.location
+        else:
+            text = _key_text(store)
+            is_encrypted = "ENCRYPTED" in text
+            path = stack.enter_context(_secret_file(text.encode()))
+        try:
+            context.load_cert_chain(path, password=lambda: store.password)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            why = "it must have one private key and its certificates as PEM, the key's own first"
+            if is_encrypted:
+                why += "; the key is encrypted, and ssl.key.password must open it"
+            reason = getattr(error, "reason", None) or type(error).__name__
+            where = store.location or "ssl.keystore.certificate.chain and ssl.keystore.key"
+            raise _refuse(f"{name}: {where} cannot be used: {why} ({reason})") from None
+
+
+def _key_text(store: Store) -> str:
+    if store.type != PKCS12:
+        return wrap_pem(store.key) + wrap_pem(store.certificates)
+    return _open_pkcs12("ssl.keystore", store)[0]
+
+
+def _load_trusted(context: ssl.SSLContext, store: Store) -> None:
+    name = "ssl.truststore.location"
+    if store.type == PKCS12:
+        text = _open_pkcs12("ssl.truststore", store)[1]
+    elif store.location:
+        text = _read_file(name, store.location).decode("ascii", "replace")
+    else:
+        text = wrap_pem(store.certificates)
+    try:
+        context.load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError):
+        where = store.location or "ssl.truststore.certificates"
+        raise _refuse(f"{name}: {where} has no certificates that can be read") from None
+
+
+def _open_pkcs12(name: str, store: Store) -> tuple[str, str]:
+    """Returns key with certificates, and the certificates alone, of a PKCS#12 file, as PEM."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise _refuse(f"{name}.location={store.location}: {NO_CRYPTOGRAPHY}") from None
+    data = _read_file(f"{name}.location", store.location)
+    try:
+        opened = pkcs12.load_pkcs12(data, store.password.encode())
+    except ValueError:
+        why = f"it is no PKCS#12 file, or {name}.password does not open it"
+        raise _refuse(f"{name}.location={store.location}: {why}") from None
+    found = [opened.cert, *opened.additional_certs] if opened.cert is not None else [*opened.additional_certs]
+    certificates = "".join(
+        each.certificate.public_bytes(serialization.Encoding.PEM).decode() for each in found if each is not None
+    )
+    if opened.key is None:
+        return certificates, certificates
+    key = opened.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return key.decode() + certificates, certificates
+
+
+def _read_file(name: str, path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(STORE_BYTES_MAX + 1)
+    except OSError as error:
+        raise _refuse(f"{name}={path}: it cannot be read: {error.strerror}") from None
+    if len(data) > STORE_BYTES_MAX:
+        raise _refuse(f"{name}={path}: it is longer than {STORE_BYTES_MAX} bytes")
+    return data
+
+
+@contextlib.contextmanager
+def _secret_file(data: bytes) -> Iterator[str]:
+    """Yields the path of a file for OpenSSL, which reads keys from files only. The file is in memory, or else readable
+    by this user alone, and is gone afterwards."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("key")
+        try:
+            os.write(descriptor, data)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            yield file.name
+
+
+def _read_state(options: TlsOptions) -> _State:
+    return _State(options, tuple(_identify(store.location) for store in (options.key, options.trust)))
+
+
+def _identify(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat() if path else None
+    except OSError:
+        return None
+    return (found.st_ino, found.st_mtime_ns, found.st_size) if found is not None else None
+
+
+def _refuse(why: str) -> Refused:
+    return Refused(Code.INVALID_CONFIG, why)
