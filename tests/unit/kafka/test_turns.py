@@ -8,7 +8,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tiered.system.clock import SystemClock
-from tiered_api.kafka.server.exchange.turns import CLIENT, TURN_SECONDS, Turns, TurnShare
+from tiered_api.kafka.server.exchange.turns import (
+    CLIENT,
+    GATHER_SECONDS,
+    TASKS_PER_TURN,
+    TURN_SECONDS,
+    Turns,
+    TurnShare,
+)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -62,6 +69,46 @@ def test_short_pieces_share_a_turn() -> None:
     run(scenario())
 
 
+def test_small_tasks_that_wait_share_a_turn() -> None:
+    """Work that waits does not make a turn of each small task."""
+
+    async def scenario() -> None:
+        turns, ended, loop_turns = Turns(SystemClock()), asyncio.Event(), [0]
+        requests = asyncio.gather(*(turns.wait_next_turn() for _ in range(TASKS_PER_TURN * 4)))
+        counting = asyncio.create_task(turns_of(loop_turns, ended))
+        await requests
+        ended.set()
+        await counting
+        assert loop_turns[0] <= 12, "a turn for a batch, not for a task"
+
+    run(scenario())
+
+
+def test_task_that_wakes_too_late_in_its_turn_keeps_its_place() -> None:
+    """The first task takes the time of the turn. Later calls of the same client do not overtake the second."""
+
+    async def scenario() -> None:
+        turns, order, loop_turns, ended = Turns(SystemClock()), list[tuple[str, int]](), [0], asyncio.Event()
+        CLIENT.set(turns.make_share("host"))
+
+        async def request(name: str) -> None:
+            await turns.wait_next_turn()
+            order.append((name, loop_turns[0]))
+            busy(GATHER_SECONDS)
+
+        first = asyncio.gather(*map(request, "abc"))
+        counting = asyncio.create_task(turns_of(loop_turns, ended))
+        while not order:
+            await asyncio.sleep(0)
+        await asyncio.gather(first, request("d"))
+        ended.set()
+        await counting
+        assert [name for name, _ in order] == ["a", "b", "c", "d"]
+        assert len({turn for _, turn in order}) == 4, "one long piece a turn"
+
+    run(scenario())
+
+
 def test_work_after_a_long_decoding_waits_for_others() -> None:
     """A later request of the same connection does not overtake it."""
 
@@ -88,7 +135,8 @@ def test_waiting_work_runs_in_the_order_of_arrival() -> None:
         for name in "abc":
             turns.run_later(lambda name=name: order.append(name), share)  # type: ignore[misc]
         assert not turns.has_time(), "who comes later does not overtake"
-        await turns.wait_turn()
+        while len(order) < 3:
+            await asyncio.sleep(0)
         assert order == ["a", "b", "c"]
 
     run(scenario())
@@ -161,7 +209,8 @@ def test_connections_that_come_and_go_share_what_their_host_used() -> None:
         turns.run_later(lambda: order.append("busy"), turns.make_share("busy"))
         turns.run_later(lambda: order.append("other"), turns.make_share("other"))
         del first
-        await turns.wait_turn()
+        while len(order) < 2:
+            await asyncio.sleep(0)
         assert order == ["other", "busy"]
 
     run(scenario())

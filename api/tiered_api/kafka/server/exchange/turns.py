@@ -3,6 +3,9 @@
 Small requests run as they arrive, and wait for the pieces of one turn at most. Other work waits, and is due later the
 more its client used the turns lately. So a client with few requests does not wait for the backlog of others. Work that
 is due continues piece by piece.
+
+A task continues in the next turn of the event loop. Up to `TASKS_PER_TURN` tasks continue in one turn, in the order in
+which they are due, until they have used `GATHER_SECONDS` together. The rest of them keeps its places in the order.
 """
 
 from __future__ import annotations
@@ -20,6 +23,11 @@ from tiered.ports import Clock
 
 TURN_SECONDS = 0.01
 """Time for long work in one turn. After it, the rest waits for later turns."""
+GATHER_SECONDS = 0.002
+"""Time of the tasks of one turn after which no more of them continue. A turn costs as much as several small requests,
+and a task of its turn delays the requests that arrive by no more than this and its own time."""
+TASKS_PER_TURN = 16
+"""Bounds the tasks that wake for nothing, because those before them took the time."""
 USAGE_SECONDS = 1.0
 """Time constant in which a used turn is forgotten. Bounds the delay of work to about ten times as much."""
 PIECE_SECONDS = 0.000_1
@@ -63,16 +71,14 @@ CLIENT: ContextVar[TurnShare | None] = ContextVar("client", default=None)
 
 
 class WaitingPiece(NamedTuple):
-    """A piece that waits. The piece that is due first comes first.
-
-    `start` runs the piece. It returns True if the piece begins in the next turn and takes all of that turn.
-    """
+    """A piece that waits. The piece that is due first comes first."""
 
     due: float
     number: int
     since: float
     share: TurnShare
-    start: Callable[[], bool]
+    work: Callable[[], object] | asyncio.Future[bool]
+    """A function, or a task that waits: its result is True for the first of its turn."""
 
 
 class Turns:
@@ -86,9 +92,11 @@ class Turns:
         self._turn_end = 0.0
         self._end_scheduled = False
         """True if a callback at the end of this turn is scheduled."""
+        self._gather_end = 0.0
+        """Time from which no more tasks of this turn continue."""
         self._clock = clock
-        self._piece_began_ns = 0
-        """CPU time when the piece that runs now began: time without a core is not its client's."""
+        self._piece_began_ns = -1
+        """CPU time when the piece that runs now began, -1 if none runs. Time without a core is not its client's."""
         self._hosts: WeakValueDictionary[str, TurnShare] = WeakValueDictionary()
         self._others = TurnShare()
         """The share of tasks without a client."""
@@ -113,18 +121,14 @@ class Turns:
 
     def run_later(self, piece: Callable[[], object], share: TurnShare) -> None:
         """Runs a piece of a client in a later turn."""
+        self._append(self._new_piece(share, piece))
 
-        def start() -> bool:
-            self._begin_piece()
-            piece()
-            self._end_piece(share)
-            return False
-
-        self._append(start, share)
-
-    def _append(self, start: Callable[[], bool], share: TurnShare) -> None:
+    def _new_piece(self, share: TurnShare, work: Callable[[], object] | asyncio.Future[bool]) -> WaitingPiece:
         now = self._loop.time()
-        heappush(self._waiting, WaitingPiece(now + share.delay(now), next(self._numbers), now, share, start))
+        return WaitingPiece(now + share.delay(now), next(self._numbers), now, share, work)
+
+    def _append(self, piece: WaitingPiece) -> None:
+        heappush(self._waiting, piece)
         if not self._end_scheduled:
             self._end_scheduled = True
             self._loop.call_soon(self._run_turn)
@@ -137,45 +141,77 @@ class Turns:
     async def wait_next_turn(self) -> None:
         """Returns in a later turn. The work of one client continues in the order of these calls."""
         its_turn: asyncio.Future[bool] = self._loop.create_future()
-        share = CLIENT.get() or self._others
-
-        def start() -> bool:
-            gone = its_turn.done()
-            if not gone:
-                # The task continues between these two callbacks.
-                self._loop.call_soon(self._begin_piece)
-                its_turn.set_result(True)
-                self._loop.call_soon(self._end_piece, share)
-            return not gone
-
-        self._append(start, share)
-        await its_turn
+        piece = self._new_piece(CLIENT.get() or self._others, its_turn)
+        while True:
+            self._append(piece)
+            is_first = await its_turn
+            now = self._loop.time()
+            if is_first:
+                self._gather_end = now + GATHER_SECONDS
+            if now < self._gather_end:
+                return
+            self._piece_began_ns, its_turn = -1, self._loop.create_future()
+            piece = piece._replace(work=its_turn)
 
     def _begin_piece(self) -> None:
         self._piece_began_ns = self._clock.cpu_ns()
 
     def _end_piece(self, share: TurnShare) -> None:
-        share.add(PIECE_SECONDS + (self._clock.cpu_ns() - self._piece_began_ns) / 1e9, self._loop.time())
+        if self._piece_began_ns >= 0:
+            used_ns, self._piece_began_ns = self._clock.cpu_ns() - self._piece_began_ns, -1
+            share.add(PIECE_SECONDS + used_ns / 1e9, self._loop.time())
 
     def _run_turn(self) -> None:
-        """Starts a new turn: runs one waiting piece, and more while there is time."""
+        """Starts a new turn: runs waiting functions while there is time, and wakes the tasks that are due after them.
+
+        The next turn is scheduled last. So it begins after the tasks of this one, and finds those that wait on.
+        """
         self._end_scheduled = bool(self._waiting)
         if not self._waiting:
             return
-        self._loop.call_soon(self._run_turn)
-        until = self._loop.time() + TURN_SECONDS
-        for _ in range(len(self._waiting)):
-            later = self._pop_due().start()
-            if later or self._loop.time() >= until:
-                break
-        self._turn_end = until
+        self._turn_end = self._loop.time() + TURN_SECONDS
+        try:
+            if not self._run_functions():
+                self._wake_tasks()
+        finally:
+            self._loop.call_soon(self._run_turn)
 
-    def _pop_due(self) -> WaitingPiece:
-        """Takes the piece that is due first, by what its client used until now."""
+    def _run_functions(self) -> bool:
+        """Runs the functions that are due before any task. Returns True if they took the time of the turn."""
+        for _ in range(len(self._waiting)):
+            if not self._waiting:
+                return False
+            piece = self._peek_due()
+            if isinstance(piece.work, asyncio.Future):
+                return False
+            heappop(self._waiting)
+            self._begin_piece()
+            piece.work()
+            self._end_piece(piece.share)
+            if self._loop.time() >= self._turn_end:
+                return True
+        return False
+
+    def _wake_tasks(self) -> None:
+        """Wakes the tasks that are due before any function. Each runs between two callbacks, which count its time."""
+        woken = 0
+        while woken < TASKS_PER_TURN and self._waiting:
+            its_turn = self._peek_due().work
+            if not isinstance(its_turn, asyncio.Future):
+                return
+            share = heappop(self._waiting).share
+            if not its_turn.done():
+                self._loop.call_soon(self._begin_piece)
+                its_turn.set_result(not woken)
+                self._loop.call_soon(self._end_piece, share)
+                woken += 1
+
+    def _peek_due(self) -> WaitingPiece:
+        """Brings the piece to the front that is due first, by what its client used until now."""
         now, waiting = self._loop.time(), self._waiting
         while True:
             piece = waiting[0]
             due = piece.since + piece.share.delay(now)
             if due <= piece.due:
-                return heappop(waiting)
+                return piece
             heapreplace(waiting, piece._replace(due=due))
