@@ -17,7 +17,7 @@ from tiered.compaction.transactions import CleanedTransactions, MarkerKind
 from tiered.errors import Corrupt
 from tiered.ports import Buffer
 from tiered.records import native
-from tiered.records.batch import decode_header, decode_records, decompress_payload
+from tiered.records.batch import decode_header, decode_records, decompress_payload, decompressed_max
 from tiered.records.compression import compress
 from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.marker import decode_marker
@@ -197,6 +197,8 @@ def _clean_special(
     if cleaned.count == head.count and cleaned.attributes & DELETE_HORIZON == head.attributes & DELETE_HORIZON:
         return memoryview(data)[at : at + head.size], head.count
     body = compress(head.codec, memoryview(step.data)[HEADER_BYTES:])
+    if len(step.data) - HEADER_BYTES > decompressed_max(len(body)):  # readers would refuse to open it
+        return step.data, step.records_kept
     return rebuild_batch(
         step.data, 0, body, count=cleaned.count, attributes=cleaned.attributes | head.codec,
         base_timestamp=cleaned.base_timestamp, max_timestamp=cleaned.max_timestamp,

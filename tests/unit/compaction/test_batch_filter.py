@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,6 +211,57 @@ def test_compressed_batch_that_cannot_be_opened_ends_the_clean() -> None:
     damaged[17:21] = crc32c(damaged[21:]).to_bytes(4, "big")
     with pytest.raises(Corrupt):
         clean(bytes(damaged), log.end)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_keys_of_one_mib_that_differ_in_their_last_byte_are_different_keys(codec: Codec) -> None:
+    log, key = Log(), random.Random(1).randbytes(1 << 20)
+    for number in range(4):
+        log.add((key + b"%d" % (number % 2), b"%d" % number), codec=codec)
+    assert facts(cleaned(log).data) == [(2, key + b"0", b"2"), (3, key + b"1", b"3")]
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_batch_that_would_compress_beyond_the_limit_of_readers_stays_plain(codec: Codec) -> None:
+    log = Log()
+    log.add((b"a", b"x" * (3 << 20)), (b"b", random.Random(1).randbytes(100_000)), codec=codec)
+    log.add((b"b", b"2"))
+    first = cleaned(log)
+    assert [each[:2] for each in facts(first.data)] == [(0, b"a"), (2, b"b")]
+    assert clean(first.data, log.end).data == first.data
+
+
+def test_one_key_in_very_many_records_takes_the_memory_of_one() -> None:
+    log = Log()
+    for _ in range(20):
+        log.add(*((b"k", b"%d" % number) for number in range(5_000)))
+    done = cleaned(log, memory=2 * 24)
+    assert done.clean_to == log.end and facts(done.data) == [(log.end - 1, b"k", b"4999")]
+
+
+def test_log_without_two_keys_alike_keeps_its_bytes_over_all_its_cleans() -> None:
+    log = Log()
+    for number in range(40):
+        log.add((b"a%d" % number, b"1"), (b"b%d" % number, b"1"), codec=CODECS[number % len(CODECS)])
+    clean_to = cleans = 0
+    while clean_to < log.end:
+        part = clean(log.data, log.end, first_dirty=clean_to, memory=10 * 24)
+        assert part.data == log.data and part.clean_to > clean_to
+        clean_to, cleans = part.clean_to, cleans + 1
+    assert cleans >= 8
+
+
+def test_old_tombstone_without_a_horizon_gets_one() -> None:
+    """Kafka 2 kept no horizon in a batch, and left gaps between offsets."""
+    log, years = Log(), 10 * 365 * 86_400_000
+    log.add((b"a", b"1"), (b"b", b"1"))
+    log.end += 7
+    log.add((b"a", None), (b"c", b"1"))
+    first = cleaned(log, now_ms=NOW + years)
+    assert facts(first.data) == [(1, b"b", b"1"), (9, b"a", None), (10, b"c", b"1")]
+    assert headers(first.data)[-1].base_timestamp == NOW + years + RETENTION
+    later = clean(first.data, log.end, first_dirty=log.end, now_ms=NOW + years + RETENTION)
+    assert facts(later.data) == [(1, b"b", b"1"), (10, b"c", b"1")]
 
 
 # -- a naive reference over random histories --------------------------------------------------------------------------
