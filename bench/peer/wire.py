@@ -36,7 +36,11 @@ def api_versions_request() -> bytes:
 
 def produce_request(topic: str, partition: int, value: bytes) -> bytes:
     """Encodes a Produce request of one record, acks=1."""
-    batch = encode_batch([(int(time.time() * 1000), None, value, ())])
+    return produce_batch_request(topic, partition, encode_batch([(int(time.time() * 1000), None, value, ())]))
+
+
+def produce_batch_request(topic: str, partition: int, batch: bytes) -> bytes:
+    """Encodes a Produce request of one batch, acks=1."""
     body = b"\0" + struct.pack(">hi", ACKS_LEADER, 30_000)
     body += b"\x02" + _short(topic.encode()) + b"\x02" + struct.pack(">i", partition)
     body += varint(len(batch) + 1) + batch + b"\0\0\0"
@@ -51,14 +55,19 @@ def produce_error_offset(topic: str) -> int:
 def send_request(port: int, frame: bytes, timeout: float = TIMEOUT_SECONDS) -> bytes:
     """Sends one request on a new connection. Returns the whole response; raises OSError if there is none."""
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
-        connection.sendall(frame)
-        answer = b""
-        while len(answer) < 4 or len(answer) < 4 + struct.unpack_from(">i", answer)[0]:
-            data = connection.recv(65536)
-            if not data:
-                raise ConnectionResetError("the broker closed the connection")
-            answer += data
-        return answer
+        return exchange(connection, frame)
+
+
+def exchange(connection: socket.socket, frame: bytes) -> bytes:
+    """Sends one request on a connection. Returns the whole response; raises OSError if there is none."""
+    connection.sendall(frame)
+    answer = b""
+    while len(answer) < 4 or len(answer) < 4 + struct.unpack_from(">i", answer)[0]:
+        data = connection.recv(65536)
+        if not data:
+            raise ConnectionResetError("the broker closed the connection")
+        answer += data
+    return answer
 
 
 def is_acknowledged(port: int, frame: bytes, error_offset: int) -> bool:
