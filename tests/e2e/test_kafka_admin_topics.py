@@ -17,6 +17,7 @@ from tiered.errors import Code
 from tiered.hot import checkpoints
 from tiered.ports import FileSlice, World
 from tiered.records.batch import decode_records
+from tiered.security.principal import ANONYMOUS, Caller
 from tiered.system.local_disk import LocalDisk
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -387,7 +388,9 @@ def test_clean_of_a_partition_that_is_named_often_has_one_row(tmp_path: Path) ->
         await site.create("t", 3, cleanup_policy="compact")
         named = [CompactedTopic("t"), CompactedTopic("t"), CompactedTopic("t", [1, 1]), CompactedTopic("u")]
         for topics, rows in ((named, [0, 1, 2]), (named[2:], [1]), ([CompactedTopic("t", [2, 0, 9, -1])], [0, 2])):
-            call = Call(TieredCompactRequest(topics), 0, 0, "", "127.0.0.1:1", "PLAINTEXT")
+            call = Call(
+                TieredCompactRequest(topics), 0, 0, "", "127.0.0.1:1", "PLAINTEXT", Caller(ANONYMOUS, "127.0.0.1")
+            )
             found = await tiered_compact.handle(site.server.context, call)
             assert [(each.topic, each.partition) for each in found.partitions] == [("t", each) for each in rows]
 

@@ -17,6 +17,7 @@ from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+from tiered_api.kafka.server.fetch.read_sources import ReadSources
 
 VERSIONS = range(4, 19)
 LONG_MS = 20_000
@@ -266,7 +267,7 @@ def test_fast_path_returns_what_the_slow_path_returns(tmp_path: Path, monkeypatc
         for n, size in enumerate((10, 9_000, 40_000)):
             await fill(replicas[n], *(b"%d" % each * size for each in range(5)))
         fetches = site.server.dispatch.fetch_handler
-        usual, short = fetches.fetches.sources.find_cached, fetches._try_fast_response
+        usual, short = ReadSources.find_cached, fetches._try_fast_response
         taken: list[bool] = []
 
         def count_fast(*arguments: Any) -> Any:
@@ -286,7 +287,7 @@ def test_fast_path_returns_what_the_slow_path_returns(tmp_path: Path, monkeypatc
                 request = fetch(*wanted, each_bytes=each_bytes, max_bytes=max_bytes)
                 answers = []
                 for way in (fail, usual, usual):
-                    monkeypatch.setattr(fetches.fetches.sources, "find_cached", way)
+                    monkeypatch.setattr(ReadSources, "find_cached", way)
                     for connection in site.server.connections:
                         connection.fetch_rotation = 0
                     await client.send(client.frame(request, version))

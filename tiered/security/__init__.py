@@ -1,4 +1,4 @@
-"""Principals and their rights, as pure decisions.
+"""Principals, their proofs and their rights, as pure decisions.
 
 May import: words
 

@@ -25,6 +25,7 @@ from tiered.groups.requests import NO_OFFSET, CommitOffsets, FetchOffsets, Parti
 from tiered.ids import TopicPartition, decode_uuid
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.kafka.client.connection import BrokerConnection
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -297,7 +298,8 @@ def test_fetch_continues_with_its_own_topic_only(version: int) -> None:
     """The rule holds for fetches by name too: the second topic has a leader by the time the fetch checks again."""
 
     async def scenario(again: RecreatedTopic) -> None:
-        fetches = again.slow.server.dispatch.fetch_handler.fetches.sources
+        caller = Caller(ANONYMOUS, "far")
+        fetches = again.slow.server.dispatch.fetch_handler.fetches.sources.find(caller)
         asked = RequestedTopic(decode_uuid(again.old_replica.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
         before = fetches.find_source(version, asked, 0, "")
         assert before is again.old_replica.reads

@@ -1,6 +1,6 @@
 """The Kafka listeners: connections and the dispatch of requests to handlers.
 
-May import: broker, kafka.protocol.messages, kafka.server.produce
+May import: broker, security, kafka.protocol.messages, kafka.server.produce
 
 ~ server           the listeners, their connection limits, and shutdown
 ~ connection       one connection: frames in, replies out in request order

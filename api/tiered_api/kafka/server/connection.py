@@ -17,6 +17,7 @@ from typing import Protocol
 
 from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
+from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.kafka.server.dispatch import Dispatch
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.socket_writer import Part, memory_bytes, send_parts
@@ -129,6 +130,7 @@ class ClientConnection:
         "_waits_for_memory",
         "_write_blocked",
         "api_key",
+        "caller",
         "closed",
         "fetch_prefix_end",
         "fetch_rotation",
@@ -137,7 +139,9 @@ class ClientConnection:
         "last_activity",
         "listener",
         "peer",
+        "produce_cache",
         "produce_prefix_end",
+        "read_sources",
         "refused_sequences",
         "started_ns",
         "turn_share",
@@ -170,6 +174,7 @@ class ClientConnection:
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
         self.turn_share = server.context.turns.make_share(self.host)
+        self._set_caller(Caller(ANONYMOUS, self.host))
         self.last_activity = server.now
         """Time of the last received bytes. All times are those of the server's last sweep."""
         self.frame_started = -1.0
@@ -187,6 +192,11 @@ class ClientConnection:
         """Time at which that request began, by the monotonic clock."""
         self.fetch_rotation = 0
         """Number of fetches that left out records for want of room."""
+
+    def _set_caller(self, caller: Caller) -> None:
+        self.caller = caller
+        self.produce_cache = self._server.dispatch.produce_handler.caches.find(caller)
+        self.read_sources = self._server.dispatch.fetch_handler.fetches.sources.find(caller)
 
     def start_reading(self) -> None:
         """Starts to read."""

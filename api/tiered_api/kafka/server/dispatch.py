@@ -164,8 +164,9 @@ class Dispatch:
         self._context.requests[api.key] += 1
         request = decode(api.request_type, header.version, frame, header.position)
         call = Call(
-            request, header.version, header.correlation_id, header.client_id or "", connection.peer, connection.listener
-        )
+            request, header.version, header.correlation_id, header.client_id or "",
+            connection.peer, connection.listener, connection.caller,
+        )  # fmt: skip
         handle_now = self._immediate_handlers.get(api.key)
         # An earlier request of this client that has not ended comes first.
         if handle_now is not None and len(frame) <= SMALL_FRAME_BYTES and not connection.pending:

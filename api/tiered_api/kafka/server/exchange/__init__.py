@@ -3,6 +3,7 @@
 May import: as kafka.server
 
 ~ context             the broker, clock and counters that handlers reach
+~ caller_caches       what each caller was allowed to use, for its next requests
   response_slot       protocols: a connection and its reply slots, as handlers see them
 ~ socket_writer       responses to the socket in few system calls
   error_codes         engine errors as Kafka error codes

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from tiered.broker.broker import Broker
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Counter, Metrics
-from tiered.security.principal import ANONYMOUS, Caller
+from tiered.security.principal import Caller
 from tiered_api.kafka.protocol.apis import ALL_APIS
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.exchange.metadata_fragments import TopicFragments
@@ -31,16 +31,13 @@ class Call(Generic[R]):
     peer: str
     """HOST:PORT of the client."""
     listener: str
-
-    @property
-    def caller(self) -> Caller:
-        """The principal of the client, and its host."""
-        return Caller(ANONYMOUS, self.client_host)
+    caller: Caller
+    """The principal of the client, and its host."""
 
     @property
     def client_host(self) -> str:
         """Host of the client, without the port."""
-        return self.peer.rpartition(":")[0]
+        return self.caller.host
 
 
 class Refusals:

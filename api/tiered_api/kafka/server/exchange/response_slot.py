@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from tiered.security.principal import Caller
 from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.exchange.turns import TurnShare
 
@@ -44,6 +45,10 @@ class RequestConnection(Protocol):
     @property
     def listener(self) -> str:
         """Name of the listener that the client connected to."""
+
+    @property
+    def caller(self) -> Caller:
+        """The principal that the connection has proved, and its host."""
 
     def reserve_slot(self, on_close: Callable[[], object] | None = None) -> ResponseSlot:
         """Reserves the place of a reply that comes later, in the order of the requests."""

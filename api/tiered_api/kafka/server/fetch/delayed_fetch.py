@@ -166,12 +166,12 @@ class DelayedFetch:
         replica = self._replicas[place]
         try:
             if replica is None:
-                replica = self._replicas[place] = self._context.sources.find_source(
+                replica = self._replicas[place] = self._connection.read_sources.find_source(
                     self._version, topic, index, self._request.rack
                 )
             elif replica.is_stopped:
                 rack, before = self._request.rack, replica
-                replica = self._replicas[place] = self._context.sources.find_same_topic(
+                replica = self._replicas[place] = self._connection.read_sources.find_same_topic(
                     self._version, topic, index, rack, before
                 )
             if epoch >= 0 and epoch != replica.leader_epoch:
@@ -195,7 +195,7 @@ class DelayedFetch:
     def _redirect_to_nearest(self, place: int, source: ReplicaReads, offset: int) -> bool:
         """True if the reply, sent at once, names a nearer replica to the consumer (KIP-392)."""
         rack = self._request.rack
-        sources, listener = self._context.sources, self._connection.listener
+        sources, listener = self._connection.read_sources, self._connection.listener
         other = sources.find_nearest_replica(listener, source, rack, offset) if rack else None
         if other is not None:
             self._results[place] = _without_records(source, source.partition)._replace(preferred_read_replica=other)

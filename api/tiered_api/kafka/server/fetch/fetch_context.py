@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.response_slot import RequestConnection, RunGuarded
 from tiered_api.kafka.server.fetch.cold_reads import ColdReads
@@ -11,12 +12,17 @@ from tiered_api.kafka.server.fetch.parking import ParkedFetches
 from tiered_api.kafka.server.fetch.read_sources import ReadSources
 from tiered_api.kafka.server.fetch.rereads import RereadQueue
 
+KNOWN_MAX = 20_000
+"""Most replicas that are remembered, for all callers together."""
+
 
 class FetchConnection(RequestConnection, Protocol):
     """The connection of a client, with what the Fetch handler keeps in it."""
 
     fetch_prefix_end: int
     """Position of the first partition in the last Fetch request."""
+    read_sources: ReadSources
+    """Replicas that the caller may read."""
     fetch_rotation: int
     """Number of fetches that left out records for want of room."""
 
@@ -32,7 +38,10 @@ class FetchContext:
 
     def __init__(self, kafka: KafkaContext, run_guarded: RunGuarded) -> None:
         self.kafka = kafka
-        self.sources = ReadSources(kafka)
+        self.sources: CallerCaches[ReadSources] = CallerCaches(self._make_sources, KNOWN_MAX)
         self.cold_reads = ColdReads(kafka)
         self.parked = ParkedFetches(run_guarded)
         self.rereads = RereadQueue(kafka)
+
+    def _make_sources(self) -> ReadSources:
+        return ReadSources(self.kafka, self.sources.admit)

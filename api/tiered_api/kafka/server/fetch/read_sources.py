@@ -1,10 +1,12 @@
 """The look-up of the replicas that consumer fetches read from.
 
 A fetch reads from the leader replica, or from a follower replica on this broker if the consumer names its rack
-(KIP-392). Replicas are cached by the bytes with which requests name them.
+(KIP-392). Replicas are cached for each caller, by the bytes with which its requests name them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tiered.config.kafka_aliases import RACK_AWARE
 from tiered.errors import Code, Refused
@@ -17,14 +19,15 @@ from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.fetch.frames import RACK_FROM, TOPIC_IDS_FROM, ParsedFetch, RequestedTopic
 
-KNOWN_MAX = 10_000
-
 
 class ReadSources:
-    """The replicas on this broker that consumer fetches may read."""
+    """The replicas on this broker that the fetches of one caller may read. `admit` is called for each cached one."""
 
-    def __init__(self, context: KafkaContext) -> None:
+    __slots__ = ("__weakref__", "_admit", "_by_id", "_by_name", "_context")
+
+    def __init__(self, context: KafkaContext, admit: Callable[[], None]) -> None:
         self._context = context
+        self._admit = admit
         self._by_name: dict[tuple[bytes, int], ReplicaReads] = {}
         self._by_id: dict[tuple[bytes, int], ReplicaReads] = {}
 
@@ -88,8 +91,7 @@ class ReadSources:
             name = self._context.broker.topic(TopicId(id_text(topic.echo))).name
         replica = self._find_by_name(version, name, index, rack)
         if isinstance(replica, LeaderReads) or version >= TOPIC_IDS_FROM:
-            if len(known) >= KNOWN_MAX:
-                known.clear()
+            self._admit()
             known[topic.echo, index] = replica
         return replica
 
@@ -109,6 +111,14 @@ class ReadSources:
             if followed is None:
                 raise
         return followed
+
+    def __len__(self) -> int:
+        return len(self._by_name) + len(self._by_id)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._by_name.clear()
+        self._by_id.clear()
 
     def evict_stale(self) -> None:
         """Forgets replicas that have stopped."""

@@ -63,7 +63,7 @@ class FetchHandler:
             self._start_large_fetch(LargeFetch(self.fetches, connection, version, correlation_id, request))
             return None
         fetches = self.fetches
-        replicas = fetches.sources.find_cached(connection.listener, request, version)
+        replicas = connection.read_sources.find_cached(connection.listener, request, version)
         fetch: DelayedFetch | None = None
         if replicas:
             wanted = request.topics[0].partitions

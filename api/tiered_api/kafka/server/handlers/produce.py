@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tiered.errors import Code, Refused
 from tiered.hot.verification import VerificationGuard
@@ -27,6 +27,7 @@ from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, TRANSACTIONAL, Codec
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.protocol.primitives import id_text
+from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.exchange.response_slot import RequestConnection, Spawn
@@ -41,6 +42,7 @@ from tiered_api.kafka.server.produce.frames import (
     ResponseTemplate,
     read_compact_text,
 )
+from tiered_api.kafka.server.produce.produce_cache import CachedProduce, ProduceCache
 from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.produce.verification import (
@@ -58,7 +60,8 @@ API_KEY = 0
 ZSTD_FROM = 7
 RECORD_ERRORS_FROM = 8
 LEADER_HINTS_FROM, LEADER_TAG = 10, 0
-KNOWN_MAX = 10_000
+KNOWN_MAX = 20_000
+"""Most partitions and requests that are remembered, for all callers together."""
 HEAD_BYTES_MAX = 1024
 WAIT_MAX_MS = 600_000
 PIECE_PARTITIONS = 50
@@ -85,6 +88,8 @@ class ProduceConnection(RequestConnection, Protocol):
     """True once the connection has ended."""
     produce_prefix_end: int
     """Position of the first records in the last Produce request."""
+    produce_cache: ProduceCache
+    """Partitions and requests that the caller has produced to."""
     refused_sequences: RefusedSequences | None
     """Batches of idempotent producers that were refused on this connection."""
 
@@ -93,15 +98,6 @@ class ProduceConnection(RequestConnection, Protocol):
 
     def release_request(self) -> None:
         """Gives back the memory of the retained request, and reads on."""
-
-
-class CachedProduce(NamedTuple):
-    """The meaning of the bytes before the records of a request, if all records are for one partition."""
-
-    acks: int
-    replica: LeaderReplica
-    template: ResponseTemplate
-    transactional_id: str | None
 
 
 class PendingProduce:
@@ -126,18 +122,12 @@ class PendingProduce:
 
 
 class ProduceHandler:
-    """Produce requests of one server.
-
-    Clients repeat the bytes before the records: topic, partition, acks. Bytes that led to an append are remembered.
-    When they come again, no parsing is needed: they mean the same from any client.
-    """
+    """Produce requests of one server. `caches` has the cache of each caller."""
 
     def __init__(self, context: KafkaContext, spawn: Spawn) -> None:
         self._context = context
         self._spawn = spawn
-        self._by_name: dict[tuple[bytes, int], LeaderReplica] = {}
-        self._by_id: dict[tuple[bytes, int], LeaderReplica] = {}
-        self._cached: dict[tuple[int, bytes], CachedProduce] = {}
+        self.caches = CallerCaches(ProduceCache, KNOWN_MAX)
 
     def handle_request(
         self, connection: ProduceConnection, frame: memoryview, version: int, correlation_id: int, at: int
@@ -146,7 +136,7 @@ class ProduceHandler:
         site = self._context
         site.requests[API_KEY] += 1
         begin = connection.produce_prefix_end
-        head = self._cached.get((version, bytes(frame[CORRELATION_ID_END:begin])))
+        head = connection.produce_cache.requests.get((version, bytes(frame[CORRELATION_ID_END:begin])))
         if head is not None:
             done = self._append_cached(head, frame, version, correlation_id, begin)
             if done is not None:
@@ -154,7 +144,9 @@ class ProduceHandler:
         ask = frames.parse_request(frame, version, at)
         weight = sum(len(topic.partitions) for topic in ask.topics) + len(frame) // PART_BYTES
         is_large = weight > LARGE_REQUEST_PARTITIONS or (weight > PIECE_PARTITIONS and not site.turns.has_time())
-        unverified = self._find_unverified(ask, version) if ask.transactional_id is not None else []
+        unverified = (
+            self._find_unverified(connection.produce_cache, ask, version) if ask.transactional_id is not None else []
+        )
         guards: GuardsNow | None = {}
         if unverified:
             is_small = not is_large and len(unverified) <= PIECE_PARTITIONS
@@ -187,14 +179,14 @@ class ProduceHandler:
             return None
         return self._encode_response(appending)
 
-    def _find_unverified(self, request: ParsedProduce, version: int) -> list[Unverified]:
-        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
+    def _find_unverified(self, cache: ProduceCache, request: ParsedProduce, version: int) -> list[Unverified]:
+        known = cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name
 
         def find_replica(topic: ProduceTopic, index: int) -> LeaderReplica:
             replica = known.get((topic.echo, index))
-            return (
-                replica if replica is not None and not replica.is_stopped else self._find_replica(known, topic, index)
-            )
+            if replica is None or replica.is_stopped:
+                replica = self._find_replica(cache, version, topic, index)
+            return replica
 
         return find_unverified(request, find_replica)
 
@@ -233,7 +225,7 @@ class ProduceHandler:
     def _append(self, pending: PendingProduce) -> Iterator[None]:
         """Appends to all partitions, and pauses after each piece."""
         site, connection, version, acks = self._context, pending.connection, pending.version, pending.acks
-        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
+        cache = connection.produce_cache
         asked = pending.requested_topics
         several = len(asked) != 1 or len(asked[0].partitions) != 1
         seen: set[tuple[bytes, int]] = set()
@@ -247,7 +239,7 @@ class ProduceHandler:
                     yield
                     room = PIECE_PARTITIONS
                 room -= 1 + (len(records) // PART_BYTES if records is not None else 0)
-                replica = known.get((topic.echo, index))
+                replica = (cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name).get((topic.echo, index))
                 if several:
                     if (topic.echo, index) in seen:
                         pending.has_failed = True
@@ -256,7 +248,7 @@ class ProduceHandler:
                     seen.add((topic.echo, index))
                 try:
                     if replica is None or replica.is_stopped:
-                        replica = self._find_replica(known, topic, index)
+                        replica = self._find_replica(cache, version, topic, index)
                     _check_shape(records, version, pending.has_transactional_id)
                     assert records is not None
                     if pending.guards:
@@ -282,9 +274,7 @@ class ProduceHandler:
 
     def evict_stale(self) -> None:
         """Forgets replicas that have stopped."""
-        self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.is_stopped}
-        self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.is_stopped}
-        self._cached = {begun: head for begun, head in self._cached.items() if not head.replica.is_stopped}
+        self.caches.evict_stale()
 
     def _append_cached(
         self, cached: CachedProduce, frame: memoryview, version: int, correlation_id: int, begin: int
@@ -319,16 +309,15 @@ class ProduceHandler:
         request: ParsedProduce,
         outcome: ProduceResult,
     ) -> None:
-        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
-        echo = request.topics[0].echo
-        if len(self._cached) >= KNOWN_MAX:
-            self._cached.clear()
+        cache, echo = connection.produce_cache, request.topics[0].echo
+        replica = (cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name)[echo, outcome.partition]
         if request.records_length_at <= HEAD_BYTES_MAX:
             head = CachedProduce(
-                request.acks, known[echo, outcome.partition], ResponseTemplate(version, echo, outcome.partition),
+                request.acks, replica, ResponseTemplate(version, echo, outcome.partition),
                 request.transactional_id,
             )  # fmt: skip
-            self._cached[version, bytes(frame[CORRELATION_ID_END : request.records_length_at])] = head
+            self.caches.admit()
+            cache.requests[version, bytes(frame[CORRELATION_ID_END : request.records_length_at])] = head
             connection.produce_prefix_end = request.records_length_at
 
     async def _wait_committed(self, pending: PendingProduce) -> Sequence[Part]:
@@ -380,16 +369,14 @@ class ProduceHandler:
                 outcomes[place] = each._replace(tags=tags)
         return leaders.endpoint_tags()
 
-    def _find_replica(
-        self, known: dict[tuple[bytes, int], LeaderReplica], topic: ProduceTopic, index: int
-    ) -> LeaderReplica:
-        name = topic.name
-        if known is self._by_id:
-            name = self._context.broker.topic(TopicId(id_text(topic.echo))).name
+    def _find_replica(self, cache: ProduceCache, version: int, topic: ProduceTopic, index: int) -> LeaderReplica:
+        name, known = topic.name, cache.by_name
+        if version >= TOPIC_IDS_FROM:
+            name, known = self._context.broker.topic(TopicId(id_text(topic.echo))).name, cache.by_id
         check_writable(name)
-        if len(known) >= KNOWN_MAX:
-            known.clear()
-        replica = known[topic.echo, index] = self._context.broker.leader_replica(name, index)
+        replica = self._context.broker.leader_replica(name, index)
+        self.caches.admit()
+        known[topic.echo, index] = replica
         return replica
 
     def _make_failure(
