@@ -65,6 +65,20 @@ class FileRun(NamedTuple):
     max_timestamp_us: int | None
     null_timestamps: int = 0
 
+    def merge(self, later: FileRun) -> FileRun:
+        """Returns this run and a later one of the same partition as one."""
+        least = [us for us in (self.min_timestamp_us, later.min_timestamp_us) if us is not None]
+        most = [us for us in (self.max_timestamp_us, later.max_timestamp_us) if us is not None]
+        return FileRun(
+            self.partition,
+            self.rows + later.rows,
+            self.first_offset,
+            later.last_offset,
+            min(least, default=None),
+            max(most, default=None),
+            self.null_timestamps + later.null_timestamps,
+        )
+
 
 class LoadedFile(NamedTuple):
     """One finished Parquet file. Its runs are of different partitions, in their order."""

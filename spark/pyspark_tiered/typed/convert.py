@@ -286,7 +286,7 @@ class FileWriter:
         if self._bytes >= ROW_GROUP_BYTES:
             self._write_row_group()
         measured = _measure(batch)
-        self._run = measured if self._run is None else _merge(self._run, measured)
+        self._run = measured if self._run is None else self._run.merge(measured)
         self._waiting.append(batch)
         self._bytes += batch.nbytes
 
@@ -394,17 +394,3 @@ def _measure(batch: pyarrow.RecordBatch) -> FileRun:
     low, high = times["min"].as_py(), times["max"].as_py()
     first, last = ends["min"].as_py(), ends["max"].as_py()
     return FileRun(partition, batch.num_rows, first, last, low, high, timestamps.null_count)
-
-
-def _merge(a: FileRun, b: FileRun) -> FileRun:
-    least = [us for us in (a.min_timestamp_us, b.min_timestamp_us) if us is not None]
-    most = [us for us in (a.max_timestamp_us, b.max_timestamp_us) if us is not None]
-    return FileRun(
-        a.partition,
-        a.rows + b.rows,
-        min(a.first_offset, b.first_offset),
-        max(a.last_offset, b.last_offset),
-        min(least, default=None),
-        max(most, default=None),
-        a.null_timestamps + b.null_timestamps,
-    )
