@@ -150,3 +150,17 @@ def test_certificate_is_renewed_from_its_file_unless_it_is_broken(
 def test_secrets_are_not_in_the_text_of_options() -> None:
     options = TlsOptions(Store(key=BROKER.key_pem, password="eightyeight"))
     assert "eightyeight" not in repr(options) and "PRIVATE" not in repr(options)
+
+
+def test_handshakes_of_a_renewing_context_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.system.tls_contexts.HANDSHAKES_MAX", 2)
+    options = TlsOptions(Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem))
+    context = TlsContexts(lambda: options).make_renewing()
+    client = make_client_context(CLIENT)
+    for _ in range(3):
+        assert shake_hands(context, client) == ("broker", ""), "complete ones do not count"
+    half = [context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True) for _ in range(2)]
+    with pytest.raises(ssl.SSLError, match="more than 2 handshakes"):
+        context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+    half.pop()
+    assert shake_hands(context, client) == ("broker", "")

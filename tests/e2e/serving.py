@@ -26,9 +26,11 @@ def run_tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess
 class ServeProcess:
     """A broker on a directory, ready after construction. A context manager that stops it."""
 
-    def __init__(self, directory: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, env: dict[str, str] | None = None, http: str = "127.0.0.1:0"
+    ) -> None:
         self.log = directory.with_name(directory.name + ".log")
-        anywhere = ("--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
+        anywhere = ("--http", http, "--kafka", "127.0.0.1:0")
         command = [*COMMAND, "serve", "--data-dir", str(directory), *anywhere, *arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import ssl
 from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
+import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.certificates import Signed, sign
@@ -85,3 +91,65 @@ def test_tls_without_a_certificate_is_refused_at_the_start(tmp_path: Path) -> No
     assert absent.returncode != 0 and "No such file" in absent.stderr
     locked = run_tiered(*start, "-c", f"ssl.keystore.location={key}", "-c", "ssl.key.password=wrong")
     assert locked.returncode != 0 and "ssl.key.password" in locked.stderr and "Traceback" not in locked.stderr
+
+
+@pytest.mark.also
+def test_brokers_reach_each_other_with_certificates_of_their_own(tmp_path: Path) -> None:
+    """A topic on both is written with acks=all, so the second one copies it over TLS."""
+    key, ca = write_certificates(tmp_path / "certificates")
+    settings = (
+        "listeners=IN://127.0.0.1:0,OUT://127.0.0.1:0",
+        "listener.security.protocol.map=IN:SSL,OUT:PLAINTEXT",
+        "inter.broker.listener.name=IN",
+        f"ssl.keystore.location={key}",
+        f"ssl.key.password={PASSWORD}",
+        f"ssl.truststore.location={ca}",
+        "ssl.client.auth=required",
+        "min.insync.replicas=2",
+    )
+    pairs = [word for each in settings for word in ("-c", each)]
+    store = ("--store", f"file://{tmp_path}/bucket")
+    with (
+        ServeProcess(tmp_path / "one", *store, "--node-id", "1", *pairs) as first,
+        ServeProcess(tmp_path / "two", *store, "--node-id", "2", *pairs),
+    ):
+        outside = ("--brokers", first.kafka.split(",")[1])
+        created = run_tiered("topic", "create", "both", "-p", "2", "-r", "2", *outside)
+        assert created.returncode == 0, created.stderr
+        producer = Producer({"bootstrap.servers": first.kafka.split(",")[1], "acks": "all"})
+        failed: list[object] = []
+
+        def on_delivery(error: object, _: object) -> None:
+            failed.extend([error] if error is not None else [])
+
+        for number in range(200):
+            producer.produce("both", b"%d" % number, partition=number % 2, on_delivery=on_delivery)
+        assert producer.flush(20) == 0 and not failed
+        inside = ("--brokers", first.kafka.split(",")[0], "-X", "security.protocol=SSL", "-X", f"ssl.ca.location={ca}")
+        refused = run_tiered("topic", "list", *inside, "-X", "timeout=3")
+        assert refused.returncode == 4, "it shows no certificate"
+
+
+def test_http_is_served_with_tls_and_links_say_so(tmp_path: Path) -> None:
+    key, ca = write_certificates(tmp_path / "certificates")
+    pairs = ("-c", f"ssl.keystore.location={key}", "-c", f"ssl.key.password={PASSWORD}")
+    context = ssl.create_default_context(cafile=ca)
+    with ServeProcess(tmp_path / "data", *pairs, http="https://127.0.0.1:0") as broker:
+        assert broker.url.startswith("https://127.0.0.1:")
+
+        def get(path: str, **more: Any) -> Any:
+            with urlopen(broker.url + path, timeout=20, **more) as response:
+                return json.load(response)
+
+        assert get("/healthz", context=context)["ok"]
+        (cluster,) = get("/v3/clusters", context=context)["data"]
+        assert cluster["metadata"]["self"].startswith(broker.url)
+        with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
+            get("/healthz")
+        host, _, port = broker.url.partition("://")[2].rpartition(":")
+        with socket.create_connection((host, int(port))) as plain:
+            plain.settimeout(10)
+            plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert not plain.recv(100).startswith(b"HTTP")
+        log = broker.log.read_text()
+    assert "Traceback" not in log and PASSWORD not in log

@@ -122,7 +122,7 @@ class Registration:
                 ends.append(requests.ReplicaEnd(topic.topic_id, tp.partition, *end))
         self._losses.set_suspect_partitions(suspects)
         return requests.RegisterBroker(
-            view.node_id, view.incarnation, state.directory_id if known else "", view.settings.http,
+            view.node_id, view.incarnation, state.directory_id if known else "", view.settings.http_address,
             view.settings.broker_rack, whole, {}, tuple(ends), tuple(proved),
         )  # fmt: skip
 

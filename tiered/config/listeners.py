@@ -49,8 +49,8 @@ def parse_host_port(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def parse_http_origin(text: str, bound_port: int) -> str | None:
-    """Returns `http://HOST:PORT` for HOST:PORT, or for `http(s)://HOST[:PORT]`; None if the text is neither.
+def parse_http_origin(text: str, bound_port: int, default_scheme: str = "http") -> str | None:
+    """Returns `http(s)://HOST:PORT` for HOST:PORT, or for `http(s)://HOST[:PORT]`; None if the text is neither.
 
     Port 0 stands for the port that is bound.
     """
@@ -60,7 +60,7 @@ def parse_http_origin(text: str, bound_port: int) -> str | None:
     scheme, host, port = match.groups()
     if (scheme is None and port is None) or host.strip("[]") in WILDCARDS or int(port or 0) > 65535:
         return None
-    return f"{scheme or 'http'}://{host}" + ("" if port is None else f":{int(port) or bound_port}")
+    return f"{scheme or default_scheme}://{host}" + ("" if port is None else f":{int(port) or bound_port}")
 
 
 def parse(texts: Sequence[str], skipped: Sequence[str], refuse: Refuse) -> tuple[Endpoint, ...]:

@@ -52,6 +52,8 @@ class BrokerValues(Protocol):
     @property
     def security_inter_broker_protocol(self) -> str: ...
     @property
+    def http_scheme(self) -> str: ...
+    @property
     def ssl_keystore_location(self) -> str: ...
     @property
     def ssl_keystore_key(self) -> str: ...
@@ -113,7 +115,8 @@ def _check_encryption(settings: BrokerValues, table: Mapping[str, SettingRow]) -
         raise table["security.inter.broker.protocol"].refuse(protocol, why)
     if protocol and protocol not in [each.protocol for each in endpoints]:
         raise table["security.inter.broker.protocol"].refuse(protocol, "no listener has that protocol")
-    encrypted = next((each for each in endpoints if each.is_encrypted), None)
-    if encrypted is not None and not settings.ssl_keystore_location and not settings.ssl_keystore_key:
-        why = f"the listener {encrypted.name} needs a key and a certificate"
+    encrypted = [each.name for each in endpoints if each.is_encrypted]
+    encrypted += ["http"] if settings.http_scheme == "https" else []
+    if encrypted and not settings.ssl_keystore_location and not settings.ssl_keystore_key:
+        why = f"the listener {encrypted[0]} needs a key and a certificate"
         raise table["ssl.keystore.location"].refuse("", why)

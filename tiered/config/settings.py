@@ -22,6 +22,7 @@ LONG_MAX = 2**63 - 1
 DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 GIB = 1 << 30
+HTTPS = "https://"
 STORE_TYPES = ("PEM", "PKCS12")
 
 NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps the objects in the bucket"
@@ -172,7 +173,9 @@ class Settings:
     store: str = setting(
         "", "Bucket: `s3://bucket/prefix`, `file:///dir` or `memory://`; empty is `bucket` under the data directory."
     )
-    http: str = setting("127.0.0.1:8082", "HOST:PORT of the HTTP interface; port 0 takes a free one.")
+    http: str = setting(
+        "127.0.0.1:8082", "HOST:PORT of the HTTP interface, or https://HOST:PORT for TLS; port 0 takes a free one."
+    )
     advertised_http: str = setting(
         "",
         "Address of this broker for HTTP clients, HOST:PORT or http(s)://HOST[:PORT]; else `http`, with the host of"
@@ -528,7 +531,7 @@ class Settings:
             defaults or cls(), **_parse_values(broker_rows(), resolve_aliases(given, broker_rows()), "broker")
         )
         settings = replace(settings, inter_broker_listener_name=settings.inter_broker_listener_name.upper())
-        parse_address(settings.http, "http")
+        parse_address(settings.http_address, "http")
         settings.effective_listeners()
         settings.resolve_advertised_listeners(settings.effective_listeners(), "localhost")
         settings.resolve_advertised_http(0)
@@ -573,11 +576,21 @@ class Settings:
                 raise row.refuse(f"{each.name}://{each.address}", "it must name a host that clients can reach")
         return listeners.advertise(bound, advertised, hostname)
 
+    @property
+    def http_scheme(self) -> str:
+        """`https` if the HTTP interface has TLS, else `http`."""
+        return "https" if self.http.startswith(HTTPS) else "http"
+
+    @property
+    def http_address(self) -> str:
+        """HOST:PORT of the HTTP interface."""
+        return self.http.removeprefix(HTTPS)
+
     def resolve_advertised_http(self, bound_port: int) -> str:
         """Returns the `http://HOST:PORT` for HTTP clients; "" if it is not set. Raises `Refused` (INVALID_CONFIG)."""
         if not self.advertised_http:
             return ""
-        origin = listeners.parse_http_origin(self.advertised_http, bound_port)
+        origin = listeners.parse_http_origin(self.advertised_http, bound_port, self.http_scheme)
         if origin is None:
             why = "it must be HOST:PORT or http(s)://HOST[:PORT], of a host that clients can reach"
             raise broker_rows()["advertised.http"].refuse(self.advertised_http, why)

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+from weakref import ref
 
 from tiered.errors import Code, Refused
-from tiered.system.tls import MakeSession
+from tiered.system.tls import HANDSHAKES_MAX, MakeSession
 from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,30 @@ class _State(NamedTuple):
 
     options: TlsOptions
     files: tuple[tuple[int, int, int] | None, ...]
+
+
+class RenewingContext(ssl.SSLContext):
+    """A context for asyncio's own TLS. Its sessions are made by the contexts in force, and those whose handshake is not
+    complete are bounded."""
+
+    contexts: TlsContexts
+    waiting: list[ref[ssl.SSLObject]]
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        known = ((each, each()) for each in self.waiting)
+        self.waiting = [each for each, found in known if found is not None and found.version() is None]
+        if len(self.waiting) >= HANDSHAKES_MAX:
+            raise ssl.SSLError(f"more than {HANDSHAKES_MAX} handshakes at once")
+        made = self.contexts.accept(incoming, outgoing)
+        self.waiting.append(ref(made))
+        return made
 
 
 class TlsContexts:
@@ -54,6 +79,13 @@ class TlsContexts:
     def accept(self, received: ssl.MemoryBIO, unsent: ssl.MemoryBIO) -> ssl.SSLObject:
         """Makes a session of a listener."""
         return self._context(at_listener=True).wrap_bio(received, unsent, server_side=True)
+
+    def make_renewing(self) -> RenewingContext:
+        """Returns a context for a listener of asyncio. Raises `Refused` (INVALID_CONFIG) without a certificate."""
+        self.check()
+        made = RenewingContext(ssl.PROTOCOL_TLS_SERVER)
+        made.contexts, made.waiting = self, []
+        return made
 
     def connect_to(self, host: str) -> MakeSession:
         """Returns how to make a session for a connection to `host`."""

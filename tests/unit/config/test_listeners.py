@@ -128,3 +128,14 @@ def test_other_forms_of_advertised_http_are_refused(given: str) -> None:
     with pytest.raises(Refused, match=r"advertised\.http=.*it must be HOST:PORT or") as refused:
         Settings.from_strings({"advertised.http": given})
     assert refused.value.code is Code.INVALID_CONFIG
+
+
+def test_http_with_tls_is_advertised_with_https() -> None:
+    given = {"http": "https://127.0.0.1:8443", "ssl.keystore.location": "/broker.pem"}
+    settings = Settings.from_strings(given)
+    assert (settings.http_scheme, settings.http_address) == ("https", "127.0.0.1:8443")
+    for advertised_http, origin in (("host:0", "https://host:8443"), ("http://proxy", "http://proxy"), ("", "")):
+        chosen = Settings.from_strings({**given, "advertised.http": advertised_http})
+        assert chosen.resolve_advertised_http(8443) == origin
+    with pytest.raises(Refused, match="the listener http needs a key"):
+        Settings.from_strings({"http": "https://127.0.0.1:8443"})

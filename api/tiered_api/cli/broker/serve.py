@@ -21,6 +21,7 @@ from tiered.broker.broker import Broker
 from tiered.broker.encryption import inter_broker_net
 from tiered.broker.process_metrics import add_process_metrics
 from tiered.broker.real_world import real_world
+from tiered.config.listeners import WILDCARDS, Endpoint
 from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
@@ -120,9 +121,9 @@ def _address_error(error: Unavailable) -> Refused | Unavailable:
 @contextlib.asynccontextmanager
 async def _serve_http(broker: Broker, chosen: Settings) -> AsyncIterator[HttpServer]:
     """Serves HTTP already during the start, so that clients can see that the broker waits for its bucket."""
-    host, port = parse_address(chosen.http, "http")
+    host, port = parse_address(chosen.http_address, "http")
     try:
-        http = await serve_http(broker, host, port)
+        http = await serve_http(broker, host, port, has_tls=chosen.http_scheme == "https")
     except OSError as error:
         # asyncio puts a sentence of its own into strerror; errors of a resolver have numbers of their own.
         if error.errno and not isinstance(error, socket.gaierror):
@@ -152,13 +153,25 @@ async def _serve_kafka(broker: Broker, chosen: Settings, http: HttpServer) -> As
         advertised = {
             each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())
         }
-        where = chosen.http if parse_address(chosen.http, "http")[1] else http.url.removeprefix("http://")
-        await broker.announce(where, advertised, chosen.resolve_advertised_http(parse_address(where, "http")[1]))
+        has_port = parse_address(chosen.http_address, "http")[1]
+        where = chosen.http_address if has_port else http.url.partition("://")[2]
+        await broker.announce(where, advertised, _advertise_http(chosen, where))
         kafka.start_serving()
         yield RunningBroker(broker, http.url, tuple(each.address for each in bound))
         await broker.hand_over()
     finally:
         await kafka.close()
+
+
+def _advertise_http(chosen: Settings, where: str) -> str:
+    """Returns the origin for HTTP clients; "" if that is HOST:PORT of `where` without TLS."""
+    host, port = parse_address(where, "http")
+    if chosen.advertised_http or chosen.http_scheme == "http":
+        return chosen.resolve_advertised_http(port)
+    if host in WILDCARDS:
+        known = chosen.resolve_advertised_listeners(chosen.effective_listeners(), socket.gethostname())
+        host = known[0].host if known else socket.gethostname()
+    return f"https://{Endpoint('HTTPS', host, port).address}"
 
 
 async def _run_until_stopped(chosen: Settings) -> NoReturn:

@@ -81,13 +81,14 @@ class HttpRequest(web.BaseRequest):
         return min(int(text), high)
 
     def origin(self) -> str:
-        """Returns `http://host:port` as the client named this server, for links; without a Host header, the address of
-        the connection."""
+        """Returns `http(s)://host:port` as the client named this server, for links; without a Host header, the
+        address of the connection."""
         host = self.headers.get("Host")
         if not host and self.transport is not None:
             address, port = self.transport.get_extra_info("sockname")[:2]
             host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        return f"http://{host}"
+        has_tls = self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
+        return f"{'https' if has_tls else 'http'}://{host}"
 
     def advertised_origin(self) -> str:
         """Returns the origin of exactly this broker: `advertised.http`, else `origin`."""

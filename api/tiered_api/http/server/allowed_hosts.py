@@ -75,7 +75,7 @@ def broker_host_names(settings: Settings) -> list[str]:
     advertised = (text.partition("://")[2] for text in (*settings.listeners, *settings.advertised_listeners))
     places = [place[0] for text in (*advertised, settings.kafka) if (place := parse_host_port(text))]
     advertised_http = name_of(settings.resolve_advertised_http(0).partition("://")[2])
-    found = (parse_address(settings.http, "http")[0], advertised_http, *places)
+    found = (parse_address(settings.http_address, "http")[0], advertised_http, *places)
     return [each for each in found if each and not is_address(each)]
 
 

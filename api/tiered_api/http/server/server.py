@@ -17,6 +17,7 @@ from aiohttp.streams import StreamReader
 from tiered.broker.broker import Broker
 from tiered.errors import Corrupt, InvariantViolation
 from tiered.log_limiter import LogLimiter
+from tiered.system.tls import HANDSHAKE_SECONDS
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
@@ -306,8 +307,11 @@ class HttpServer:
         await self._listener.context.close()
 
 
-async def serve_http(broker: Broker, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
-    """Serves `broker` on host and port (0: any free one); the result's `url` has the address."""
+async def serve_http(
+    broker: Broker, host: str, port: int, *, limits: HttpLimits | None = None, has_tls: bool = False
+) -> HttpServer:
+    """Serves `broker` on host and port (0: any free one); the result's `url` has the address. Raises `Refused` without
+    a certificate for TLS."""
     context = HttpContext(broker, limits or HttpLimits.from_settings(broker.settings))
     context.add_service(ConsumerInstances(context))
     context.add_service(GroupLags(context))
@@ -315,12 +319,20 @@ async def serve_http(broker: Broker, host: str, port: int, *, limits: HttpLimits
     context.add_service(IdempotencyKeys(context))
     listener = HttpListener(context, table(), AllowedHosts(broker.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
-    server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)
+    server = await asyncio.get_running_loop().create_server(
+        listener,
+        host,
+        port,
+        backlog=BACKLOG,
+        reuse_address=True,
+        ssl=broker.tls.make_renewing() if has_tls else None,
+        ssl_handshake_timeout=HANDSHAKE_SECONDS if has_tls else None,
+    )
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     if not is_loopback(bound_host):
         log.warning("http is reachable from other machines without a login host=%s", bound_host)
     shown = f"[{bound_host}]" if ":" in bound_host else bound_host
-    return HttpServer(listener, server, f"http://{shown}:{bound_port}")
+    return HttpServer(listener, server, f"{'https' if has_tls else 'http'}://{shown}:{bound_port}")
 
 
 def is_loopback(host: str) -> bool:
