@@ -59,7 +59,7 @@ def settings_page() -> str:
 def _line(row: SettingRow, last: str) -> str:
     default = text_of(row.default)
     shown = f"`{default}`" if default else ""
-    return f"| `{row.name}` | {row.type_name} | {shown} | {row.allowed} | {last} | {row.sentence} |"
+    return f"| `{row.name}` | {row.type_name} | {shown} | {row.allowed_values} | {last} | {row.sentence} |"
 
 
 def commands(page: Path) -> Iterator[str]:

@@ -50,7 +50,7 @@ class SettingRow:
         return names[type(self.default)]
 
     @property
-    def allowed(self) -> str:
+    def allowed_values(self) -> str:
         """Allowed values in words."""
         if isinstance(self.default, bool):
             return " or ".join(word for word in TRUE_FALSE if word not in self.unsupported)
@@ -86,7 +86,7 @@ class SettingRow:
     def refuse(self, value: str, why: str = "") -> Refused:
         """Returns the error for a value: the setting, the value, and the reason or what is allowed."""
         shown = HIDDEN if self.secret else shorten(value)
-        return Refused(Code.INVALID_CONFIG, f"{self.name}={shown}: {why or 'it must be ' + self.allowed}")
+        return Refused(Code.INVALID_CONFIG, f"{self.name}={shown}: {why or 'it must be ' + self.allowed_values}")
 
     def _parse_number(self, text: str) -> int | float:
         assert self.low is not None and self.high is not None, self.name

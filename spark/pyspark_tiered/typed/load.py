@@ -37,7 +37,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class TaskRunner(Protocol):
+class LoadRunner(Protocol):
     """The part of a load's engine that converts values."""
 
     @property
@@ -68,7 +68,7 @@ class ValuesLoader:
 
     def __init__(
         self,
-        runner: TaskRunner,
+        runner: LoadRunner,
         reader: ColdTopicReader,
         store: str,
         topic: str,

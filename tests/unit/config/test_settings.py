@@ -111,7 +111,7 @@ def test_every_topic_setting_has_a_broker_default_of_the_same_type() -> None:
     for name, row in topic_rows().items():
         if name in without:
             continue
-        assert (named[name].default, named[name].allowed) == (row.default, row.allowed)
+        assert (named[name].default, named[name].allowed_values) == (row.default, row.allowed_values)
 
 
 def test_broker_may_turn_tiering_off() -> None:

@@ -17,7 +17,7 @@ from tiered_api.kafka.server.exchange.config_resources import Edits, alter_resou
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """Edits of a setting, as Kafka numbers them."""
 
     SET = 0
@@ -45,18 +45,18 @@ def _edits(resource: AlterConfigsResource) -> Edits:
     for config in resource.configs:
         if config.name in edits:
             raise Refused(Code.INVALID_REQUEST, f"the request names {config.name} twice")
-        if config.config_operation == Operation.DELETE:
+        if config.config_operation == ConfigOperation.DELETE:
             edits[config.name] = None
             continue
         if config.value is None:
             raise Refused(Code.INVALID_REQUEST, f"{config.name}: a value is missing")
         words = tuple(word.strip() for word in config.value.split(",") if word.strip())
         match config.config_operation:
-            case Operation.SET:
+            case ConfigOperation.SET:
                 edits[config.name] = config.value
-            case Operation.APPEND:
+            case ConfigOperation.APPEND:
                 edits[config.name] = ListEdit(added=words)
-            case Operation.SUBTRACT:
+            case ConfigOperation.SUBTRACT:
                 edits[config.name] = ListEdit(removed=words)
             case _:
                 raise Refused(Code.INVALID_REQUEST, f"{config.name}: unknown operation {config.config_operation}")
