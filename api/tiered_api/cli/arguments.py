@@ -264,7 +264,18 @@ def _table(commands: Commands) -> None:
         "--where", metavar="CONDITION", required=True, help="SQL condition on the table's columns: key = 'user-17'"
     )
     erase.add_argument("--reason", metavar="TEXT", required=True, help="why; the table keeps it with the condition")
-    for verb in (erase, replay):
+    change = add_command(
+        verbs,
+        "change",
+        "drop or move the values of a field that have another type than its column",
+        Command("tiered_api.cli.lake.commands", "change"),
+    )
+    change.add_argument("topic", metavar="T", help="the topic")
+    change.add_argument("field", metavar="FIELD", help="a path of names in JSON, such as items[].sku")
+    rule = change.add_mutually_exclusive_group(required=True)
+    rule.add_argument("--drop", action="store_true", help="the field is NULL where its value has another type")
+    rule.add_argument("--move-to", metavar="NAME", help="such a value goes to the field NAME of the same object")
+    for verb in (erase, replay, change):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
         add_format_option(verb)

@@ -14,6 +14,8 @@ May import: as pyspark_tiered
 ~ convert     splits as files of both tables
 ~ rewrite     files of a table with wider columns
 ~ load        rounds of a load: columns, dead letters, rows
+  changes     rules for values of other types than their columns
+~ change      names a rule for a field
 ~ erase       takes erased rows out of both tables
 ~ replay      dead letters that fit by now become rows
   reparse     values as columns by another parser

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark_tiered.typed.changes import Change, apply_changes
 from pyspark_tiered.typed.evolve import Unfit, Value, convert, evolve
 from pyspark_tiered.typed.fast import column_type, parse_all, shape
 from pyspark_tiered.typed.json_text import parse
@@ -39,11 +40,11 @@ class SortedValues(NamedTuple):
     schema: StructOf
 
 
-def sort_values(values: pyarrow.Array, schema: StructOf) -> SortedValues:
-    """Sorts values (binary) by a schema. The returned schema takes all values that are rows."""
+def sort_values(values: pyarrow.Array, schema: StructOf, changes: Sequence[Change] = ()) -> SortedValues:
+    """Sorts values (binary) by a schema and the rules of its table. The returned schema takes all that are rows."""
     import pyarrow as pa
 
-    sorter = _Sorter(values, schema)
+    sorter = _Sorter(values, schema, changes)
     for start, end in _cut(values):
         sorter.sort(start, end)
     target = select_columns(sorter.schema)
@@ -68,11 +69,12 @@ def _cut(values: pyarrow.Array) -> list[tuple[int, int]]:
 
 
 class _Sorter:
-    def __init__(self, values: pyarrow.Array, schema: StructOf) -> None:
+    def __init__(self, values: pyarrow.Array, schema: StructOf, changes: Sequence[Change]) -> None:
         self.schema = schema
         self.parts: list[tuple[pyarrow.Array, StructOf]] = []
         self.dead: list[tuple[int, str]] = []
         self._values = values
+        self._changes = changes
 
     def sort(self, start: int, end: int) -> None:
         """Sorts the values `[start, end)`."""
@@ -105,6 +107,7 @@ class _Sorter:
         for at, data in enumerate(part.to_pylist(), start):
             try:
                 value = {} if data is None else parse(data)
+                apply_changes(self._changes, value)
                 self.schema = evolve(self.schema, value)
             except Unfit as why:
                 dead.append((at, str(why)))

@@ -21,6 +21,7 @@ from pyspark_tiered.rows import constant_int_column
 from pyspark_tiered.sums import is_inside
 from pyspark_tiered.table import FileRun, LoadedFile, Range, SplitOutcome
 from pyspark_tiered.typed.batches import sort_values
+from pyspark_tiered.typed.changes import Change
 from pyspark_tiered.typed.fast import column_field, column_type, shape
 from pyspark_tiered.typed.form import DEAD_COLUMNS, FIELD_IDS
 from pyspark_tiered.typed.kinds import StructOf, select_columns
@@ -52,6 +53,7 @@ class ValuesTask(NamedTuple):
     decided: Mapping[int, Decided]
     null_timestamps: bool
     erased: Mapping[int, Sequence[Range]]
+    changes: tuple[Change, ...]
 
 
 class TypedFile(NamedTuple):
@@ -118,7 +120,7 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
                 kept = drop_erased(_drop_dead(batch, decided), erased)
                 if not kept.num_rows:
                     continue
-                found = sort_values(kept.column("value"), schema)
+                found = sort_values(kept.column("value"), schema, task.changes)
                 schema = found.schema
                 fits, unfit = _split_rows(kept, [at for at, _ in found.dead])
                 typed.add(typed_batch(fits, split.partition, found.rows, schema), select_columns(schema))

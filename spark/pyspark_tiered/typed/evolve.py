@@ -118,6 +118,22 @@ def convert(kind: ColumnType, value: Value) -> Any:
             return None
 
 
+def check_storable(value: Value, path: tuple[str, ...]) -> None:
+    """Raises `Unfit` if a value holds text or a number that a column of no type holds."""
+    match value:
+        case str():
+            _check_text(value, path)
+        case int() | float():
+            _check_double(value, path)
+        case list():
+            for item in value:
+                check_storable(item, (*path, "[]"))
+        case dict():
+            for name, item in value.items():
+                _check_name(name, path)
+                check_storable(item, (*path, name))
+
+
 def parse_timestamp(text: str) -> datetime:
     """Returns the time that ISO 8601 text means; without a zone it is UTC."""
     found = datetime.fromisoformat(text)

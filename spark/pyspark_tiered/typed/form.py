@@ -24,6 +24,8 @@ VALUES = "tiered.values"
 """Property of a typed table: how values become columns."""
 DECLARED = "tiered.values.schema"
 """Property of a typed table: the schema that a user declared."""
+CHANGES = "tiered.values.changes"
+"""Property of a typed table: the rules for values of other types than their columns (`changes.py`)."""
 ERASURES = "tiered.erasures"
 """Property of both tables: how many erasures of the topic they heed. A commit changes it so that older plans fail."""
 DEAD_OF = "tiered.dead.letters"
@@ -114,10 +116,10 @@ def metadata_action(metadata: Json, fields: Sequence[Json]) -> str:
     return json.dumps({"metaData": {**metadata, "schemaString": json.dumps(schema)}})
 
 
-def erasures_action(metadata: Json, count: int) -> str:
-    """Returns the action by which a table heeds so many erasures."""
+def property_action(metadata: Json, name: str, value: str) -> str:
+    """Returns the action that sets a property of a table."""
     held = metadata.get("configuration") or {}
-    return json.dumps({"metaData": {**metadata, "configuration": {**held, ERASURES: str(count)}}})
+    return json.dumps({"metaData": {**metadata, "configuration": {**held, name: value}}})
 
 
 def heeded_erasures(properties: Mapping[str, str]) -> int:

@@ -22,6 +22,7 @@ from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.rounds import FilePlan, Round, has_missing_segments, next_round, select_committable
 from pyspark_tiered.table import Advance, ConversionResult, Range
 from pyspark_tiered.typed import form
+from pyspark_tiered.typed.changes import Change
 from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values
 from pyspark_tiered.typed.ddl import parse_ddl
 from pyspark_tiered.typed.evolve import Unfit, is_stored_as, merge
@@ -59,6 +60,7 @@ class _Known(NamedTuple):
 
     decided: Mapping[int, Decided]
     erased: Mapping[int, Sequence[Range]]
+    changes: tuple[Change, ...]
     dead_metadata: Json
     dead_version: int
 
@@ -161,7 +163,8 @@ class ValuesLoader:
         declared = parse_ddl(rules.declared) if rules.declared else StructOf()
         if not ((typed.exists or typed.set_schema(declared, rules)) and (letters.exists or letters.create_table())):
             return False, 0
-        schema, metadata, dead_metadata = typed.schema(), typed.metadata, letters.metadata
+        schema, changes = typed.schema(), typed.changes()
+        metadata, dead_metadata = typed.metadata, letters.metadata
         erased = join_ranges(erasures.read())
         topic = self._reader.read(self._topic, loaded)
         if topic.topic_id != typed.topic_id:
@@ -169,7 +172,8 @@ class ValuesLoader:
         plan = next_round(topic, loaded, self._runner.tasks, self._split_bytes, self._stopped)
         if not plan.files:
             return True, 0
-        known = _Known(self._find_decided(letters, plan, loaded, decided_ends), erased, dead_metadata, letters.version)
+        decided = self._find_decided(letters, plan, loaded, decided_ends)
+        known = _Known(decided, erased, changes, dead_metadata, letters.version)
         results = self._convert(plan, schema, known)
         damaged = any(
             outcome.stop is not None and outcome.stop.damaged for result in results for outcome in result.outcomes
@@ -258,7 +262,7 @@ class ValuesLoader:
             if (overlapping := overlaps(known.erased.get(split.partition, ()), split.start, split.end))
         }
         urls = self._typed.url, self._letters.url
-        return ValuesTask(self._store, files, *urls, schema, mine, self._null_timestamps, erased)
+        return ValuesTask(self._store, files, *urls, schema, mine, self._null_timestamps, erased, known.changes)
 
     def _run(self, tasks: Sequence[ValuesTask]) -> list[ValuesResult]:
         found = self._runner.run_tasks(f"could not convert values of {self._topic}", convert_values, tasks)

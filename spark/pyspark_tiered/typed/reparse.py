@@ -1,7 +1,8 @@
 """Parses values a second time, by orjson and by code of its own: the other side of the proof of a typed table. Pure.
 
 A load reads values by Arrow and by Python's parser (`fast.py`, `json_text.py`, `evolve.py`). Nothing of these is used
-here, so a fault of theirs shows. Values are read column by column, so that Python's work is one short step per cell.
+here, so a fault of theirs shows. Only the rules of a table (`changes.py`) are applied by the same code. Values are read
+column by column, so that Python's work is one short step per cell.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from pyspark_tiered.typed.changes import Change, apply_changes
+from pyspark_tiered.typed.evolve import Unfit
 from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf
 
 if TYPE_CHECKING:
@@ -51,15 +54,16 @@ class ReparsedValues(NamedTuple):
     unfit: dict[int, str]
 
 
-def reparse(values: Sequence[bytes | None], schema: StructOf) -> ReparsedValues:
-    """Parses values by the columns that a table has. No column is added."""
+def reparse(values: Sequence[bytes | None], schema: StructOf, changes: Sequence[Change] = ()) -> ReparsedValues:
+    """Parses values by the columns and rules that a table has. No column is added."""
     reader = _Reader()
     objects = _load_objects(values, reader.unfit)
+    is_changed = bool(changes) and _change_objects(objects, changes, reader.unfit)
     columns = reader.read_fields(objects, schema, lambda: range(len(values)))
     # A name twice in an object is once in what orjson returns. Then the text has more colons than names and strings.
     # An escaped colon would hide that.
     texts = [data for data in values if data is not None]
-    is_certain = not any(b"\\u003" in data for data in texts)
+    is_certain = not is_changed and not any(b"\\u003" in data for data in texts)
     if not is_certain or sum(data.count(b":") for data in texts) != reader.colons:
         for row, each in enumerate(values):
             if each is not None and row not in reader.unfit and _has_name_twice(each):
@@ -86,6 +90,18 @@ def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cell
             unfit[row], value = "not an object", {}
         found.append(value)
     return found
+
+
+def _change_objects(objects: Cells, changes: Sequence[Change], unfit: dict[int, str]) -> bool:
+    """Changes objects by the rules of the table. Returns true if any was changed."""
+    is_changed = False
+    for row, each in enumerate(objects):
+        try:
+            is_changed |= apply_changes(changes, each)
+        except Unfit as fault:
+            is_changed = True
+            unfit[row] = str(fault)
+    return is_changed
 
 
 def _has_name_twice(data: bytes) -> bool:

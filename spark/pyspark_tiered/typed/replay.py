@@ -21,6 +21,7 @@ from pyspark_tiered.sums import is_inside
 from pyspark_tiered.table import Range
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.batches import sort_values
+from pyspark_tiered.typed.changes import Change
 from pyspark_tiered.typed.convert import FileWriter, TypedFile, keep_letters, typed_batch
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.kinds import StructOf, select_columns
@@ -103,6 +104,7 @@ class Replay:
         # The loaded offsets are read first: no load commits rows below them later.
         loaded = self._typed.loaded_offsets()
         before, metadata, schema = self._typed.replays(), self._typed.metadata, self._typed.schema()
+        changes = self._typed.changes()
         # An erasure whose record comes after this look changes the metadata, so that the rows are not committed.
         erased = join_ranges(self._erasures.read())
         places = self._letters.places(files)
@@ -111,9 +113,9 @@ class Replay:
         if not any(map(len, candidates.values())) and not any(map(len, there.values())):
             self._left += sum(map(len, places.values()))
             return True
-        done = self._convert(files, candidates, there, schema)
+        done = self._convert(files, candidates, there, schema, changes)
         while not all(is_stored_as(file.columns, select_columns(done.schema)) for file in done.files):
-            done = self._convert(files, candidates, there, done.schema)
+            done = self._convert(files, candidates, there, done.schema, changes)
         if done.files:
             if select_columns(done.schema) != select_columns(schema):
                 if not self._typed.grow(done.schema):
@@ -127,7 +129,9 @@ class Replay:
         self._left += done.left
         return True
 
-    def _convert(self, files: Sequence[Json], candidates: Places, there: Places, schema: StructOf) -> _Converted:
+    def _convert(
+        self, files: Sequence[Json], candidates: Places, there: Places, schema: StructOf, changes: Sequence[Change]
+    ) -> _Converted:
         """Writes the candidates that fit to new files of the typed table, and all other letters to new files of theirs.
 
         Letters that are rows already are left out of both.
@@ -144,7 +148,7 @@ class Replay:
                 is_candidate = np.isin(offsets, candidates.get(number, ()))
                 is_there = np.isin(offsets, there.get(number, ()))
                 chosen = batch.filter(pa.array(is_candidate))
-                found = sort_values(chosen.column("_value"), schema)
+                found = sort_values(chosen.column("_value"), schema, changes)
                 schema = found.schema
                 is_row = is_candidate.copy()
                 is_row[np.flatnonzero(is_candidate)[[at for at, _ in found.dead]]] = False

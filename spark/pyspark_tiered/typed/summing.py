@@ -12,6 +12,7 @@ from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import arrow_batches, constant_int_column
 from pyspark_tiered.sums import PartSums, RowSummer, is_inside
 from pyspark_tiered.table import Range
+from pyspark_tiered.typed.changes import Change
 from pyspark_tiered.typed.convert import drop_erased
 from pyspark_tiered.typed.form import DEAD_COLUMNS
 from pyspark_tiered.typed.kinds import StructOf
@@ -59,6 +60,7 @@ class ValueSumRules(NamedTuple):
     erased: Ranges
     tables: tuple[TableRules, TableRules]
     finds_misplaced: bool = False
+    changes: tuple[Change, ...] = ()
 
 
 class LogTask(NamedTuple):
@@ -171,7 +173,7 @@ def sum_log(task: LogTask) -> PartsFound:
                         unfit += _add_rows(adders[0], rows, split.partition, rules)[: UNFIT_MAX - len(unfit)]
                     if letters.num_rows:
                         values = letters.column("value").to_pylist()
-                        fitting += len(values) - len(reparse(values, rules.schema).unfit)
+                        fitting += len(values) - len(reparse(values, rules.schema, rules.changes).unfit)
                         _add_letters(adders[1], letters, split.partition, rules.secret)
     return PartsFound((_part(adders[0]), _part(adders[1])), unfit, fitting)
 
@@ -197,7 +199,7 @@ def _add_rows(
 ) -> list[UnfitRow]:
     count = rows.num_rows
     numbers = constant_int_column(partition, count)
-    parsed = reparse(rows.column("value").to_pylist(), rules.schema)
+    parsed = reparse(rows.column("value").to_pylist(), rules.schema, rules.changes)
     record = [numbers, *(rows.column(name) for name in ("offset", "timestamp", "key", "headers"))]
     hashes = hash_typed_rows(record, parsed.columns, rules.schema, count, rules.secret)
     offsets = rows.column("offset").to_numpy()

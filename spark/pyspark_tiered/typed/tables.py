@@ -19,6 +19,7 @@ from pyspark_tiered.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.native_table import ATTEMPTS, NativeSnapshot, NativeTable
 from pyspark_tiered.table import Advance, LoadedFile, Range
 from pyspark_tiered.typed import form
+from pyspark_tiered.typed.changes import Change, decode_changes, encode_changes
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.form import DEAD_COLUMNS, ValueRules
 from pyspark_tiered.typed.kinds import StructOf, select_columns
@@ -146,7 +147,7 @@ class RecordTable(NativeTable):
 
         def actions(now_ms: int) -> list[str]:
             removed = [form.remove_action(add, now_ms, changes_data=True) for add in old]
-            counted = form.erasures_action(before, erasures)
+            counted = form.property_action(before, form.ERASURES, str(erasures))
             return [counted, *removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
 
         def is_valid(state: TableState) -> bool:
@@ -218,6 +219,22 @@ class TypedTable(RecordTable):
         if found is None:
             raise Refused(Code.INVALID_REQUEST, f"the table at {self.url} is no typed table: move it away")
         return found
+
+    def changes(self) -> tuple[Change, ...]:
+        """Returns the rules for values of other types than their columns."""
+        return decode_changes(self.properties().get(form.CHANGES, "")) if self.exists else ()
+
+    def set_changes(self, changes: Sequence[Change]) -> bool:
+        """Commits other rules. Returns false if another writer came first."""
+        before = self._state.metadata
+
+        def actions(now_ms: int) -> list[str]:
+            return [form.property_action(before, form.CHANGES, encode_changes(changes))]
+
+        try:
+            return self.create(actions, lambda state: state.metadata == before, self.metadata_mark(), _SET_RULES)
+        except UnclearOutcome as failure:
+            raise Unavailable(f"the rules of {self.url} may have changed: {failure}") from failure
 
     def set_schema(self, schema: StructOf, rules: ValueRules) -> bool:
         """Commits other columns; the first time this creates the table. Returns false if another writer came first."""
@@ -391,5 +408,6 @@ def may_hold(extent: FileExtent, partition: int, offsets: Range) -> bool:
 
 
 _REPLACE_FILES: Json = {"operation": "REPLAY", "operationParameters": {}, "isBlindAppend": False}
+_SET_RULES: Json = {"operation": "SET TBLPROPERTIES", "operationParameters": {}, "isBlindAppend": False}
 _ERASE: Json = {"operation": "ERASE", "operationParameters": {}, "isBlindAppend": False}
 _SET_COLUMNS: Json = {"operation": "CHANGE COLUMNS", "operationParameters": {}, "isBlindAppend": False}

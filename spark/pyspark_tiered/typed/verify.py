@@ -138,7 +138,7 @@ def _verify_once(
         for ends in (loaded, decided)
     )
     bits = range_bits([*rows.bounds.values(), *dead.bounds.values()])
-    rules = ValueSumRules(typed.schema(), os.urandom(SECRET_BYTES), bits, erased, (rows, dead))
+    rules = ValueSumRules(typed.schema(), os.urandom(SECRET_BYTES), bits, erased, (rows, dead), changes=typed.changes())
     return _Comparison(runner, store, cold, typed, letters, rules).run(loaded)
 
 

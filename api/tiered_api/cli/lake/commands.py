@@ -180,6 +180,26 @@ def erase(args: Namespace) -> int:
     return Exit.OK
 
 
+def change(args: Namespace) -> int:
+    """Names a rule for the values of a field that have another type than its column."""
+    if lack := describe_missing_native():
+        return report_missing(lack)
+    from pyspark_tiered.typed.change import change_field
+
+    made = change_field(args.store, args.topic, args.warehouse, args.field, "" if args.drop else args.move_to)
+    if args.format == "json":
+        print_json(made._asdict())
+    else:
+        what = f"move to {made.to}" if made.to else "are dropped"
+        print_lines(
+            [
+                f"values of {args.field} that are no {made.stays} {what} from the next load on",
+                "`tiered table replay-dead` makes rows of the dead letters that fit now",
+            ]
+        )
+    return Exit.OK
+
+
 def replay_dead(args: Namespace) -> int:
     """Makes rows of dead letters that fit by now, and prints each step."""
     if lack := describe_missing_native():
