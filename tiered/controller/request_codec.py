@@ -18,7 +18,7 @@ import orjson
 from tiered.controller import requests
 from tiered.controller.requests import Request
 from tiered.errors import Code, Corrupt, Refused
-from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsAllocated
+from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsAllocated, ScramCredentialSet
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 DEPTH_MAX = 16
@@ -34,6 +34,8 @@ _NESTED = (
     requests.FeatureUpdate,
     requests.AclChoice,
     AclAdded,
+    requests.ScramDeletion,
+    ScramCredentialSet,
 )
 _REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated, AclRemoved)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiered.ids import TopicId
-from tiered.metadata.changes import AclAdded, ListEdit
+from tiered.metadata.changes import AclAdded, ListEdit, ScramCredentialSet
 from tiered.value import value
 
 
@@ -359,6 +359,26 @@ class DeleteAcls:
     filters: tuple[AclChoice, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ScramDeletion:
+    """The removal of a user's credential for a mechanism."""
+
+    user: str
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterScramCredentials:
+    """-> Mapping[str, Refused | None], the outcome by user. Each user is altered on its own, and at most once.
+
+    With `if_absent`, credentials that exist stay.
+    """
+
+    deletions: tuple[ScramDeletion, ...] = ()
+    upsertions: tuple[ScramCredentialSet, ...] = ()
+    if_absent: bool = False
+
+
 Request = (
     CreateTopic
     | CreateTopics
@@ -387,4 +407,5 @@ Request = (
     | UpdateFeatures
     | CreateAcls
     | DeleteAcls
+    | AlterScramCredentials
 )

@@ -244,6 +244,26 @@ class AclRemoved:
     permission: str
 
 
+@dataclass(frozen=True, slots=True)
+class ScramCredentialSet:
+    """A user has this SCRAM credential for a mechanism, such as `SCRAM-SHA-256`. Salt and keys are base64."""
+
+    user: str
+    mechanism: str
+    salt: str = field(repr=False)
+    stored_key: str = field(repr=False)
+    server_key: str = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialRemoved:
+    """A user has no SCRAM credential for a mechanism any more."""
+
+    user: str
+    mechanism: str
+
+
 Change = (
     ControllerElected
     | BrokerRegistered
@@ -266,6 +286,8 @@ Change = (
     | FeatureLevelSet
     | AclAdded
     | AclRemoved
+    | ScramCredentialSet
+    | ScramCredentialRemoved
 )
 
 KINDS: dict[str, type[Change]] = {
@@ -290,6 +312,8 @@ KINDS: dict[str, type[Change]] = {
     "feature_level_set": FeatureLevelSet,
     "acl_added": AclAdded,
     "acl_removed": AclRemoved,
+    "scram_credential_set": ScramCredentialSet,
+    "scram_credential_removed": ScramCredentialRemoved,
 }
 
 _NAMES = {kind: name for name, kind in KINDS.items()}

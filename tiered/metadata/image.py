@@ -8,6 +8,7 @@ table once per call, so a replay passes many changes at a time.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, freeze
 from tiered.security.acls import Acl, acl_from_texts
+from tiered.security.scram import ScramCredential
 from tiered.value import value
 
 CORDONED = "cordoned.log.dirs"
@@ -161,6 +163,8 @@ class Image:
     """Number of changes of `features`."""
     acls: frozenset[Acl] = frozenset()
     """Rules of the cluster. Another object after each change of them."""
+    scram: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict)
+    """SCRAM credentials by user and mechanism. Another object after each change."""
     partition_count: int = field(default=0, compare=False)
     """Number of partitions of all topics."""
     replica_counts: Mapping[int, int] = field(default_factory=dict, compare=False)
@@ -227,6 +231,7 @@ class _ImageBuilder:
         self.losses = dict(image.losses)
         self.features, self.features_epoch = image.features, image.features_epoch
         self.changed_acls: set[Acl] | None = None
+        self.scram = image.scram
         self.partition_count, self.replica_counts = image.partition_count, Counter(image.replica_counts)
         self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
         self.made: dict[tuple[object, ...], tuple[PartitionImage, PartitionImage]] = {}
@@ -239,7 +244,7 @@ class _ImageBuilder:
         return Image(
             slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics,
             self.topics_by_id, self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses,
-            self.features, self.features_epoch, acls, self.partition_count, self.replica_counts,
+            self.features, self.features_epoch, acls, self.scram, self.partition_count, self.replica_counts,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -298,6 +303,15 @@ class _ImageBuilder:
                 self._mutable_acls().add(_decode_acl(change))
             case kinds.AclRemoved():
                 self._mutable_acls().discard(_decode_acl(change))
+            case kinds.ScramCredentialSet():
+                kept = {**self.scram.get(change.user, {}), change.mechanism: _decode_credential(change)}
+                self.scram = {**self.scram, change.user: kept}
+            case kinds.ScramCredentialRemoved():
+                kept = {
+                    name: each for name, each in self.scram.get(change.user, {}).items() if name != change.mechanism
+                }
+                others = {user: each for user, each in self.scram.items() if user != change.user}
+                self.scram = {**others, change.user: kept} if kept else others
 
     def _apply_broker(
         self,
@@ -470,6 +484,10 @@ def to_json(image: Image) -> dict[str, Any]:
         "features": image.features,
         "features_epoch": image.features_epoch,
         "acls": [list(each.to_texts()) for each in sorted(image.acls)],
+        "scram": {
+            user: {name: _credential_to_json(each) for name, each in credentials.items()}
+            for user, credentials in image.scram.items()
+        },
     }
 
 
@@ -498,6 +516,10 @@ def from_json(body: dict[str, Any]) -> Image:
         body.get("features", {}),
         body.get("features_epoch", 0),
         frozenset(_acl_from_texts(*each) for each in body.get("acls", ())),
+        {
+            user: {name: _credential_from_json(*each) for name, each in credentials.items()}
+            for user, credentials in body.get("scram", {}).items()
+        },
         sum(len(topic.partitions) for topic in topics),
         counts,
     )
@@ -512,6 +534,19 @@ def _acl_from_texts(*texts: str) -> Acl:
         return acl_from_texts(*texts)
     except KeyError as error:
         raise Corrupt(f"an ACL of the metadata has the unknown word {error}") from None
+
+
+def _decode_credential(change: kinds.ScramCredentialSet) -> ScramCredential:
+    return _credential_from_json(change.salt, change.stored_key, change.server_key, change.iterations)
+
+
+def _credential_to_json(credential: ScramCredential) -> list[Any]:
+    *secrets, iterations = credential
+    return [*(b64encode(each).decode() for each in secrets), iterations]
+
+
+def _credential_from_json(salt: str, stored_key: str, server_key: str, iterations: int) -> ScramCredential:
+    return ScramCredential(b64decode(salt), b64decode(stored_key), b64decode(server_key), iterations)
 
 
 def _fields_of(value: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tiered.controller.request_codec import decode_reply, decode_request, encode
 from tiered.controller.requests import Request
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import TopicId
-from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsAllocated
+from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsAllocated, ScramCredentialSet
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -52,6 +52,10 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     requests.UpdateFeatures: st.builds(
         requests.UpdateFeatures, tuples(st.builds(requests.FeatureUpdate, TEXT, NUMBER, st.booleans())), st.booleans()
+    ),
+    requests.AlterScramCredentials: st.builds(
+        requests.AlterScramCredentials, tuples(st.builds(requests.ScramDeletion, TEXT, TEXT)),
+        tuples(st.builds(ScramCredentialSet, TEXT, TEXT, TEXT, TEXT, TEXT, NUMBER)), st.booleans()
     ),
     requests.AlterPartitions: st.builds(requests.AlterPartitions, NUMBER, TEXT, WISHES),
     requests.ElectLeaders: st.builds(

@@ -14,6 +14,7 @@ from tiered.metadata.image import BrokerImage, DeletedTopic, End, Image, Loss, P
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.object_store.envelope import seal
 from tiered.security.acls import acl_from_texts
+from tiered.security.scram import ScramCredential
 
 FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 ONE_OF_EACH: list[Change] = [
@@ -40,6 +41,11 @@ ONE_OF_EACH: list[Change] = [
     kinds.AclAdded("TOPIC", "PREFIXED", "fl", "User:alice", "*", "READ", "ALLOW"),
     kinds.AclAdded("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY"),
     kinds.AclRemoved("TOPIC", "PREFIXED", "fl", "User:alice", "*", "READ", "ALLOW"),
+    kinds.ScramCredentialSet("alice", "SCRAM-SHA-256", "c2FsdA==", "c3RvcmVk", "c2VydmVy", 4096),
+    kinds.ScramCredentialSet("alice", "SCRAM-SHA-512", "c2FsdA==", "c3RvcmVk", "c2VydmVy", 8192),
+    kinds.ScramCredentialSet("bob", "SCRAM-SHA-256", "c2FsdA==", "c3RvcmVk", "c2VydmVy", 4096),
+    kinds.ScramCredentialRemoved("alice", "SCRAM-SHA-256"),
+    kinds.ScramCredentialRemoved("bob", "SCRAM-SHA-256"),
 ]
 
 
@@ -70,6 +76,7 @@ def test_every_change_has_its_effect_on_the_image() -> None:
         features={"transaction.version": 1},
         features_epoch=1,
         acls=frozenset({acl_from_texts("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY")}),
+        scram={"alice": {"SCRAM-SHA-512": ScramCredential(b"salt", b"stored", b"server", 8192)}},
     )
 
 

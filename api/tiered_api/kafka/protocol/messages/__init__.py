@@ -6,6 +6,7 @@ May import: kafka.protocol
   add_partitions_to_txn          AddPartitionsToTxn (API key 24)
   alter_configs                  AlterConfigs (API key 33)
   alter_partition_reassignments  AlterPartitionReassignments (API key 45)
+  alter_user_scram_credentials   AlterUserScramCredentials (API key 51)
   api_versions                   ApiVersions (API key 18)
   consumer_protocol              subscriptions and assignments inside JoinGroup and SyncGroup
   create_acls                    CreateAcls (API key 30)
@@ -23,6 +24,7 @@ May import: kafka.protocol
   describe_producers             DescribeProducers (API key 61)
   describe_topic_partitions      DescribeTopicPartitions (API key 75)
   describe_transactions          DescribeTransactions (API key 65)
+  describe_user_scram_credentials  DescribeUserScramCredentials (API key 50)
   elect_leaders                  ElectLeaders (API key 43)
   end_txn                        EndTxn (API key 26)
   fetch                          Fetch (API key 1)

@@ -6,6 +6,7 @@ May import: as kafka.server
 ~ add_partitions_to_txn          AddPartitionsToTxn (24): partitions join a transaction, or are verified (KIP-890)
 ~ alter_configs                  AlterConfigs (33): replaces the settings of a resource
 ~ alter_partition_reassignments  AlterPartitionReassignments (45): starts or cancels reassignments (KIP-455)
+~ alter_user_scram_credentials   AlterUserScramCredentials (51): sets and removes credentials of users (KIP-554)
   api_versions                   ApiVersions (18): supported APIs and versions (KIP-511)
 ~ create_acls                    CreateAcls (30): adds rules, each with its own error
 ~ create_partitions              CreatePartitions (37): adds partitions to topics
@@ -22,6 +23,7 @@ May import: as kafka.server
 ~ describe_producers             DescribeProducers (61): producer state of partitions (KIP-664)
 ~ describe_topic_partitions      DescribeTopicPartitions (75): topics in pages, with ELR (KIP-966)
 ~ describe_transactions          DescribeTransactions (65): the state of transactional ids (KIP-664)
+~ describe_user_scram_credentials  DescribeUserScramCredentials (50): mechanisms of users (KIP-554)
 ~ elect_leaders                  ElectLeaders (43): preferred and unclean elections (KIP-460)
 ~ end_txn                        EndTxn (26): commits or aborts a transaction
 ~ fetch                          Fetch (1): record batches for consumers
