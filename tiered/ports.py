@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
+Subject = Sequence[Sequence[tuple[str, str]]]
+"""Name in a certificate: its parts, each with one or more attributes and their values."""
 
 
 class Clock(Protocol):
@@ -196,6 +198,8 @@ class Stream(Protocol):
     the call would block."""
 
     peer: str
+    subject: Subject
+    """Subject of the certificate that the other side has proved; empty without one."""
 
     def recv_into(self, buffer: memoryview) -> int | None:
         """Returns how many bytes were read; 0 at the end of the stream."""

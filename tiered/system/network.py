@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from tiered.errors import Unavailable
-from tiered.ports import Buffer, FileSlice, Stream
+from tiered.ports import Buffer, FileSlice, Stream, Subject
 from tiered.system.readiness import Readiness, make_readiness
 
 log = logging.getLogger(__name__)
@@ -125,6 +125,8 @@ class SocketListener:
 
 class SocketStream:
     """One connection. A reset by the peer raises `Unavailable`. At an orderly end `recv_into` returns 0."""
+
+    subject: Subject = ()
 
     def __init__(self, sock: socket.socket, ready: Readiness) -> None:
         self._sock = sock

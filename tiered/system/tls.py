@@ -14,7 +14,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 
 from tiered.errors import Unavailable
-from tiered.ports import Buffer, FileSlice, Listener, Net, Stream
+from tiered.ports import Buffer, FileSlice, Listener, Net, Stream, Subject
 from tiered.system.tls_faults import describe_fault
 
 PIECE_BYTES = 64 << 10
@@ -37,6 +37,7 @@ class TlsStream:
     def __init__(self, stream: Stream, make_session: MakeSession, scratch: memoryview) -> None:
         self._stream = stream
         self.peer = stream.peer
+        self.subject: Subject = ()
         self._scratch = scratch
         """Memory that all streams of a Net share; nothing in it outlives one call."""
         self._received = ssl.MemoryBIO()
@@ -60,6 +61,7 @@ class TlsStream:
         while True:
             try:
                 self._session.do_handshake()
+                self.subject = _subject_of(self._session)
                 return self._flush()
             except ssl.SSLWantReadError:
                 if not self._flush() or not self._receive():
@@ -374,6 +376,13 @@ class _Handshake:
             self.stream.on_readable(None if self._writes or is_complete else self._step)
         if is_complete:
             self._handshakes.complete(self, self._secured)
+
+
+def _subject_of(session: ssl.SSLObject) -> Subject:
+    """Returns the subject of the other side's certificate, if OpenSSL has verified it."""
+    certificate = session.getpeercert() or {}
+    subject: Subject = certificate.get("subject", ())  # type: ignore[assignment]
+    return subject
 
 
 def _cut(parts: Sequence[Buffer], start: int, size: int) -> Buffer:

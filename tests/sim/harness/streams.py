@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tiered.errors import Unavailable
-from tiered.ports import Buffer, FileSlice
+from tiered.ports import Buffer, FileSlice, Subject
 
 if TYPE_CHECKING:
     from tests.sim.harness.network import SimNetwork
@@ -33,6 +33,7 @@ class SimStream:
     def __init__(self, network: SimNetwork, host: str, peer: str, context: Context, has_small_chunks: bool) -> None:
         self.host = host
         self.peer = peer
+        self.subject: Subject = ()
         self._context = context
         self._has_small_chunks = has_small_chunks
         self._network = network

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
-from tiered.security.principal import ANONYMOUS, Caller
+from tiered.security.distinguished_names import principal_of
+from tiered.security.principal import Caller
 from tiered_api.kafka.server.dispatch import Dispatch
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.socket_writer import Part, memory_bytes, send_parts
@@ -174,7 +175,7 @@ class ClientConnection:
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
         self.turn_share = server.context.turns.make_share(self.host)
-        self._set_caller(Caller(ANONYMOUS, self.host))
+        self._set_caller(Caller(principal_of(stream.subject), self.host))
         self.last_activity = server.now
         """Time of the last received bytes. All times are those of the server's last sweep."""
         self.frame_started = -1.0

@@ -1,0 +1,75 @@
+"""The principals of clients with certificates, and 200 handshakes at once beside a client at work."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import Signed, sign
+from tests.e2e.kafka_site import KafkaBroker, run
+from tiered.security.principal import ANONYMOUS, Principal
+from tiered_api.kafka.server.server import KafkaServer
+
+HOST = "127.0.0.1"
+AUTHORITY = sign("CN=authority")
+
+
+def settings(folder: Path, client_auth: str) -> dict[str, object]:
+    """Returns the settings of a broker with a listener with TLS."""
+    (folder / "ca.pem").write_text(AUTHORITY.certificate_pem)
+    return {
+        "listeners": ("SSL://127.0.0.1:0",),
+        "ssl_keystore_location": sign("CN=broker", AUTHORITY).write(folder / "broker.pem"),
+        "ssl_truststore_location": str(folder / "ca.pem"),
+        "ssl_client_auth": client_auth,
+    }
+
+
+def client_context(folder: Path, signed: Signed | None = None) -> ssl.SSLContext:
+    """Returns the context of a client, with a certificate or without one."""
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate_pem)
+    if signed is not None:
+        context.load_cert_chain(signed.write(folder / "client.pem"))
+    return context
+
+
+async def connect(server: KafkaServer, context: ssl.SSLContext) -> asyncio.StreamWriter:
+    """Connects with TLS, and returns once the server has the connection."""
+    known = len(server.connections)
+    port = next(iter(server.addresses.values())).port
+    _, writer = await asyncio.open_connection(HOST, port, ssl=context, server_hostname=HOST)
+    while len(server.connections) == known:
+        await asyncio.sleep(0)
+    return writer
+
+
+@pytest.mark.parametrize(
+    ("signed", "principal"),
+    [(sign("CN=alice,O=Kranz", AUTHORITY), Principal("User", "CN=alice,O=Kranz")), (None, ANONYMOUS)],
+)
+def test_caller_is_the_name_in_the_certificate(signed: Signed | None, principal: Principal, tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        writer = await connect(site.server, client_context(tmp_path, signed))
+        (connection,) = site.server.connections
+        assert connection.caller == (principal, HOST)
+        writer.close()
+
+    run(tmp_path / "data", scenario, **settings(tmp_path, "requested"))
+
+
+def test_200_handshakes_at_once_complete(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        context, port = client_context(tmp_path), next(iter(site.server.addresses.values())).port
+        opened = await asyncio.gather(
+            *(asyncio.open_connection(HOST, port, ssl=context, server_hostname=HOST) for _ in range(200))
+        )
+        while len(site.server.connections) < 200:
+            await asyncio.sleep(0)
+        assert site.server.context.refusals.count("tls_handshake") == 0
+        for _, writer in opened:
+            writer.close()
+
+    run(tmp_path / "data", scenario, **settings(tmp_path, "none"), max_connection_creation_rate=1000)
