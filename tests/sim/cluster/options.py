@@ -40,6 +40,8 @@ SOURCE_TOPIC, TARGET_TOPIC = "x0", "y0"
 COMPACTION_SHARE, UNTIERED_COMPACTION_SHARE = 0.14, 0.4
 """Share of seeds with a compacted topic; of these, share in which it is not tiered."""
 COMPACTED_TOPIC = "c0"
+SMALL_OBJECT_BYTES, MIB = 1024, 1 << 20
+"""Limits on the objects of cleans. With the first one a run of segments becomes several objects."""
 
 SMALL_CHUNK_SHARES = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections with chunks down to one byte: the larger the share, the slower the run."""
@@ -264,6 +266,7 @@ class ClusterOptions:
                 broker_heartbeat_interval_ms=self.session_ms // 3,
                 min_insync_replicas=self.min_isr,
                 log_cleaner_backoff_ms=self.cleaner_backoff_ms,
+                tiered_cleaner_object_max_bytes=SMALL_OBJECT_BYTES if self.key_map_slots else MIB,
             )
             for number in range(1, self.brokers + self.joins + 1)
         ]
