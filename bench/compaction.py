@@ -34,7 +34,6 @@ T = TypeVar("T")
 KEYS = 60_000
 RECORD_BYTES = 1000
 BATCH_RECORDS = 100
-SEGMENT_BYTES = 16 * MIB
 ROUND_BYTES = 12 * MIB
 ROUNDS = 30
 
@@ -70,9 +69,7 @@ async def clean_rounds(root: Path, dirty_ratio: float) -> Cost:
     collector = Collector(store, manifests, uploader.keys_in_flight, clock, metrics, grace_ms=0)
     reader = ColdReader(store, manifests, ChunkCache(metrics, 32 * MIB), metrics, clock, window_bytes=16 * MIB)
     cleaner = ColdCleaner(store, manifests, reader, collector, rng, metrics)
-    config = replace(
-        TopicConfig(), segment_bytes=SEGMENT_BYTES, cleanup_policy=("compact",), min_cleanable_dirty_ratio=dirty_ratio
-    )
+    config = replace(TopicConfig(), cleanup_policy=("compact",), min_cleanable_dirty_ratio=dirty_ratio)
     log = await DiskLog.open(
         LocalDisk(str(root)), clock, "log/bench-0", config, same_boot=True, clean=True,
         metrics=metrics, topic_id=PID.topic_id, name="bench",
@@ -120,7 +117,7 @@ def _append(log: DiskLog, drawn: random.Random, value: bytes, size: int, now_ms:
 
 def main() -> list[Figure]:
     figures: list[Figure] = []
-    for ratio in (0.5, 0.2):
+    for ratio in (0.5, 0.2, 0.05):
         with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory:
             cost = asyncio.run(clean_rounds(Path(directory), ratio))
         moved = cost.bytes_read + cost.bytes_written

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.cold.cleaned_object import CleanedObject, CleanedRun, split_batches
 from tiered.cold.collector import Collector
-from tiered.cold.layout import SectionKind, segment_key, submanifest_key
+from tiered.cold.layout import SectionKind, SegmentSections, segment_key, submanifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader, ObjectMissing
@@ -140,6 +140,8 @@ class _Clean:
     keys: set[str]
     local: LocalLog | None
     raw_from: int = MAX_OFFSET
+    newest: tuple[str, SegmentSections] | None = None
+    """The key and the sections of the newest segment, whose producers the rules need. Its run needs them again."""
     transactions: CleanedTransactions[AbortedTxn] = field(default_factory=CleanedTransactions)
     pending: list[_Replacement] = field(default_factory=list)
     pending_bytes: int = 0
@@ -312,7 +314,8 @@ class ColdCleaner:
 
     async def _make_rules(self, clean: _Clean, newest: SegmentEntry) -> CleanRules:
         """Returns the rules of the clean. The producers are those of the cold end: a log may restart there."""
-        producers = (await self._reader.read_sections(newest)).producers
+        sections = await self._reader.read_sections(newest)
+        producers, clean.newest = sections.producers, (newest.key, sections)
         states = ProducerStates.from_snapshot(producers, newest.next_offset, where=newest.key) if producers else None
         last = {
             each.producer_id: LastRecord(each.batches[-1].last_offset if each.batches else -1, each.epoch)
@@ -332,7 +335,11 @@ class ColdCleaner:
         self, clean: _Clean, replaced: Sequence[SegmentEntry], key_map: KeyOffsetMap, rules: CleanRules
     ) -> None:
         """Puts the objects of a run of segments, unless its only segment stays as it is."""
-        run = CleanedRun(replaced, await self._reader.read_sections(replaced[-1]))
+        if clean.newest is not None and clean.newest[0] == replaced[-1].key:
+            sections = clean.newest[1]
+        else:
+            sections = await self._reader.read_sections(replaced[-1])
+        run = CleanedRun(replaced, sections)
         rules = replace(rules, upper_bound=run.next_offset)
         made, successors = CleanedObject(run.base_offset, clean.config.index_interval_bytes), list[SegmentEntry]()
         last_header, bytes_before = b"", sum(each.log_bytes for each in replaced)

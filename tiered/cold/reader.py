@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
-from tiered.cold.chunks import LAST_STEP, MIB, Chunk
+from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
@@ -204,7 +204,7 @@ class ColdReader:
         at, is_retried = start, keeps_manifest
         while True:
             try:
-                pieces = self._iterate_once(partition_id, at, stop, manifest, LAST_STEP if with_few_gets else 0)
+                pieces = self._iterate_once(partition_id, at, stop, manifest, FEW_GETS_STEP if with_few_gets else 0)
                 async with aclosing(pieces):
                     async for piece in pieces:
                         at, is_retried = piece.next_offset, keeps_manifest

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache, Fetch, Lease
-from tiered.cold.chunks import next_chunk
+from tiered.cold.chunks import FEW_GETS_STEP, next_chunk
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import LeaderEpochs
@@ -241,7 +241,8 @@ class ColdStream:
             self._pending.append(_PendingChunk(entry, self._cache.lease(chunk, self._fetch), self._plan_at))
             self._pending_bytes += chunk.length
             self._plan_at = chunk.end
-            self._step += 1
+            if self._step != FEW_GETS_STEP:
+                self._step += 1
 
     async def _next_entry(self, last: SegmentEntry | None) -> SegmentEntry | None:
         if last is not None:

@@ -99,7 +99,7 @@ def test_range_read_gets_nothing_beyond_its_end_and_chunks_as_asked() -> None:
     async def scenario() -> None:
         _, manifest = await cold(rig)
         assert 8 * MIB < manifest.entries[0].log_bytes < 16 * MIB
-        for with_few_gets, expected in ((False, 1 + 4), (True, 1 + 2)):
+        for with_few_gets, expected in ((False, 1 + 4), (True, 1 + 1)):
             reader = rig.broker(f"few gets {with_few_gets}")
             pieces = reader.reader.iterate(PID, 0, 14, with_few_gets=with_few_gets)
             assert sum([len(piece.batches) async for piece in pieces]) == 14
