@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import BatchReader
-from pyspark_tiered.log_folder import upload_file
+from pyspark_tiered.log_folder import make_folder, refuse_unwritable, upload_file
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import constant_int_column, decode_rows
 from pyspark_tiered.table import (
@@ -264,8 +264,11 @@ def new_file(table_url: str, name: str, upload: Upload) -> Iterator[Path]:
                 upload(table_url, scratch, name)
         return
     folder = Path(table_url.removeprefix("file:"))
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     hidden = folder / f".{name}.tmp"
+    with refuse_unwritable(folder):
+        hidden.touch()
+        hidden.unlink()
     try:
         yield hidden
         if hidden.exists():

@@ -8,6 +8,7 @@ contain the id of this attempt.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 import uuid
@@ -33,6 +34,8 @@ READ_BYTES = 8 << 20
 LIST_KEYS = 1000
 DATA_PREFIX = "part-"
 """Beginning of the names of files with rows, Spark's too."""
+UNWRITABLE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EROFS)
+"""Errors of a place that never can be written."""
 T = TypeVar("T")
 
 
@@ -155,10 +158,12 @@ class DirectoryFolder(TableFolder):
 
     @contextmanager
     def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         temporary = target.parent / f".{target.name}.{uuid.uuid4()}.tmp"
         try:
-            with temporary.open("xb") as file:
+            with refuse_unwritable(target.parent):
+                file = temporary.open("xb")
+            with file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -319,6 +324,25 @@ def open_folder(url: str, shared: BucketConnection | None = None) -> TableFolder
     if scheme in ("s3", "s3a"):
         return BucketFolder(url, shared)
     raise Refused(Code.INVALID_REQUEST, f"the native engine knows file: and s3: only, not {url}: use `--engine spark`")
+
+
+def make_folder(folder: Path) -> None:
+    """Creates a folder and those above it. Raises `Refused` if that is not possible."""
+    with refuse_unwritable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def refuse_unwritable(folder: Path) -> Iterator[None]:
+    """Raises `Refused` for a folder in which nobody, or not this process, may write."""
+    try:
+        yield
+    except PermissionError:
+        raise Refused(Code.INVALID_REQUEST, f"no permission to write in {folder}") from None
+    except OSError as failure:
+        if failure.errno not in UNWRITABLE:
+            raise
+        raise Refused(Code.INVALID_REQUEST, f"{folder} cannot be written: {failure.strerror}") from None
 
 
 def _sync_folder(folder: Path) -> None:

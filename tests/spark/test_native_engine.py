@@ -197,6 +197,32 @@ def test_table_of_another_topic_or_program_is_refused(tmp_path: Path) -> None:
             other.commit([], [Advance(0, -1, 5)])
 
 
+@pytest.mark.parametrize("name", ["mkdir", "touch"])
+def test_warehouse_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 1)
+    fill(store, 0, 0, 3)
+    real = getattr(Path, name)
+
+    def deny(path: Path, *arguments: Any, **more: Any) -> None:
+        if "tables" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        real(path, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, name, deny)
+        with pytest.raises(Refused, match=f"no permission to write in {tmp_path}/tables/t"):
+            load(store, "t", str(tmp_path / "tables"), engine=NativeEngine())
+    assert load(store, "t", str(tmp_path / "tables"), engine=NativeEngine()).rows == 3
+
+
+def test_warehouse_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = open_folder(f"file:{tmp_path}/file/tables/t")
+    with pytest.raises(Refused, match="cannot be written"):
+        folder.create(f"{LOG}/0.json", b"{}")
+
+
 def test_table_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
     table = NativeTable(f"file:{tmp_path}/t", "t", TOPIC)
     for start, end in ((-1, 5), (5, 9)):

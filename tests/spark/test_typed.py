@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -10,13 +11,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pyspark_tiered.delta_state import commit_name
 from pyspark_tiered.load import LoadOptions, load
+from pyspark_tiered.log_folder import LOG, open_folder
 from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.typed import load as typed_load
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.tables import DeadLetters, TypedTable
 from tests.spark import filling
-from tests.spark.typed_site import JSON, Site, encode, rows_of
+from tests.spark.typed_site import JSON, TOPIC, Site, encode, rows_of
 from tiered.errors import Refused
 
 
@@ -175,6 +179,19 @@ def test_loads_at_once_have_each_record_once(tmp_path: Path) -> None:
         for started in [pool.submit(run) for _ in range(3)]:
             started.result(120)
     site.check_offsets()
+
+
+@pytest.mark.parametrize("suffix", ["_typed", "__dead"])
+def test_table_of_another_program_is_refused_and_the_raw_one_is_whole(site: Site, suffix: str) -> None:
+    other = open_folder(f"file:{site.warehouse}/t{suffix}")
+    metadata = {"metaData": {"id": "x", "schemaString": json.dumps({"type": "struct", "fields": []})}}
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    other.create(f"{LOG}/{commit_name(0)}", f"{json.dumps(protocol)}\n{json.dumps(metadata)}\n".encode())
+    site.write(encode({"x": 1}))
+    with pytest.raises(Refused, match="holds something else, not topic t"):
+        site.load()
+    site.load(LoadOptions())
+    assert NativeTable(f"file:{site.warehouse}/t", "t", TOPIC).loaded_offsets() == {0: 1}
 
 
 def test_raw_load_ignores_a_typed_name_that_another_topic_holds(site: Site) -> None:
