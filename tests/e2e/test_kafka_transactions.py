@@ -54,6 +54,7 @@ from tiered_api.kafka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from tiered_api.kafka.server.dispatch import SMALL_FRAME_BYTES
+from tiered_api.kafka.server.handlers.write_txn_markers import WRITES_AT_ONCE
 
 FEATURE = "transaction.version"
 FEW_PARTITIONS = {"transaction_state_log_num_partitions": 2}
@@ -473,6 +474,24 @@ def test_markers_of_strangers_abort_and_do_not_commit(tmp_path: Path, version: i
         assert await write(False, b"") is Code.NONE, "as kafka-transactions.sh abort does it"
         assert await write(False, site.node.credential) is Code.NONE, "a second one changes nothing"
         assert await read_decided(client, replica) == ([], 2)
+
+    run_transactions(tmp_path, scenario)
+
+
+def test_markers_of_many_partitions_run_in_few_tasks(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        topics = [WritableTxnMarkerTopic("none", list(range(4 * WRITES_AT_ONCE)))]
+        request = WriteTxnMarkersRequest([WritableTxnMarker(number, 0, False, topics) for number in range(2)])
+        asked = asyncio.create_task(client.ask(request, 1, WriteTxnMarkersResponse))
+        before, most = len(asyncio.all_tasks()), 0
+        while not asked.done():
+            most = max(most, len(asyncio.all_tasks()))
+            await asyncio.sleep(0)
+        assert 1 < most <= before + WRITES_AT_ONCE + 1
+        for marker in (await asked).markers:
+            codes = [(each.partition_index, each.error_code) for each in marker.topics[0].partitions]
+            assert codes == [(n, Code.UNKNOWN_TOPIC_OR_PARTITION.number) for n in range(4 * WRITES_AT_ONCE)]
 
     run_transactions(tmp_path, scenario)
 

@@ -96,7 +96,7 @@ _TABLE = (
     Api(24, "AddPartitionsToTxn", 0, 5, 3),
     Api(25, "AddOffsetsToTxn", 0, 4, 3),
     Api(26, "EndTxn", 0, 5, 3),
-    Api(27, "WriteTxnMarkers", 1, 2, 1),
+    Api(27, "WriteTxnMarkers", 1, 2, 1, max_request_bytes=160 << 10),
     Api(28, "TxnOffsetCommit", 0, 5, 3),
     Api(29, "DescribeAcls", 1, 3, 2),
     Api(30, "CreateAcls", 1, 3, 2),

@@ -7,8 +7,9 @@ the transaction version (KIP-1228), with which the epoch of a marker must be abo
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from itertools import repeat
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -21,11 +22,13 @@ from tiered_api.kafka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
 
 WRITES_AT_ONCE = 500
-"""Markers of one request that are written at the same time."""
+"""Markers of one request that are written at the same time: as many as a coordinator sends in one."""
+TIMEOUT_MS = 30_000
 
 WriteMarker = Callable[[TopicPartition, TransactionMarker], Awaitable[None]]
 
@@ -34,41 +37,45 @@ async def handle(context: KafkaContext, call: Call[WriteTxnMarkersRequest]) -> W
     """Returns one code for each partition, once its marker is committed or refused."""
     request = call.request
     refused: Refused | None = None
+    codes: Iterator[Code]
     if request.credential:
         refused = check_credential(context, call.listener, request.credential)
     elif any(each.transaction_result for each in request.markers):
         refused = Refused(Code.CLUSTER_AUTHORIZATION_FAILED, "only a coordinator decides that a transaction commits")
     if refused is not None:
         context.refusals.record("stranger", call.client_host, refused.why)
-    slots, writer = asyncio.Semaphore(WRITES_AT_ONCE), context.broker.marker_writer
-    write = writer.write_marker if request.credential else writer.abort_transaction
-    return WriteTxnMarkersResponse(
-        list(await asyncio.gather(*(_write_marker(write, each, slots, refused) for each in request.markers)))
-    )
+        codes = repeat(refused.code)
+    else:
+        writer = context.broker.marker_writer
+        write = writer.write_marker if request.credential else writer.abort_transaction
+        writes = [
+            partial(_write, write, TopicPartition(topic.name, number), marker)
+            for asked in request.markers
+            for marker in (_marker_of(asked),)
+            for topic in asked.topics
+            for number in topic.partition_indexes
+        ]
+        done = run_bounded(
+            writes, TIMEOUT_MS, lambda _: Code.REQUEST_TIMED_OUT, context.turns, concurrency=WRITES_AT_ONCE
+        )
+        codes = iter(await done)
+    return WriteTxnMarkersResponse([_make_result(each, codes) for each in request.markers])
 
 
-async def _write_marker(
-    write_marker: WriteMarker, asked: WritableTxnMarker, slots: asyncio.Semaphore, refused: Refused | None
-) -> WritableTxnMarkerResult:
-    marker = TransactionMarker(
+def _marker_of(asked: WritableTxnMarker) -> TransactionMarker:
+    return TransactionMarker(
         asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch,
         asked.transaction_version,
     )  # fmt: skip
 
-    async def write(name: str, number: int) -> WritableTxnMarkerPartitionResult:
-        code = refused.code if refused is not None else await _write(write_marker, TopicPartition(name, number), marker)
-        return WritableTxnMarkerPartitionResult(number, code.number)
 
-    async def write_in_turn(name: str, number: int) -> WritableTxnMarkerPartitionResult:
-        async with slots:
-            return await write(name, number)
-
+def _make_result(asked: WritableTxnMarker, codes: Iterator[Code]) -> WritableTxnMarkerResult:
     return WritableTxnMarkerResult(
         asked.producer_id,
         [
             WritableTxnMarkerTopicResult(
                 topic.name,
-                list(await asyncio.gather(*(write_in_turn(topic.name, number) for number in topic.partition_indexes))),
+                [WritableTxnMarkerPartitionResult(each, next(codes).number) for each in topic.partition_indexes],
             )
             for topic in asked.topics
         ],

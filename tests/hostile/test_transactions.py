@@ -1,0 +1,110 @@
+"""Tests of many transactional ids, of transactions that are begun and ended all the time, and of foreign markers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.e2e.transaction_calls import JAVA_2_8, TransactionalClient
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
+from tiered.errors import Code
+from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
+from tiered_api.kafka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+CLIENTS, ID_BYTES = 4, 4_096
+BYTES = scale(1, 16) << 20
+"""Maximum bytes of all transactional ids."""
+PARTITIONS = scale(200, 2_000)
+
+
+def test_transactional_ids_are_bounded_in_memory(tmp_path: Path) -> None:
+    """Each id is as long as is allowed. Ids beyond the bound are refused, and the others go on."""
+
+    async def scenario(to: AttackedBroker) -> None:
+        codes: list[int] = []
+
+        async def init(client_number: int) -> None:
+            client = await to.client()
+            for number in range(client_number, scale(600, 8_000), CLIENTS):
+                request = InitProducerIdRequest(f"{number:0{ID_BYTES}}", 60_000, -1, -1)
+                codes.append((await client.ask(request, 4, InitProducerIdResponse)).error_code)
+
+        async with to.attack("transactional ids", memory=scale(100, 250)):
+            kept = TransactionalClient(await to.client(), "kept", JAVA_2_8)
+            assert await kept.init() is Code.NONE
+            await asyncio.gather(*map(init, range(CLIENTS)))
+            assert codes.count(0) * ID_BYTES <= BYTES < len(codes) * ID_BYTES
+            assert set(codes) <= {0, Code.POLICY_VIOLATION.number}, set(codes)
+            assert await kept.init() is Code.NONE
+
+    with attacked_broker(tmp_path / "data", tiered_transactions_max_bytes=BYTES) as to:
+        asyncio.run(scenario(to))
+
+
+def test_transactions_of_many_partitions_delay_nobody(tmp_path: Path) -> None:
+    """Each of several clients adds all partitions to its transaction and aborts it, again and again."""
+
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", PARTITIONS, 1))
+
+        async def repeat(number: int) -> None:
+            own = TransactionalClient(await to.client(), f"id-{number}", JAVA_2_8)
+            assert await own.init() is Code.NONE
+            topic = AddPartitionsToTxnTopic("t", list(range(PARTITIONS)))
+            add = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=own.name,
+                v3_and_below_producer_id=own.producer_id,
+                v3_and_below_producer_epoch=own.epoch,
+                v3_and_below_topics=[topic],
+            )
+            end = EndTxnRequest(own.name, own.producer_id, own.epoch, committed=False)
+            for _ in range(scale(2, 10)):
+                codes = {Code.CONCURRENT_TRANSACTIONS.number}
+                while codes == {Code.CONCURRENT_TRANSACTIONS.number}:
+                    added = await own.client.ask(add, 2, AddPartitionsToTxnResponse)
+                    (result,) = added.results_by_topic_v3_and_below
+                    codes = {each.partition_error_code for each in result.results_by_partition}
+                assert codes == {0}
+                assert (await own.client.ask(end, 2, EndTxnResponse)).error_code == 0
+
+        async with to.attack("transactions of many partitions", memory=scale(80, 200)):
+            await asyncio.gather(*map(repeat, range(CLIENTS)))
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_markers_of_a_stranger_delay_nobody(tmp_path: Path) -> None:
+    """Each marker of a request names all partitions. None of these has a transaction, and none gets a record."""
+
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", PARTITIONS, 1))
+        topics = [WritableTxnMarkerTopic("t", list(range(PARTITIONS)))]
+        markers = [WritableTxnMarker(number, 0, False, topics) for number in range(19)]
+
+        async def repeat(_: int) -> None:
+            client = await to.client()
+            for _ in range(scale(1, 5)):
+                got = await client.ask(WriteTxnMarkersRequest(markers), 1, WriteTxnMarkersResponse)
+                codes = {
+                    each.error_code for marker in got.markers for topic in marker.topics for each in topic.partitions
+                }
+                assert 0 not in codes, codes
+
+        async with to.attack("markers of a stranger", memory=scale(80, 250)):
+            await asyncio.gather(*map(repeat, range(CLIENTS)))
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
