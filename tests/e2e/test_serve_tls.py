@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -10,6 +11,8 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import aiokafka
+import kafka
 import pytest
 from confluent_kafka import Consumer, Producer
 
@@ -34,6 +37,15 @@ def write_certificates(folder: Path, authority: Signed = AUTHORITY) -> tuple[str
 def options(broker: ServeProcess, ca: str) -> tuple[str, ...]:
     """Returns the options of a command that reaches the broker with TLS."""
     return ("--brokers", broker.kafka, "-X", "security.protocol=SSL", "-X", f"ssl.ca.location={ca}")
+
+
+def name_of_broker(broker: ServeProcess, ca: str) -> str:
+    """Returns the name in the certificate that the broker shows now."""
+    host, _, port = broker.kafka.rpartition(":")
+    context = ssl.create_default_context(cafile=ca)
+    with socket.create_connection((host, int(port))) as raw, context.wrap_socket(raw, server_hostname=host) as shown:
+        certificate: Any = shown.getpeercert()
+    return str(dict(part[0] for part in certificate["subject"])["commonName"])
 
 
 def test_broker_and_its_clients_speak_tls(tmp_path: Path) -> None:
@@ -61,6 +73,13 @@ def test_broker_and_its_clients_speak_tls(tmp_path: Path) -> None:
         assert read == values
         described = run_tiered("cluster", "config", "list", "--node", "1", *options(broker, ca))
         assert "ssl.key.password" in described.stdout and PASSWORD not in described.stdout, described.stderr
+
+        renewed = sign("CN=renewed", AUTHORITY)
+        (tmp_path / "renewed.pem").write_text(renewed.encrypted_key_pem(PASSWORD) + renewed.certificate_pem)
+        edit = f"ssl.keystore.location={tmp_path / 'renewed.pem'}"
+        changed = run_tiered("cluster", "config", "set", edit, "--node", "1", *options(broker, ca))
+        assert changed.returncode == 0, changed.stderr
+        assert name_of_broker(broker, ca) == "renewed"
 
         plain = run_tiered("topic", "list", "--brokers", broker.kafka, "-X", "timeout=3")
         assert plain.returncode == 4 and "security.protocol=SSL" in plain.stderr, plain.stderr
@@ -153,3 +172,42 @@ def test_http_is_served_with_tls_and_links_say_so(tmp_path: Path) -> None:
             assert not plain.recv(100).startswith(b"HTTP")
         log = broker.log.read_text()
     assert "Traceback" not in log and PASSWORD not in log
+
+
+@pytest.mark.also
+def test_other_clients_speak_tls(tmp_path: Path) -> None:
+    """Both have TLS of their own in Python, and send and read by the record."""
+    key, ca = write_certificates(tmp_path / "certificates")
+    pairs = (
+        "-c",
+        "listeners=SSL://127.0.0.1:0",
+        "-c",
+        f"ssl.keystore.location={key}",
+        "-c",
+        f"ssl.key.password={PASSWORD}",
+    )
+    values = [b"%d" % number for number in range(100)]
+    with ServeProcess(tmp_path / "data", *pairs) as broker:
+        assert run_tiered("topic", "create", "one", "two", *options(broker, ca)).returncode == 0
+        settings = {"bootstrap_servers": broker.kafka, "security_protocol": "SSL"}
+        sender = kafka.KafkaProducer(**settings, ssl_cafile=ca)
+        for value in values:
+            sender.send("one", value)
+        sender.flush(20)
+        sender.close()
+        reader = kafka.KafkaConsumer(
+            "one", **settings, ssl_cafile=ca, auto_offset_reset="earliest", consumer_timeout_ms=20_000
+        )
+        assert [message.value for _, message in zip(values, reader, strict=False)] == values
+        reader.close()
+
+        async def send_and_read() -> list[bytes]:
+            context = ssl.create_default_context(cafile=ca)
+            async with aiokafka.AIOKafkaProducer(**settings, ssl_context=context) as producer:
+                for value in values:
+                    await producer.send_and_wait("two", value)
+            consumer = aiokafka.AIOKafkaConsumer("two", **settings, ssl_context=context, auto_offset_reset="earliest")
+            async with consumer, asyncio.timeout(20):
+                return [(await consumer.getone()).value for _ in values]
+
+        assert asyncio.run(send_and_read()) == values
