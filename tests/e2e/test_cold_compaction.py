@@ -3,6 +3,7 @@ record is lost over crashes and lost disks, and the bucket keeps what the manife
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.site import QUICK, SimBrokerRig, run
+from tiered.broker import log_cleaner
 from tiered.cold.layout import parse_key
 from tiered.controller.requests import AlterTopicConfigs
 from tiered.errors import Code, Refused
@@ -207,6 +209,35 @@ def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned() -> N
         assert problem.startswith("compaction of bad-0 stopped: object is missing where=data/")
         assert set(site.node.log_cleaner.uncleanable) == {TopicPartition("bad", 0)}
         assert bad.manifest.nodes == before and bad.manifest.clean_to == -1
+        await site.stop()
+
+    run(scenario)
+
+
+def test_look_at_many_logs_lets_the_event_loop_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most urgent logs are cleaned first, also if a look notes only some of them."""
+    monkeypatch.setattr(log_cleaner, "LOOKED_AT_ONCE", 3)
+    monkeypatch.setattr(log_cleaner, "DUE_MAX", 4)
+    untiered = {"remote_storage_enable": "false", "flush_messages": "1"}
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(replace(CLEANING, log_cleaner_enable=False, log_cleaner_backoff_ms=3_600_000))
+        await site.create(partitions=12, **COMPACTED | untiered)
+        cleaner = site.node.log_cleaner
+        replicas = [site.node.leader_replica("t", number) for number in range(12)]
+        for replica in replicas:
+            await write(replica, 8, [])
+            await replica.log.flush()
+        cleaner.request_clean(replicas[7])
+        await replicas[7].log.flush()
+        look, turns = cleaner._look(), 0
+        with contextlib.suppress(StopIteration):
+            while True:
+                look.send(None)
+                turns += 1
+        assert turns == len(site.node.hosted_replicas.list_replicas()) // 3 >= 4
+        assert len(cleaner._due) == 4
+        assert cleaner._pick() is replicas[7], "an operator asked for it"
         await site.stop()
 
     run(scenario)
