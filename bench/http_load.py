@@ -8,7 +8,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from statistics import median
 
 from bench.broker import BrokerProcess
 from bench.figures import Figure
@@ -16,11 +18,14 @@ from tiered.records.batch import encode_batch
 
 SECONDS = 5.0
 CONNECTIONS = 64
+PAIRS = 3
+"""Legs with and without an idempotency key, in turn."""
 
 
-def post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
+def post(path: str, body: bytes, content_type: str = "application/json", key: str = "") -> bytes:
     """Encodes one complete keep-alive request."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+    head += f'Idempotency-Key: "{key}"\r\n' if key else ""
     head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -38,7 +43,7 @@ def response_length(buffer: bytes) -> int:
     return whole if len(buffer) >= whole else 0
 
 
-def run_closed_loop(port: int, request: bytes, seconds: float) -> int:
+def run_closed_loop(port: int, next_request: Callable[[], bytes], seconds: float) -> int:
     """Returns the responses in `seconds`, with one request in flight on each connection."""
     poller = select.epoll()
     connections: dict[int, socket.socket] = {}
@@ -48,7 +53,7 @@ def run_closed_loop(port: int, request: bytes, seconds: float) -> int:
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         poller.register(s, select.EPOLLIN)
         connections[s.fileno()], pending[s.fileno()] = s, b""
-        s.sendall(request)
+        s.sendall(next_request())
     responses, until = 0, time.perf_counter() + seconds
     while time.perf_counter() < until:
         for fd, _ in poller.poll(1):
@@ -57,7 +62,7 @@ def run_closed_loop(port: int, request: bytes, seconds: float) -> int:
             pending[fd] = buffer[whole:]
             if whole:
                 responses += 1
-                connections[fd].sendall(request)
+                connections[fd].sendall(next_request())
     poller.close()
     for s in connections.values():
         s.close()
@@ -141,9 +146,9 @@ def produce_figures(broker: BrokerProcess, cluster: str) -> list[Figure]:
     record = {"key": {"type": "STRING", "data": "k"}, "value": {"type": "JSON", "data": {"n": 1, "text": "x" * 80}}}
     body = json.dumps(record).encode()
     request = post(f"/v3/clusters/{cluster}/topics/single/records", body)
-    run_closed_loop(broker.port, request, 1.0)
+    run_closed_loop(broker.port, lambda: request, 1.0)
     before = broker.cpu_seconds()
-    responses = run_closed_loop(broker.port, request, SECONDS)
+    responses = run_closed_loop(broker.port, lambda: request, SECONDS)
     single = responses / (broker.cpu_seconds() - before)
     path = f"/v3/clusters/{cluster}/topics/single/records"
     before = broker.cpu_seconds()
@@ -153,6 +158,27 @@ def produce_figures(broker: BrokerProcess, cluster: str) -> list[Figure]:
         Figure("single-record POST (v3)", single, "records/CPU-s", 15_000, note=f"{responses / SECONDS:,.0f}/s"),
         Figure("streaming v3", streamed, "records/CPU-s", 60_000, note=f"{reports / SECONDS:,.0f}/s"),
     ]
+
+
+def keyed_figures(broker: BrokerProcess, cluster: str) -> list[Figure]:
+    """Compares the CPU of whole POSTs with a new idempotency key each with that of POSTs without one."""
+    body = json.dumps({"value": {"type": "JSON", "data": {"n": 1, "text": "x" * 80}}}).encode()
+    path, numbers = f"/v3/clusters/{cluster}/topics/single/records", count()
+    plain = post(path, body)
+
+    def microseconds(next_request: Callable[[], bytes]) -> float:
+        before = broker.cpu_seconds()
+        responses = run_closed_loop(broker.port, next_request, SECONDS / PAIRS)
+        return (broker.cpu_seconds() - before) / responses * 1e6
+
+    def with_key() -> bytes:
+        return post(path, body, key=f"order-{next(numbers)}")
+
+    microseconds(with_key)
+    pairs = [(microseconds(lambda: plain), microseconds(with_key)) for _ in range(PAIRS)]
+    without, keyed = median(each for each, _ in pairs), median(each for _, each in pairs)
+    note = f"{without:.0f} us without, {keyed:.0f} us with"
+    return [Figure("CPU of a POST with an Idempotency-Key, of one without", keyed / without, "", 1.15, True, note)]
 
 
 def read_figures(broker: BrokerProcess) -> list[Figure]:
@@ -176,9 +202,9 @@ def read_figures(broker: BrokerProcess) -> list[Figure]:
 def main() -> list[Figure]:
     with (
         tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory,
-        BrokerProcess(Path(directory) / "data") as broker,
+        BrokerProcess(Path(directory) / "data", "tiered.producer.ids.max.per.partition=1000000") as broker,
     ):
         broker.create_topic("single", 1)
         broker.create_topic("read", 1)
         cluster = broker.json("GET", "/v3/clusters")["data"][0]["cluster_id"]
-        return produce_figures(broker, cluster) + read_figures(broker)
+        return produce_figures(broker, cluster) + keyed_figures(broker, cluster) + read_figures(broker)

@@ -145,6 +145,35 @@ def test_same_key_at_once_is_written_once(tmp_path: Path) -> None:
     run_cluster(tmp_path, scenario)
 
 
+def test_key_of_a_mebibyte_is_refused_and_the_longest_key_is_taken(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", 2)
+        for length in (1 << 20, (1 << 20) + 1):
+            reply = await send_v3(site, "x" * length, "a")
+            assert reply.status == 431, reply
+        assert (await send_v3(site, "x" * 256, "a")).status == 400
+        assert (await send_v3(site, "x" * 255, "a")).status == 200
+        assert sum(await high_watermarks(site)) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_record_key_of_a_mebibyte_is_written_once(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", 2)
+        await site.create("large", 1, max_message_bytes=str(2 << 20))
+        record = {"key": {"type": "STRING", "data": "k" * (1 << 20)}, "value": {"type": "STRING", "data": "v"}}
+        status = []
+        for topic in ("t", "large", "large"):
+            path = f"{site.cluster}/topics/{topic}/records"
+            status.append((await site.ask("POST", path, record, Idempotency_Key="one")).status)
+        assert status == [413, 200, 200]
+        assert await high_watermarks(site) == [0, 0]
+        assert (await site.get("/topics/large/partitions/0/offsets")).json["end_offset"] == 1
+
+    run(tmp_path, scenario)
+
+
 def test_refused_requests_leave_their_key_unused(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 2, max_message_bytes="300")
