@@ -106,8 +106,6 @@ def test_tls_without_a_certificate_is_refused_at_the_start(tmp_path: Path) -> No
     )
     refused = run_tiered(*start)
     assert refused.returncode == 2 and "ssl.keystore.location" in refused.stderr
-    absent = run_tiered(*start, "-c", f"ssl.keystore.location={key}.absent")
-    assert absent.returncode != 0 and "No such file" in absent.stderr
     locked = run_tiered(*start, "-c", f"ssl.keystore.location={key}", "-c", "ssl.key.password=wrong")
     assert locked.returncode != 0 and "ssl.key.password" in locked.stderr and "Traceback" not in locked.stderr
 
