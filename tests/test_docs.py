@@ -26,8 +26,12 @@ from tiered.config.settings import broker_rows, topic_rows
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.sources import environment_variable
 from tiered_api.cli.exits import Exit
+from tiered_api.http.server.operations import ROUTE_RULES
+from tiered_api.http.server.routes import table
+from tiered_api.kafka.server.rights.operations import API_RULES
 
 SETTINGS = ROOT / "docs" / "SETTINGS.md"
+ACLS = ROOT / "docs" / "ACLS.md"
 INVARIANTS = ROOT / "docs" / "INVARIANTS.md"
 DESIGN = ROOT / "docs" / "DESIGN.md"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -56,6 +60,28 @@ def settings_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+ACLS_HEAD = """\
+# Rights of requests
+
+Generated from `tiered_api.kafka.server.rights.operations` and `tiered_api.http.server.operations` by
+`python -m tests.test_docs`. How rights are granted: [SECURITY.md](SECURITY.md#authorization).
+"""
+
+
+def acls_page() -> str:
+    """Returns the whole of docs/ACLS.md."""
+    parts = [ACLS_HEAD, "## Kafka protocol", "", "| API | Rights | |", "| --- | --- | --- |"]
+    for name, rule in API_RULES.items():
+        needs = ", ".join(f"{need.operation.name} on {need.kind.name}" for need in rule.needs)
+        parts.append(f"| {name} | {needs} | {rule.note} |")
+    parts += ["", "## HTTP", "", "| Route | Rights | |", "| --- | --- | --- |"]
+    for route in table().routes:
+        found = ROUTE_RULES[route.operation]
+        needs = ", ".join(f"{need.operation.name} on {need.kind.name}" for need in found.needs)
+        parts.append(f"| `{route.method} {route.path}` | {needs} | {found.note} |")
+    return "\n".join(parts) + "\n"
+
+
 def _line(row: SettingRow, last: str) -> str:
     default = text_of(row.default)
     shown = f"`{default}`" if default else ""
@@ -68,6 +94,10 @@ def commands(page: Path) -> Iterator[str]:
         for line in block.replace("\\\n", " ").splitlines():
             if line.startswith(("tiered ", "make ")):
                 yield line
+
+
+def test_page_of_rights_equals_the_tables() -> None:
+    assert ACLS.read_text() == acls_page(), "run: python -m tests.test_docs"
 
 
 def test_settings_page_equals_the_tables() -> None:
@@ -304,4 +334,5 @@ def test_readme_names_both_set_up_commands_and_the_licence_is_whole() -> None:
 
 if __name__ == "__main__":
     SETTINGS.write_text(settings_page())
+    ACLS.write_text(acls_page())
     sys.exit(0)

@@ -10,14 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, RawClient, run
+from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run
 from tiered.config.settings import STANDARD_AUTHORIZER
-from tiered.controller.requests import CreateAcls
+from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
 from tiered.errors import Code
 from tiered.metadata.changes import AclAdded
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tiered_api.kafka.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 
 ADMIN, GUEST = "127.0.0.1", "127.0.0.2"
 ME = "User:ANONYMOUS"
@@ -111,3 +123,120 @@ def test_broker_without_authorizer_knows_no_rules(tmp_path: Path) -> None:
         assert site.node.image.acls == frozenset()
 
     run(tmp_path, scenario)
+
+
+async def produce_as(
+    client: RawClient, replica: LeaderReplica, version: int, transactional_id: str | None = None
+) -> int:
+    """Produces one record, and returns the code of the partition."""
+    request = produce(replica, b"v")
+    request.transactional_id = transactional_id
+    answer = await client.ask(request, version, ProduceResponse)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+async def fetch_as(client: RawClient, replica: LeaderReplica, version: int) -> int:
+    """Fetches from the start, and returns the code of the partition."""
+    answer = await client.ask(fetch((replica, 0)), version, FetchResponse)
+    return answer.responses[0].partitions[0].error_code
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_records_are_written_and_read_only_with_the_right(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        admin, guest = await site.client(ADMIN), await site.client(GUEST)
+        refused = Code.TOPIC_AUTHORIZATION_FAILED.number
+        for _ in range(3):  # what the administrator's requests left behind answers nobody else
+            assert await produce_as(admin, replica, version) == 0
+            assert await produce_as(guest, replica, version) == refused
+            assert await fetch_as(admin, replica, max(version, 4)) == 0
+            assert await fetch_as(guest, replica, max(version, 4)) == refused
+        await grant(site, ("TOPIC", "t", "WRITE"), ("TOPIC", "t", "READ"))
+        for _ in range(3):
+            assert await produce_as(guest, replica, version) == 0
+            assert await fetch_as(guest, replica, max(version, 4)) == 0
+        await site.node.submit(DeleteAcls((AclChoice("TOPIC", "ANY", "t", None, None, "ANY", "ANY"),)))
+        assert await produce_as(guest, replica, version) == refused
+        assert await fetch_as(guest, replica, max(version, 4)) == refused
+        assert await produce_as(admin, replica, version) == 0
+
+    run_with_acls(tmp_path, scenario)
+
+
+def test_transactional_records_need_the_right_on_their_id(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        guest = await site.client(GUEST)
+        await grant(site, ("TOPIC", "t", "WRITE"))
+        refused = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number
+        assert await produce_as(guest, replica, 9, "x") == refused
+
+    run_with_acls(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [0, 1, 4, 9, 12, 13])
+def test_topics_are_hidden_from_a_caller_without_rights(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        for name in ("seen", "hidden"):
+            await site.create(name)
+        await grant(site, ("TOPIC", "seen", "READ"), ("TOPIC", "new", "DESCRIBE"))
+        guest = await site.client(GUEST)
+        everything: list[MetadataRequestTopic] | None = [] if version == 0 else None
+        listed = await guest.ask(MetadataRequest(everything, False), version, MetadataResponse)
+        assert [each.name for each in listed.topics] == ["seen"]
+        names = [MetadataRequestTopic(name=name) for name in ("seen", "hidden", "absent", "new")]
+        named = await guest.ask(MetadataRequest(names, version >= 4), version, MetadataResponse)
+        codes = {each.name: each.error_code for each in named.topics}
+        refused = Code.TOPIC_AUTHORIZATION_FAILED.number
+        assert codes == {"seen": 0, "hidden": refused, "absent": refused, "new": refused}, "as if they did not exist"
+        assert "new" not in site.node.image.topics
+        if version >= 12:
+            by_id = MetadataRequestTopic(site.node.image.topics["hidden"].topic_id, None)
+            (found,) = (await guest.ask(MetadataRequest([by_id], False), version, MetadataResponse)).topics
+            assert (found.error_code, found.name) == (Code.UNKNOWN_TOPIC_ID.number, None)
+        await grant(site, ("TOPIC", "new", "CREATE"))
+        if version >= 4:
+            created = await guest.ask(MetadataRequest(names[3:], True), version, MetadataResponse)
+            assert [each.error_code for each in created.topics] == [0]
+
+    run_with_acls(tmp_path, scenario)
+
+
+def test_authorized_operations_are_those_of_the_caller(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("seen")
+        await grant(site, ("TOPIC", "seen", "READ"))
+        guest, admin = await site.client(GUEST), await site.client(ADMIN)
+        request = MetadataRequest([MetadataRequestTopic(name="seen")], False, True, True)
+        answer = await guest.ask(request, 10, MetadataResponse)
+        assert answer.topics[0].topic_authorized_operations == 1 << READ | 1 << DESCRIBE
+        assert answer.cluster_authorized_operations == 0
+        answer = await admin.ask(request, 10, MetadataResponse)
+        assert answer.topics[0].topic_authorized_operations == 0b110111111000
+        assert answer.cluster_authorized_operations == 0b1111110100000
+
+    run_with_acls(tmp_path, scenario)
+
+
+def test_handlers_see_only_what_is_allowed(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("seen")
+        await site.create("hidden")
+        await grant(site, ("TOPIC", "seen", "DESCRIBE"), ("TOPIC", "mine", "CREATE"))
+        guest = await site.client(GUEST)
+        offsets = ListOffsetsRequest(
+            -1, 0, [ListOffsetsTopic(name, [ListOffsetsPartition(0, -1, -1)]) for name in ("hidden", "seen")]
+        )
+        listed = await guest.ask(offsets, 7, ListOffsetsResponse)
+        codes = {each.name: each.partitions[0].error_code for each in listed.topics}
+        assert codes == {"seen": 0, "hidden": Code.TOPIC_AUTHORIZATION_FAILED.number}
+        creation = CreateTopicsRequest([CreatableTopic("mine", 1, 1), CreatableTopic("other", 1, 1)], 10_000)
+        created = await guest.ask(creation, 7, CreateTopicsResponse)
+        assert {each.name: each.error_code for each in created.topics} == {"mine": 0, "other": 29}
+        assert {each.name: each.topic_config_error_code for each in created.topics}["mine"] == 29
+        assert "other" not in site.node.image.topics
+        deleted = await guest.ask(DeleteTopicsRequest(topic_names=["hidden"]), 5, DeleteTopicsResponse)
+        assert deleted.responses[0].error_code == 29 and "hidden" in site.node.image.topics
+
+    run_with_acls(tmp_path, scenario)

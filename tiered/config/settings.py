@@ -265,7 +265,7 @@ class Settings:
     # Rights.
     authorizer_class_name: str = setting(
         "", "Rights by ACLs if it is Kafka's StandardAuthorizer; otherwise everybody may do everything.",
-        choices=("",),
+        choices=("", STANDARD_AUTHORIZER),
     )  # fmt: skip
     super_users: str = setting("", "Principals that may do everything, as User:alice;User:bob.")
     allow_everyone_if_no_acl_found: bool = setting(

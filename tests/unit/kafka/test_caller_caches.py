@@ -24,7 +24,7 @@ def add(caches: CallerCaches[Entries], cache: Entries, name: str, is_fresh: bool
 
 
 def test_cache_belongs_to_one_principal_on_one_host() -> None:
-    caches = CallerCaches(Entries, 100)
+    caches = CallerCaches(lambda _: Entries(), 100)
     alice, nearby = caches.find(ALICE), caches.find(NEARBY)
     elsewhere = caches.find(ALICE._replace(host="10.0.0.2"))
     add(caches, alice, "t")
@@ -33,7 +33,7 @@ def test_cache_belongs_to_one_principal_on_one_host() -> None:
 
 
 def test_cache_ends_with_the_last_connection_that_holds_it() -> None:
-    caches = CallerCaches(Entries, 100)
+    caches = CallerCaches(lambda _: Entries(), 100)
     alice = caches.find(ALICE)
     add(caches, alice, "t")
     del alice
@@ -42,7 +42,7 @@ def test_cache_ends_with_the_last_connection_that_holds_it() -> None:
 
 
 def test_bound_counts_the_entries_of_all_callers() -> None:
-    caches = CallerCaches(Entries, 3)
+    caches = CallerCaches(lambda _: Entries(), 3)
     alice, nearby = caches.find(ALICE), caches.find(NEARBY)
     for name in "ab":
         add(caches, alice, name)
@@ -52,7 +52,7 @@ def test_bound_counts_the_entries_of_all_callers() -> None:
 
 
 def test_stale_entries_make_room() -> None:
-    caches = CallerCaches(Entries, 3)
+    caches = CallerCaches(lambda _: Entries(), 3)
     alice = caches.find(ALICE)
     for name in "abc":
         add(caches, alice, name, is_fresh=name == "c")
@@ -62,7 +62,7 @@ def test_stale_entries_make_room() -> None:
 
 
 def test_cleared_caches_forget_every_caller() -> None:
-    caches = CallerCaches(Entries, 100)
+    caches = CallerCaches(lambda _: Entries(), 100)
     alice, nearby = caches.find(ALICE), caches.find(NEARBY)
     add(caches, alice, "a")
     add(caches, nearby, "b")

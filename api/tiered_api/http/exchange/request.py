@@ -12,6 +12,8 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
+from tiered.security.acls import Operation, ResourceType
+from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.decompress import inflate
 from tiered_api.http.exchange.errors import HttpError
@@ -47,6 +49,15 @@ class HttpRequest(web.BaseRequest):
     def peer(self) -> str:
         """The address of the client; empty if unknown."""
         return self.remote or ""
+
+    @property
+    def caller(self) -> Caller:
+        """The principal that sends the request, and its host."""
+        return Caller(ANONYMOUS, self.peer)
+
+    def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """True if the caller may carry out an operation on a resource."""
+        return self.context.broker.authorization.is_allowed(self.caller, operation, kind, name)
 
     @property
     def connection_name(self) -> str:

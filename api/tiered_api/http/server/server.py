@@ -27,6 +27,7 @@ from tiered_api.http.exchange.responses import error_response
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
+from tiered_api.http.server.operations import check_route
 from tiered_api.http.server.router import RouteTable
 from tiered_api.http.server.routes import table
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
@@ -131,7 +132,9 @@ class HttpConnection(web.RequestHandler):
             return
         self._is_between_requests = True
         listener = self._manager
-        if isinstance(listener, HttpListener) and fast_produce.is_cacheable(request, response):
+        # A remembered head counts for all callers: with rules, each request is checked.
+        is_open = request.context.broker.authorization.authorizer is None
+        if is_open and isinstance(listener, HttpListener) and fast_produce.is_cacheable(request, response):
             listener.head_cache.remember(piece[:end], request)
 
     async def finish_response(
@@ -253,6 +256,7 @@ class HttpListener(web.Server):
             request.operation = route.operation
             if connection.is_spare and route.operation not in ANSWERED_OVER_LIMIT:
                 raise HttpError(503, TOO_MANY, (("Retry-After", "10"),), close=True)
+            check_route(self.context.broker.authorization, request.caller, route.operation, request.args)
             route.check_body_type(request)
             if route.operation not in ANSWERED_WHILE_STARTING and not self.context.broker.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)

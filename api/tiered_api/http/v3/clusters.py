@@ -38,7 +38,7 @@ async def get_cluster(request: HttpRequest) -> web.StreamResponse:
 
 
 async def list_acls(request: HttpRequest) -> web.StreamResponse:
-    """Lists the access rules: none, because there is no login yet and everything is allowed."""
+    """Lists no access rules: DescribeAcls of the Kafka protocol does."""
     check_cluster(request)
     return await short_list_response(request, "KafkaAcl", [])
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from tiered.errors import Code
 from tiered.groups.requests import DescribedMember, DescribeGroupReply
 from tiered.ids import TopicPartition
+from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
@@ -151,7 +152,11 @@ def _owner(member: DescribedMember | None, prefix: str = "") -> dict[str, Any]:
 async def list_consumer_groups(request: HttpRequest) -> web.StreamResponse:
     """Lists the consumer groups of all brokers."""
     check_cluster(request)
-    groups = await list_all_groups(request.context)
+    groups = [
+        group
+        for group in await list_all_groups(request.context)
+        if request.may(Operation.DESCRIBE, ResourceType.GROUP, group.description.group)
+    ]
     return await list_response(request, "KafkaConsumerGroup", groups, lambda group: (group_shape(request, group),))
 
 

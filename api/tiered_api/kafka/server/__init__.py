@@ -9,6 +9,7 @@ May import: broker, security, kafka.protocol.messages, kafka.server.produce
   wrong_protocol   recognition of clients that speak another protocol
   exchange/        one request and its reply: what all handlers use
   handlers/        one file for each API
+  rights/          the rights that requests need
   fetch/           fetch requests of consumers and followers
   produce/         produce requests
 """

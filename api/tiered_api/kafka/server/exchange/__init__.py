@@ -11,7 +11,7 @@ May import: as kafka.server
 ~ turns               fair shares of the event loop between clients
   latencies           request latencies by API
   acl_words           ACLs and filters of requests as words of rules
-~ authorization       the check of requests about the cluster as a whole
+~ authorization       the refusal of requests about ACLs on a broker that knows none
 ~ inter_broker_auth   the check of requests that only brokers may send
   advertised_brokers  brokers and addresses in replies to a client
 ~ led_partitions      look-up of partitions that this broker leads

@@ -32,7 +32,7 @@ C = TypeVar("C", bound=CallerCache)
 class CallerCaches(Generic[C]):
     """The caches of all callers. A cache lasts as long as a connection of its caller holds it."""
 
-    def __init__(self, make: Callable[[], C], entries_max: int) -> None:
+    def __init__(self, make: Callable[[Caller], C], entries_max: int) -> None:
         self._make = make
         self._entries_max = entries_max
         self._by_caller: WeakValueDictionary[Caller, C] = WeakValueDictionary()
@@ -43,7 +43,7 @@ class CallerCaches(Generic[C]):
         """Returns the cache of a caller."""
         cache = self._by_caller.get(caller)
         if cache is None:
-            cache = self._by_caller[caller] = self._make()
+            cache = self._by_caller[caller] = self._make(caller)
         return cache
 
     def admit(self) -> None:

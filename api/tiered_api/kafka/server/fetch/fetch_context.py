@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tiered.security.principal import Caller
 from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.response_slot import RequestConnection, RunGuarded
@@ -39,9 +40,10 @@ class FetchContext:
     def __init__(self, kafka: KafkaContext, run_guarded: RunGuarded) -> None:
         self.kafka = kafka
         self.sources: CallerCaches[ReadSources] = CallerCaches(self._make_sources, KNOWN_MAX)
+        kafka.broker.authorization.subscribe(self.sources.clear)
         self.cold_reads = ColdReads(kafka)
         self.parked = ParkedFetches(run_guarded)
         self.rereads = RereadQueue(kafka)
 
-    def _make_sources(self) -> ReadSources:
-        return ReadSources(self.kafka, self.sources.admit)
+    def _make_sources(self, caller: Caller) -> ReadSources:
+        return ReadSources(self.kafka, caller, self.sources.admit)

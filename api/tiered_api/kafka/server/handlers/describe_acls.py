@@ -6,7 +6,6 @@ v1 has patterns. v2 is flexible. v3 has the resource type USER.
 from __future__ import annotations
 
 from tiered.errors import Refused
-from tiered.security.acls import Operation
 from tiered_api.kafka.protocol.messages.describe_acls import (
     AclDescription,
     DescribeAclsRequest,
@@ -14,14 +13,13 @@ from tiered_api.kafka.protocol.messages.describe_acls import (
     DescribeAclsResponse,
 )
 from tiered_api.kafka.server.exchange.acl_words import read_filter
-from tiered_api.kafka.server.exchange.authorization import check_acls_in_force, check_cluster
+from tiered_api.kafka.server.exchange.authorization import check_acls_in_force
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[DescribeAclsRequest]) -> DescribeAclsResponse:
     """Returns the rules of this broker's image."""
     try:
-        check_cluster(context, call, Operation.DESCRIBE)
         check_acls_in_force(context)
         wanted = read_filter(call.request)
         fault = wanted.find_fault()

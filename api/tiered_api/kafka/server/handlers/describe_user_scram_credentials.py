@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.metadata.image import Image
-from tiered.security.acls import Operation
 from tiered.security.scram import MECHANISMS
 from tiered_api.kafka.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
@@ -17,7 +16,6 @@ from tiered_api.kafka.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-from tiered_api.kafka.server.exchange.authorization import check_cluster
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
@@ -28,10 +26,6 @@ async def handle(
     context: KafkaContext, call: Call[DescribeUserScramCredentialsRequest]
 ) -> DescribeUserScramCredentialsResponse:
     """Returns the users that this broker knows."""
-    try:
-        check_cluster(context, call, Operation.DESCRIBE)
-    except Refused as refused:
-        return DescribeUserScramCredentialsResponse(error_code=refused.code.number, error_message=refused.why)
     image = context.broker.image
     times = Counter(each.name for each in call.request.users or ()) or dict.fromkeys(sorted(image.scram), 1)
     return DescribeUserScramCredentialsResponse(

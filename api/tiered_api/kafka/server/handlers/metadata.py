@@ -20,6 +20,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_name
+from tiered.security.acls import Operation, ResourceType
 from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -27,10 +28,11 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller
+from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
-from tiered_api.kafka.server.exchange.metadata_fragments import encode_fragment, join_fragments
+from tiered_api.kafka.server.exchange.metadata_fragments import encode_fragment, join_fragments, make_topic_response
+from tiered_api.kafka.server.rights.rights import Rights, find_rights
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +49,9 @@ async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
     """Returns the encoded reply, with copies of fragments whose topics did not change."""
     request, version = call.request, call.version
     denied: dict[str, Code] = {}
+    rights = find_rights(context, call)
     if request.allow_auto_topic_creation and context.broker.settings.auto_create_topics_enable:
-        denied = await _create_missing_topics(context, request)
+        denied = await _create_missing_topics(context, request, rights)
     await context.broker.suspected_brokers.wait_resolved()
     image = context.broker.image
     head = MetadataResponse(
@@ -62,20 +65,33 @@ async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
         controller_id=advertised_controller(image),
     )
     if request.include_cluster_authorized_operations:
-        head.cluster_authorized_operations = CLUSTER_OPERATIONS
-    return join_fragments(head, version, await _encode_topics(context, image, request, version, denied))
+        head.cluster_authorized_operations = CLUSTER_OPERATIONS if rights is None else rights.cluster_mask()
+    return join_fragments(head, version, await _encode_topics(context, image, request, version, denied, rights))
 
 
 async def _encode_topics(
-    context: KafkaContext, image: Image, request: MetadataRequest, version: int, denied: Mapping[str, Code]
+    context: KafkaContext,
+    image: Image,
+    request: MetadataRequest,
+    version: int,
+    denied: Mapping[str, Code],
+    rights: Rights | None,
 ) -> list[bytes]:
     made: list[bytes] = []
     with_operations = request.include_topic_authorized_operations
     everything = request.topics is None or (version == 0 and not request.topics)
-    named = list(image.topics.values()) if everything else _select_topics(request.topics or [], image, version, denied)
+    named = (
+        [each for each in image.topics.values() if rights is None or rights.on_topic(Operation.DESCRIBE, each.name)]
+        if everything
+        else _select_topics(request.topics or [], image, version, denied, rights)
+    )
     for number, each in enumerate(named, 1):
         if isinstance(each, MetadataResponseTopic):
             made.append(encode_fragment(each, version))
+        elif with_operations and rights is not None:
+            topic = make_topic_response(each, live_brokers(image), with_operations)
+            topic.topic_authorized_operations = rights.mask(ResourceType.TOPIC, each.name)
+            made.append(encode_fragment(topic, version))
         else:
             context.topic_fragments.use_image(image)
             made.append(context.topic_fragments.get_fragment(each, version, with_operations))
@@ -85,9 +101,12 @@ async def _encode_topics(
 
 
 def _select_topics(
-    topics: list[MetadataRequestTopic], image: Image, version: int, denied: Mapping[str, Code]
+    topics: list[MetadataRequestTopic], image: Image, version: int, denied: Mapping[str, Code], rights: Rights | None
 ) -> list[TopicImage | MetadataResponseTopic]:
-    """Returns each requested topic once: its image, or the error if there is none."""
+    """Returns each requested topic once: its image, or the error if there is none.
+
+    A topic that the caller may not describe looks the same, if it exists or not.
+    """
     made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic] = {}
     for requested in topics:
         by_id = has_id(requested.topic_id)
@@ -96,9 +115,15 @@ def _select_topics(
                 Code.INVALID_REQUEST.number, requested.name or "", requested.topic_id
             )
         elif by_id:
-            made[None, requested.topic_id] = image.topics_by_id.get(
-                TopicId(requested.topic_id)
-            ) or MetadataResponseTopic(Code.UNKNOWN_TOPIC_ID.number, None, requested.topic_id)
+            found = image.topics_by_id.get(TopicId(requested.topic_id))
+            if found is not None and rights is not None and not rights.on_topic(Operation.DESCRIBE, found.name):
+                found = None
+            made[None, requested.topic_id] = found or MetadataResponseTopic(
+                Code.UNKNOWN_TOPIC_ID.number, None, requested.topic_id
+            )
+        elif rights is not None and not rights.on_topic(Operation.DESCRIBE, requested.name or ""):
+            name = requested.name or ""
+            made[name, ""] = MetadataResponseTopic(Code.TOPIC_AUTHORIZATION_FAILED.number, name)
         else:
             name = requested.name or ""
             made[name, ""] = image.topics.get(name) or _make_unknown_topic(name, denied.get(name))
@@ -115,12 +140,19 @@ def _make_unknown_topic(name: str, denied: Code | None) -> MetadataResponseTopic
     return MetadataResponseTopic(Code.UNKNOWN_TOPIC_OR_PARTITION.number, name, is_internal=name in INTERNAL)
 
 
-async def _create_missing_topics(context: KafkaContext, request: MetadataRequest) -> dict[str, Code]:
-    """Creates missing topics with legal names. Returns the names for which the cluster has no room. A topic that fails
-    for another reason stays unknown."""
+async def _create_missing_topics(
+    context: KafkaContext, request: MetadataRequest, rights: Rights | None
+) -> dict[str, Code]:
+    """Creates missing topics with legal names. Returns the names for which the cluster has no room, and those that the
+    caller may not create. A topic that fails for another reason stays unknown."""
     known = context.broker.image.topics
     requested = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
     missing = sorted(name for name in requested if name not in known and name not in INTERNAL)
+    forbidden: dict[str, Code] = {}
+    if rights is not None:
+        missing = [name for name in missing if rights.on_topic(Operation.DESCRIBE, name)]
+        forbidden = {name: Code.TOPIC_AUTHORIZATION_FAILED for name in missing if not rights.may_create(name)}
+        missing = [name for name in missing if name not in forbidden]
     missing = missing[
         : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
     ]
@@ -143,4 +175,4 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
             suppressed,
             why.why,
         )
-    return {name: each.code for name, each in denied.items()}
+    return forbidden | {name: each.code for name, each in denied.items()}

@@ -26,6 +26,7 @@ from tiered.ids import TopicId
 from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, TRANSACTIONAL, Codec
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.security.acls import Operation, ResourceType
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
 from tiered_api.kafka.server.exchange.context import KafkaContext
@@ -119,6 +120,8 @@ class PendingProduce:
         """Partitions that are not committed yet: the offset up to which they must be, and the place of the result."""
         self.guards: Guards = {}
         self.has_failed = False
+        self.refused: Refused | None = None
+        """The reason if no records of the request are appended."""
 
 
 class ProduceHandler:
@@ -128,6 +131,7 @@ class ProduceHandler:
         self._context = context
         self._spawn = spawn
         self.caches = CallerCaches(ProduceCache, KNOWN_MAX)
+        context.broker.authorization.subscribe(self.caches.clear)
 
     def handle_request(
         self, connection: ProduceConnection, frame: memoryview, version: int, correlation_id: int, at: int
@@ -144,8 +148,11 @@ class ProduceHandler:
         ask = frames.parse_request(frame, version, at)
         weight = sum(len(topic.partitions) for topic in ask.topics) + len(frame) // PART_BYTES
         is_large = weight > LARGE_REQUEST_PARTITIONS or (weight > PIECE_PARTITIONS and not site.turns.has_time())
+        refused = self._check_transactional_id(connection.produce_cache, ask.transactional_id)
         unverified = (
-            self._find_unverified(connection.produce_cache, ask, version) if ask.transactional_id is not None else []
+            self._find_unverified(connection.produce_cache, ask, version)
+            if ask.transactional_id is not None and refused is None
+            else []
         )
         guards: GuardsNow | None = {}
         if unverified:
@@ -156,11 +163,13 @@ class ProduceHandler:
             if held is not frame:
                 ask = frames.parse_request(held, version, at)
             appending = PendingProduce(connection, version, correlation_id, ask)
+            appending.refused = refused
             self._spawn(
                 connection, partial(self._append_later, appending, ask.transactional_id or "", unverified), "Produce"
             )
             return None
         appending = PendingProduce(connection, version, correlation_id, ask)
+        appending.refused = refused
         appending.guards.update(guards)
         try:
             for _ in self._append(appending):
@@ -178,6 +187,15 @@ class ProduceHandler:
             self._spawn(connection, partial(self._wait_committed, appending), "Produce")
             return None
         return self._encode_response(appending)
+
+    def _check_transactional_id(self, cache: ProduceCache, transactional_id: str | None) -> Refused | None:
+        authorization = self._context.broker.authorization
+        if transactional_id is None or authorization.is_allowed(
+            cache.caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            return None
+        why = f"{cache.caller.principal} may not use the transactional id"
+        return Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, why)
 
     def _find_unverified(self, cache: ProduceCache, request: ParsedProduce, version: int) -> list[Unverified]:
         known = cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name
@@ -247,6 +265,8 @@ class ProduceHandler:
                         continue
                     seen.add((topic.echo, index))
                 try:
+                    if pending.refused is not None:
+                        raise pending.refused
                     if replica is None or replica.is_stopped:
                         replica = self._find_replica(cache, version, topic, index)
                     _check_shape(records, version, pending.has_transactional_id)
@@ -373,6 +393,8 @@ class ProduceHandler:
         name, known = topic.name, cache.by_name
         if version >= TOPIC_IDS_FROM:
             name, known = self._context.broker.topic(TopicId(id_text(topic.echo))).name, cache.by_id
+        if not self._context.broker.authorization.is_allowed(cache.caller, Operation.WRITE, ResourceType.TOPIC, name):
+            raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"{cache.caller.principal} may not write to the topic")
         check_writable(name)
         replica = self._context.broker.leader_replica(name, index)
         self.caches.admit()

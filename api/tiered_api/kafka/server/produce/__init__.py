@@ -1,6 +1,6 @@
 """The produce requests: frames and record errors.
 
-May import: replication, kafka.protocol
+May import: replication, kafka.protocol, security
 
   frames         Produce requests and replies, encoded by hand
   produce_cache  what one caller has produced to, by the bytes that name it

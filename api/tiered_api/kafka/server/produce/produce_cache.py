@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.security.principal import Caller
 from tiered_api.kafka.server.produce.frames import ResponseTemplate
 
 
@@ -24,9 +25,10 @@ class CachedProduce(NamedTuple):
 class ProduceCache:
     """The cache of one caller. `requests` is keyed by version and bytes, the others by topic and partition."""
 
-    __slots__ = ("__weakref__", "by_id", "by_name", "requests")
+    __slots__ = ("__weakref__", "by_id", "by_name", "caller", "requests")
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
         self.by_name: dict[tuple[bytes, int], LeaderReplica] = {}
         self.by_id: dict[tuple[bytes, int], LeaderReplica] = {}
         self.requests: dict[tuple[int, bytes], CachedProduce] = {}

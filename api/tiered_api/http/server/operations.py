@@ -1,0 +1,149 @@
+"""The table of rights over HTTP: the operations that each route needs, on the resources that its path names.
+
+Rights are those of the Kafka protocol. A refusal comes before any look-up: a resource that exists and one that does not
+look the same to a caller without rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tiered.broker.authorization import Authorization
+from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
+from tiered.security.principal import Caller
+from tiered_api.http.exchange.errors import NOT_AUTHORIZED, HttpError
+
+
+class RouteNeed(NamedTuple):
+    """An operation on the resource that an argument of the path names; without one, on the cluster."""
+
+    operation: Operation
+    kind: ResourceType
+    argument: str = ""
+
+
+class RouteRule(NamedTuple):
+    """The rights that a route needs. Some routes are for super users alone."""
+
+    needs: tuple[RouteNeed, ...] = ()
+    note: str = ""
+    super_only: bool = False
+
+
+def _topic(*operations: Operation) -> RouteRule:
+    return RouteRule(tuple(RouteNeed(each, ResourceType.TOPIC, "topic") for each in operations))
+
+
+def _group(*operations: Operation) -> RouteRule:
+    return RouteRule(tuple(RouteNeed(each, ResourceType.GROUP, "group") for each in operations))
+
+
+def _cluster(*operations: Operation) -> RouteRule:
+    return RouteRule(tuple(RouteNeed(each, ResourceType.CLUSTER) for each in operations))
+
+
+_NOTHING = RouteRule()
+_FILTERED = RouteRule(note="what the caller may not describe is left out")
+_SUPER = RouteRule(note="super users only, while the authorizer is on", super_only=True)
+_DESCRIBE_TOPIC, _WRITE_TOPIC = _topic(Operation.DESCRIBE), _topic(Operation.WRITE)
+_DESCRIBE_GROUP = _group(Operation.DESCRIBE)
+_DESCRIBE_CLUSTER = _cluster(Operation.DESCRIBE)
+_SEE_CONFIGS, _SET_CONFIGS = _topic(Operation.DESCRIBE_CONFIGS), _topic(Operation.ALTER_CONFIGS)
+_SEE_CLUSTER_CONFIGS, _SET_CLUSTER_CONFIGS = _cluster(Operation.DESCRIBE_CONFIGS), _cluster(Operation.ALTER_CONFIGS)
+
+ROUTE_RULES: dict[str, RouteRule] = {
+    "healthz": _NOTHING,
+    "metrics": _DESCRIBE_CLUSTER,
+    "get_node": _NOTHING,
+    "openapi": _NOTHING,
+    "get_partition_state": _DESCRIBE_TOPIC,
+    "read_records": _topic(Operation.READ),
+    "write_batches": _WRITE_TOPIC,
+    "commit_transaction": _SUPER,
+    "v2_root": _NOTHING,
+    "v2_list_brokers": _NOTHING,
+    "v2_list_topics": _FILTERED,
+    "v2_get_topic": _topic(Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS),
+    "v2_produce_to_topic": _WRITE_TOPIC,
+    "v2_list_partitions": _DESCRIBE_TOPIC,
+    "v2_get_partition": _DESCRIBE_TOPIC,
+    "v2_produce_to_partition": _WRITE_TOPIC,
+    "v2_get_offsets": _DESCRIBE_TOPIC,
+    "v2_create_consumer": _SUPER,
+    "v2_delete_consumer": _SUPER,
+    "v2_subscribe": _SUPER,
+    "v2_get_subscription": _SUPER,
+    "v2_unsubscribe": _SUPER,
+    "v2_assign": _SUPER,
+    "v2_get_assignments": _SUPER,
+    "v2_read_consumer": _SUPER,
+    "v2_commit": _SUPER,
+    "v2_get_committed": _SUPER,
+    "v2_seek": _SUPER,
+    "v2_seek_to_beginning": _SUPER,
+    "v2_seek_to_end": _SUPER,
+    "v3_list_clusters": _NOTHING,
+    "v3_get_cluster": _NOTHING,
+    "v3_list_acls": _DESCRIBE_CLUSTER,
+    "v3_list_brokers": _NOTHING,
+    "v3_get_broker": _NOTHING,
+    "v3_list_broker_replicas": _DESCRIBE_CLUSTER,
+    "v3_list_topics": _FILTERED,
+    "v3_create_topic": _cluster(Operation.CREATE),
+    "v3_get_topic": _DESCRIBE_TOPIC,
+    "v3_grow_topic": _topic(Operation.ALTER),
+    "v3_delete_topic": _topic(Operation.DELETE),
+    "v3_list_partitions": _DESCRIBE_TOPIC,
+    "v3_get_partition": _DESCRIBE_TOPIC,
+    "v3_get_partition_offset": _DESCRIBE_TOPIC,
+    "v3_list_all_reassignments": _DESCRIBE_CLUSTER,
+    "v3_list_reassignments": _DESCRIBE_CLUSTER,
+    "v3_get_reassignment": _DESCRIBE_CLUSTER,
+    "v3_list_replicas": _DESCRIBE_TOPIC,
+    "v3_get_replica": _DESCRIBE_TOPIC,
+    "v3_produce_records": _WRITE_TOPIC,
+    "v3_produce_batch": _WRITE_TOPIC,
+    "v3_list_topic_configs": _SEE_CONFIGS,
+    "v3_get_topic_config": _SEE_CONFIGS,
+    "v3_set_topic_config": _SET_CONFIGS,
+    "v3_reset_topic_config": _SET_CONFIGS,
+    "v3_alter_topic_configs": _SET_CONFIGS,
+    "v3_list_all_topic_configs": RouteRule(note="topics without DESCRIBE_CONFIGS are left out"),
+    "v3_list_broker_configs": _SEE_CLUSTER_CONFIGS,
+    "v3_get_broker_config": _SEE_CLUSTER_CONFIGS,
+    "v3_set_broker_config": _SET_CLUSTER_CONFIGS,
+    "v3_reset_broker_config": _SET_CLUSTER_CONFIGS,
+    "v3_alter_broker_configs": _SET_CLUSTER_CONFIGS,
+    "v3_list_all_broker_configs": _SEE_CLUSTER_CONFIGS,
+    "v3_list_cluster_configs": _SEE_CLUSTER_CONFIGS,
+    "v3_get_cluster_config": _SEE_CLUSTER_CONFIGS,
+    "v3_set_cluster_config": _SET_CLUSTER_CONFIGS,
+    "v3_reset_cluster_config": _SET_CLUSTER_CONFIGS,
+    "v3_alter_cluster_configs": _SET_CLUSTER_CONFIGS,
+    "v3_list_consumer_groups": _FILTERED,
+    "v3_get_consumer_group": _DESCRIBE_GROUP,
+    "v3_list_consumers": _DESCRIBE_GROUP,
+    "v3_get_consumer": _DESCRIBE_GROUP,
+    "v3_list_assignments": _DESCRIBE_GROUP,
+    "v3_get_assignment": _DESCRIBE_GROUP,
+    "v3_list_lags": _DESCRIBE_GROUP,
+    "v3_get_lag": _DESCRIBE_GROUP,
+    "v3_get_lag_summary": _DESCRIBE_GROUP,
+}
+"""The rule of each route, by the name of its operation."""
+
+
+def check_route(authorization: Authorization, caller: Caller, operation: str, arguments: Mapping[str, str]) -> None:
+    """Raises `HttpError` 403 if the caller lacks a right that a route needs."""
+    authorizer = authorization.authorizer
+    if authorizer is None or authorizer.is_super(caller):
+        return
+    rule = ROUTE_RULES[operation]
+    if rule.super_only:
+        raise HttpError(NOT_AUTHORIZED, f"{caller.principal} is not allowed to do this: it needs a super user")
+    for need in rule.needs:
+        name = arguments[need.argument] if need.argument else CLUSTER_NAME
+        if not authorizer.is_allowed(caller, need.operation, need.kind, name):
+            what = f"{need.kind.name} {name[:249]!r}" if need.argument else "the cluster"
+            raise HttpError(NOT_AUTHORIZED, f"{caller.principal} has no right to {need.operation.name} on {what}")

@@ -1,0 +1,11 @@
+"""The rights that requests of the Kafka protocol need: one table, and what remains of a request without them.
+
+May import: as kafka.server
+
+~ rights      the rights of the caller of one request
+~ verdict     what becomes of a request: it is refused, or parts of it are
+~ topics      requests about topics
+~ groups      requests to coordinators of groups and transactions
+~ cluster     requests about the cluster
+~ operations  the table: what each API needs
+"""

@@ -1,0 +1,218 @@
+"""The table of rights: for each API, the operations that its requests need, and the check of a request.
+
+docs/ACLS.md is made from it. A need holds for each resource that a request names. Where a row has several needs for the
+same resource type, its note says which of them are enough.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tiered.security.acls import Operation, ResourceType
+from tiered_api.kafka.protocol.messages import (
+    alter_partition_reassignments,
+    alter_user_scram_credentials,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_log_dirs,
+    describe_user_scram_credentials,
+    heartbeat,
+    leave_group,
+    list_config_resources,
+    list_partition_reassignments,
+    sync_group,
+    tiered_acknowledge,
+    unregister_broker,
+    update_features,
+)
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.rights import cluster, groups, topics
+from tiered_api.kafka.server.rights.rights import Rights, find_rights
+from tiered_api.kafka.server.rights.verdict import ALLOWED, CLUSTER_REFUSED, WHY, Guard, Verdict, allow
+
+CREDENTIAL = "only brokers send it, with the credential of the cluster"
+
+
+class Need(NamedTuple):
+    """An operation on a type of resource."""
+
+    operation: Operation
+    kind: ResourceType
+
+
+class Rule(NamedTuple):
+    """The rights that requests of one API need. `note` says what the needs do not."""
+
+    needs: tuple[Need, ...]
+    guard: Guard = allow
+    note: str = ""
+
+
+def _topic(operation: Operation) -> Need:
+    return Need(operation, ResourceType.TOPIC)
+
+
+def _group(operation: Operation) -> Need:
+    return Need(operation, ResourceType.GROUP)
+
+
+def _transactional_id(operation: Operation) -> Need:
+    return Need(operation, ResourceType.TRANSACTIONAL_ID)
+
+
+def _cluster(operation: Operation) -> Need:
+    return Need(operation, ResourceType.CLUSTER)
+
+
+def _check_create_acls(rights: Rights, request: create_acls.CreateAclsRequest, version: int) -> Verdict:
+    if rights.on_cluster(Operation.ALTER):
+        return ALLOWED
+    results = [create_acls.AclCreationResult(CLUSTER_REFUSED, WHY) for _ in request.creations]
+    return Verdict(create_acls.CreateAclsResponse(results=results))
+
+
+def _check_delete_acls(rights: Rights, request: delete_acls.DeleteAclsRequest, version: int) -> Verdict:
+    if rights.on_cluster(Operation.ALTER):
+        return ALLOWED
+    results = [delete_acls.DeleteAclsFilterResult(CLUSTER_REFUSED, WHY) for _ in request.filters]
+    return Verdict(delete_acls.DeleteAclsResponse(filter_results=results))
+
+
+def _check_alter_users(
+    rights: Rights, request: alter_user_scram_credentials.AlterUserScramCredentialsRequest, version: int
+) -> Verdict:
+    if rights.on_cluster(Operation.ALTER):
+        return ALLOWED
+    users = dict.fromkeys([*(each.name for each in request.deletions), *(each.name for each in request.upsertions)])
+    refused = alter_user_scram_credentials.AlterUserScramCredentialsResult
+    results = [refused(user, CLUSTER_REFUSED, WHY) for user in users]
+    return Verdict(alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=results))
+
+
+_READ, _WRITE, _CREATE, _DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
+_ALTER, _DESCRIBE = Operation.ALTER, Operation.DESCRIBE
+_DESCRIBE_CONFIGS, _ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
+_CONFIG_NOTE = "the one of the resource: settings of brokers are those of the cluster"
+
+API_RULES: dict[str, Rule] = {
+    "Produce": Rule(
+        (_topic(_WRITE), _transactional_id(_WRITE)), note="the transactional id only if the request names one"
+    ),
+    "Fetch": Rule((_topic(_READ),), note="brokers send their credential instead"),
+    "ListOffsets": Rule((_topic(_DESCRIBE),), topics.check_list_offsets),
+    "Metadata": Rule(
+        (_topic(_DESCRIBE), _topic(_CREATE), _cluster(_CREATE)),
+        note="DESCRIBE; to create a missing topic, CREATE on the topic or on the cluster too",
+    ),
+    "OffsetCommit": Rule((_group(_READ), _topic(_READ)), groups.check_offset_commit),
+    "OffsetFetch": Rule((_group(_DESCRIBE), _topic(_DESCRIBE)), groups.check_offset_fetch),
+    "FindCoordinator": Rule(
+        (_group(_DESCRIBE), _transactional_id(_DESCRIBE)), groups.check_find_coordinator, "the one that the key names"
+    ),
+    "JoinGroup": Rule((_group(_READ),), groups.check_join),
+    "Heartbeat": Rule((_group(_READ),), groups.check_member(heartbeat.HeartbeatResponse)),
+    "LeaveGroup": Rule((_group(_READ),), groups.check_member(leave_group.LeaveGroupResponse)),
+    "SyncGroup": Rule((_group(_READ),), groups.check_member(sync_group.SyncGroupResponse)),
+    "DescribeGroups": Rule((_group(_DESCRIBE),), groups.check_describe_groups),
+    "ListGroups": Rule(
+        (_cluster(_DESCRIBE), _group(_DESCRIBE)), groups.check_list_groups, "one of them; other groups are left out"
+    ),
+    "ApiVersions": Rule((), note="nothing"),
+    "CreateTopics": Rule((_cluster(_CREATE), _topic(_CREATE)), topics.check_create_topics, "one of them"),
+    "DeleteTopics": Rule((_topic(_DELETE),), topics.check_delete_topics),
+    "DeleteRecords": Rule((_topic(_DELETE),), topics.check_delete_records),
+    "InitProducerId": Rule(
+        (_transactional_id(_WRITE), _cluster(Operation.IDEMPOTENT_WRITE), _topic(_WRITE)),
+        groups.check_init_producer_id,
+        "the transactional id; without one, IDEMPOTENT_WRITE or WRITE on any topic",
+    ),
+    "OffsetForLeaderEpoch": Rule((_topic(_DESCRIBE),), topics.check_leader_epochs),
+    "AddPartitionsToTxn": Rule(
+        (_transactional_id(_WRITE), _topic(_WRITE)), groups.check_add_partitions, f"from version 4 on {CREDENTIAL}"
+    ),
+    "AddOffsetsToTxn": Rule((_transactional_id(_WRITE), _group(_READ)), groups.check_add_offsets),
+    "EndTxn": Rule((_transactional_id(_WRITE),), groups.check_end_txn),
+    "WriteTxnMarkers": Rule(
+        (_cluster(_ALTER), _cluster(Operation.CLUSTER_ACTION)),
+        cluster.check_markers,
+        "one of them, to abort; brokers send their credential instead",
+    ),
+    "TxnOffsetCommit": Rule((_transactional_id(_WRITE), _group(_READ), _topic(_READ)), groups.check_txn_offset_commit),
+    "DescribeAcls": Rule((_cluster(_DESCRIBE),), cluster.check_cluster(_DESCRIBE, describe_acls.DescribeAclsResponse)),
+    "CreateAcls": Rule((_cluster(_ALTER),), _check_create_acls),
+    "DeleteAcls": Rule((_cluster(_ALTER),), _check_delete_acls),
+    "DescribeConfigs": Rule(
+        (_topic(_DESCRIBE_CONFIGS), _group(_DESCRIBE_CONFIGS), _cluster(_DESCRIBE_CONFIGS)),
+        cluster.check_describe_configs,
+        _CONFIG_NOTE,
+    ),
+    "AlterConfigs": Rule(
+        (_topic(_ALTER_CONFIGS), _group(_ALTER_CONFIGS), _cluster(_ALTER_CONFIGS)),
+        cluster.check_alter_configs,
+        _CONFIG_NOTE,
+    ),
+    "IncrementalAlterConfigs": Rule(
+        (_topic(_ALTER_CONFIGS), _group(_ALTER_CONFIGS), _cluster(_ALTER_CONFIGS)),
+        cluster.check_incremental_alter_configs,
+        _CONFIG_NOTE,
+    ),
+    "DescribeLogDirs": Rule(
+        (_cluster(_DESCRIBE),),
+        cluster.check_cluster(_DESCRIBE, describe_log_dirs.DescribeLogDirsResponse, has_text=False),
+    ),
+    "CreatePartitions": Rule((_topic(_ALTER),), topics.check_create_partitions),
+    "DeleteGroups": Rule((_group(_DELETE),), groups.check_delete_groups),
+    "ElectLeaders": Rule((_cluster(_ALTER),), cluster.check_elect_leaders),
+    "AlterPartitionReassignments": Rule(
+        (_cluster(_ALTER),),
+        cluster.check_cluster(_ALTER, alter_partition_reassignments.AlterPartitionReassignmentsResponse),
+    ),
+    "ListPartitionReassignments": Rule(
+        (_cluster(_DESCRIBE),),
+        cluster.check_cluster(_DESCRIBE, list_partition_reassignments.ListPartitionReassignmentsResponse),
+    ),
+    "OffsetDelete": Rule((_group(_DELETE), _topic(_READ)), groups.check_offset_delete),
+    "DescribeUserScramCredentials": Rule(
+        (_cluster(_DESCRIBE),),
+        cluster.check_cluster(_DESCRIBE, describe_user_scram_credentials.DescribeUserScramCredentialsResponse),
+    ),
+    "AlterUserScramCredentials": Rule((_cluster(_ALTER),), _check_alter_users),
+    "UpdateFeatures": Rule((_cluster(_ALTER),), cluster.check_cluster(_ALTER, update_features.UpdateFeaturesResponse)),
+    "DescribeCluster": Rule(
+        (),
+        cluster.check_describe_cluster,
+        "nothing; its operations and the health of the broker need DESCRIBE on CLUSTER",
+    ),
+    "DescribeProducers": Rule((_topic(_READ),), topics.check_describe_producers),
+    "UnregisterBroker": Rule(
+        (_cluster(_ALTER),), cluster.check_cluster(_ALTER, unregister_broker.UnregisterBrokerResponse)
+    ),
+    "DescribeTransactions": Rule(
+        (_transactional_id(_DESCRIBE), _topic(_DESCRIBE)),
+        groups.check_describe_transactions,
+        "topics that the caller may not describe are left out",
+    ),
+    "ListTransactions": Rule((_transactional_id(_DESCRIBE),), groups.check_list_transactions, "other ids are left out"),
+    "ListConfigResources": Rule(
+        (_cluster(_DESCRIBE_CONFIGS),),
+        cluster.check_cluster(_DESCRIBE_CONFIGS, list_config_resources.ListConfigResourcesResponse, has_text=False),
+    ),
+    "DescribeTopicPartitions": Rule((_topic(_DESCRIBE),), topics.check_topic_pages),
+    "TieredFollow": Rule((), note=CREDENTIAL),
+    "TieredSubmit": Rule((), note=CREDENTIAL),
+    "TieredHeard": Rule((), note=CREDENTIAL),
+    "TieredAcknowledge": Rule(
+        (_cluster(_ALTER),), cluster.check_cluster(_ALTER, tiered_acknowledge.TieredAcknowledgeResponse)
+    ),
+    "TieredCompact": Rule(
+        (_topic(_DESCRIBE), _topic(_ALTER)), topics.check_compact, "DESCRIBE to look, ALTER to clean"
+    ),
+}
+"""The rule of each API, by its name."""
+
+
+def check_call(context: KafkaContext, call: Call[Any], api_name: str) -> Verdict:
+    """Checks a request, and takes out of it what its caller may not ask for."""
+    rights = find_rights(context, call)
+    return ALLOWED if rights is None else API_RULES[api_name].guard(rights, call.request, call.version)

@@ -1,0 +1,66 @@
+"""The rights of the caller of one request."""
+
+from __future__ import annotations
+
+from tiered.broker.authorization import Authorization
+from tiered.ids import TopicId
+from tiered.metadata.image import Image
+from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
+from tiered.security.principal import Caller
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
+
+
+class Rights:
+    """The operations that one caller may carry out. `image` has the names of topics that requests name by id."""
+
+    __slots__ = ("_authorization", "caller", "image")
+
+    def __init__(self, authorization: Authorization, caller: Caller, image: Image) -> None:
+        self._authorization = authorization
+        self.caller = caller
+        self.image = image
+
+    def on_topic(self, operation: Operation, name: str) -> bool:
+        """True if the caller may carry out an operation on a topic, which need not exist."""
+        return self._authorization.is_allowed(self.caller, operation, ResourceType.TOPIC, name)
+
+    def on_topic_id(self, operation: Operation, topic_id: str) -> bool:
+        """True if the caller may carry out an operation on a topic, or if there is no topic with that id."""
+        topic = self.image.topics_by_id.get(TopicId(topic_id))
+        return topic is None or self.on_topic(operation, topic.name)
+
+    def on_group(self, operation: Operation, name: str) -> bool:
+        """True if the caller may carry out an operation on a group."""
+        return self._authorization.is_allowed(self.caller, operation, ResourceType.GROUP, name)
+
+    def on_transactional_id(self, operation: Operation, name: str) -> bool:
+        """True if the caller may carry out an operation on a transactional id."""
+        return self._authorization.is_allowed(self.caller, operation, ResourceType.TRANSACTIONAL_ID, name)
+
+    def on_cluster(self, operation: Operation) -> bool:
+        """True if the caller may carry out an operation on the cluster."""
+        return self._authorization.is_allowed(self.caller, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def on_any_topic(self, operation: Operation) -> bool:
+        """True if there may be a topic on which the caller may carry out an operation."""
+        return self._authorization.is_allowed_anywhere(self.caller, operation, ResourceType.TOPIC)
+
+    def may_create(self, topic: str) -> bool:
+        """True if the caller may create a topic of that name."""
+        return self.on_cluster(Operation.CREATE) or self.on_topic(Operation.CREATE, topic)
+
+    def mask(self, kind: ResourceType, name: str) -> int:
+        """Returns the operations on a resource for the fields of authorized operations."""
+        return self._authorization.allowed_operations(self.caller, kind, name)
+
+    def cluster_mask(self) -> int:
+        """Returns the operations on the cluster for the same fields; none if the caller may not describe it."""
+        return self.mask(ResourceType.CLUSTER, CLUSTER_NAME) if self.on_cluster(Operation.DESCRIBE) else 0
+
+
+def find_rights(context: KafkaContext, call: Call[R]) -> Rights | None:
+    """Returns the rights of the caller; None if the caller may do everything."""
+    authorization = context.broker.authorization
+    if authorization.authorizer is None or authorization.authorizer.is_super(call.caller):
+        return None
+    return Rights(authorization, call.caller, context.broker.image)

@@ -1,0 +1,63 @@
+"""The outcome of the check of a request: it is refused, or parts of it are.
+
+A check takes out of the request what its caller may not ask for. After the handler, it adds the refusals of these parts
+to the response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tiered.errors import Code
+from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.rights.rights import Rights
+
+TOPIC_REFUSED = Code.TOPIC_AUTHORIZATION_FAILED.number
+GROUP_REFUSED = Code.GROUP_AUTHORIZATION_FAILED.number
+CLUSTER_REFUSED = Code.CLUSTER_AUTHORIZATION_FAILED.number
+TRANSACTIONAL_ID_REFUSED = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number
+WHY = "Authorization failed."
+
+
+class Verdict(NamedTuple):
+    """`response` ends the request. Otherwise `finish` completes the response of the handler."""
+
+    response: Message | None = None
+    finish: Callable[[Any], None] | None = None
+
+
+ALLOWED = Verdict()
+
+Guard = Callable[[Rights, Any, int], Verdict]
+"""Checks a request of a version, and changes it."""
+
+
+def allow(rights: Rights, request: Any, version: int) -> Verdict:
+    """Lets every request through."""
+    return ALLOWED
+
+
+def split_items(
+    request: Any,
+    field: str,
+    response_type: Callable[[], Any],
+    answer_field: str,
+    is_allowed: Callable[[Any], bool],
+    refuse: Callable[[Any], Any],
+) -> Verdict:
+    """Takes forbidden items out of a list of the request. Each gets its refusal in a list of the response."""
+    asked = getattr(request, field)
+    refused = [each for each in asked if not is_allowed(each)]
+    if not refused:
+        return ALLOWED
+
+    def finish(response: Any) -> None:
+        getattr(response, answer_field).extend(map(refuse, refused))
+
+    if len(refused) == len(asked):
+        response = response_type()
+        finish(response)
+        return Verdict(response)
+    setattr(request, field, [each for each in asked if is_allowed(each)])
+    return Verdict(None, finish)

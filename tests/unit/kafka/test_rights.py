@@ -1,0 +1,163 @@
+"""Tests of the table of rights: each API in each version, with each right that it needs and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from tiered.broker.authorization import Authorization
+from tiered.config.settings import STANDARD_AUTHORIZER, Settings
+from tiered.ids import TopicId
+from tiered.metadata.changes import AclAdded, TopicCreated
+from tiered.metadata.image import Image
+from tiered.security.acls import CLUSTER_NAME, ResourceType
+from tiered.security.principal import Caller, Principal
+from tiered_api.kafka.protocol.apis import ALL_APIS, Api
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchResponseGroup
+from tiered_api.kafka.server.rights.operations import API_RULES, Need, Rule
+from tiered_api.kafka.server.rights.rights import Rights
+
+ALICE = Caller(Principal("User", "alice"), "10.0.0.1")
+TOPIC_ID = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
+NAMES = {ResourceType.TOPIC: "t", ResourceType.GROUP: "g", ResourceType.TRANSACTIONAL_ID: "x"}
+CODES = {29, 30, 31, 53}
+"""The codes that refuse for want of rights."""
+IN_HANDLERS = {"Produce", "Fetch", "Metadata"}
+FREE = {"ApiVersions", "DescribeCluster", "TieredFollow", "TieredSubmit", "TieredHeard"}
+LISTS = {"ListGroups", "ListTransactions"}
+"""Requests that are never refused: parts of their replies are left out."""
+ONE_IS_ENOUGH = {"ListGroups", "CreateTopics", "WriteTxnMarkers"}
+
+
+def make_rights(*needs: Need) -> Rights:
+    """Returns the rights of a caller with these operations on all resources of the sample requests."""
+    acls = [
+        AclAdded(
+            need.kind.name,
+            "LITERAL",
+            NAMES.get(need.kind, CLUSTER_NAME),
+            "User:alice",
+            "*",
+            need.operation.name,
+            "ALLOW",
+        )
+        for need in needs
+    ]
+    image = Image().apply([TopicCreated("t", TOPIC_ID, ((1,),), {}, 0), *acls])
+    authorization = Authorization(Settings(authorizer_class_name=STANDARD_AUTHORIZER))
+    authorization.apply_image(image)
+    return Rights(authorization, ALICE, image)
+
+
+def fill(kind: type[Any], name: str = "") -> Any:
+    """Returns a message whose lists have one item, and whose names are those of the sample resources."""
+    made = kind()
+    for each in fields(kind):
+        hint, value = str(each.type), getattr(made, each.name)
+        if each.name in ("group_id", "groups_names"):
+            text = "g"
+        elif "transactional_id" in each.name:
+            text = "x"
+        else:
+            text = {"groups": "g", "coordinator_keys": "g", "key": "g"}.get(each.name, "t")
+        if hint.startswith("list[str]"):
+            setattr(made, each.name, [text])
+        elif hint.startswith("list[int]"):
+            setattr(made, each.name, [0])
+        elif hint.startswith("list["):
+            inner = hint[len("list[") :].partition("]")[0]
+            item = getattr(__import__(kind.__module__, fromlist=[inner]), inner)
+            setattr(made, each.name, [fill(item)])
+        elif hint.startswith("str") and each.name == "topic_id":
+            setattr(made, each.name, TOPIC_ID)
+        elif hint.startswith("str"):
+            setattr(made, each.name, text)
+        elif each.name in ("resource_type", "resource_type_filter"):
+            setattr(made, each.name, 2)
+        del value
+    return made
+
+
+def sample(api: Api, version: int) -> Any:
+    """Returns a request as it arrives in a version."""
+    request = fill(api.request_type)
+    if api.name == "DeleteTopics":
+        for topic in request.topics:
+            topic.topic_id = "AAAAAAAAAAAAAAAAAAAAAA"
+    if api.name == "DescribeTopicPartitions":
+        request.cursor = None
+    if api.name == "WriteTxnMarkers":
+        request.credential = b""
+    return decode(api.request_type, version, memoryview(encode(request, version)), 0)
+
+
+def codes_of(value: Any) -> Iterator[int]:
+    """Returns all error codes inside a message."""
+    if isinstance(value, list):
+        for each in value:
+            yield from codes_of(each)
+    elif is_dataclass(value):
+        for each in fields(value):
+            inner = getattr(value, each.name)
+            if "error_code" in each.name:
+                yield inner
+            else:
+                yield from codes_of(inner)
+
+
+def refusals(api: Api, version: int, rights: Rights) -> set[int]:
+    """Returns the codes of refusals in the reply to the sample request, which a handler answers with an empty reply."""
+    request = sample(api, version)
+    verdict = API_RULES[api.name].guard(rights, request, version)
+    response: Any = verdict.response if verdict.response is not None else api.response_type()
+    if api.name == "OffsetFetch" and version >= 8 and verdict.response is None:
+        response.groups = [OffsetFetchResponseGroup("g")]
+    if verdict.response is None and verdict.finish is not None:
+        verdict.finish(response)
+    decoded = decode(api.response_type, version, memoryview(encode(response, version)), 0)
+    return CODES & set(codes_of(decoded))
+
+
+def relevant_needs(api: Api, rule: Rule) -> tuple[Need, ...]:
+    """Returns the needs of the sample request, which names topics and groups, and no transactional id as a key."""
+    if api.name in ("FindCoordinator", "DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"):
+        kind = ResourceType.GROUP if api.name == "FindCoordinator" else ResourceType.TOPIC
+        return tuple(need for need in rule.needs if need.kind is kind)
+    if api.name == "InitProducerId":
+        return rule.needs[:1]
+    if api.name in ("TieredCompact", "DescribeTransactions"):
+        return rule.needs[:1]
+    return rule.needs
+
+
+def test_each_api_has_a_rule_and_each_rule_an_api() -> None:
+    assert API_RULES.keys() == {api.name for api in ALL_APIS.values()}
+
+
+CASES = [
+    (api, version)
+    for api in ALL_APIS.values()
+    if api.name not in IN_HANDLERS | FREE | LISTS
+    for version in api.served_versions
+    if not (api.name == "AddPartitionsToTxn" and version >= 4)
+    if not (api.name == "DescribeLogDirs" and version < 3)  # an empty reply, as in Kafka
+]
+
+
+@pytest.mark.parametrize(("api", "version"), CASES, ids=lambda each: getattr(each, "name", each))
+def test_request_is_refused_unless_its_caller_has_each_right_of_the_table(api: Api, version: int) -> None:
+    needs = relevant_needs(api, API_RULES[api.name])
+    assert needs
+    assert refusals(api, version, make_rights()), "nothing is allowed"
+    assert not refusals(api, version, make_rights(*needs)), "all that the table names is enough"
+    if api.name in ONE_IS_ENOUGH:
+        for need in needs:
+            assert not {29, 30, 31, 53} & refusals(api, version, make_rights(need))
+    else:
+        for some in combinations(needs, len(needs) - 1):
+            assert refusals(api, version, make_rights(*some)), f"{some} is not enough"
