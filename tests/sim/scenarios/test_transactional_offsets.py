@@ -172,6 +172,30 @@ def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
     run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
 
 
+def test_transaction_that_the_log_learns_late_is_not_aborted() -> None:
+    """Its coordinator looks a second time before it aborts, because it has waited since it found the transaction."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        commit = CommitOffsets(GROUP, tuple(PartitionOffset("t", partition, 3) for partition in range(2)))
+        await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
+        (led,) = group_coordinator(three).node.group_coordinators.host.led_partitions.values()
+        coordinator = led.coordinator
+        assert coordinator is not None
+        pending = coordinator.shard.log_state.pending
+        for partition in range(2):  # as after a start from an image
+            producer, key = ProducerIdAndEpoch(97 + partition, 4), OffsetKey(GROUP, "t", partition)
+            pending.add(producer, key, OffsetValue(7, -1, "", 0))
+        leader = coordinator.replica
+        await leader.wait_committed(leader.log.end_offset + 1, 2 * LATE_GRACE_MS)
+        assert (pending.epoch_of(97), pending.epoch_of(98)) == (None, 4)
+        coordinator.submit_unawaited(LowerOffsets((LostOffset(GROUP, "t", 1, 5, 9),)), at_once=True)
+        assert leader.log.producers.has_ongoing_txn(98, 4)
+        await asyncio.sleep(1)
+        assert leader.log.producers.has_ongoing_txn(98, 4)
+
+    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+
+
 def test_operator_aborts_pending_offsets_that_the_log_does_not_know() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
