@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from tiered.config.setting import HIDDEN
+from tiered.config.settings import broker_rows
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change
@@ -115,7 +117,14 @@ def _leader_changes(changed: Iterable[tuple[TopicId, int]], before: Image, after
 
 
 def _format_configs(configs: Mapping[str, str | None]) -> str:
-    return "".join(f" {name}={'(default)' if value is None else value}" for name, value in configs.items())
+    return "".join(f" {name}={_show_value(name, value)}" for name, value in configs.items())
+
+
+def _show_value(name: str, value: str | None) -> str:
+    if value is None:
+        return "(default)"
+    row = broker_rows().get(name)
+    return HIDDEN if row is not None and row.secret else value
 
 
 def _format_lines(one: str, items: list[str], many: str) -> Iterator[str]:

@@ -32,6 +32,8 @@ def test_lines_name_topics_and_settings() -> None:
     assert lines(there, kinds.BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack"})) == [
         "settings changed broker=all log.flush=ack"
     ]
+    secret = kinds.BrokerConfigChanged(1, {"ssl.key.password": "eightyeight"})
+    assert lines(there, secret) == ["settings changed broker=1 ssl.key.password=[hidden]"]
     assert lines(there, kinds.TopicDeleted(FLIGHTS, 1)) == ["topic deleted name=flights"]
     assert lines(there, kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ())) == []
 
