@@ -58,16 +58,19 @@ def reparse(values: Sequence[bytes | None], schema: StructOf, changes: Sequence[
     """Parses values by the columns and rules that a table has. No column is added."""
     reader = _Reader()
     objects = _load_objects(values, reader.unfit)
-    is_changed = bool(changes) and _change_objects(objects, changes, reader.unfit)
+    changed = _change_objects(objects, changes, reader.unfit) if changes else set()
     columns = reader.read_fields(objects, schema, lambda: range(len(values)))
     # A name twice in an object is once in what orjson returns. Then the text has more colons than names and strings.
-    # An escaped colon would hide that.
-    texts = [data for data in values if data is not None]
-    is_certain = not is_changed and not any(b"\\u003" in data for data in texts)
-    if not is_certain or sum(data.count(b":") for data in texts) != reader.colons:
-        for row, each in enumerate(values):
-            if each is not None and row not in reader.unfit and _has_name_twice(each):
-                reader.unfit[row] = "a name twice in one object"
+    # An escaped colon would hide that, and a rule changes the colons of its value.
+    texts = [data for row, data in enumerate(values) if data is not None and row not in changed]
+    is_certain = not any(b"\\u003" in data for data in texts)
+    wanted = reader.colons - sum(_count_all_colons(objects[row]) for row in changed)
+    if not is_certain or sum(data.count(b":") for data in texts) != wanted:
+        changed = set(range(len(values)))
+    for row in changed:
+        data = values[row]
+        if data is not None and row not in reader.unfit and _has_name_twice(data):
+            reader.unfit[row] = "a name twice in one object"
     return ReparsedValues(columns, reader.unfit)
 
 
@@ -92,16 +95,17 @@ def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cell
     return found
 
 
-def _change_objects(objects: Cells, changes: Sequence[Change], unfit: dict[int, str]) -> bool:
-    """Changes objects by the rules of the table. Returns true if any was changed."""
-    is_changed = False
+def _change_objects(objects: Cells, changes: Sequence[Change], unfit: dict[int, str]) -> set[int]:
+    """Changes objects by the rules of the table. Returns the rows that were changed."""
+    changed = set()
     for row, each in enumerate(objects):
         try:
-            is_changed |= apply_changes(changes, each)
+            if apply_changes(changes, each):
+                changed.add(row)
         except Unfit as fault:
-            is_changed = True
+            changed.add(row)
             unfit[row] = str(fault)
-    return is_changed
+    return changed
 
 
 def _has_name_twice(data: bytes) -> bool:
@@ -236,6 +240,19 @@ def _count_colons(value: Any) -> int:
     if isinstance(value, dict):
         return sum(1 + name.count(":") + _count_colons(inner) for name, inner in value.items())
     return sum(map(_count_colons, value)) if isinstance(value, list) else 0
+
+
+def _count_all_colons(value: Any) -> int:
+    """Returns the colons of a value in JSON."""
+    match value:
+        case str():
+            return value.count(":")
+        case dict():
+            return sum(1 + name.count(":") + _count_all_colons(inner) for name, inner in value.items())
+        case list():
+            return sum(map(_count_all_colons, value))
+        case _:
+            return 0
 
 
 def _days(text: str) -> int | None:

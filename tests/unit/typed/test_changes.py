@@ -118,6 +118,19 @@ def test_one_value_of_another_type_between_others_is_moved_or_dropped() -> None:
     ]  # fmt: skip
 
 
+def test_name_twice_is_seen_beside_changed_values() -> None:
+    schema = parse_ddl("a BIGINT, b STRING, c STRING")
+    texts = [
+        b'{"a":"x:y","c":":"}',
+        b'{"a":1,"c":"x"}',
+        b'{"a":1,"a":2}',
+        b'{"a":"x","c":"1","c":"2"}',
+        b'{"a":[1],"b":5}',
+    ]
+    assert set(reparse(texts, schema, [MOVE]).unfit) == {2, 3, 4}
+    assert reparse(texts[:2] * 9, schema, [MOVE]).unfit == {}
+
+
 RULES = [
     Change(("a",), "number", "i"),
     Change(("b",), "number"),
