@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,15 @@ from tests.compat.brokers import CompatBroker
 from tests.compat.client import ClientError, ClientRecord, DriverClient
 from tests.compat.clients import ALL, KINDS
 from tests.compat.conftest import Clients
+from tests.e2e.kafka_site import RawClient
 from tests.peer.kafka import tool
+from tiered.records.batch import encode_batch
+from tiered_api.kafka.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
 THOROUGH = pytest.mark.skipif(not ALL, reason="make compat runs it: a JVM for every step")
@@ -92,6 +102,40 @@ def test_transaction_of_one_partition_is_aborted_by_its_start(run: Run, client: 
     client.ask("txn_abort", producer=name)
     # Kafka writes a second marker to the partition, ours does not.
     assert stable_ends(client, name) in ([5, 4], [4, 4])
+
+
+@THOROUGH
+def test_hanging_transaction_is_found_and_aborted(
+    run: Run, admin: DriverClient, name: str, broker: CompatBroker
+) -> None:
+    """No coordinator knows the transaction: its records came without the partition being verified."""
+    admin.ask("create", topic=name, partitions=1)
+    verify = ["--entity-type", "brokers", "--entity-default", "--alter", "--add-config"]
+    switch = "transaction.partition.verification.enable"
+    tool("configs", "--bootstrap-server", broker.address, *verify, f"{switch}=false")
+    try:
+        asyncio.run(write_unverified(broker.address, name))
+    finally:
+        tool("configs", "--bootstrap-server", broker.address, *verify, f"{switch}=true")
+    header, row = run("find-hanging", "--topic", name, "--max-transaction-timeout", "0")
+    assert dict(zip(header, row, strict=True))["Topic"] == name
+    assert row[:3] == [name, "0", "4711"]
+    run("abort", "--topic", name, "--partition", "0", "--start-offset", "0")
+    (header,) = run("find-hanging", "--topic", name, "--max-transaction-timeout", "0")
+
+
+async def write_unverified(address: str, topic: str) -> None:
+    host, port = address.rsplit(":", 1)
+    client = RawClient(*await asyncio.open_connection(host, int(port)))
+    head = encode_batch(
+        [(int(time.time() * 1000) - 120_000, b"k", b"v", ())],
+        producer_id=4711, producer_epoch=0, base_sequence=0, transactional=True,
+    )  # fmt: skip
+    part = PartitionProduceData(index=0, records=bytearray(head))
+    request = ProduceRequest("no coordinator's", -1, 10_000, [TopicProduceData(name=topic, partition_data=[part])])
+    got = await client.ask(request, 9, ProduceResponse)
+    assert got.responses[0].partition_responses[0].error_code == 0
+    client.close()
 
 
 @THOROUGH
