@@ -4,10 +4,10 @@ word."""
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import pytest
 
+from tests.steps import count_steps
 from tests.unit.controller.test_controller import controller
 from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, CreateTopics
@@ -68,14 +68,16 @@ def test_names_with_equal_metric_names_collide() -> None:
         assert "t7" in names and "a.b_c" in names and "a.b.c" not in names
 
 
-def test_ten_thousand_dotted_names_are_checked_fast() -> None:
+def test_ten_thousand_dotted_names_are_checked_in_few_steps_each() -> None:
     """Once, each name was compared with all others: 8,000 blocked the broker for more than a second."""
     names = TopicNames({f"an.existing.name.with.dots.{n}": 1 for n in range(10_000)})
-    before = time.process_time()
-    for n in range(10_000):
-        names.check_collision(f"a.new.name.with.many.dots.{n}")
-        names.add(f"a.new.name.with.many.dots.{n}")
-    assert time.process_time() - before < 2, "0.02 s here; 10,000 times 10,000 names take minutes"
+
+    def add_names() -> None:
+        for n in range(1_000):
+            names.check_collision(f"a.new.name.with.many.dots.{n}")
+            names.add(f"a.new.name.with.many.dots.{n}")
+
+    assert count_steps(add_names) < 100_000, "a comparison with all others takes ten million"
 
 
 def test_replicas_of_new_partitions_may_be_given() -> None:

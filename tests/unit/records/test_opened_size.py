@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 
 import cramjam
 import lz4.frame
@@ -96,8 +95,7 @@ def test_walk_over_many_small_blocks_is_bounded() -> None:
     frame = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     head = (frame.compress(b"") + frame.flush())[:6]
     blocks = head + bytes(3) * 350_000  # raw blocks of nothing
-    lz4_blocks = lz4.frame.compress(b"", store_size=False)[:7] + struct.pack("<I", 0x80000001) * 250_000
+    lz4_blocks = lz4.frame.compress(b"", store_size=False)[:7] + struct.pack("<Ix", 0x80000001) * 250_000
     for codec, data in ((Codec.ZSTD, blocks), (Codec.LZ4, lz4_blocks)):
-        before = time.process_time()
-        decompressed_size(codec, data, decompressed_max(len(data)))
-        assert time.process_time() - before < 0.5, "0.01 s here"
+        limit = decompressed_max(len(data))
+        assert limit < decompressed_size(codec, data, limit) <= limit + BLOCK_BYTES_MIN < 250_000 * BLOCK_BYTES_MIN
