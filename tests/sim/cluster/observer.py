@@ -18,6 +18,7 @@ from tests.sim.cluster.cold_cleans import mark_sweep
 from tests.sim.cluster.compacted_logs import HeldBatch, held_batches_of
 from tests.sim.cluster.disk_logs import LOG_DIR, batches_of
 from tests.sim.cluster.expiry import LogBatch
+from tests.sim.cluster.known_producers import KnownProducers
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Inode
@@ -94,6 +95,7 @@ class Observer:
     def __init__(self, model: ClusterModel) -> None:
         self._model = model
         self._leaders: dict[int, tuple[PartitionId, LeaderState, DiskLog]] = {}
+        self.known_producers = KnownProducers()
         self._clean_watch = CleanWatch(self._find_judged)
 
     @contextmanager
@@ -160,6 +162,7 @@ class Observer:
                     base, epoch = read_stamp(data, each.position)
                     last = base + each.last_offset - each.base_offset
                     batch = LogBatch(base, last, epoch, crc, each.size, each.max_timestamp)
+                    self.known_producers.note(partition_id, batch, each)
                     if compacted is None:
                         copies.on_append(acting_node(), batch)
                         continue
@@ -285,9 +288,13 @@ class Observer:
                 self._leaders[id(state)] = (partition_id, state, log)
                 node = acting_node()
                 incarnation = self._model.incarnation(node)
-                self._model.copies_of(partition_id).on_leader(
-                    node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark
-                )
+                copies = self._model.copies_of(partition_id)
+                copies.on_leader(node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark)
+                compacted = self._model.compacted_log(partition_id)
+                for forgotten in self.known_producers.find_forgotten(
+                    partition_id, node, copies, log.producers, compacted
+                ):
+                    self._model.report("I11", forgotten)
             original(replica, *args, **options)
 
         return begin

@@ -150,6 +150,7 @@ class ClusterRun:
             "retries": self.reply_observer.retries,
             "shown": self.offsets_checker.replies_checked,
             "faults_lasted": self.failover_checker.faults_outlasted,
+            "producers_judged": self.observer.known_producers.judged,
             "starts_judged": self.reply_observer.reply_checker.checked,
             "returned_members": sum(each.returns for each in self.clients if isinstance(each, GroupMember)),
             "bucket_refused": self.nemesis.throttle.refused_count if self.nemesis.throttle else 0,
