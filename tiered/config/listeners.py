@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from tiered.errors import Refused
 
-PLAINTEXT, SSL = "PLAINTEXT", "SSL"
-BUILT = (PLAINTEXT, SSL)
-NOT_BUILT = ("SASL_PLAINTEXT", "SASL_SSL")
+PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
+BUILT = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 ANY_HOST = "0.0.0.0"
 WILDCARDS = (ANY_HOST, "::", "")
 _ORIGIN = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -34,6 +33,11 @@ class Endpoint(NamedTuple):
     def is_encrypted(self) -> bool:
         """True if clients speak TLS."""
         return self.protocol.endswith("SSL")
+
+    @property
+    def requires_login(self) -> bool:
+        """True if clients have to log in."""
+        return self.protocol.startswith("SASL_")
 
     @property
     def address(self) -> str:
@@ -85,16 +89,16 @@ def parse(texts: Sequence[str], skipped: Sequence[str], refuse: Refuse) -> tuple
 def with_protocols(endpoints: Sequence[Endpoint], protocols: Sequence[str], refuse: Refuse) -> tuple[Endpoint, ...]:
     """Returns the endpoints with their security protocols, which `protocols` gives as NAME:PROTOCOL.
 
-    A listener that is not named there has the protocol of its own name, or else plain text. A protocol that is not
-    built yet is refused: plain text in its place would betray its user.
+    A listener that is not named there has the protocol of its own name, or else plain text. An unknown protocol is
+    refused: plain text in its place would betray its user.
     """
     given = dict(pair.upper().split(":", 1) for pair in protocols if ":" in pair)
     found = []
     for endpoint in endpoints:
-        default = endpoint.name if endpoint.name in (*BUILT, *NOT_BUILT) else PLAINTEXT
+        default = endpoint.name if endpoint.name in BUILT else PLAINTEXT
         protocol = given.get(endpoint.name, default)
         if protocol not in BUILT:
-            why = f"{protocol} is not built yet, only {' and '.join(BUILT)} are"
+            why = f"{protocol} is no protocol of a listener: it must be {', '.join(BUILT)}"
             raise refuse(f"{endpoint.name}://{endpoint.address}", why)
         found.append(endpoint._replace(protocol=protocol))
     return tuple(found)

@@ -24,6 +24,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 HTTPS = "https://"
 STORE_TYPES = ("PEM", "PKCS12")
+SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps the objects in the bucket"
 NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the reply"
@@ -190,7 +191,7 @@ class Settings:
         "Addresses for clients, NAME://HOST:PORT, ...; else the listener's own address.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
-        (), "NAME:PROTOCOL, ...: PLAINTEXT or SSL; else the protocol of that name, or PLAINTEXT."
+        (), "NAME:PROTOCOL, ...: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; else that of this name, or PLAINTEXT."
     )
     controller_listener_names: tuple[str, ...] = setting(
         (), "Names in `listeners` that stand for Kafka's controllers; they are not opened."
@@ -239,6 +240,13 @@ class Settings:
         choices=("https", ""),
         dynamic=True,
     )
+    sasl_enabled_mechanisms: tuple[str, ...] = setting(
+        SCRAM_MECHANISMS, "Mechanisms of logins. (Kafka: GSSAPI.)", choices=SCRAM_MECHANISMS
+    )
+    connections_max_reauth_ms: int = setting(
+        0, "Milliseconds after which a client has to log in again (KIP-368); 0: never.", 0, 2**53
+    )
+    connection_failed_authentication_delay_ms: int = setting(100, "Delay of the reply to a failed login.", 0, 10_000)
     cordoned_log_dirs: tuple[str, ...] = setting(
         (), "`*`, set for one running broker: it gets no new replicas (KIP-1066).", choices=("*",), dynamic=True
     )
@@ -560,6 +568,11 @@ class Settings:
         return listeners.find_inter_broker(
             self.effective_listeners(), self.inter_broker_listener_name, self.security_inter_broker_protocol
         )
+
+    def inter_broker_login(self) -> int | None:
+        """Returns the node id with which this broker logs in at others; None if their listener needs no login."""
+        chosen = self.inter_broker_endpoint()
+        return self.node_id if chosen is not None and chosen.requires_login else None
 
     def resolve_advertised_listeners(self, bound: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
         """Returns the endpoints that clients get for the listeners in `bound`.

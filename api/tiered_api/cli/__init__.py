@@ -10,6 +10,7 @@ May import: system, controller, replication, cli.text
   exits            exit codes
 ~ reach            bootstrap brokers, and a client with a bounded life
 ~ encryption       TLS of the connections of commands
+~ login            the login of the connections of commands
 ~ status           the outcome of one item of a request
 ~ configs          settings of topics and brokers over the Kafka protocol (KIP-339)
 ~ internal_rows    internal topics folded into one table row each

@@ -58,6 +58,13 @@ def _serve(commands: Commands) -> None:
     serve.add_argument("--kafka", metavar="HOST:PORT", help="address of the Kafka protocol (default 127.0.0.1:9092)")
     serve.add_argument("--node-id", metavar="N", help="number of this broker (default 1)")
     serve.add_argument(
+        "--add-scram",
+        metavar="MECHANISM=[name=USER,password=PASSWORD]",
+        action="append",
+        default=[],
+        help="a user that the cluster gets if it has no such credential yet, or @FILE with one in each line",
+    )
+    serve.add_argument(
         "-c", metavar="NAME=VALUE", action="append", default=[], dest="pairs", help="one setting, by Kafka's name"
     )
 

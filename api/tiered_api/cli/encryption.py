@@ -17,7 +17,7 @@ PROTOCOL, CA = "security.protocol", "ssl.ca.location"
 CERTIFICATE, KEY, PASSWORD = "ssl.certificate.location", "ssl.key.location", "ssl.key.password"
 ENDPOINT_CHECK = "ssl.endpoint.identification.algorithm"
 EXTRAS = (PROTOCOL, CA, CERTIFICATE, KEY, PASSWORD, ENDPOINT_CHECK)
-PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+PLAINTEXT, SSL = ("PLAINTEXT", "SASL_PLAINTEXT"), ("SSL", "SASL_SSL")
 FILE_CHARS_MAX = 1 << 20
 
 
@@ -27,13 +27,15 @@ def open_net(extra: Mapping[str, str]) -> Net:
     Raises `Refused` for an option that is wrong, or that has no effect.
     """
     options = {name: extra.get(name) or os.environ.get(environment_variable(name), "") for name in EXTRAS}
-    protocol = options[PROTOCOL].upper() or PLAINTEXT
-    if protocol not in (PLAINTEXT, SSL):
-        raise Refused(Code.INVALID_REQUEST, f"{PROTOCOL}={protocol}: it must be {PLAINTEXT} or {SSL}")
-    if protocol == PLAINTEXT:
+    protocol = options[PROTOCOL].upper() or PLAINTEXT[0]
+    if protocol not in (*PLAINTEXT, *SSL):
+        raise Refused(Code.INVALID_REQUEST, f"{PROTOCOL}={protocol}: it must be {', '.join((*PLAINTEXT, *SSL))}")
+    if protocol in PLAINTEXT:
         unused = next((name for name in EXTRAS if name != PROTOCOL and name in extra), None)
         if unused:
-            raise Refused(Code.INVALID_REQUEST, f"-X {unused}: it has no effect without -X {PROTOCOL}={SSL}")
+            raise Refused(
+                Code.INVALID_REQUEST, f"-X {unused}: it has no effect without -X {PROTOCOL}={' or '.join(SSL)}"
+            )
         return SocketNet()
     check = extra.get(ENDPOINT_CHECK, "https")
     if check not in ("https", "none", ""):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from tiered.errors import Code, Refused
 from tiered.system.clock import SystemClock
-from tiered_api.cli import encryption
+from tiered_api.cli import encryption, login
 from tiered_api.cli.output import print_error
 from tiered_api.cli.parsing import is_number
 from tiered_api.kafka.client.client import Address, KafkaClient
@@ -18,7 +18,7 @@ from tiered_api.kafka.client.consumer import KafkaConsumer
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 RETRY_SECONDS = 15.0
-EXTRAS = ("brokers", "timeout", *encryption.EXTRAS)
+EXTRAS = ("brokers", "timeout", *encryption.EXTRAS, *login.EXTRAS)
 MEMBER_WAIT_MS = 5000
 """Longest wait of a poll by a member of a group: its heartbeats use the same connection."""
 
@@ -34,6 +34,7 @@ async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
         encryption.open_net(extra),
         SystemClock(),
         brokers,
+        login=login.find_login(extra),
         timeout=_seconds(extra.get("timeout", "30")),
         retry_seconds=RETRY_SECONDS,
     )

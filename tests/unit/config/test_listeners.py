@@ -83,7 +83,8 @@ def test_listener_for_brokers_is_found_by_name_or_protocol(given: dict[str, str]
         ({"kafka": "nowhere"}, "kafka=nowhere: it must be HOST:PORT"),
         ({"listeners": "10.0.0.1:9092"}, "listeners=10.0.0.1:9092: it must be NAME://HOST:PORT"),
         ({"listeners": "A://:1,A://:2"}, "the name A is given twice"),
-        ({"listeners": "SASL_SSL://:9092"}, "SASL_SSL is not built yet"),
+        ({"listeners": "SASL_SSL://:9092"}, "the listener SASL_SSL needs a key"),
+        ({"listeners": "A://:1", "listener_security_protocol_map": "A:TLS"}, "TLS is no protocol of a listener"),
         ({"listeners": "A://:9092", "listener_security_protocol_map": "A:SSL"}, "the listener A needs a key"),
         ({"security_inter_broker_protocol": "SSL"}, "no listener has that protocol"),
         (

@@ -82,6 +82,8 @@ def test_recordings_have_nearly_every_api() -> None:
         "ListConfigResources",
         "ListTransactions",
         "OffsetForLeaderEpoch",
+        "SaslAuthenticate",
+        "SaslHandshake",
         "TxnOffsetCommit",
         "UnregisterBroker",
         "UpdateFeatures",

@@ -28,7 +28,15 @@ NAMES = {ResourceType.TOPIC: "t", ResourceType.GROUP: "g", ResourceType.TRANSACT
 CODES = {29, 30, 31, 53}
 """The codes that refuse for want of rights."""
 IN_HANDLERS = {"Produce", "Fetch", "Metadata"}
-FREE = {"ApiVersions", "DescribeCluster", "TieredFollow", "TieredSubmit", "TieredHeard"}
+FREE = {
+    "ApiVersions",
+    "SaslHandshake",
+    "SaslAuthenticate",
+    "DescribeCluster",
+    "TieredFollow",
+    "TieredSubmit",
+    "TieredHeard",
+}
 LISTS = {"ListGroups", "ListTransactions"}
 """Requests that are never refused: parts of their replies are left out."""
 ONE_IS_ENOUGH = {"ListGroups", "CreateTopics", "WriteTxnMarkers"}

@@ -8,5 +8,6 @@ May import: cli, http
 ~ child        a command that ends with its parent process
 ~ directories  checks of a data directory before a broker uses it
 ~ sources      settings from file, environment and options
+~ scram_users  the first users of a cluster, from `--add-scram`
 ~ log_output   the log format on stderr, one line for each event
 """

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -24,10 +24,12 @@ from tiered.broker.real_world import real_world
 from tiered.config.listeners import WILDCARDS, Endpoint
 from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused, Unavailable
+from tiered.metadata.changes import ScramCredentialSet
 from tiered.metrics import Metrics
 from tiered.system.local_disk import LockFile
 from tiered_api.cli.broker.directories import LOCK, claim_data_directory, refuse_cluster_directory
 from tiered_api.cli.broker.log_output import log_to_stderr, set_log_level
+from tiered_api.cli.broker.scram_users import add_users, read_credentials
 from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_error
@@ -62,7 +64,7 @@ def serve(args: Namespace) -> NoReturn:
     log_to_stderr(chosen.log_level)
     for warning in warnings:
         log.warning("%s", warning)
-    asyncio.run(_run_until_stopped(chosen))
+    asyncio.run(_run_until_stopped(chosen, read_credentials(args.add_scram)))
 
 
 def option_settings(args: Namespace) -> dict[str, str]:
@@ -78,7 +80,7 @@ def option_settings(args: Namespace) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
+async def run_broker(chosen: Settings, new_users: Sequence[ScramCredentialSet] = ()) -> AsyncIterator[RunningBroker]:
     """Yields a broker that is ready, and stops it cleanly at the end. Raises `Refused`, `Unavailable` or `Corrupt` if
     it cannot start."""
     refuse_cluster_directory(chosen.data_dir)
@@ -86,7 +88,7 @@ async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
         net = inter_broker_net(world.net, chosen, lambda: broker.tls)
-        peers = KafkaPeers(net, client_id=f"broker-{chosen.node_id}")
+        peers = KafkaPeers(net, client_id=f"broker-{chosen.node_id}", login_node_id=chosen.inter_broker_login())
         metrics = Metrics()
         add_process_metrics(metrics)
         broker = Broker(chosen, world, metrics, peers=peers, log_level=set_log_level)
@@ -94,6 +96,7 @@ async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
             async with _serve_http(broker, chosen) as http:
                 await _check_addresses_free(broker, chosen)
                 await broker.start()
+                await add_users(broker, new_users)
                 async with _serve_kafka(broker, chosen, http) as running:
                     yield running
         finally:
@@ -148,7 +151,7 @@ async def _serve_kafka(broker: Broker, chosen: Settings, http: HttpServer) -> As
     try:
         bound = tuple(kafka.addresses.values())
         for each in bound:
-            if not is_loopback(each.host):
+            if not is_loopback(each.host) and not each.requires_login:
                 log.warning("kafka is reachable from other machines without a login host=%s", each.host)
         advertised = {
             each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())
@@ -174,7 +177,7 @@ def _advertise_http(chosen: Settings, where: str) -> str:
     return f"https://{Endpoint('HTTPS', host, port).address}"
 
 
-async def _run_until_stopped(chosen: Settings) -> NoReturn:
+async def _run_until_stopped(chosen: Settings, new_users: Sequence[ScramCredentialSet]) -> NoReturn:
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
@@ -189,7 +192,7 @@ async def _run_until_stopped(chosen: Settings) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, request_stop)
     try:
-        async with run_broker(chosen) as running, asyncio.TaskGroup() as group:
+        async with run_broker(chosen, new_users) as running, asyncio.TaskGroup() as group:
             starting = None
             _freeze_gc()
             warn_about_store(running.broker.world.store.url)

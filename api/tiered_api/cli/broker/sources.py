@@ -18,7 +18,16 @@ from tiered.config.settings import Settings, broker_rows
 from tiered.errors import Code, Refused
 
 PREFIX = "TIERED_"
-NOT_SETTINGS = {"TIERED_BROKERS", "TIERED_PURE", "TIERED_JARS", "TIERED_PEER"}
+NOT_SETTINGS = {
+    "TIERED_BROKERS",
+    "TIERED_SECURITY_PROTOCOL",
+    "TIERED_SASL_MECHANISM",
+    "TIERED_SASL_USERNAME",
+    "TIERED_SASL_PASSWORD",
+    "TIERED_PURE",
+    "TIERED_JARS",
+    "TIERED_PEER",
+}
 """Variables with the same prefix that other parts read."""
 KUBERNETES_VARIABLE = re.compile(r"TIERED_(SERVICE_(HOST|PORT\w*)=.*|PORT(_\d+_\w+)?=\w+://.*|PORT_\d+_\w+=.*)")
 """Variables that Kubernetes sets in every pod beside a service named `tiered`."""

@@ -84,8 +84,11 @@ class RemoteBrokers:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         net = inter_broker_net(broker.world.net, broker.startup_settings, lambda: broker.tls)
-        self._short_requests = KafkaPeers(net, client_id="http", pool_bytes=0)
-        self._long_polls = KafkaPeers(net, client_id="http", in_flight_max=LONG_POLLS_MAX, pool_bytes=0)
+        login = broker.settings.inter_broker_login()
+        self._short_requests = KafkaPeers(net, client_id="http", login_node_id=login, pool_bytes=0)
+        self._long_polls = KafkaPeers(
+            net, client_id="http", login_node_id=login, in_flight_max=LONG_POLLS_MAX, pool_bytes=0
+        )
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -249,10 +252,10 @@ class RemoteBrokers:
         seconds = wait_seconds + REQUEST_SECONDS
         return await self._send(self._short_requests, leader, request, response_type, seconds, version)
 
-    @staticmethod
     async def _send(
-        pool: KafkaPeers, leader: Leader, request: Message, response_type: type[A], seconds: float, version: int
+        self, pool: KafkaPeers, leader: Leader, request: Message, response_type: type[A], seconds: float, version: int
     ) -> A:
+        pool.credential = self._broker.credential  # known once the broker has read its store
         try:
             return await pool.send(leader.address, request, response_type, seconds, version)
         except Unavailable as fault:

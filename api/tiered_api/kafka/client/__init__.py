@@ -1,9 +1,10 @@
 """A client of a Kafka cluster, for brokers, commands and simulations.
 
-May import: config, records, kafka.protocol.messages
+May import: config, records, security, kafka.protocol.messages
 
 ~ client            a cluster client over the Net and Clock ports
 ~ connection        one broker connection with pipelined requests
+~ login             the login of a connection, of a user or of a broker
 ~ leader_routing    requests sent to partition leaders and group coordinators
 ~ producer          a producer: one batch in flight for each partition
 ~ consumer          a consumer: long polls at every leader

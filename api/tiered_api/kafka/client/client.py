@@ -16,6 +16,7 @@ from tiered.errors import Code, Refused, Unavailable, code_name
 from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
+from tiered_api.kafka.client.login import UserLogin, log_in_user
 from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -55,7 +56,7 @@ def to_refused(number: int, subject: str, message: str | None = None) -> Refused
 
 class KafkaClient:
     """A client with its view of one cluster. `timeout` bounds each request. `retry_seconds` bounds the retries while
-    known brokers are unreachable."""
+    known brokers are unreachable. With a `login`, each connection logs in first."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class KafkaClient:
         brokers: Sequence[Address],
         *,
         client_id: str = "tiered",
+        login: UserLogin | None = None,
         timeout: float = 30.0,
         retry_seconds: float = 30.0,
     ) -> None:
@@ -73,6 +75,7 @@ class KafkaClient:
         self.coordinators: dict[tuple[int, str], int] = {}
         self._net = net
         self._client_id = client_id
+        self._login = login
         self._retry_ns = int(retry_seconds * 1e9)
         self._bootstrap = list(brokers)
         self._leaders: dict[TopicPartition, int] = {}
@@ -243,5 +246,7 @@ class KafkaClient:
             if connection is None or connection.closed:
                 timeout = min(CONNECT_SECONDS, self.timeout)
                 connection = await open_connection(self._net, address.host, address.port, self._client_id, timeout)
+                if self._login is not None:
+                    await log_in_user(connection, self._login, self.timeout)
                 self._connections[address] = connection
             return connection

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from tiered.config.listeners import parse_host_port
-from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.peers import (
     ControllerView,
@@ -29,6 +29,7 @@ from tiered.peers import (
 from tiered.ports import Net
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.connection import BrokerConnection
+from tiered_api.kafka.client.login import log_in_broker
 from tiered_api.kafka.client.response_buffers import POOL_BYTES, ResponseBuffers
 from tiered_api.kafka.client.transaction_calls import (
     ADD_PARTITIONS_VERSION,
@@ -79,6 +80,7 @@ class _BrokerConnections:
 
 class KafkaPeers:
     """Implements `Peers`. Inter-broker requests carry `cluster_id` and `credential` once they are known.
+    With `login_node_id`, each connection logs in as that broker first. Requests have zeros for the credential then.
     `in_flight_max` bounds the requests to one broker. `pool_bytes` of memory are kept for large replies."""
 
     def __init__(
@@ -88,11 +90,13 @@ class KafkaPeers:
         client_id: str = "broker",
         cluster_id: str = "",
         credential: bytes = b"",
+        login_node_id: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         pool_bytes: int = POOL_BYTES,
     ) -> None:
         self.cluster_id = cluster_id
         self.credential = credential
+        self._login_node_id = login_node_id
         self._in_flight_max = in_flight_max
         self._net = net
         self._client_id = client_id
@@ -104,8 +108,8 @@ class KafkaPeers:
     async def fetch_metadata(self, address: str, metadata_fetch: MetadataFetch, timeout: float) -> MetadataFetchReply:
         """See `Peers.fetch_metadata`."""
         request = TieredFollowRequest(
-            self.cluster_id, self.credential, metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.slot,
-            metadata_fetch.applied, metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
+            self.cluster_id, self._sent_credential, metadata_fetch.node_id, metadata_fetch.incarnation,
+            metadata_fetch.slot, metadata_fetch.applied, metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
         )  # fmt: skip
         response = await self.send(address, request, TieredFollowResponse, timeout)
         _check_error(response.error_code, response.error_message)
@@ -122,14 +126,14 @@ class KafkaPeers:
     ) -> ForwardReply:
         """See `Peers.forward`."""
         timeout_ms = int(timeout * 1000 * REMOTE_TIMEOUT_SHARE)
-        submit = TieredSubmitRequest(self.cluster_id, self.credential, timeout_ms, request)
+        submit = TieredSubmitRequest(self.cluster_id, self._sent_credential, timeout_ms, request)
         response = await self.send(address, submit, TieredSubmitResponse, timeout, on_send=on_send)
         _check_error(response.error_code, response.error_message)
         return ForwardReply(response.reply, response.slot)
 
     async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
         """See `Peers.get_controller_view`."""
-        request = TieredHeardRequest(self.cluster_id, self.credential)
+        request = TieredHeardRequest(self.cluster_id, self._sent_credential)
         response = await self.send(address, request, TieredHeardResponse, timeout)
         _check_error(response.error_code, response.error_message)
         return ControllerView(
@@ -142,7 +146,7 @@ class KafkaPeers:
 
     async def fetch(self, address: str, replica_fetch: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         """See `Peers.fetch`. Records are views of the reply's frame."""
-        request = make_fetch_request(replica_fetch, self.credential)
+        request = make_fetch_request(replica_fetch, self._sent_credential)
         response = await self.send(address, request, FetchResponse, timeout, FETCH_VERSION)
         _check_error(response.error_code, None)
         parts = list(_read_fetched_parts(response))
@@ -157,7 +161,7 @@ class KafkaPeers:
         self, address: str, markers: Sequence[MarkerRequest], timeout: float
     ) -> Sequence[PartitionCodes]:
         """See `Peers.write_txn_markers`."""
-        request = make_markers_request(markers, self.credential)
+        request = make_markers_request(markers, self._sent_credential)
         answer = await self.send(address, request, WriteTxnMarkersResponse, timeout, MARKERS_VERSION)
         return read_markers_response(answer, len(markers))
 
@@ -165,7 +169,7 @@ class KafkaPeers:
         self, address: str, transactions: Sequence[TransactionPartitions], timeout: float
     ) -> Sequence[PartitionCodes]:
         """See `Peers.add_partitions_to_txn`."""
-        request = make_add_partitions_request(transactions, self.credential)
+        request = make_add_partitions_request(transactions, self._sent_credential)
         answer = await self.send(address, request, AddPartitionsToTxnResponse, timeout, ADD_PARTITIONS_VERSION)
         _check_error(answer.error_code, None)
         return read_add_partitions_response(answer, len(transactions))
@@ -273,7 +277,23 @@ class KafkaPeers:
             raise Unavailable(str(error), refused=True) from None
         connection = BrokerConnection(stream, address, self._client_id, self._buffers)
         self._connections[connection] = None
+        if self._login_node_id is not None:
+            try:
+                await log_in_broker(connection, self.credential, self._login_node_id, min(timeout, CONNECT_SECONDS))
+            except Refused as refused:
+                self._discard(connection)
+                raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, refused.why) from None
+            except (Unavailable, Corrupt) as error:
+                self._discard(connection)
+                raise Unavailable(str(error), refused=True) from None  # nothing was requested yet
+            except BaseException:
+                self._discard(connection)
+                raise
         return connection
+
+    @property
+    def _sent_credential(self) -> bytes:
+        return self.credential if self._login_node_id is None else bytes(len(self.credential))
 
     def _return_idle(self, broker: _BrokerConnections, connection: BrokerConnection) -> None:
         if connection.closed is None and len(broker.idle) < IDLE_CONNECTIONS_MAX and connection in self._connections:

@@ -38,6 +38,8 @@ class Api:
     flexible: int
     served_from: int = 0
     max_request_bytes: int = 2 << 20
+    before_login: bool = False
+    """True if a connection may ask for it before it has logged in."""
     is_long_poll: bool = False
     """True if a response waits for an event. A stopping broker ends such connections at once."""
 
@@ -87,7 +89,9 @@ _TABLE = (
     Api(14, "SyncGroup", 0, 5, 4),
     Api(15, "DescribeGroups", 0, 6, 5),
     Api(16, "ListGroups", 0, 5, 3),
-    Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
+    # After SaslHandshake 0, clients send messages without headers. No client of today does.
+    Api(17, "SaslHandshake", 0, 1, NEVER_FLEXIBLE, served_from=1, before_login=True),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, 3, before_login=True),
     Api(19, "CreateTopics", 2, 7, 5, max_request_bytes=1 << 20),
     Api(20, "DeleteTopics", 1, 6, 4),
     Api(21, "DeleteRecords", 0, 2, 2),
@@ -104,6 +108,7 @@ _TABLE = (
     Api(32, "DescribeConfigs", 1, 4, 4),
     Api(33, "AlterConfigs", 0, 2, 2),
     Api(35, "DescribeLogDirs", 1, 4, 2),
+    Api(36, "SaslAuthenticate", 0, 2, 2, before_login=True),
     Api(37, "CreatePartitions", 0, 3, 2),
     Api(42, "DeleteGroups", 0, 2, 2),
     Api(43, "ElectLeaders", 0, 2, 2),

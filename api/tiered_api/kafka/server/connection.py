@@ -22,6 +22,7 @@ from tiered.security.principal import Caller
 from tiered_api.kafka.server.dispatch import Dispatch
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.socket_writer import Part, memory_bytes, send_parts
+from tiered_api.kafka.server.login import LOGIN_FRAME_BYTES, LOGIN_SECONDS, LoginState
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
@@ -118,6 +119,7 @@ class ClientConnection:
         "_frame",
         "_is_busy",
         "_loop",
+        "_max_request_bytes",
         "_parse_paused",
         "_reading",
         "_resuming",
@@ -139,6 +141,8 @@ class ClientConnection:
         "host",
         "last_activity",
         "listener",
+        "login",
+        "login_ends",
         "peer",
         "produce_cache",
         "produce_prefix_end",
@@ -149,12 +153,20 @@ class ClientConnection:
         "write_blocked_since",
     )
 
-    def __init__(self, server: ConnectionOwner, stream: Stream, listener: str, loop: AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        server: ConnectionOwner,
+        stream: Stream,
+        listener: str,
+        loop: AbstractEventLoop,
+        requires_login: bool = False,
+    ) -> None:
         self._server = server
         self._stream = stream
         self._loop = loop
         self._scratch = server.scratch
         self._dispatch_request = server.dispatch.handle_request
+        self._max_request_bytes = server.max_request_bytes
         self._unparsed = b""
         self._frame: Frame | None = None
         self._slots: deque[ReplySlot] = deque()
@@ -176,6 +188,14 @@ class ClientConnection:
         self.host = stream.peer.rpartition(":")[0]
         self.turn_share = server.context.turns.make_share(self.host)
         self._set_caller(Caller(principal_of(stream.subject), self.host))
+        self.login: LoginState | None = None
+        self.login_ends = -1.0
+        """Time by which the client has to log in, or to log in again; -1 if it need not."""
+        if requires_login:
+            self._dispatch_request = server.dispatch.login_handler.handle_request
+            self._max_request_bytes = LOGIN_FRAME_BYTES
+            self.login = LoginState()
+            self.login_ends = loop.time() + LOGIN_SECONDS
         self.last_activity = server.now
         """Time of the last received bytes. All times are those of the server's last sweep."""
         self.frame_started = -1.0
@@ -193,6 +213,14 @@ class ClientConnection:
         """Time at which that request began, by the monotonic clock."""
         self.fetch_rotation = 0
         """Number of fetches that left out records for want of room."""
+
+    def on_login(self, caller: Caller, lifetime_seconds: float) -> None:
+        """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
+        if caller != self.caller:
+            self._set_caller(caller)
+        self._dispatch_request = self._server.dispatch.handle_request
+        self._max_request_bytes = self._server.max_request_bytes
+        self.login_ends = self._loop.time() + lifetime_seconds if lifetime_seconds > 0 else -1.0
 
     def _set_caller(self, caller: Caller) -> None:
         self.caller = caller
@@ -260,7 +288,7 @@ class ClientConnection:
         size = got - 4
         if start or self._slots or size < HEADER_BYTES or size != _SIZE.unpack_from(scratch)[0]:
             self._parse(start + got)
-        elif size <= self._server.max_request_bytes:
+        elif size <= self._max_request_bytes:
             self._handle_single_request(scratch[4:got])  # the usual case: exactly one frame
         else:
             self.refuse("frame_size", describe_bad_size(size))
@@ -341,7 +369,7 @@ class ClientConnection:
                 break
             (size,) = _SIZE.unpack_from(scratch, at)
             begin = at + 4
-            if not HEADER_BYTES <= size <= self._server.max_request_bytes:
+            if not HEADER_BYTES <= size <= self._max_request_bytes:
                 self.refuse("frame_size", describe_bad_size(size))
                 return
             if end - begin < size:

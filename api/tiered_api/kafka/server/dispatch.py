@@ -32,6 +32,7 @@ from tiered_api.kafka.server.fetch.fetch_context import FetchConnection
 from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
 from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceHandler
+from tiered_api.kafka.server.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoginConnection, LoginHandler
 from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ ImmediateHandler = Callable[[KafkaContext, Call[Any]], Message | None]
 _SIZE = Struct(">i")
 
 
-class DispatchConnection(FetchConnection, ProduceConnection, Protocol):
+class DispatchConnection(FetchConnection, ProduceConnection, LoginConnection, Protocol):
     """The connection of a client, with what any handler uses of it."""
 
     started_ns: int
@@ -70,6 +71,7 @@ class Dispatch:
         self._mono_ns = context.clock.mono_ns
         self.produce_handler = ProduceHandler(context, self.spawn)
         self.fetch_handler = FetchHandler(context, self.run_guarded)
+        self.login_handler = LoginHandler(context, self.spawn)
         self.handlers: dict[int, Handler] = {}
         self._immediate_handlers: dict[int, ImmediateHandler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,6 +100,8 @@ class Dispatch:
             elif api_key == API_VERSIONS:
                 self._context.requests[api_key] += 1
                 reply = [api_versions.encode_response(frame, version, correlation_id, self._context.broker.image)]
+            elif api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+                reply = self.login_handler.handle_again(connection, frame)
             else:
                 reply = self._start_handler(connection, frame)
         except Malformed as error:

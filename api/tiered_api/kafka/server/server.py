@@ -100,7 +100,10 @@ class KafkaServer:
         if endpoint.is_encrypted:
             broker.tls.check()
             net = TlsNet(net, broker.tls.accept, on_failure=partial(self.context.refusals.record, "tls_handshake"))
-        listener = await net.listen(endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name))
+        requires_login = endpoint.requires_login
+        listener = await net.listen(
+            endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name, requires_login)
+        )
         self._listeners.append(listener)
         self.addresses[endpoint.name] = endpoint._replace(host=listener.host, port=listener.port)
 
@@ -136,9 +139,9 @@ class KafkaServer:
 
     # -- connection limits --------------------------------------------------------------------------------------------
 
-    def _accept(self, stream: Stream, listener: str) -> None:
+    def _accept(self, stream: Stream, listener: str, requires_login: bool) -> None:
         settings = self.context.broker.settings
-        connection = ClientConnection(self, stream, listener, self._loop)
+        connection = ClientConnection(self, stream, listener, self._loop, requires_login)
         host = connection.host
         if self._closing or (len(self.connections) >= settings.max_connections and not self._make_room(host)):
             self._reject(stream, "too_many", f"max.connections is {settings.max_connections}")
@@ -233,7 +236,9 @@ class KafkaServer:
         self.now = now
         scarce, least = self.buffers.has_waiting, int(STALLED_BYTES_PER_SECOND * passed)
         for connection in list(self.connections):
-            if connection.write_blocked_since >= 0:
+            if 0 <= connection.login_ends < now:
+                connection.refuse("login_timeout", "it did not log in, or not again, in time")
+            elif connection.write_blocked_since >= 0:
                 if now - connection.write_blocked_since > self._frame_seconds:
                     connection.refuse("slow_reader", "does not take its replies")
             elif connection.is_reading and 0 <= connection.frame_started < now - self._frame_seconds:

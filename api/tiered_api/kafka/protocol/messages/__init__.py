@@ -45,6 +45,8 @@ May import: kafka.protocol
   offset_fetch                   OffsetFetch (API key 9)
   offset_for_leader_epoch        OffsetForLeaderEpoch (API key 23)
   produce                        Produce (API key 0)
+  sasl_authenticate              SaslAuthenticate (API key 36)
+  sasl_handshake                 SaslHandshake (API key 17)
   sync_group                     SyncGroup (API key 14)
   tiered_acknowledge             TieredAcknowledge (API key 20004, between brokers)
   tiered_compact                 TieredCompact (API key 20005, for the command line)

@@ -11,6 +11,8 @@ from typing import Protocol
 
 from tiered.errors import Code, Refused
 from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
+from tiered.security.broker_login import BROKER
+from tiered.security.principal import Caller
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
 
 REFUSAL_TEXT_MAX = 2_000
@@ -25,13 +27,32 @@ class InterBrokerHandler(Protocol):
     def controller_view(self) -> ControllerView: ...
 
 
-def check_credential(context: KafkaContext, listener: str, credential: bytes) -> Refused | None:
+class Sender(Protocol):
+    """The connection or the call that a request came with."""
+
+    @property
+    def caller(self) -> Caller:
+        """The principal that the connection has proved, and its host."""
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener that the sender connected to."""
+
+
+def is_inter_broker_listener(context: KafkaContext, listener: str) -> bool:
+    """True if other brokers may use the listener."""
+    return listener == (context.broker.settings.inter_broker_listener_name or listener)
+
+
+def check_credential(context: KafkaContext, sender: Sender, credential: bytes) -> Refused | None:
     """Returns why the sender may not make inter-broker requests, None if it may. The reason is a wrong credential, or a
-    listener other than `inter.broker.listener.name`."""
-    named = context.broker.settings.inter_broker_listener_name
-    if named and listener != named:
+    listener other than `inter.broker.listener.name`. A sender that has logged in as a broker needs no credential."""
+    listener, named = sender.listener, context.broker.settings.inter_broker_listener_name
+    if not is_inter_broker_listener(context, listener):
         why = f"listener {listener} is not for brokers: inter.broker.listener.name is {named}"
         return Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"{why}; give all brokers the same value")
+    if sender.caller.principal.kind == BROKER:
+        return None
     ours = context.broker.credential
     if not ours or not compare_digest(credential, ours):
         return Refused(
@@ -48,7 +69,7 @@ def authorize_call(context: KafkaContext, call: Call[R], cluster_id: str, creden
     `Refused` with CLUSTER_AUTHORIZATION_FAILED as in `check_credential`.
     """
     ours = context.broker.cluster_id
-    refused = check_credential(context, call.listener, credential)
+    refused = check_credential(context, call, credential)
     if cluster_id and cluster_id != ours:
         refused = Refused(Code.INCONSISTENT_CLUSTER_ID, f"this broker belongs to cluster {ours}")
     if refused is not None:

@@ -35,7 +35,7 @@ class ReplicaFetchHandler:
     ) -> Sequence[Part] | None:
         """Returns the reply, or None if the fetch is parked."""
         followers = self.followers
-        refused = check_credential(self.context, connection.listener, request.credential)
+        refused = check_credential(self.context, connection, request.credential)
         refused = refused or followers.check_sender(request)
         if refused is not None:
             self.context.refusals.record("stranger", connection.peer, refused.why)

@@ -85,7 +85,7 @@ def _response_of(request: AddPartitionsToTxnRequest, codes: Codes) -> AddPartiti
 
 async def _handle_batched(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse:
     request = call.request
-    refused = check_credential(context, call.listener, request.credential)
+    refused = check_credential(context, call, request.credential)
     if refused is not None:
         context.refusals.record("stranger", call.client_host, refused.why)
         return AddPartitionsToTxnResponse(error_code=refused.code.number)

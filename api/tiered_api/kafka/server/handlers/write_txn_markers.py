@@ -39,7 +39,7 @@ async def handle(context: KafkaContext, call: Call[WriteTxnMarkersRequest]) -> W
     refused: Refused | None = None
     codes: Iterator[Code]
     if request.credential:
-        refused = check_credential(context, call.listener, request.credential)
+        refused = check_credential(context, call, request.credential)
     elif any(each.transaction_result for each in request.markers):
         refused = Refused(Code.CLUSTER_AUTHORIZATION_FAILED, "only a coordinator decides that a transaction commits")
     if refused is not None:

@@ -118,6 +118,7 @@ API_RULES: dict[str, Rule] = {
     "ListGroups": Rule(
         (_cluster(_DESCRIBE), _group(_DESCRIBE)), groups.check_list_groups, "one of them; other groups are left out"
     ),
+    "SaslHandshake": Rule((), note="nothing"),
     "ApiVersions": Rule((), note="nothing"),
     "CreateTopics": Rule((_cluster(_CREATE), _topic(_CREATE)), topics.check_create_topics, "one of them"),
     "DeleteTopics": Rule((_topic(_DELETE),), topics.check_delete_topics),
@@ -161,6 +162,7 @@ API_RULES: dict[str, Rule] = {
         (_cluster(_DESCRIBE),),
         cluster.check_cluster(_DESCRIBE, describe_log_dirs.DescribeLogDirsResponse, has_text=False),
     ),
+    "SaslAuthenticate": Rule((), note="nothing"),
     "CreatePartitions": Rule((_topic(_ALTER),), topics.check_create_partitions),
     "DeleteGroups": Rule((_group(_DELETE),), groups.check_delete_groups),
     "ElectLeaders": Rule((_cluster(_ALTER),), cluster.check_elect_leaders),

@@ -1,0 +1,67 @@
+"""The login of a connection on the client's side: SaslHandshake and SaslAuthenticate with SCRAM."""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused, code_name
+from tiered.security import broker_login
+from tiered.security.scram import MECHANISMS, ScramClient
+from tiered_api.kafka.client.connection import BrokerConnection
+from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+NONCE_BYTES = 24
+HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
+
+
+class UserLogin(NamedTuple):
+    """A user, its password and the SCRAM mechanism."""
+
+    user: str
+    password: str
+    mechanism: str
+
+    def __repr__(self) -> str:
+        return f"UserLogin(user={self.user!r}, mechanism={self.mechanism!r})"
+
+
+async def log_in_user(connection: BrokerConnection, login: UserLogin, timeout: float) -> None:
+    """Logs a user in. Raises `Refused` with the broker's reason, and `Unavailable` if the broker does not reply."""
+    mechanism = MECHANISMS[login.mechanism]
+    client = ScramClient(mechanism, login.user, login.password, secrets.token_urlsafe(NONCE_BYTES))
+    await _log_in(connection, login.mechanism, client, timeout)
+
+
+async def log_in_broker(connection: BrokerConnection, secret: bytes, node_id: int, timeout: float) -> None:
+    """Logs a broker in at another one. Raises `Refused` with the other broker's reason."""
+    client = broker_login.make_client(secret, node_id, secrets.token_urlsafe(NONCE_BYTES))
+    await _log_in(connection, broker_login.MECHANISM, client, timeout)
+
+
+async def _log_in(connection: BrokerConnection, mechanism: str, client: ScramClient, timeout: float) -> None:
+    try:
+        shaken = await connection.send(
+            SaslHandshakeRequest(mechanism), SaslHandshakeResponse, timeout, HANDSHAKE_VERSION
+        )
+        if shaken.error_code:
+            why = f"{connection.address} does not accept {mechanism}: {code_name(shaken.error_code)}"
+            enabled = f"; it has {', '.join(shaken.mechanisms)}" if shaken.mechanisms else ""
+            raise Refused(Code.UNSUPPORTED_SASL_MECHANISM, why + enabled)
+        token = client.make_first()
+        while not client.is_done:
+            token = client.step(await _authenticate(connection, token, timeout))
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _authenticate(connection: BrokerConnection, token: bytes, timeout: float) -> bytes:
+    reply = await connection.send(
+        SaslAuthenticateRequest(token), SaslAuthenticateResponse, timeout, AUTHENTICATE_VERSION
+    )
+    if reply.error_code:
+        why = reply.error_message or code_name(reply.error_code)
+        raise Refused(Code.SASL_AUTHENTICATION_FAILED, f"{connection.address} refuses the login: {why}")
+    return reply.auth_bytes

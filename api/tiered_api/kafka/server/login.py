@@ -1,0 +1,224 @@
+"""The login of connections: the state before it, SaslHandshake (17) and SaslAuthenticate (36), and its renewal.
+
+A connection of a listener with login has this handler in place of the dispatch until it has proved a principal. Before
+that it may ask for ApiVersions and log in, in frames of `LOGIN_FRAME_BYTES`, within `LOGIN_SECONDS`. Everything else
+ends the connection, and nothing of it is parsed. So no handler can answer too early, and the dispatch checks nothing.
+
+A failed login is answered after a delay, and ends the connection. The reply does not tell if the user exists.
+
+With `connections.max.reauth.ms`, a connection has to log in again in time, with the same mechanism and user (KIP-368).
+Version 0 of SaslHandshake is not served: after it, clients send messages without headers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from struct import Struct
+from typing import Protocol
+
+from tiered.errors import Code, Refused
+from tiered.security import broker_login
+from tiered.security.principal import USER, Caller, Principal
+from tiered.security.scram import MECHANISMS, ScramMechanism, ScramServer
+from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
+from tiered_api.kafka.protocol.codec import Malformed, decode, encode
+from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
+from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.inter_broker_auth import is_inter_broker_listener
+from tiered_api.kafka.server.exchange.response_slot import RequestConnection, Spawn
+from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.handlers import api_versions
+
+log = logging.getLogger(__name__)
+
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+LOGIN_FRAME_BYTES = 64 << 10
+"""Largest frame before login."""
+LOGIN_SECONDS = 10.0
+"""Time for the login of a new connection."""
+NONCE_BITS = 160
+_SIZE = Struct(">i")
+
+
+class LoginState:
+    """How far the login of one connection is. `machine` is there between SaslHandshake and its end."""
+
+    __slots__ = ("has_failed", "machine", "mechanism", "principal", "proven_mechanism")
+
+    def __init__(self) -> None:
+        self.mechanism = ""
+        self.machine: ScramServer | None = None
+        self.has_failed = False
+        self.principal: Principal | None = None
+        """The principal of the last login."""
+        self.proven_mechanism = ""
+        """The mechanism of the last login."""
+
+
+class LoginConnection(RequestConnection, Protocol):
+    """The connection of a client, with what its login needs."""
+
+    started_ns: int
+    """Time at which the request began, by the monotonic clock."""
+    login: LoginState | None
+    """None on a listener without login."""
+
+    def on_login(self, caller: Caller, lifetime_seconds: float) -> None:
+        """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
+
+    def drain(self) -> None:
+        """Reads no more requests, and closes the connection once all replies are sent."""
+
+
+class LoginHandler:
+    """The logins of one server."""
+
+    def __init__(self, context: KafkaContext, spawn: Spawn) -> None:
+        self._context = context
+        self._spawn = spawn
+        self._rng = context.broker.world.rng.stream("login")
+
+    def handle_request(
+        self,
+        connection: LoginConnection,
+        frame: memoryview,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        body: int,
+    ) -> Sequence[Part] | None:
+        """Handles a request before the login, as `Dispatch.handle_request` does after it."""
+        connection.api_key = api_key
+        connection.started_ns = self._context.clock.mono_ns()
+        login = connection.login
+        assert login is not None
+        if login.has_failed:
+            connection.close()
+            return None
+        api = ALL_APIS.get(api_key)
+        if api is None or not api.before_login:
+            connection.refuse("login", f"api {api_key} before the login")
+            return None
+        try:
+            if api_key == API_VERSIONS:
+                self._context.requests[api_key] += 1
+                return [api_versions.encode_response(frame, version, correlation_id, self._context.broker.image)]
+            return self._handle_step(connection, login, frame)
+        except Malformed as error:
+            connection.refuse("malformed", f"{api.name} version {version}: {error}")
+            return None
+
+    def handle_again(self, connection: LoginConnection, frame: memoryview) -> Sequence[Part] | None:
+        """Handles SaslHandshake or SaslAuthenticate of a connection that has logged in, or that needs no login."""
+        login = connection.login
+        if login is not None and self._lifetime_ms(login.proven_mechanism):
+            if login.has_failed:
+                connection.close()
+                return None
+            return self._handle_step(connection, login, frame)
+        header = decode_request_header(frame)
+        if header.api is None:
+            connection.refuse("unsupported", f"api {header.key} version {header.version}")
+            return None
+        self._context.requests[header.key] += 1
+        return _encode_refusal(header, Code.ILLEGAL_SASL_STATE, "this connection needs no login now", [])
+
+    # -- one step -----------------------------------------------------------------------------------------------------
+
+    def _handle_step(self, connection: LoginConnection, login: LoginState, frame: memoryview) -> Sequence[Part] | None:
+        header = decode_request_header(frame)
+        if header.api is None:
+            connection.refuse("unsupported", f"api {header.key} version {header.version}")
+            return None
+        self._context.requests[header.key] += 1
+        try:
+            if header.key == SASL_HANDSHAKE:
+                request = decode(SaslHandshakeRequest, header.version, frame, header.position)
+                return self._shake_hands(connection, login, header, request.mechanism)
+            message = decode(SaslAuthenticateRequest, header.version, frame, header.position).auth_bytes
+            return self._authenticate(connection, login, header, message)
+        except Refused as refused:
+            login.has_failed = True
+            login.machine = None
+            self._context.refusals.record("login", connection.peer, refused.why)
+            reply = _encode_refusal(header, refused.code, refused.why, self._enabled())
+            self._spawn(connection, partial(self._reply_late, connection, reply), header.api.name)
+            return None
+
+    def _shake_hands(
+        self, connection: LoginConnection, login: LoginState, header: RequestHeader, mechanism: str
+    ) -> Sequence[Part]:
+        if login.machine is not None:
+            raise Refused(Code.ILLEGAL_SASL_STATE, "a login has begun already")
+        if login.proven_mechanism and mechanism != login.proven_mechanism:
+            raise Refused(Code.ILLEGAL_SASL_STATE, f"the login of this connection used {login.proven_mechanism}")
+        login.machine = self._make_machine(connection, mechanism)
+        login.mechanism = mechanism
+        return _encode(header, SaslHandshakeResponse(mechanisms=self._enabled()))
+
+    def _make_machine(self, connection: LoginConnection, mechanism: str) -> ScramServer:
+        broker = self._context.broker
+        nonce = f"{self._rng.getrandbits(NONCE_BITS):040x}"
+        secret = broker.credential
+        if mechanism == broker_login.MECHANISM and is_inter_broker_listener(self._context, connection.listener):
+            find = partial(broker_login.find_credential, secret)
+            return ScramServer(ScramMechanism.SHA_256, find, nonce, secret)
+        if mechanism not in self._enabled():
+            raise Refused(Code.UNSUPPORTED_SASL_MECHANISM, f"enabled mechanisms: {', '.join(self._enabled())}")
+        return ScramServer(
+            MECHANISMS[mechanism], lambda user: broker.image.scram.get(user, {}).get(mechanism), nonce, secret
+        )
+
+    def _authenticate(
+        self, connection: LoginConnection, login: LoginState, header: RequestHeader, message: bytes
+    ) -> Sequence[Part]:
+        machine, mechanism = login.machine, login.mechanism
+        if machine is None:
+            raise Refused(Code.ILLEGAL_SASL_STATE, "SaslAuthenticate comes after SaslHandshake")
+        token = machine.step(message)
+        if not machine.user:
+            return _encode(header, SaslAuthenticateResponse(error_message=None, auth_bytes=token))
+        is_broker = mechanism == broker_login.MECHANISM
+        principal = broker_login.principal_of(machine.user) if is_broker else Principal(USER, machine.user)
+        if login.principal is not None and principal != login.principal:
+            raise Refused(
+                Code.SASL_AUTHENTICATION_FAILED,
+                f"the connection belongs to {login.principal}, and cannot become that of another principal",
+            )
+        login.machine, login.principal, login.proven_mechanism = None, principal, mechanism
+        lifetime_ms = self._lifetime_ms(mechanism)
+        connection.on_login(Caller(principal, connection.peer.rpartition(":")[0]), lifetime_ms / 1000)
+        log.debug("login accepted peer=%s listener=%s mechanism=%s", connection.peer, connection.listener, mechanism)
+        return _encode(
+            header, SaslAuthenticateResponse(error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms)
+        )
+
+    async def _reply_late(self, connection: LoginConnection, reply: Sequence[Part]) -> Sequence[Part]:
+        """Returns the reply to a failed login after a delay, and ends the connection behind it."""
+        await self._context.clock.sleep(self._context.broker.settings.connection_failed_authentication_delay_ms / 1000)
+        connection.drain()
+        return reply
+
+    def _enabled(self) -> list[str]:
+        return list(self._context.broker.settings.sasl_enabled_mechanisms)
+
+    def _lifetime_ms(self, mechanism: str) -> int:
+        """Returns the time until a connection has to log in again; 0 for ever. Brokers do not log in again."""
+        return 0 if mechanism == broker_login.MECHANISM else self._context.broker.settings.connections_max_reauth_ms
+
+
+def _encode_refusal(header: RequestHeader, code: Code, why: str, mechanisms: list[str]) -> Sequence[Part]:
+    if header.key == SASL_HANDSHAKE:
+        return _encode(header, SaslHandshakeResponse(code.number, mechanisms))
+    return _encode(header, SaslAuthenticateResponse(code.number, why))
+
+
+def _encode(header: RequestHeader, response: Message) -> Sequence[Part]:
+    head = encode_response_header(header.key, header.version, header.correlation_id)
+    body = encode(response, header.version)
+    return [b"".join((_SIZE.pack(len(head) + len(body)), head, body))]

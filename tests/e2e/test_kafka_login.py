@@ -1,0 +1,196 @@
+"""Tests of listeners with a login: users by SCRAM, and the state of a connection before its login."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run
+from tiered.controller.requests import AlterScramCredentials
+from tiered.errors import Code, Refused
+from tiered.security import broker_login
+from tiered.security.scram import ScramClient, ScramMechanism
+from tiered.system.clock import SystemClock
+from tiered.system.network import SocketNet
+from tiered_api.cli.broker.scram_users import read_credentials
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.login import UserLogin
+from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
+from tiered_api.kafka.protocol.headers import encode_request_header
+from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tiered_api.kafka.server.login import LOGIN_FRAME_BYTES, SASL_AUTHENTICATE, SASL_HANDSHAKE
+
+USERS = ("SCRAM-SHA-256=[name=alice,password=pencil]", "SCRAM-SHA-512=[name=bob,password=a,b=c]")
+SMALL = "SCRAM-SHA-256"
+
+
+def run_with_login(directory: Path, scenario: Callable[[KafkaBroker], Awaitable[None]], **settings: Any) -> None:
+    """Runs a scenario against a broker with two users, and a listener that wants a login."""
+
+    async def act(site: KafkaBroker) -> None:
+        for each in read_credentials(USERS):
+            assert set((await site.node.submit(AlterScramCredentials((), (each,)))).values()) == {None}
+        await scenario(site)
+
+    run(directory, act, listener_security_protocol_map=("PLAINTEXT:SASL_PLAINTEXT",), **settings)
+
+
+async def shake_hands(client: RawClient, mechanism: str = SMALL) -> SaslHandshakeResponse:
+    return await client.ask(SaslHandshakeRequest(mechanism), 1, SaslHandshakeResponse)
+
+
+async def authenticate(client: RawClient, message: bytes) -> SaslAuthenticateResponse:
+    return await client.ask(SaslAuthenticateRequest(message), 2, SaslAuthenticateResponse)
+
+
+async def log_in(client: RawClient, user: str = "alice", password: str = "pencil") -> SaslAuthenticateResponse:
+    """Logs in by SCRAM-SHA-256; returns the last reply."""
+    assert (await shake_hands(client)).error_code == 0
+    machine = ScramClient(ScramMechanism.SHA_256, user, password, "nonce")
+    first = await authenticate(client, machine.make_first())
+    assert first.error_code == 0, first.error_message
+    return await authenticate(client, machine.step(first.auth_bytes))
+
+
+async def list_groups(client: RawClient) -> int:
+    return (await client.ask(ListGroupsRequest(), 0, ListGroupsResponse)).error_code
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "mechanism"), [("alice", "pencil", SMALL), ("bob", "a,b=c", "SCRAM-SHA-512")]
+)
+def test_user_logs_in_and_is_served(tmp_path: Path, user: str, password: str, mechanism: str) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        host, port = site.address.rsplit(":", 1)
+        brokers = [Address(host, int(port))]
+
+        async def try_login(login: UserLogin) -> str:
+            client = KafkaClient(SocketNet(), SystemClock(), brokers, login=login)
+            try:
+                await client.fetch_metadata(None)
+                return "served"
+            except Refused as refused:
+                return refused.why.partition("login: ")[2]
+            finally:
+                await client.close()
+
+        login = UserLogin(user, password, mechanism)
+        assert await try_login(login) == "served"
+        wrong = await try_login(login._replace(password="pen"))
+        assert wrong == await try_login(login._replace(user="nobody")) != "served"
+        principals = {str(each.caller.principal) for each in site.server.connections}
+        assert principals <= {f"User:{user}"}
+
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
+
+
+def test_no_api_is_answered_before_the_login(tmp_path: Path) -> None:
+    """The walk has each API that is served and many that are not: only three of them get an answer."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        answered = {}
+        for key in sorted({*ALL_APIS, *range(-2, 100)}):
+            api = ALL_APIS.get(key)
+            client = await site.client()
+            version, body = (0, b"") if api is None or key == API_VERSIONS else (api.high, bytes(64))
+            known = ALL_APIS[key if api is not None else API_VERSIONS]
+            head = bytearray(encode_request_header(known, version, 7, "test"))
+            head[:2] = key.to_bytes(2, "big", signed=True)
+            frame = bytes(head) + body
+            await client.send(len(frame).to_bytes(4, "big") + frame)
+            client.writer.write_eof()
+            answered[key] = len(await client.read_to_end())
+            client.close()
+        assert {key for key, size in answered.items() if size} <= {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
+        assert answered[API_VERSIONS] > 0
+        assert site.count_refusals("login") >= len(answered) - 3
+
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
+
+
+def test_failed_login_is_answered_late_and_ends_the_connection(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        loop = asyncio.get_running_loop()
+        texts = set()
+        for user, password in (("alice", "pen"), ("nobody", "pencil")):
+            client = await site.client()
+            begun = loop.time()
+            failed = await log_in(client, user, password)
+            assert loop.time() - begun >= 0.2
+            assert failed.error_code == Code.SASL_AUTHENTICATION_FAILED.number and not failed.auth_bytes
+            texts.add(failed.error_message)
+            assert await client.read_to_end() == b""
+        assert len(texts) == 1
+
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=200)
+
+
+def test_steps_out_of_order_never_end_with_a_login(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        first = ScramClient(ScramMechanism.SHA_256, "alice", "pencil", "nonce").make_first()
+        client = await site.client()
+        assert (await authenticate(client, first)).error_code == Code.ILLEGAL_SASL_STATE.number
+        client = await site.client()
+        unknown = await shake_hands(client, "PLAIN")
+        assert unknown.error_code == Code.UNSUPPORTED_SASL_MECHANISM.number and SMALL in unknown.mechanisms
+        client = await site.client()
+        await shake_hands(client)
+        await authenticate(client, first)
+        await client.send(client.frame(ListGroupsRequest(), 0))
+        assert await client.read_to_end() == b"", "half a login is none"
+        client = await site.client()
+        await client.send((LOGIN_FRAME_BYTES + 1).to_bytes(4, "big") + bytes(100))
+        assert await client.read_to_end() == b""
+
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
+
+
+def test_connection_has_to_log_in_again_as_the_same_user(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        assert (await log_in(client)).session_lifetime_ms == 600_000
+        assert await list_groups(client) == 0
+        assert (await log_in(client)).error_code == 0
+        assert await list_groups(client) == 0
+        other = read_credentials(["SCRAM-SHA-256=[name=carol,password=pencil]"])
+        await site.node.submit(AlterScramCredentials((), other))
+        assert (await log_in(client, "carol")).error_code == Code.SASL_AUTHENTICATION_FAILED.number
+        assert await client.read_to_end() == b""
+
+    run_with_login(tmp_path, scenario, connections_max_reauth_ms=600_000, connection_failed_authentication_delay_ms=0)
+
+
+def test_connection_without_a_login_in_time_ends(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        silent, expired = await site.client(), await site.client()
+        await log_in(expired)
+        assert await list_groups(expired) == 0
+        for connection in site.server.connections:
+            connection.login_ends = 0.0
+        assert await silent.read_to_end() == await expired.read_to_end() == b""
+        assert site.count_refusals("login_timeout") == 2
+
+    run_with_login(tmp_path, scenario, connections_max_reauth_ms=600_000)
+
+
+def test_broker_proves_the_secret_of_the_cluster(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        for secret, code in ((site.node.credential, 0), (b"x" * 32, Code.SASL_AUTHENTICATION_FAILED.number)):
+            client = await site.client()
+            assert (await shake_hands(client, broker_login.MECHANISM)).error_code == 0
+            machine = broker_login.make_client(secret, 2, "nonce")
+            first = await authenticate(client, machine.make_first())
+            last = await authenticate(client, machine.step(first.auth_bytes))
+            assert last.error_code == code
+            known = {str(each.caller.principal) for each in site.server.connections}
+            assert ("Broker:2" in known) is (code == 0)
+            client.close()
+            await asyncio.wait_for(client.writer.wait_closed(), 5)
+
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
