@@ -20,6 +20,7 @@ import kafka.protocol.consumer
 import kafka.protocol.consumer.metadata
 import kafka.protocol.metadata
 import kafka.protocol.producer
+import kafka.protocol.sasl
 import kio.index
 import kio.serial
 from kafka.protocol.data_container import DataContainer
@@ -88,6 +89,7 @@ KAFKA_PYTHON = (
     kafka.protocol.consumer.metadata,
     kafka.protocol.metadata,
     kafka.protocol.producer,
+    kafka.protocol.sasl,
 )
 
 

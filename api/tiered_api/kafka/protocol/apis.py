@@ -89,8 +89,7 @@ _TABLE = (
     Api(14, "SyncGroup", 0, 5, 4),
     Api(15, "DescribeGroups", 0, 6, 5),
     Api(16, "ListGroups", 0, 5, 3),
-    # After SaslHandshake 0, clients send messages without headers. No client of today does.
-    Api(17, "SaslHandshake", 0, 1, NEVER_FLEXIBLE, served_from=1, before_login=True),
+    Api(17, "SaslHandshake", 0, 1, NEVER_FLEXIBLE, before_login=True),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3, before_login=True),
     Api(19, "CreateTopics", 2, 7, 5, max_request_bytes=1 << 20),
     Api(20, "DeleteTopics", 1, 6, 4),

@@ -7,7 +7,7 @@ ends the connection, and nothing of it is parsed. So no handler can answer too e
 A failed login is answered after a delay, and ends the connection. The reply does not tell if the user exists.
 
 With `connections.max.reauth.ms`, a connection has to log in again in time, with the same mechanism and user (KIP-368).
-Version 0 of SaslHandshake is not served: after it, clients send messages without headers.
+Version 0 of SaslHandshake is refused: after it, clients send messages without headers.
 """
 
 from __future__ import annotations
@@ -153,6 +153,8 @@ class LoginHandler:
     def _shake_hands(
         self, connection: LoginConnection, login: LoginState, header: RequestHeader, mechanism: str
     ) -> Sequence[Part]:
+        if header.version == 0:
+            raise Refused(Code.UNSUPPORTED_VERSION, "SaslHandshake 0 is not served, only 1 is")
         if login.machine is not None:
             raise Refused(Code.ILLEGAL_SASL_STATE, "a login has begun already")
         if login.proven_mechanism and mechanism != login.proven_mechanism:

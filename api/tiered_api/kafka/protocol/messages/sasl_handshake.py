@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
 
 
-@message(17, "1")
+@message(17, "0-1")
 @dataclass(slots=True)
 class SaslHandshakeRequest(Message):
     mechanism: str = string()
 
 
-@message(17, "1")
+@message(17, "0-1")
 @dataclass(slots=True)
 class SaslHandshakeResponse(Message):
     error_code: int = integer(FieldType.INT16)
