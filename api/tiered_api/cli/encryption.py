@@ -29,7 +29,8 @@ def open_net(extra: Mapping[str, str]) -> Net:
     options = {name: extra.get(name) or os.environ.get(environment_variable(name), "") for name in EXTRAS}
     protocol = options[PROTOCOL].upper() or PLAINTEXT[0]
     if protocol not in (*PLAINTEXT, *SSL):
-        raise Refused(Code.INVALID_REQUEST, f"{PROTOCOL}={protocol}: it must be {', '.join((*PLAINTEXT, *SSL))}")
+        known = f"{', '.join((*PLAINTEXT, SSL[0]))} or {SSL[1]}"
+        raise Refused(Code.INVALID_REQUEST, f"{PROTOCOL}={protocol}: it must be {known}")
     if protocol in PLAINTEXT:
         unused = next((name for name in EXTRAS if name != PROTOCOL and name in extra), None)
         if unused:

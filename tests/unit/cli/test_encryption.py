@@ -35,7 +35,7 @@ def test_network_has_tls_only_if_an_option_or_the_environment_says_so(
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ({"security.protocol": "TLS"}, "security.protocol=TLS: it must be PLAINTEXT or SSL"),
+        ({"security.protocol": "TLS"}, "security.protocol=TLS: it must be PLAINTEXT, SASL_PLAINTEXT, SSL or SASL_SSL"),
         ({"ssl.ca.location": "/ca.pem"}, "it has no effect without -X security.protocol=SSL"),
         (
             {"security.protocol": "SSL", "ssl.ca.location": "/absent.pem"},
