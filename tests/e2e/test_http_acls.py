@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.e2e.http_site import HttpBroker, run
+from tests.e2e.test_http_groups import GROUP, join_and_commit
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
+from tiered.ids import TopicPartition
 from tiered.metadata.changes import AclAdded
 from tiered_api.http.server.operations import ROUTE_RULES
 from tiered_api.http.server.routes import table
@@ -66,5 +68,48 @@ def test_rights_are_those_of_the_kafka_protocol_and_take_effect_at_once(tmp_path
         await site.broker.submit(DeleteAcls((EVERY_ACL,)))
         assert (await site.ask("POST", records, RECORD)).status == 403
         assert (await site.ask("GET", "/healthz")).status == 200
+
+    run(tmp_path, scenario, authorizer_class_name=STANDARD_AUTHORIZER)
+
+
+def test_lags_leave_out_topics_that_the_caller_may_not_describe(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await site.create("hidden")
+        await join_and_commit(site, TopicPartition("t", 0), TopicPartition("hidden", 0))
+        await grant(site, ("TOPIC", "t", "DESCRIBE"), ("GROUP", GROUP, "DESCRIBE"))
+        lags = f"{site.cluster}/consumer-groups/{GROUP}/lags"
+        assert [each["topic_name"] for each in (await site.ask("GET", lags)).json["data"]] == ["t"]
+        summary = (await site.ask("GET", lags.replace("/lags", "/lag-summary"))).json
+        assert summary["max_lag_topic_name"] == "t"
+        for topic in ("hidden", "absent"):
+            assert (await site.ask("GET", f"{lags}/{topic}/partitions/0")).status == 404
+
+    run(tmp_path, scenario, authorizer_class_name=STANDARD_AUTHORIZER)
+
+
+def test_event_stream_ends_when_its_right_is_taken_away(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await grant(site, ("TOPIC", "t", "READ"), ("TOPIC", "t", "WRITE"))
+        path, headers = f"{site.url}/topics/t/partitions/0/records", {"Accept": "text/event-stream"}
+        async with site.session.get(path, headers=headers) as response:
+            assert await response.content.readuntil(b"\n\n") == b": open\n\n"
+            await site.produce("t", "seen")
+            assert b"seen" in await response.content.readuntil(b"\n\n")
+            await site.broker.submit(DeleteAcls((EVERY_ACL,)))
+            await grant(site, ("TOPIC", "t", "WRITE"))
+            await site.produce("t", "hidden")
+            rest = await response.content.read()
+            assert b"40301" in rest and b"hidden" not in rest
+
+    run(tmp_path, scenario, authorizer_class_name=STANDARD_AUTHORIZER)
+
+
+def test_health_says_no_more_than_its_status_to_callers_without_rights(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        assert (await site.ask("GET", "/healthz")).json == {"ok": True, "problems": [], "details": {}}
+        await grant(site, ("CLUSTER", "kafka-cluster", "DESCRIBE"))
+        assert (await site.ask("GET", "/healthz")).json["details"]
 
     run(tmp_path, scenario, authorizer_class_name=STANDARD_AUTHORIZER)

@@ -30,6 +30,8 @@ BROKER = "Broker"
 """Kind of the principals of brokers."""
 REMEMBERED_MAX = 10_000
 """Most decisions that are remembered; with more, all are forgotten."""
+REMEMBERED_NAME_MAX = 250
+"""Longest name whose decision is remembered. A topic's name is shorter, but a request may name anything."""
 
 Rules = dict[tuple[str, str], tuple[int, int]]
 """Denied and allowed operations by principal and host."""
@@ -70,9 +72,11 @@ class Authorizer:
         key = caller, kind, name
         mask = self._remembered.get(key)
         if mask is None:
-            if len(self._remembered) >= REMEMBERED_MAX:
-                self._remembered.clear()
-            mask = self._remembered[key] = EVERYTHING if self.is_super(caller) else self._decide(caller, kind, name)
+            mask = EVERYTHING if self.is_super(caller) else self._decide(caller, kind, name)
+            if len(name) <= REMEMBERED_NAME_MAX:
+                if len(self._remembered) >= REMEMBERED_MAX:
+                    self._remembered.clear()
+                self._remembered[key] = mask
         return mask
 
     def is_allowed_anywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from tiered.ids import incarnation_digest
 from tiered.replication.partition_report import explain
+from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
@@ -16,9 +17,11 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def healthz(request: HttpRequest) -> web.StreamResponse:
-    """Returns 200 if the broker serves, else 503 and the reasons."""
+    """Returns 200 if the broker serves, else 503. Problems name topics: they need DESCRIBE on the cluster."""
     health = request.context.broker.health()
     body = {"ok": health.ok, "problems": health.problems, "details": health.details}
+    if not request.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        body |= {"problems": [], "details": {}}
     return json_response(body, status=200 if health.ok else 503)
 
 

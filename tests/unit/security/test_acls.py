@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -182,3 +183,15 @@ def test_filter_of_the_fields_of_a_rule_chooses_it_and_no_other(acl: Acl) -> Non
 def test_anonymous_is_a_principal_like_others() -> None:
     acl = READ_A._replace(principal="User:ANONYMOUS")
     assert Authorizer([acl]).is_allowed(Caller(ANONYMOUS, "10.9.9.9"), Operation.READ, ResourceType.TOPIC, "a")
+
+
+def test_decisions_about_long_names_take_no_memory() -> None:
+    authorizer = Authorizer([READ_A])
+    name = "a" * 30_000
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            assert not authorizer.is_allowed(ALICE, Operation.READ, ResourceType.GROUP, f"{number}{name}")
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()

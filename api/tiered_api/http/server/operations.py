@@ -48,12 +48,13 @@ _FILTERED = RouteRule(note="what the caller may not describe is left out")
 _SUPER = RouteRule(note="super users only, while the authorizer is on", super_only=True)
 _DESCRIBE_TOPIC, _WRITE_TOPIC = _topic(Operation.DESCRIBE), _topic(Operation.WRITE)
 _DESCRIBE_GROUP = _group(Operation.DESCRIBE)
+_LAGS = _DESCRIBE_GROUP._replace(note="topics without DESCRIBE are left out")
 _DESCRIBE_CLUSTER = _cluster(Operation.DESCRIBE)
 _SEE_CONFIGS, _SET_CONFIGS = _topic(Operation.DESCRIBE_CONFIGS), _topic(Operation.ALTER_CONFIGS)
 _SEE_CLUSTER_CONFIGS, _SET_CLUSTER_CONFIGS = _cluster(Operation.DESCRIBE_CONFIGS), _cluster(Operation.ALTER_CONFIGS)
 
 ROUTE_RULES: dict[str, RouteRule] = {
-    "healthz": _NOTHING,
+    "healthz": RouteRule(note="its problems and details need DESCRIBE on CLUSTER"),
     "metrics": _DESCRIBE_CLUSTER,
     "get_node": _NOTHING,
     "openapi": _NOTHING,
@@ -127,9 +128,9 @@ ROUTE_RULES: dict[str, RouteRule] = {
     "v3_get_consumer": _DESCRIBE_GROUP,
     "v3_list_assignments": _DESCRIBE_GROUP,
     "v3_get_assignment": _DESCRIBE_GROUP,
-    "v3_list_lags": _DESCRIBE_GROUP,
-    "v3_get_lag": _DESCRIBE_GROUP,
-    "v3_get_lag_summary": _DESCRIBE_GROUP,
+    "v3_list_lags": _LAGS,
+    "v3_get_lag": _LAGS,
+    "v3_get_lag_summary": _LAGS,
 }
 """The rule of each route, by the name of its operation."""
 

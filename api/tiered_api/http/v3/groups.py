@@ -63,11 +63,15 @@ def _member(request: HttpRequest, group: DescribeGroupReply) -> DescribedMember:
 
 
 async def _lags(request: HttpRequest, group: DescribeGroupReply) -> list[PartitionLag]:
-    """Returns the lag of each committed offset, in order. A partition that is deleted or has no leader is left out."""
+    """Returns the lag of each committed offset, in order.
+
+    A partition that is deleted or has no leader is left out, and a topic that the caller may not describe.
+    """
     owners = {tp: member for member in group.members for tp in read_assignment(member.assignment)}
     committed = {
         TopicPartition(row.topic, row.partition): row.offset
         for row in await fetch_committed_offsets(request.context, group.group)
+        if request.may(Operation.DESCRIBE, ResourceType.TOPIC, row.topic)
     }
     found = await fetch_end_offsets(request.context, committed)
     return [
