@@ -123,7 +123,7 @@ def setting(
     row = SettingRow(
         "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name), secret
     )
-    field_: T = field(default=default, metadata={"row": row})
+    field_: T = field(default=default, repr=not secret, metadata={"row": row})
     return field_
 
 

@@ -186,3 +186,9 @@ def test_settings_of_tools_accept_only_values_that_are_kept(name: str, good: str
         with pytest.raises(Refused) as refused:
             TopicConfig.from_strings({name: bad})
         assert refused.value.code is Code.INVALID_CONFIG and name in refused.value.why
+
+
+def test_text_of_settings_shows_no_secret() -> None:
+    secrets = [name for name, row in broker_rows().items() if row.secret]
+    shown = repr(Settings.from_strings(dict.fromkeys(secrets, "hunter2")))
+    assert secrets and "hunter2" not in shown
