@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.http_site import HttpBroker, run
+from tests.e2e.http_site import RAW, HttpBroker, run
 from tiered.errors import Code
 from tiered.groups.requests import CommitOffsets, JoinGroup, JoinGroupReply, PartitionOffset, SyncGroup
 from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.records.batch import encode_batch
 from tiered_api.kafka.client.group_member import write_assignment
 
 GROUP = "readers"
@@ -85,5 +87,19 @@ def test_missing_group_or_member_is_404(tmp_path: Path) -> None:
         }.items():
             answer = await site.get(groups + path)
             assert (answer.status, answer.json["error_code"]) == (404, code), path
+
+    run(tmp_path, scenario)
+
+
+def test_batches_for_an_internal_topic_are_refused(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await join_and_commit(site, TopicPartition("t", 0))
+        batch = bytes(encode_batch([(0, b"k", b"v", ())]))
+        seen = set()
+        for partition in range(len(site.broker.image.topics[OFFSETS_TOPIC].partitions)):
+            path = f"/topics/{OFFSETS_TOPIC}/partitions/{partition}/records"
+            seen.add((await site.ask("POST", path, batch, kind=RAW)).status)
+        assert seen == {400}
 
     run(tmp_path, scenario)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from tiered.errors import Corrupt
+from tiered.metadata.topic_names import check_writable
 from tiered.ports import FileSlice
 from tiered.records.batch import check_batch
 from tiered.records.model import CONTROL, CRC_AT, CRC_FROM, TRANSACTIONAL
@@ -136,6 +137,7 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
 async def write_batches(request: HttpRequest) -> web.StreamResponse:
     """Writes whole record batches as a Kafka client sends them. Duplicates of an idempotent producer are dropped. 307
     to the broker that leads the partition."""
+    check_writable(request.args["topic"])
     replica = require_local_leader(request)
     body = await request.read_body()
     await request.reserve_memory(count_batches(body) * BATCH_MEMORY)
