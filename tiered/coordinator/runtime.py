@@ -154,10 +154,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         """
         self.flush()
         self.replica.check_transaction(producer.producer_id, producer.epoch, guard)
-        submitted = self.submit(request)
-        if self._end_reason is None:
-            self.flush()  # a marker that came first would leave these records without an end
-        return submitted
+        return self.submit(request, at_once=True)  # a marker that came first would leave these records without an end
 
     async def write_marker(self, marker: TransactionMarker) -> None:
         """Ends the transaction of a producer, in the log and in the shard. Returns once the marker is committed.

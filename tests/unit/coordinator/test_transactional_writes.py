@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -272,6 +273,21 @@ def test_fenced_epoch_is_refused_and_the_coordinator_goes_on(rig: CounterRig) ->
 
 
 # -- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def test_refused_append_of_a_transaction_is_told_to_its_caller_alone(rig: CounterRig) -> None:
+    """Asyncio would log a failure that nobody reads, once the coordinator is dropped."""
+
+    async def scenario() -> None:
+        await rig.lead([LEADER])
+        await add_to(rig, "a", 1)
+        rig.rig.brokers[LEADER].disk.capacity = 1
+        with pytest.raises(Refused) as refused:
+            await add_to(rig, "a", 2)
+        futures = [each for each in gc.get_objects() if isinstance(each, asyncio.Future)]
+        assert not any(each._log_traceback for each in futures if each._exception is refused.value)
+
+    rig.run(scenario)
 
 
 def test_snapshot_keeps_an_open_transaction_for_a_log_that_is_lost(rig: CounterRig) -> None:
