@@ -572,7 +572,7 @@ FIRST_SEEDS = {
     "r1_keeps_leading": 1,
     "zombie_controller": 0,
     "r3_moves_below": 3,
-    "recreated_slot": 8,
+    "recreated_slot": 0,
     "lost_reply": 0,
     "slot_reuse": 8,
     "local_delete_first": 2,
