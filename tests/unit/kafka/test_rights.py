@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import combinations
 from typing import Any
@@ -14,11 +14,18 @@ from tiered.config.settings import STANDARD_AUTHORIZER, Settings
 from tiered.ids import TopicId
 from tiered.metadata.changes import AclAdded, TopicCreated
 from tiered.metadata.image import Image
-from tiered.security.acls import CLUSTER_NAME, ResourceType
+from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.security.principal import Caller, Principal
 from tiered_api.kafka.protocol.apis import ALL_APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchResponseGroup
+from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest
+from tiered_api.kafka.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from tiered_api.kafka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+)
 from tiered_api.kafka.server.rights.operations import API_RULES, Need, Rule
 from tiered_api.kafka.server.rights.rights import Rights
 
@@ -169,3 +176,34 @@ def test_request_is_refused_unless_its_caller_has_each_right_of_the_table(api: A
     else:
         for some in combinations(needs, len(needs) - 1):
             assert refusals(api, version, make_rights(*some)), f"{some} is not enough"
+
+
+class CountedName(str):
+    """A name that counts how often any of them is hashed or compared."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        CountedName.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.looks += 1
+        return super().__eq__(other)
+
+
+def name_topics(names: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
+    """Yields requests that name many topics, whose checks are written out: API, request, version."""
+    yield "DescribeTopicPartitions", DescribeTopicPartitionsRequest([TopicRequest(each) for each in names]), 0
+    topics = [OffsetFetchRequestTopics(each, partition_indexes=[0]) for each in names]
+    yield "OffsetFetch", OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=topics)]), 8
+    yield "DeleteTopics", DeleteTopicsRequest(topic_names=list(names)), 5
+
+
+def test_check_of_many_topics_looks_at_each_name_a_few_times() -> None:
+    """A check that compares each topic with the others would hold the event loop for minutes."""
+    for api, request, version in name_topics([CountedName(f"t{number}") for number in range(200)]):
+        rights = make_rights(Need(Operation.DESCRIBE, ResourceType.GROUP))
+        CountedName.looks = 0
+        API_RULES[api].guard(rights, request, version)
+        assert 0 < CountedName.looks <= 200 * 10, api

@@ -34,6 +34,7 @@ from tiered_api.kafka.server.rights.verdict import (
     WHY,
     Guard,
     Verdict,
+    part,
     split_items,
 )
 
@@ -177,14 +178,11 @@ def check_offset_fetch(rights: Rights, request: offset_fetch.OffsetFetchRequest,
     """DESCRIBE on each group and topic. Without names of topics, other topics are left out."""
     if version < MANY_GROUPS_FROM:
         return _check_one_group(rights, request, version)
-    refused = [each for each in request.groups if not rights.on_group(Operation.DESCRIBE, each.group_id)]
-    request.groups = [each for each in request.groups if rights.on_group(Operation.DESCRIBE, each.group_id)]
+    request.groups, refused = part(request.groups, lambda group: rights.on_group(Operation.DESCRIBE, group.group_id))
     hidden = {}
     for group in request.groups:
         if group.topics is not None:
-            kept = [each for each in group.topics if _may_see(rights, each, version)]
-            hidden[group.group_id] = [each for each in group.topics if each not in kept]
-            group.topics = kept
+            group.topics, hidden[group.group_id] = part(group.topics, lambda topic: _may_see(rights, topic, version))
 
     def finish(response: offset_fetch.OffsetFetchResponse) -> None:
         for group in response.groups:

@@ -15,7 +15,7 @@ from tiered_api.kafka.protocol.messages import (
 )
 from tiered_api.kafka.protocol.messages import describe_topic_partitions as topic_pages
 from tiered_api.kafka.server.rights.rights import Rights
-from tiered_api.kafka.server.rights.verdict import TOPIC_REFUSED, WHY, Verdict, split_items
+from tiered_api.kafka.server.rights.verdict import TOPIC_REFUSED, WHY, Verdict, part, split_items
 
 BY_ID = 6
 
@@ -135,7 +135,7 @@ def check_delete_topics(rights: Rights, request: delete_topics.DeleteTopicsReque
 def check_topic_pages(rights: Rights, request: topic_pages.DescribeTopicPartitionsRequest, version: int) -> Verdict:
     """DESCRIBE on each topic. Other topics are left out of a list of all topics."""
     cursor, named = request.cursor, [topic.name for topic in request.topics]
-    refused = [name for name in named if not rights.on_topic(Operation.DESCRIBE, name)]
+    visible, refused = part(named, lambda name: rights.on_topic(Operation.DESCRIBE, name))
     if not named:
         first = cursor.topic_name if cursor is not None else ""
         visible = [
@@ -144,8 +144,6 @@ def check_topic_pages(rights: Rights, request: topic_pages.DescribeTopicPartitio
         ]  # fmt: skip
         if cursor is not None and cursor.topic_name not in visible:
             request.cursor = None
-    else:
-        visible = [name for name in named if name not in set(refused)]
     request.topics = [topic_pages.TopicRequest(name) for name in visible]
 
     def finish(response: topic_pages.DescribeTopicPartitionsResponse) -> None:

@@ -6,12 +6,14 @@ to the response.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from tiered.errors import Code
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.rights.rights import Rights
+
+T = TypeVar("T")
 
 TOPIC_REFUSED = Code.TOPIC_AUTHORIZATION_FAILED.number
 GROUP_REFUSED = Code.GROUP_AUTHORIZATION_FAILED.number
@@ -47,17 +49,24 @@ def split_items(
     refuse: Callable[[Any], Any],
 ) -> Verdict:
     """Takes forbidden items out of a list of the request. Each gets its refusal in a list of the response."""
-    asked = getattr(request, field)
-    refused = [each for each in asked if not is_allowed(each)]
+    allowed, refused = part(getattr(request, field), is_allowed)
     if not refused:
         return ALLOWED
 
     def finish(response: Any) -> None:
         getattr(response, answer_field).extend(map(refuse, refused))
 
-    if len(refused) == len(asked):
+    if not allowed:
         response = response_type()
         finish(response)
         return Verdict(response)
-    setattr(request, field, [each for each in asked if is_allowed(each)])
+    setattr(request, field, allowed)
     return Verdict(None, finish)
+
+
+def part(items: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Returns the allowed and the forbidden items, in their order."""
+    allowed, refused = list[T](), list[T]()
+    for each in items:
+        (allowed if is_allowed(each) else refused).append(each)
+    return allowed, refused
