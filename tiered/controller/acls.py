@@ -11,14 +11,11 @@ from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, AclAdded, AclRemoved
 from tiered.metadata.effective_config import broker_settings
 from tiered.metadata.image import Image
-from tiered.security.acls import (
-    Acl,
-    AclFilter,
-    acl_from_texts,
-    find_acl_fault,
-)
+from tiered.security.acls import Acl, AclFilter, acl_from_texts, find_acl_fault
 
 CLUSTER_MAX = "tiered.acls.max"
+FILTERS_MAX = 100
+"""Most filters of one request. Each is compared with all rules of the cluster."""
 
 
 def create_acls(image: Image, settings: Settings, request: CreateAcls) -> ControllerResult[tuple[Refused | None, ...]]:
@@ -44,7 +41,10 @@ def create_acls(image: Image, settings: Settings, request: CreateAcls) -> Contro
 
 def delete_acls(image: Image, request: DeleteAcls) -> ControllerResult[tuple[tuple[AclRemoved, ...] | Refused, ...]]:
     """Removes the rules that the filters choose. Two filters may choose the same rule."""
-    removed: dict[AclRemoved, None] = {}
+    if len(request.filters) > FILTERS_MAX:
+        why = f"a request has {FILTERS_MAX} filters at most, this one has {len(request.filters)}"
+        return ControllerResult((), (Refused(Code.POLICY_VIOLATION, why),) * len(request.filters))
+    removed: dict[Acl, AclRemoved] = {}
     results: list[tuple[AclRemoved, ...] | Refused] = []
     acls = sorted(image.acls)
     for each in request.filters:
@@ -57,10 +57,10 @@ def delete_acls(image: Image, request: DeleteAcls) -> ControllerResult[tuple[tup
         if refused is not None:
             results.append(refused)
             continue
-        found = tuple(AclRemoved(*acl.to_texts()) for acl in acls if chosen.matches(acl))
-        removed.update(dict.fromkeys(found))
-        results.append(found)
-    return ControllerResult(tuple(removed), tuple(results))
+        found = [acl for acl in acls if chosen.matches(acl)]
+        removed.update((acl, AclRemoved(*acl.to_texts())) for acl in found if acl not in removed)
+        results.append(tuple([removed[acl] for acl in found]))
+    return ControllerResult(tuple(removed.values()), tuple(results))
 
 
 def _fields_of(each: AclAdded | AclChoice) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiered.config.settings import Settings
+from tiered.controller.acls import FILTERS_MAX
 from tiered.controller.controller import Controller
 from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
 from tiered.errors import Code, Refused
@@ -38,6 +39,14 @@ def test_number_of_rules_is_bounded() -> None:
     assert decision.changes == (WRITE,)
     assert [each and each.code for each in decision.reply] == [None, Code.POLICY_VIOLATION, None]
     assert "tiered.acls.max" in decision.reply[1].why
+
+
+def test_number_of_filters_is_bounded() -> None:
+    """A request of 2 MiB has room for 200,000 filters, and each is compared with every rule."""
+    decision = make_controller(READ).decide(DeleteAcls((ALL,) * (FILTERS_MAX + 1)), 0)
+    assert decision.changes == () and len(decision.reply) == FILTERS_MAX + 1
+    assert {each.code for each in decision.reply} == {Code.POLICY_VIOLATION}
+    assert make_controller(READ).decide(DeleteAcls((ALL,) * FILTERS_MAX), 0).changes != ()
 
 
 def test_filters_remove_the_rules_that_they_choose_and_name_them() -> None:

@@ -116,7 +116,7 @@ _TABLE = (
     Api(46, "ListPartitionReassignments", 0, 0, 0),
     Api(47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE),
     Api(50, "DescribeUserScramCredentials", 0, 0, 0),
-    Api(51, "AlterUserScramCredentials", 0, 0, 0),
+    Api(51, "AlterUserScramCredentials", 0, 0, 0, max_request_bytes=64 << 10),
     Api(57, "UpdateFeatures", 0, 2, 0),
     Api(60, "DescribeCluster", 0, 2, 0),
     Api(61, "DescribeProducers", 0, 0, 0),
