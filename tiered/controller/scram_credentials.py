@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter
 
 from tiered.controller.decision import ControllerResult
@@ -9,12 +10,21 @@ from tiered.controller.requests import AlterScramCredentials, ScramDeletion
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import Change, ScramCredentialRemoved, ScramCredentialSet
 from tiered.metadata.image import Image
-from tiered.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
+from tiered.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, ScramMechanism, make_credential
 
 USERS_MAX = 10_000
 """Most users of a cluster: every broker keeps all of them in memory."""
 NAME_MAX = 255
 """Most characters of a user name."""
+
+
+def set_password(
+    user: str, mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
+) -> ScramCredentialSet:
+    """Returns the change that gives a user a credential. It has the keys that follow from the salted password."""
+    made = make_credential(mechanism, salted_password, salt, iterations)
+    encoded_salt, stored_key, server_key = (b64encode(each).decode() for each in made[:3])
+    return ScramCredentialSet(user, mechanism.mechanism_name, encoded_salt, stored_key, server_key, iterations)
 
 
 def alter_credentials(image: Image, request: AlterScramCredentials) -> ControllerResult[dict[str, Refused | None]]:

@@ -24,10 +24,8 @@ from tiered.security.acls import (
     ResourceType,
     normal_host,
 )
-from tiered.security.principal import Caller
+from tiered.security.principal import BROKER, Caller
 
-BROKER = "Broker"
-"""Kind of the principals of brokers."""
 REMEMBERED_MAX = 10_000
 """Most decisions that are remembered; with more, all are forgotten."""
 REMEMBERED_NAME_MAX = 250

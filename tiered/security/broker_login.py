@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tiered.security.principal import Principal
+from tiered.security.principal import BROKER, Principal
 from tiered.security.scram import (
     ITERATIONS_MIN,
     ScramClient,
@@ -21,8 +21,6 @@ from tiered.security.scram import (
 
 MECHANISM = "TIERED-BROKER"
 """Name of the mechanism. Replies to clients do not list it."""
-BROKER = "Broker"
-"""Kind of the principals of brokers."""
 _HASH = ScramMechanism.SHA_256
 _SALT = b"tiered-brokers"
 _NAME = re.compile(r"broker-(0|[1-9][0-9]{0,9})")

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 USER = "User"
 """Kind of the principals of clients, as in Kafka."""
+BROKER = "Broker"
+"""Kind of the principals of brokers."""
 
 
 class Principal(NamedTuple):

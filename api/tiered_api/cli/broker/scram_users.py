@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tiered.broker.broker import Broker
 from tiered.controller.requests import AlterScramCredentials
+from tiered.controller.scram_credentials import set_password
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ScramCredentialSet
 from tiered.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     MECHANISMS,
-    make_credential,
     make_salt,
     salt_password,
 )
@@ -41,11 +41,11 @@ def read_credentials(given: Iterable[str]) -> tuple[ScramCredentialSet, ...]:
 
 async def add_users(broker: Broker, credentials: Sequence[ScramCredentialSet]) -> None:
     """Gives the cluster those of the credentials that it does not have. Returns once they are in force."""
-    for user in dict.fromkeys(each.user for each in credentials):
-        for each in (each for each in credentials if each.user == user):
-            results = await broker.submit(AlterScramCredentials((), (each,), if_absent=True), SUBMIT_SECONDS)
-            if results[user] is not None:
-                raise results[user]
+    for each in credentials:
+        results = await broker.submit(AlterScramCredentials((), (each,), if_absent=True), SUBMIT_SECONDS)
+        refused = results[each.user]
+        if refused is not None:
+            raise refused
 
 
 def _read_files(given: Iterable[str]) -> Iterator[str]:
@@ -80,11 +80,7 @@ def _read_credential(text: str) -> ScramCredentialSet:
     except (Base64Error, ValueError):
         raise _refuse("salt must be base64") from None
     salted = salt_password(mechanism, password, salt, int(iterations_text))
-    made = make_credential(mechanism, salted, salt, int(iterations_text))
-    encoded_salt, stored_key, server_key = (b64encode(each).decode() for each in made[:3])
-    return ScramCredentialSet(
-        name, mechanism.mechanism_name, encoded_salt, stored_key, server_key, int(iterations_text)
-    )
+    return set_password(name, mechanism, salted, salt, int(iterations_text))
 
 
 def _refuse(why: str) -> Refused:

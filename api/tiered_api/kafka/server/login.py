@@ -4,7 +4,8 @@ A connection of a listener with login has this handler in place of the dispatch 
 that it may ask for ApiVersions and log in, in frames of `LOGIN_FRAME_BYTES`, within `LOGIN_SECONDS`. Everything else
 ends the connection, and nothing of it is parsed. So no handler can answer too early, and the dispatch checks nothing.
 
-A failed login is answered after a delay, and ends the connection. The reply does not tell if the user exists.
+A failed login is answered after a delay, and ends the connection. The reply is the same for an unknown user
+and a wrong password.
 
 With `connections.max.reauth.ms`, a connection has to log in again in time, with the same mechanism and user (KIP-368).
 Version 0 of SaslHandshake is refused: after it, clients send messages without headers.

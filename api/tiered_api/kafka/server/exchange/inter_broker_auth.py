@@ -11,8 +11,7 @@ from typing import Protocol
 
 from tiered.errors import Code, Refused
 from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
-from tiered.security.broker_login import BROKER
-from tiered.security.principal import Caller
+from tiered.security.principal import BROKER, Caller
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
 
 REFUSAL_TEXT_MAX = 2_000

@@ -6,12 +6,11 @@ request is altered on its own, and at most once.
 
 from __future__ import annotations
 
-from base64 import b64encode
-
 from tiered.controller.requests import AlterScramCredentials, ScramDeletion
+from tiered.controller.scram_credentials import set_password
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ScramCredentialSet
-from tiered.security.scram import BY_NUMBER, make_credential
+from tiered.security.scram import BY_NUMBER
 from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -51,9 +50,7 @@ def _read_upsertion(asked: ScramCredentialUpsertion) -> ScramCredentialSet:
     mechanism = BY_NUMBER.get(asked.mechanism)
     if mechanism is None:
         return ScramCredentialSet(asked.name, UNKNOWN_MECHANISM, "", "", "", asked.iterations)
-    made = make_credential(mechanism, asked.salted_password, asked.salt, asked.iterations)
-    salt, stored_key, server_key = (b64encode(each).decode() for each in made[:3])
-    return ScramCredentialSet(asked.name, mechanism.mechanism_name, salt, stored_key, server_key, asked.iterations)
+    return set_password(asked.name, mechanism, asked.salted_password, asked.salt, asked.iterations)
 
 
 def _to_result(user: str, refused: Refused | None) -> AlterUserScramCredentialsResult:
