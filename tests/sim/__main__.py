@@ -1,7 +1,8 @@
 """`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster|groups]`: runs seeds,
 each as the life of one broker and as that of a cluster, or of one broker that coordinates groups, and names those that
 fail; with `--until-red` it ends at the first of these. `--mutants [NAME ...]` searches for the bugs of
-`mutants/mutants.py`, and names those that are not found within their number of seeds."""
+`mutants/mutants.py`, and names those that are not found within their number of seeds. A bug that seeds seldom show has
+only a directed scenario, which is run instead."""
 
 from __future__ import annotations
 
@@ -16,10 +17,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import pytest
+
 from tests.sim import group_run, single
 from tests.sim.cluster import run as cluster
 from tests.sim.cluster.options import ClusterOptions
-from tests.sim.mutants.mutants import MUTANTS, failure_reason
+from tests.sim.mutants.mutants import FIRST_SEEDS, MUTANTS, failure_reason
+from tests.sim.mutants.scenarios import SCENARIOS
 
 WORLDS = ("single", "cluster")
 """Default worlds of a search."""
@@ -79,16 +83,33 @@ def _find_first_seed(name: str, jobs: int) -> tuple[int, str] | None:
     return None
 
 
+def _break_scenario(name: str) -> str:
+    """Returns how the scenario of this bug breaks, or "" if it holds with the bug or breaks without it."""
+    with without_logs_and_gc():
+        try:
+            with MUTANTS[name].apply():
+                SCENARIOS[name]()
+        except (AssertionError, pytest.fail.Exception) as error:
+            SCENARIOS[name]()
+            return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
 def search_mutants(names: Sequence[str], jobs: int) -> int:
     """Searches for mutants, seed after seed; returns 1 if one was not found in time. A run counts only if it breaks a
-    rule of the bug, because a run may fail for another reason."""
+    rule of the bug, because a run may fail for another reason. A mutant without a recorded seed runs its scenario."""
     missed = 0
     for name in names or MUTANTS:
         began = time.perf_counter()
-        found = _find_first_seed(name, jobs)
+        if name in FIRST_SEEDS:
+            found = _find_first_seed(name, jobs)
+            result = f"seed={found[0]} {found[1][:140]}" if found else f"NOT FOUND within {MUTANTS[name].seeds} seeds"
+        else:
+            broken = _break_scenario(name)
+            found = (0, broken) if broken else None
+            result = f"scenario {broken[:140]}" if broken else "NOT FOUND by its scenario"
         seconds = time.perf_counter() - began
         missed += found is None
-        result = f"seed={found[0]} {found[1][:140]}" if found else f"NOT FOUND within {MUTANTS[name].seeds} seeds"
         print(f"{name}: {result} ({seconds:.0f} s)", flush=True)
     return 1 if missed else 0
 
@@ -106,7 +127,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--of", choices=RUNS, help="one of these worlds (default: single and cluster)")
     parser.add_argument("--until-red", action="store_true", help="ends with the first seed that fails")
-    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="searches for mutants (default: all)")
+    parser.add_argument(
+        "--mutants", nargs="*", choices=MUTANTS, metavar="NAME", help="searches for mutants (default: all)"
+    )
     args = parser.parse_args()
     if args.mutants is not None:
         return search_mutants(args.mutants, args.jobs)
