@@ -48,6 +48,8 @@ class BrokerValues(Protocol):
     @property
     def tiered_http_allowed_hosts(self) -> Sequence[str]: ...
     @property
+    def authentication_method(self) -> Sequence[str]: ...
+    @property
     def inter_broker_listener_name(self) -> str: ...
     @property
     def security_inter_broker_protocol(self) -> str: ...
@@ -99,6 +101,9 @@ def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> Non
             raise table["tiered.http.allowed.hosts"].refuse(
                 name, "it must be a host name without scheme and port, or *"
             )
+    methods = settings.authentication_method
+    if not methods or ("NONE" in methods and len(methods) > 1):
+        raise table["authentication.method"].refuse(",".join(methods), "it must be NONE, or a list of the others")
     named, names = settings.inter_broker_listener_name, [each.name for each in settings.effective_listeners()]
     if named and named not in names:
         why = f"no listener has that name; there are: {', '.join(names) or 'none'}"

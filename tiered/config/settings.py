@@ -161,6 +161,8 @@ def topic_rows() -> dict[str, SettingRow]:
     return rows(TopicConfig)
 
 
+NO_LOGIN = "NONE"
+HTTP_LOGINS = (NO_LOGIN, "BASIC")
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -515,6 +517,10 @@ class Settings:
         (),
         "Host names, beside its own, by which HTTP clients may reach the broker, and whose pages may; `*` is any name.",
     )
+    authentication_method: tuple[str, ...] = setting(
+        (NO_LOGIN,), "Logins of HTTP requests, by the name that the REST Proxy has: BASIC is HTTP Basic.",
+        choices=HTTP_LOGINS,
+    )  # fmt: skip
     tiered_metrics_max_topics: int = setting(
         1000, "Most topics with their own labels in metrics; all others share one.", 0, 100_000
     )

@@ -5,6 +5,7 @@ May import: words
   principal   the principal and the host of a request
   distinguished_names  names of certificates as principals
   scram       SCRAM (RFC 5802, RFC 7677): credentials, and both sides of a login
+  http_basic  user and password of HTTP Basic (RFC 7617)
   broker_login  the login of brokers at each other, by the secret of the cluster
   acls        access control lists: their values, and filters over them
   authorizer  the operations that the ACLs of a cluster allow to a caller

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import ssl
 from collections import Counter as Tally
 
 from aiohttp import web
@@ -17,6 +18,8 @@ from aiohttp.streams import StreamReader
 from tiered.broker.broker import Broker
 from tiered.errors import Corrupt, InvariantViolation
 from tiered.log_limiter import LogLimiter
+from tiered.security.distinguished_names import principal_of
+from tiered.security.principal import ANONYMOUS, Principal
 from tiered.system.tls import HANDSHAKE_SECONDS
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
@@ -27,6 +30,7 @@ from tiered_api.http.exchange.responses import error_response
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
+from tiered_api.http.server.authentication import Authenticator
 from tiered_api.http.server.operations import check_route
 from tiered_api.http.server.router import RouteTable
 from tiered_api.http.server.routes import table
@@ -53,10 +57,13 @@ class HttpConnection(web.RequestHandler):
     `is_spare`: the connection is above a limit, and serves health and metrics only. `_first_request_timer` closes the
     connection if no request comes. `_is_between_requests`: aiohttp's parser holds no bytes, and the next byte begins a
     request. `_request_bytes` has the bytes that came then, until more come. If they are exactly one request, the parser
-    is empty again.
+    is empty again. `principal`: the name in the client's certificate.
     """
 
-    __slots__ = ("_first_request_timer", "_is_between_requests", "_peer_address", "_request_bytes", "is_spare")
+    __slots__ = (
+        "_first_request_timer", "_is_between_requests", "_peer_address", "_request_bytes", "has_short_path", "is_spare",
+        "principal",
+    )  # fmt: skip
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         listener = self._manager
@@ -69,7 +76,11 @@ class HttpConnection(web.RequestHandler):
             listener.context.limits.first_request_seconds, self.force_close
         )
         self.is_spare = not listener.admit_connection(self, self._peer_address)
-        self._is_between_requests, self._request_bytes = fast_produce.IS_SUPPORTED and not self.is_spare, b""
+        self.principal = _principal_of(transport)
+        # A remembered head counts for all callers: with logins, each request is checked.
+        is_open = self.principal == ANONYMOUS and not listener.authenticator.is_required
+        self.has_short_path = fast_produce.IS_SUPPORTED and not self.is_spare and is_open
+        self._is_between_requests, self._request_bytes = self.has_short_path, b""
 
     def connection_lost(self, exc: BaseException | None) -> None:
         listener = self._manager
@@ -128,11 +139,13 @@ class HttpConnection(web.RequestHandler):
         possible."""
         piece, self._request_bytes = self._request_bytes, b""
         end = piece.find(b"\r\n\r\n") + 4
-        if not piece or "Transfer-Encoding" in request.headers or len(piece) - end != (request.content_length or 0):
+        if not self.has_short_path or not piece or "Transfer-Encoding" in request.headers:
+            return
+        if len(piece) - end != (request.content_length or 0):
             return
         self._is_between_requests = True
         listener = self._manager
-        # A remembered head counts for all callers: with rules, each request is checked.
+        # With rules, each request is checked too.
         is_open = request.context.broker.authorization.authorizer is None
         if is_open and isinstance(listener, HttpListener) and fast_produce.is_cacheable(request, response):
             listener.head_cache.remember(piece[:end], request)
@@ -193,6 +206,7 @@ class HttpListener(web.Server):
         self.context = context
         self.table = routes
         self._hosts = hosts
+        self.authenticator = Authenticator(context)
         self.head_cache = HeadCache(context)
         self._peers: Tally[str] = Tally()
         self._spare_connections: dict[HttpConnection, None] = {}
@@ -243,7 +257,10 @@ class HttpListener(web.Server):
         """Makes the request of a parsed head, for aiohttp."""
         assert isinstance(protocol, HttpConnection)
         protocol.cancel_first_request_timer()
-        return HttpRequest(self.context, message, payload, protocol, writer, task, self._loop)
+        request = HttpRequest(self.context, message, payload, protocol, writer, task, self._loop)
+        if protocol.principal != ANONYMOUS:
+            request.caller = request.caller._replace(principal=protocol.principal)
+        return request
 
     async def handle_request(self, request: HttpRequest) -> web.StreamResponse:
         """Finds the route and runs its handler. Every error ends here, as a response in the form of all errors."""
@@ -256,6 +273,7 @@ class HttpListener(web.Server):
             request.operation = route.operation
             if connection.is_spare and route.operation not in ANSWERED_OVER_LIMIT:
                 raise HttpError(503, TOO_MANY, (("Retry-After", "10"),), close=True)
+            await self.authenticator.authenticate(request)
             check_route(self.context.broker.authorization, request.caller, route.operation, request.args)
             route.check_body_type(request)
             if route.operation not in ANSWERED_WHILE_STARTING and not self.context.broker.served.is_set():
@@ -297,6 +315,7 @@ class HttpServer:
 
     def __init__(self, listener: HttpListener, server: asyncio.Server, url: str) -> None:
         self.url = url
+        self.open_connections = listener.open_connections
         self._listener = listener
         self._server = server
 
@@ -309,6 +328,7 @@ class HttpServer:
         await self._server.wait_closed()
         await self._listener.context.service(ConsumerInstances).close()
         await self._listener.context.close()
+        self._listener.authenticator.close()
 
 
 async def serve_http(
@@ -334,9 +354,19 @@ async def serve_http(
     )
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     if not is_loopback(bound_host):
-        log.warning("http is reachable from other machines without a login host=%s", bound_host)
+        if not listener.authenticator.is_required:
+            log.warning("http is reachable from other machines without a login host=%s", bound_host)
+        elif not has_tls:
+            log.warning("http is reachable from other machines without TLS: passwords can be read host=%s", bound_host)
     shown = f"[{bound_host}]" if ":" in bound_host else bound_host
     return HttpServer(listener, server, f"{'https' if has_tls else 'http'}://{shown}:{bound_port}")
+
+
+def _principal_of(transport: asyncio.BaseTransport) -> Principal:
+    """Returns the principal of the client's certificate, if OpenSSL has verified one."""
+    session: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    certificate = session.getpeercert() if session is not None else None
+    return principal_of(certificate.get("subject", ())) if certificate else ANONYMOUS  # type: ignore[arg-type]
 
 
 def is_loopback(host: str) -> bool:

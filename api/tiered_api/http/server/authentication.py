@@ -1,0 +1,154 @@
+"""The login of HTTP requests: the principal that each request comes from.
+
+`authentication.method` says which logins there are. BASIC is HTTP Basic with a user of the cluster (SCRAM). The broker
+keeps no password, so it salts and iterates each password that it gets, as SCRAM does, in a thread. It remembers what
+was proved, until the user changes. The client certificate of a connection is a login too, if there is no other one.
+
+A failed login is answered after a delay. An unknown user costs the same work as a wrong password, and gets the same
+reply.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from tiered.errors import Refused, Unavailable
+from tiered.fair_slots import FairSlots
+from tiered.log_limiter import LogLimiter
+from tiered.security.http_basic import SCHEME, parse_basic
+from tiered.security.principal import ANONYMOUS, USER, Caller, Principal
+from tiered.security.scram import MECHANISMS, ScramCredential, ScramMechanism, has_password, make_absent_credential
+from tiered.thread_pool import ThreadPool
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import BROKER_NOT_AVAILABLE, NOT_AUTHENTICATED, HttpError
+from tiered_api.http.exchange.limits import Exhausted
+from tiered_api.http.exchange.request import HttpRequest
+
+log = logging.getLogger(__name__)
+
+NONE, BASIC = "NONE", "BASIC"
+OPEN_ROUTES = ("healthz", "get_node")
+"""Operations that need no login: probes and other brokers ask them."""
+PROOFS_MAX = 1
+"""Most passwords that are checked at the same time."""
+WAITING_MAX = 64
+PROOF_SECONDS = 5.0
+PROVEN_MAX = 1_000
+"""Most logins that are remembered; the oldest goes first."""
+CHALLENGES = {BASIC: 'Basic realm="tiered", charset="UTF-8"'}
+FAILED = "authentication failed: the user or the password is wrong"
+
+Credentials = Mapping[str, ScramCredential]
+
+
+class _Proven(NamedTuple):
+    user: str
+    credentials: Credentials
+
+
+class Authenticator:
+    """The logins of one HTTP listener."""
+
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._methods = tuple(each for each in context.broker.settings.authentication_method if each != NONE)
+        self._slots = FairSlots(PROOFS_MAX, WAITING_MAX)
+        self._threads = ThreadPool("http-login", PROOFS_MAX)
+        self._key = context.broker.world.rng.stream("http login").randbytes(32)
+        self._proven: dict[bytes, _Proven] = {}
+        """Logins that succeeded, by a keyed hash of what the client sent."""
+        self._log_limiter = LogLimiter(context.clock)
+
+    @property
+    def is_required(self) -> bool:
+        """True if a request needs a login."""
+        return bool(self._methods)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._threads.close()
+
+    async def authenticate(self, request: HttpRequest) -> None:
+        """Sets the caller of a request. Raises `HttpError` 401 without a good login, 503 if it cannot be checked."""
+        if not self._methods:
+            return
+        sent = request.headers.getall("Authorization", ())
+        is_open = request.operation in OPEN_ROUTES
+        if not sent and request.caller.principal != ANONYMOUS:
+            return
+        has_users = self._context.broker.served.is_set()
+        if is_open and (not sent or not has_users):
+            request.is_stranger = True
+            return
+        if not has_users:
+            raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
+        if not sent:
+            raise self._challenge("this address needs a login")
+        if len(sent) > 1:
+            raise HttpError(400, "the header Authorization is repeated", close=True)
+        request.caller = Caller(await self._prove(sent[0], request.peer), request.peer)
+
+    async def _prove(self, sent: str, peer: str) -> Principal:
+        """Returns the principal of a login. Raises `HttpError` 401 after a delay if it is wrong."""
+        scheme, _, text = sent.partition(" ")
+        begun_ns = self._context.clock.mono_ns()
+        if scheme.lower() == SCHEME and BASIC in self._methods:
+            principal = await self._prove_password(text, peer)
+            if principal is not None:
+                return principal
+        # The delay begins with the request, so that it hides the time of the check.
+        delay = self._context.broker.settings.connection_failed_authentication_delay_ms / 1000
+        await self._context.clock.sleep(max(0.0, delay - (self._context.clock.mono_ns() - begun_ns) * 1e-9))
+        suppressed = self._log_limiter.admit()
+        if suppressed is not None:
+            log.warning("http login refused peer=%s suppressed=%d", peer, suppressed)
+        raise self._challenge(FAILED)
+
+    async def _prove_password(self, text: str, peer: str) -> Principal | None:
+        key = hmac.digest(self._key, text.encode(errors="surrogateescape"), "sha256")
+        proven = self._proven.get(key)
+        if proven is not None:
+            if self._find_credentials(proven.user) == proven.credentials:
+                return Principal(USER, proven.user)
+            del self._proven[key]
+        parsed = parse_basic(text)
+        if parsed is None:
+            return None
+        credentials = self._find_credentials(parsed.user)
+        if credentials:
+            tried = [(MECHANISMS[name], each) for name, each in credentials.items()]
+        else:
+            absent = make_absent_credential(ScramMechanism.SHA_512, self._key, parsed.user)
+            tried = [(ScramMechanism.SHA_512, absent)]
+        fits = await self._compute(partial(_fits_any, tried, parsed.password), peer)
+        if not fits or not credentials or self._find_credentials(parsed.user) != credentials:
+            return None
+        if len(self._proven) >= PROVEN_MAX:
+            del self._proven[next(iter(self._proven))]
+        self._proven[key] = _Proven(parsed.user, credentials)
+        return Principal(USER, parsed.user)
+
+    async def _compute(self, call: partial[bool], peer: str) -> bool:
+        """Returns the outcome of a check in a thread. Addresses take turns."""
+        try:
+            async with self._context.timeout(PROOF_SECONDS, PROOF_SECONDS), self._slots.take(peer):
+                return await self._threads.run(call)
+        except (TimeoutError, Refused, Unavailable):
+            raise Exhausted("too many logins wait for their check") from None
+
+    def _find_credentials(self, user: str) -> Credentials:
+        return self._context.broker.image.scram.get(user, {})
+
+    def _challenge(self, why: str) -> HttpError:
+        challenges = tuple(("WWW-Authenticate", CHALLENGES[each]) for each in self._methods)
+        return HttpError(NOT_AUTHENTICATED, why, challenges)
+
+
+def _fits_any(tried: Sequence[tuple[ScramMechanism, ScramCredential]], password: str) -> bool:
+    """True if one of the credentials has this password. All are tried, so that the time is the same."""
+    found = [has_password(mechanism, each, password) for mechanism, each in tried]
+    return any(found)

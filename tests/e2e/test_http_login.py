@@ -1,0 +1,210 @@
+"""Tests of logins over HTTP: HTTP Basic against the users of the cluster, and certificates of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.certificates import sign
+from tests.e2e.http_site import HttpBroker, HttpReply, http_broker, run, wait_until
+from tiered.config.settings import STANDARD_AUTHORIZER
+from tiered.controller.requests import AlterScramCredentials, CreateAcls, ScramDeletion
+from tiered.metadata.changes import AclAdded, ScramCredentialSet
+from tiered.security.scram import ScramCredential, ScramMechanism, make_credential, salt_password
+from tiered_api.http.server.server import serve_http
+
+RECORD = {"value": {"type": "JSON", "data": 1}}
+SALT = b"0123456789"
+BASIC = ("BASIC",)
+
+
+def credential(password: str, mechanism: ScramMechanism = ScramMechanism.SHA_512) -> ScramCredential:
+    """Returns the keys of a password."""
+    return make_credential(mechanism, salt_password(mechanism, password, SALT, 4096), SALT, 4096)
+
+
+async def set_user(
+    site: HttpBroker, user: str, password: str, mechanism: ScramMechanism = ScramMechanism.SHA_512
+) -> None:
+    """Gives the cluster a user, or a user another password."""
+    made = credential(password, mechanism)
+    salt, stored_key, server_key = (b64encode(each).decode() for each in made[:3])
+    change = ScramCredentialSet(user, mechanism.mechanism_name, salt, stored_key, server_key, made.iterations)
+    await site.broker.submit(AlterScramCredentials((), (change,)))
+
+
+async def remove_user(site: HttpBroker, user: str, mechanism: str = "SCRAM-SHA-512") -> None:
+    await site.broker.submit(AlterScramCredentials((ScramDeletion(user, mechanism),), ()))
+
+
+def basic(user: str, password: str) -> str:
+    """Returns the value of the header Authorization."""
+    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+async def ask_as(site: HttpBroker, login: str, path: str = "/topics") -> HttpReply:
+    return await site.ask("GET", path, Authorization=login)
+
+
+def test_user_with_its_password_is_served_and_nobody_else(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonder: land ü")
+        assert (await ask_as(site, basic("alice", "wonder: land ü"))).status == 200
+        assert (await ask_as(site, basic("alice", "wonder: land ü").replace("Basic", "bASIC "))).status == 200
+        refused = [
+            await ask_as(site, login)
+            for login in (
+                basic("alice", "wonderland"), basic("bob", "wonder: land ü"), basic("", ""), basic("alice", ""),
+                "Basic", "Basic !", "Basic YWxpY2U=", f"Basic {b64encode(b'a:' + bytes([255])).decode()}", "Bearer x",
+            )
+        ]  # fmt: skip
+        refused.append(await site.get("/topics"))
+        for reply in refused:
+            assert (reply.status, reply.json["error_code"]) == (401, 40101)
+            assert reply.headers["WWW-Authenticate"] == 'Basic realm="tiered", charset="UTF-8"'
+        assert len({reply.body for reply in refused[:4]}) == 1, "an unknown user and a wrong password look the same"
+
+    run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
+
+
+def test_health_and_identity_need_no_login_but_tell_a_stranger_no_details(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        assert (await site.get("/healthz")).json == {"ok": True, "problems": [], "details": {}}
+        assert (await ask_as(site, basic("alice", "wonderland"), "/healthz")).json["details"]
+        assert (await site.get("/tiered/v1/node")).status == 200
+        for path in ("/metrics", "/", "/openapi.json", "/v3/clusters"):
+            assert (await site.get(path)).status == 401, path
+            assert (await ask_as(site, basic("alice", "wonderland"), path)).status == 200, path
+        assert (await site.get("/absent")).status == 404
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+def test_change_of_a_password_and_removal_of_a_user_count_at_once(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        old, new = basic("alice", "wonderland"), basic("alice", "underland")
+        await set_user(site, "alice", "wonderland")
+        assert [(await ask_as(site, old)).status for _ in range(2)] == [200, 200]
+        await set_user(site, "alice", "underland")
+        assert [(await ask_as(site, each)).status for each in (old, new)] == [401, 200]
+        await remove_user(site, "alice")
+        assert (await ask_as(site, new)).status == 401
+
+    run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
+
+
+def test_each_mechanism_of_a_user_may_have_its_own_password(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "one", ScramMechanism.SHA_256)
+        await set_user(site, "alice", "two", ScramMechanism.SHA_512)
+        assert [(await ask_as(site, basic("alice", each))).status for each in ("one", "two")] == [200, 200]
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+def test_failed_login_is_answered_after_the_delay(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        loop = asyncio.get_running_loop()
+        for user in ("alice", "bob"):
+            begun = loop.time()
+            assert (await ask_as(site, basic(user, "wrong"))).status == 401
+            assert loop.time() - begun >= 0.3
+
+    run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=300)
+
+
+def test_rights_are_those_of_the_user_on_every_request_of_a_connection(tmp_path: Path) -> None:
+    """A head that the quick way remembered would answer the next caller of the same bytes."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        for user in ("alice", "bob"):
+            await set_user(site, user, "secret")
+        rule = AclAdded("TOPIC", "LITERAL", "t", "User:alice", "*", "WRITE", "ALLOW")
+        await site.broker.submit(CreateAcls((rule,)))
+        records = f"{site.cluster}/topics/t/records"
+        for _ in range(3):
+            for user, status in (("alice", 200), ("bob", 403)):
+                reply = await site.ask("POST", records, RECORD, Authorization=basic(user, "secret"))
+                assert reply.status == status, user
+            assert (await site.ask("POST", records, RECORD)).status == 401
+        assert (await ask_as(site, basic("alice", "secret"))).json == ["t"]
+        assert (await ask_as(site, basic("bob", "secret"))).json == []
+
+    run(tmp_path, scenario, authentication_method=BASIC, authorizer_class_name=STANDARD_AUTHORIZER)
+
+
+def test_login_that_succeeded_once_is_not_a_way_in_after_its_user_has_gone(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await set_user(site, "alice", "wonderland")
+        login, records = basic("alice", "wonderland"), f"{site.cluster}/topics/t/records"
+        for _ in range(4):
+            assert (await site.ask("POST", records, RECORD, Authorization=login)).status == 200
+        await remove_user(site, "alice")
+        assert (await site.ask("POST", records, RECORD, Authorization=login)).status == 401
+
+    run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
+
+
+def test_certificate_of_a_client_gives_its_principal(tmp_path: Path) -> None:
+    authority = sign("CN=authority")
+    (tmp_path / "ca.pem").write_text(authority.certificate_pem)
+    key = sign("CN=broker", authority).write(tmp_path / "broker.pem")
+    client = sign("CN=alice,O=Example", authority).write(tmp_path / "alice.pem")
+
+    async def scenario() -> None:
+        settings: dict[str, Any] = {
+            "ssl_keystore_location": key,
+            "ssl_truststore_location": str(tmp_path / "ca.pem"),
+            "ssl_client_auth": "requested",
+            "authorizer_class_name": STANDARD_AUTHORIZER,
+        }
+        async with http_broker(tmp_path / "data", **settings) as site:
+            await site.create("t")
+            name = "User:CN=alice,O=Example"
+            await site.broker.submit(CreateAcls((AclAdded("TOPIC", "LITERAL", "t", name, "*", "READ", "ALLOW"),)))
+            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+            try:
+                context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+                with_certificate = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+                with_certificate.load_cert_chain(client)
+                url = f"{server.url}/topics"
+                async with site.session.get(url, ssl=context) as anonymous:
+                    assert await anonymous.json() == []
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(url, ssl=with_certificate) as known,
+                ):
+                    assert await known.json() == ["t"]
+            finally:
+                await server.close()
+
+    asyncio.run(scenario())
+
+
+def test_flood_of_wrong_passwords_from_one_address_leaves_a_bounded_queue(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as many:
+
+            async def guess(number: int) -> int:
+                login = basic("alice", f"guess {number}")
+                async with many.get(f"{site.url}/topics", headers={"Authorization": login}) as reply:
+                    return reply.status
+
+            guesses = [asyncio.create_task(guess(number)) for number in range(200)]
+            await wait_until(lambda: site.http.open_connections() > 100)
+            assert (await ask_as(site, basic("alice", "wonderland"))).status in (200, 503)
+            statuses = set(await asyncio.gather(*guesses))
+        assert statuses <= {401, 503}
+        assert (await ask_as(site, basic("alice", "wonderland"))).status == 200
+
+    run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
