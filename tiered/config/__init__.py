@@ -6,5 +6,6 @@ May import: words
   settings       the tables of topic settings and of broker settings
   rules          rules between several settings, and forms of list values
   kafka_aliases  Kafka's setting names, mapped to the names used here
+  properties     properties files, read as Java reads them
   listeners      listener lists in Kafka's syntax, bound and advertised
 """

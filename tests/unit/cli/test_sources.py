@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tiered.config.kafka_aliases import WITHOUT_EFFECT
+from tiered.config.properties import parse_properties
 from tiered.config.settings import broker_rows
 from tiered.errors import Refused
-from tiered_api.cli.broker.sources import environment_variable, load_settings, parse_properties
+from tiered_api.cli.broker.sources import environment_variable, load_settings
 
 KAFKAS_FILE = """\
 # Kafka's own server.properties, without its comments
