@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
 from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME, EVERYTHING, SUPPORTED_MASKS, Acl, Operation, ResourceType
+from tiered.security.administrators import parse_super_users
 from tiered.security.authorizer import Authorizer
 from tiered.security.principal import Caller
 
@@ -15,7 +16,7 @@ class Authorization:
     """Decides by the ACLs that are committed. Without an authorizer everybody may do everything."""
 
     def __init__(self, settings: Settings) -> None:
-        self._super_users = frozenset(filter(None, (each.strip() for each in settings.super_users.split(";"))))
+        self._super_users = parse_super_users(settings.super_users)
         self._is_open = settings.allow_everyone_if_no_acl_found
         self._acls: frozenset[Acl] = frozenset()
         self._on_change: list[Callable[[], object]] = []

@@ -7,6 +7,8 @@ May import: words
   scram       SCRAM (RFC 5802, RFC 7677): credentials, and both sides of a login
   http_basic  user and password of HTTP Basic (RFC 7617)
   broker_login  the login of brokers at each other, by the secret of the cluster
+  jaas        the login module in a value of `sasl.jaas.config`
   acls        access control lists: their values, and filters over them
   authorizer  the operations that the ACLs of a cluster allow to a caller
+  administrators  the principals that may change rules and users
 """

@@ -5,10 +5,12 @@ May import: system, controller, replication, cli.text
 ~ main             the entry point: parse, run, exit code
   arguments        the whole command line as one parser
   kafka_arguments  the parsers of the commands topic, group, transaction and cluster
+  security_arguments  the parsers of the commands acl and user
   parsing          building blocks of the parser
 ~ output           tables for people, JSON lines for programs
   exits            exit codes
 ~ reach            bootstrap brokers, and a client with a bounded life
+~ client_properties  the properties of a Kafka client, from `--command-config`
 ~ encryption       TLS of the connections of commands
 ~ login            the login of the connections of commands
 ~ status           the outcome of one item of a request
@@ -19,6 +21,7 @@ May import: system, controller, replication, cli.text
   group/           `tiered group`
   transaction/     `tiered transaction`
   cluster/         `tiered cluster`
+  security/        `tiered acl` and `tiered user`
   broker/          `tiered serve` and `tiered up`
   cold/            `tiered cold`
   lake/            `tiered load`, `verify`, `sql` and `table`

@@ -19,6 +19,7 @@ from tiered_api.cli.parsing import (
     number_of,
     number_within,
 )
+from tiered_api.cli.security_arguments import add_security_commands
 
 STORE_HELP = "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them)"
 BROKERS_MAX = 100
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     _up(commands)
     _demo(commands)
     add_kafka_commands(commands)
+    add_security_commands(commands)
     _cold(commands)
     _lake(commands)
     _table(commands)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tiered.system.network import SocketNet
 from tiered.system.tls import TlsNet
 from tiered.system.tls_contexts import TlsContexts
 from tiered.system.tls_options import Store, TlsOptions
+from tiered_api.cli.client_properties import NO_PROPERTIES, find_option, read_key_store, read_trust_store
 
 PROTOCOL, CA = "security.protocol", "ssl.ca.location"
 CERTIFICATE, KEY, PASSWORD = "ssl.certificate.location", "ssl.key.location", "ssl.key.password"
@@ -21,12 +21,12 @@ PLAINTEXT, SSL = ("PLAINTEXT", "SASL_PLAINTEXT"), ("SSL", "SASL_SSL")
 FILE_CHARS_MAX = 1 << 20
 
 
-def open_net(extra: Mapping[str, str]) -> Net:
-    """Returns the network of a client, with TLS if the options or the environment ask for it.
+def open_net(extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROPERTIES) -> Net:
+    """Returns the network of a client, with TLS if options, properties or environment ask for it.
 
     Raises `Refused` for an option that is wrong, or that has no effect.
     """
-    options = {name: extra.get(name) or os.environ.get(environment_variable(name), "") for name in EXTRAS}
+    options = {name: find_option(name, extra, properties) for name in EXTRAS}
     protocol = options[PROTOCOL].upper() or PLAINTEXT[0]
     if protocol not in (*PLAINTEXT, *SSL):
         known = f"{', '.join((*PLAINTEXT, SSL[0]))} or {SSL[1]}"
@@ -38,24 +38,20 @@ def open_net(extra: Mapping[str, str]) -> Net:
                 Code.INVALID_REQUEST, f"-X {unused}: it has no effect without -X {PROTOCOL}={' or '.join(SSL)}"
             )
         return SocketNet()
-    check = extra.get(ENDPOINT_CHECK, "https")
+    check = extra.get(ENDPOINT_CHECK, properties.get(ENDPOINT_CHECK, "https"))
     if check not in ("https", "none", ""):
         raise Refused(Code.INVALID_REQUEST, f"{ENDPOINT_CHECK}={check}: it must be https or none")
     if bool(options[CERTIFICATE]) != bool(options[KEY]):
         raise Refused(Code.INVALID_REQUEST, f"a certificate of a client needs both {CERTIFICATE} and {KEY}")
+    key = Store(certificates=_read(CERTIFICATE, options), key=_read(KEY, options), password=options[PASSWORD])
     made = TlsOptions(
-        Store(certificates=_read(CERTIFICATE, options), key=_read(KEY, options), password=options[PASSWORD]),
-        Store(location=options[CA]),
+        key or read_key_store(properties),
+        Store(location=options[CA]) if options[CA] else read_trust_store(properties),
         checks_host=check == "https",
     )
     contexts = TlsContexts(lambda: made, at_listener=False)
     contexts.check()
     return TlsNet(SocketNet(), connect_to=contexts.connect_to)
-
-
-def environment_variable(name: str) -> str:
-    """Returns the variable that has an option for all commands."""
-    return "TIERED_" + name.upper().replace(".", "_")
 
 
 def _read(name: str, options: Mapping[str, str]) -> str:

@@ -62,9 +62,12 @@ def _add_connection_options(command: argparse.ArgumentParser) -> None:
         dest="extra",
         help="brokers=HOST:PORT, timeout=SECONDS, security.protocol=SSL or ssl.ca.location=FILE",
     )
+    command.add_argument(
+        "--command-config", metavar="FILE", help="properties of a Kafka client, with its TLS and its login"
+    )
 
 
-def _add_verb(
+def add_verb(
     verbs: Commands,
     name: str,
     help: str,
@@ -74,6 +77,7 @@ def _add_verb(
     form: bool = True,
     aliases: tuple[str, ...] = (),
 ) -> argparse.ArgumentParser:
+    """Adds a command that connects to a broker. `module` is a name below `tiered_api.cli`."""
     made = add_command(verbs, name, help, Command(f"tiered_api.cli.{module}", function), aliases)
     _add_connection_options(made)
     if form:
@@ -86,7 +90,7 @@ def _add_regex_option(command: argparse.ArgumentParser, what: str) -> None:
 
 
 def _topic(verbs: Commands) -> None:
-    create = _add_verb(verbs, "create", "create topics", "topic.topics", "create")
+    create = add_verb(verbs, "create", "create topics", "topic.topics", "create")
     create.add_argument("topics", metavar="TOPIC", nargs="+")
     create.add_argument(
         "-p",
@@ -115,12 +119,12 @@ def _topic(verbs: Commands) -> None:
     )
     create.add_argument("--if-not-exists", action="store_true", help="a topic that already exists is no error")
     create.add_argument("-d", "--dry-run", "--dry", action="store_true", help="only check the request, create nothing")
-    listed = _add_verb(verbs, "list", "list topics", "topic.topics", "list_topics", aliases=("ls",))
+    listed = add_verb(verbs, "list", "list topics", "topic.topics", "list_topics", aliases=("ls",))
     listed.add_argument("topics", metavar="TOPIC", nargs="*")
     listed.add_argument("-d", "--detailed", action="store_true", help="a row for each partition")
     listed.add_argument("-i", "--internal", action="store_true", help="internal topics too")
     _add_regex_option(listed, "topics")
-    describe = _add_verb(verbs, "describe", "describe topics", "topic.describe", "describe", aliases=("info",))
+    describe = add_verb(verbs, "describe", "describe topics", "topic.describe", "describe", aliases=("info",))
     describe.add_argument("topics", metavar="TOPIC", nargs="+")
     describe.add_argument("-s", "--print-summary", dest="summary", action="store_true", help="the summary")
     describe.add_argument("-c", "--print-configs", dest="configs", action="store_true", help="the settings")
@@ -129,7 +133,7 @@ def _topic(verbs: Commands) -> None:
     )
     describe.add_argument("-a", "--print-all", dest="all", action="store_true", help="summary, settings and partitions")
     _add_regex_option(describe, "topics")
-    storage = _add_verb(
+    storage = add_verb(
         verbs, "describe-storage", "show which offsets are local and which are in the bucket",
         "topic.describe", "describe_storage",
     )  # fmt: skip
@@ -138,7 +142,7 @@ def _topic(verbs: Commands) -> None:
 
 
 def _topic_change(verbs: Commands) -> None:
-    alter = _add_verb(verbs, "alter", "change settings of topics", "topic.topics", "alter", aliases=("alter-config",))
+    alter = add_verb(verbs, "alter", "change settings of topics", "topic.topics", "alter", aliases=("alter-config",))
     alter.add_argument("topics", metavar="TOPIC", nargs="+")
     alter.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting")
     alter.add_argument(
@@ -156,14 +160,14 @@ def _topic_change(verbs: Commands) -> None:
     )
     alter.add_argument("--dry-run", "--dry", action="store_true", help="only check the request, change nothing")
     _add_regex_option(alter, "topics")
-    more = _add_verb(verbs, "add-partitions", "give topics more partitions", "topic.topics", "add_partitions")
+    more = add_verb(verbs, "add-partitions", "give topics more partitions", "topic.topics", "add_partitions")
     more.add_argument("topics", metavar="TOPIC", nargs="+")
     more.add_argument("-n", "--num", type=number_of, required=True, metavar="N", help="number of partitions to add")
     more.add_argument("--dry-run", action="store_true", help="only check the request, change nothing")
-    delete = _add_verb(verbs, "delete", "delete topics", "topic.topics", "delete")
+    delete = add_verb(verbs, "delete", "delete topics", "topic.topics", "delete")
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
     _add_regex_option(delete, "topics")
-    trim = _add_verb(
+    trim = add_verb(
         verbs, "trim", "delete the records of a topic before an offset or a time", "topic.describe", "trim",
         aliases=("trim-prefix",),
     )  # fmt: skip
@@ -172,14 +176,14 @@ def _topic_change(verbs: Commands) -> None:
         "-o", "--offset", required=True, metavar="WHERE", help="the new start: an offset, end, or @TIME as in consume"
     )
     trim.add_argument("-p", "--partitions", required=True, metavar="0,1|all", help="partitions, or the word all")
-    compact = _add_verb(verbs, "compact", "clean compacted topics as soon as possible", "topic.compact", "compact")
+    compact = add_verb(verbs, "compact", "clean compacted topics as soon as possible", "topic.compact", "compact")
     compact.add_argument("topics", metavar="TOPIC", nargs="+")
     compact.add_argument("--dry-run", action="store_true", help="only show what cleans did and what is dirty")
     _add_regex_option(compact, "topics")
 
 
 def _produce(verbs: Commands) -> None:
-    produce = _add_verb(verbs, "produce", "write records from standard input", "topic.produce", "produce", form=False)
+    produce = add_verb(verbs, "produce", "write records from standard input", "topic.produce", "produce", form=False)
     produce.add_argument("topic", metavar="TOPIC", nargs="?")
     produce.add_argument(
         "-f", "--format", default=r"%v\n", metavar="FORMAT", help=rf"of the input (default %%v\n): {RECORD_FORMAT}"
@@ -229,7 +233,7 @@ def _produce(verbs: Commands) -> None:
 
 
 def _consume(verbs: Commands) -> None:
-    consume = _add_verb(verbs, "consume", "print records", "topic.consume", "consume", form=False)
+    consume = add_verb(verbs, "consume", "print records", "topic.consume", "consume", form=False)
     consume.add_argument("topics", metavar="TOPIC", nargs="+")
     consume.add_argument(
         "-o",
@@ -270,16 +274,16 @@ def _consume(verbs: Commands) -> None:
 
 
 def _group(verbs: Commands) -> None:
-    listed = _add_verb(verbs, "list", "list groups with their states", "group.groups", "list_groups", aliases=("ls",))
+    listed = add_verb(verbs, "list", "list groups with their states", "group.groups", "list_groups", aliases=("ls",))
     listed.add_argument(
         "-s", "--states", action="append", default=[], metavar="STATE,...", help="only those: Stable, Empty, ..."
     )
-    describe = _add_verb(verbs, "describe", "show members, offsets and lag of groups", "group.groups", "describe")
+    describe = add_verb(verbs, "describe", "show members, offsets and lag of groups", "group.groups", "describe")
     describe.add_argument("groups", metavar="GROUP", nargs="+")
     describe.add_argument("-s", "--print-summary", dest="summary", action="store_true", help="only the summary")
     describe.add_argument("-c", "--print-commits", dest="commits", action="store_true", help="only the offsets")
     _add_regex_option(describe, "groups")
-    seek = _add_verb(verbs, "seek", "change the committed offsets of a group", "group.seek", "seek")
+    seek = add_verb(verbs, "seek", "change the committed offsets of a group", "group.seek", "seek")
     seek.add_argument("group", metavar="GROUP")
     where = seek.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", metavar="WHERE", help="start, end, or @TIME as in consume -o")
@@ -288,10 +292,10 @@ def _group(verbs: Commands) -> None:
     seek.add_argument("--topics", action="append", default=[], metavar="T,...", help="only these topics")
     seek.add_argument("--allow-new-topics", action="store_true", help="also topics without a committed offset")
     seek.add_argument("--dry-run", action="store_true", help="show the new offsets, commit nothing")
-    delete = _add_verb(verbs, "delete", "delete groups that have no members", "group.groups", "delete_groups")
+    delete = add_verb(verbs, "delete", "delete groups that have no members", "group.groups", "delete_groups")
     delete.add_argument("groups", metavar="GROUP", nargs="+")
     _add_regex_option(delete, "groups")
-    offsets = _add_verb(verbs, "offset-delete", "delete committed offsets of a group", "group.groups", "offset_delete")
+    offsets = add_verb(verbs, "offset-delete", "delete committed offsets of a group", "group.groups", "offset_delete")
     offsets.add_argument("group", metavar="GROUP")
     offsets.add_argument(
         "-t",
@@ -306,7 +310,7 @@ def _group(verbs: Commands) -> None:
 
 def _transaction(verbs: Commands) -> None:
     module = "transaction.commands"
-    listed = _add_verb(verbs, "list", "list transactional ids", module, "list_transactions", aliases=("ls",))
+    listed = add_verb(verbs, "list", "list transactional ids", module, "list_transactions", aliases=("ls",))
     listed.add_argument(
         "-s",
         "--states",
@@ -318,14 +322,14 @@ def _transaction(verbs: Commands) -> None:
     listed.add_argument(
         "--longer-than", type=_duration, metavar="5m", help="only transactions that are open for so long"
     )
-    describe = _add_verb(verbs, "describe", "show the transactions of transactional ids", module, "describe")
+    describe = add_verb(verbs, "describe", "show the transactions of transactional ids", module, "describe")
     describe.add_argument("ids", metavar="ID", nargs="+")
-    abort = _add_verb(verbs, "abort", "abort open transactions, and fence their producers", module, "abort")
+    abort = add_verb(verbs, "abort", "abort open transactions, and fence their producers", module, "abort")
     abort.add_argument("ids", metavar="ID", nargs="*")
     abort.add_argument("-t", "--topic", metavar="TOPIC", help="abort a hanging transaction of this topic")
     abort.add_argument("-p", "--partition", type=number_of, metavar="P", help="its partition")
     abort.add_argument("--start-offset", type=count, metavar="N", help="its first offset, as find-hanging prints it")
-    hanging = _add_verb(
+    hanging = add_verb(
         verbs, "find-hanging", "find open transactions that no coordinator will end", module, "find_hanging"
     )
     hanging.add_argument("topics", metavar="TOPIC", nargs="*", help="(default: all topics)")
@@ -339,20 +343,16 @@ def _transaction(verbs: Commands) -> None:
 
 
 def _cluster(verbs: Commands) -> None:
-    info = _add_verb(
-        verbs, "info", "show the brokers of the cluster", "cluster.commands", "info", aliases=("metadata",)
-    )
+    info = add_verb(verbs, "info", "show the brokers of the cluster", "cluster.commands", "info", aliases=("metadata",))
     info.add_argument("-t", "--print-topics", dest="topics", action="store_true", help="topics too")
     info.add_argument("-i", "--print-internal-topics", dest="internal", action="store_true", help="internal ones too")
-    _add_verb(verbs, "brokers", "list brokers with their states, replicas and lag", "cluster.brokers", "brokers")
-    health = _add_verb(
+    add_verb(verbs, "brokers", "list brokers with their states, replicas and lag", "cluster.brokers", "brokers")
+    health = add_verb(
         verbs, "health", "check that every partition has its leader and replicas", "cluster.health", "health"
     )
     health.add_argument("-w", "--watch", action="store_true", help="repeat, and print changes")
     health.add_argument("-e", "--exit-when-healthy", action="store_true", help="with --watch: end when all is healthy")
-    lost = _add_verb(
-        verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses"
-    )
+    lost = add_verb(verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses")
     lost.add_argument(
         "action", nargs="?", choices=["acknowledge"], help="acknowledge the losses: they no longer count as problems"
     )
@@ -361,24 +361,24 @@ def _cluster(verbs: Commands) -> None:
         "-p", "--partition", dest="partitions", type=number_of, action="append", default=[], metavar="N",
         help="only losses of this partition of the topic",
     )  # fmt: skip
-    move = _add_verb(
+    move = add_verb(
         verbs, "reassign", "move partitions to other brokers, or list current moves", "cluster.moves", "reassign"
     )
     move.add_argument("targets", metavar="TOPIC/PARTITION=ID,...", nargs="*", help="replicas, preferred leader first")
     move.add_argument(
         "--cancel", metavar="TOPIC/PARTITION", action="append", default=[], help="cancel the move of this partition"
     )
-    even = _add_verb(
+    even = add_verb(
         verbs, "rebalance", "give all brokers equal shares of replicas with few moves", "cluster.moves", "rebalance"
     )
     which = even.add_mutually_exclusive_group()
     which.add_argument("--plan", action="store_true", help="only show the moves (default)")
     which.add_argument("--execute", action="store_true", help="carry out the plan")
-    leave = _add_verb(verbs, "decommission", "move everything off a broker", "cluster.moves", "decommission")
+    leave = add_verb(verbs, "decommission", "move everything off a broker", "cluster.moves", "decommission")
     leave.add_argument("broker", metavar="ID", type=number_of)
     leave.add_argument("--plan", action="store_true", help="only show the moves")
     leave.add_argument("--no-wait", action="store_true", help="return once all moves have started")
-    gone = _add_verb(
+    gone = add_verb(
         verbs, "unregister", "unregister a broker that was decommissioned and stopped", "cluster.brokers", "unregister"
     )
     gone.add_argument("broker", metavar="ID", type=number_of)
@@ -393,20 +393,18 @@ def _cluster(verbs: Commands) -> None:
             metavar="BYTES",
             help="most bytes a second that each broker copies; waits for the moves, then removes the limit",
         )
-    _add_verb(verbs, "unthrottle", "remove all rates that moves have set", "cluster.moves", "remove_throttles")
+    add_verb(verbs, "unthrottle", "remove all rates that moves have set", "cluster.moves", "remove_throttles")
     config = verbs.add_parser("config", help="settings of brokers", epilog=EXIT_CODES_HELP)
     keys = config.add_subparsers(metavar="VERB", required=True)
-    listed = _add_verb(
-        keys, "list", "list the settings of a broker", "cluster.commands", "config_list", aliases=("ls",)
-    )
+    listed = add_verb(keys, "list", "list the settings of a broker", "cluster.commands", "config_list", aliases=("ls",))
     listed.add_argument("--filter", default="", metavar="TEXT", help="only settings whose names contain this")
-    get = _add_verb(keys, "get", "print settings by their names", "cluster.commands", "config_get")
+    get = add_verb(keys, "get", "print settings by their names", "cluster.commands", "config_get")
     get.add_argument("keys", metavar="NAME", nargs="+")
-    change = _add_verb(
+    change = add_verb(
         keys, "set", "change settings that can be changed while a broker runs", "cluster.commands", "config_set"
     )
     change.add_argument("settings", metavar="NAME=VALUE", nargs="+")
-    reset = _add_verb(keys, "reset", "reset settings to their defaults", "cluster.commands", "config_reset")
+    reset = add_verb(keys, "reset", "reset settings to their defaults", "cluster.commands", "config_reset")
     reset.add_argument("keys", metavar="NAME", nargs="+")
     for verb in (listed, get, change, reset):
         verb.add_argument("--node", type=number_of, metavar="ID", help="settings of this broker")

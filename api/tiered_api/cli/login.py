@@ -5,12 +5,12 @@ A variable of the environment, such as TIERED_SASL_PASSWORD, keeps the password 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from tiered.errors import Code, Refused
 from tiered.security.scram import MECHANISMS
-from tiered_api.cli.encryption import PROTOCOL, environment_variable
+from tiered_api.cli.client_properties import NO_PROPERTIES, find_option
+from tiered_api.cli.encryption import PROTOCOL
 from tiered_api.kafka.client.login import UserLogin
 
 MECHANISM, USER, PASSWORD = "sasl.mechanism", "sasl.username", "sasl.password"
@@ -18,12 +18,12 @@ EXTRAS = (MECHANISM, USER, PASSWORD)
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
 
 
-def find_login(extra: Mapping[str, str]) -> UserLogin | None:
-    """Returns the login that the options or the environment ask for, None without a protocol of SASL.
+def find_login(extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROPERTIES) -> UserLogin | None:
+    """Returns the login that options, properties or environment ask for, None without a protocol of SASL.
 
     Raises `Refused` for an option that is wrong, or that has no effect.
     """
-    options = {name: extra.get(name) or os.environ.get(environment_variable(name), "") for name in (PROTOCOL, *EXTRAS)}
+    options = {name: find_option(name, extra, properties) for name in (PROTOCOL, *EXTRAS)}
     if not options[PROTOCOL].upper().startswith("SASL_"):
         unused = next((name for name in EXTRAS if name in extra), None)
         if unused:

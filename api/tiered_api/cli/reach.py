@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from tiered.errors import Code, Refused
 from tiered.system.clock import SystemClock
 from tiered_api.cli import encryption, login
+from tiered_api.cli.client_properties import find_option, read_client_properties
 from tiered_api.cli.output import print_error
 from tiered_api.cli.parsing import is_number
 from tiered_api.kafka.client.client import Address, KafkaClient
@@ -27,15 +27,14 @@ MEMBER_WAIT_MS = 5000
 async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
     """Opens a client of the cluster that the command line or the environment names."""
     extra = parse_extras(args.extra)
-    brokers = parse_addresses(
-        args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS
-    )
+    properties = read_client_properties(args.command_config)
+    brokers = parse_addresses(args.brokers or find_option("brokers", extra, properties) or DEFAULT_BROKERS)
     client = KafkaClient(
-        encryption.open_net(extra),
+        encryption.open_net(extra, properties),
         SystemClock(),
         brokers,
-        login=login.find_login(extra),
-        timeout=_seconds(extra.get("timeout", "30")),
+        login=login.find_login(extra, properties),
+        timeout=_seconds(extra.get("timeout") or properties.get("timeout", "30")),
         retry_seconds=RETRY_SECONDS,
     )
     try:

@@ -1,0 +1,109 @@
+"""The commands that say who may do what: acl and user."""
+
+from __future__ import annotations
+
+import argparse
+
+from tiered.security.acls import Operation
+from tiered.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
+from tiered_api.cli.kafka_arguments import add_verb
+from tiered_api.cli.parsing import EXIT_CODES_HELP, Commands, number_within
+
+DEFAULT_MECHANISM = "SCRAM-SHA-512"
+RESOURCES = (
+    ("--topic", "TOPIC", "a topic"),
+    ("--group", "GROUP", "a consumer group"),
+    ("--transactional-id", "ID", "a transactional id"),
+    ("--delegation-token", "TOKEN", "a delegation token"),
+    ("--user-principal", "PRINCIPAL", "a user, for its delegation tokens"),
+)
+_OPERATIONS = {each.name.replace("_", ""): each for each in Operation if each >= Operation.ALL}
+
+
+def add_security_commands(commands: Commands) -> None:
+    """Adds `tiered acl` and `tiered user`."""
+    acl = commands.add_parser(
+        "acl", help="the rules that say which operations a principal may carry out", epilog=EXIT_CODES_HELP
+    ).add_subparsers(metavar="VERB", required=True)
+    _acl(acl)
+    user = commands.add_parser(
+        "user", help="the users of a cluster that log in with SCRAM", epilog=EXIT_CODES_HELP
+    ).add_subparsers(metavar="VERB", required=True)
+    _user(user)
+
+
+def _acl(verbs: Commands) -> None:
+    module = "security.acls"
+    listed = add_verb(verbs, "list", "list rules", module, "list_acls", aliases=("ls",))
+    added = add_verb(verbs, "add", "add rules", module, "add_acls", aliases=("create",))
+    removed = add_verb(verbs, "remove", "remove rules", module, "remove_acls", aliases=("delete", "rm"))
+    for verb in (listed, added, removed):
+        for option, form, what in RESOURCES:
+            verb.add_argument(option, action="append", default=[], metavar=form, help=f"{what} by its name, * for all")
+        verb.add_argument("--cluster", action="store_true", help="the cluster")
+        verb.add_argument(
+            "--allow-principal", action="append", default=[], metavar="User:NAME", help="a principal that is allowed"
+        )
+        verb.add_argument(
+            "--deny-principal", action="append", default=[], metavar="User:NAME", help="a principal that is denied"
+        )
+        verb.add_argument(
+            "--host", action="append", default=[], metavar="IP", help="the address of the client, * for all"
+        )
+        verb.add_argument(
+            "--operation", action="append", default=[], type=_operation, metavar="OPERATION",
+            help="Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, ... or All",
+        )  # fmt: skip
+    added.add_argument(
+        "--resource-pattern-type", dest="pattern", choices=("literal", "prefixed"), default="literal",
+        help="take the names as they are, or as prefixes (default literal)",
+    )  # fmt: skip
+    for verb in (listed, removed):
+        verb.add_argument(
+            "--principal", action="append", default=[], metavar="User:NAME", help="a principal, allowed or denied"
+        )
+        verb.add_argument(
+            "--resource-pattern-type", dest="pattern", choices=("any", "match", "literal", "prefixed"), default="any",
+            help="match: all rules that apply to the named resources (default any)",
+        )  # fmt: skip
+    for verb in (added, removed):
+        verb.add_argument("--dry-run", action="store_true", help="only show the rules, change nothing")
+        _add_force_option(verb)
+
+
+def _user(verbs: Commands) -> None:
+    module = "security.users"
+    listed = add_verb(verbs, "list", "list users with their mechanisms", module, "list_users", aliases=("ls",))
+    listed.add_argument("users", metavar="USER", nargs="*")
+    added = add_verb(verbs, "add", "add a user", module, "add_user", aliases=("create",))
+    altered = add_verb(verbs, "alter", "change the password of a user", module, "alter_user")
+    for verb in (added, altered):
+        verb.add_argument("user", metavar="USER")
+        verb.add_argument(
+            "--password-file", metavar="FILE", help="the password is the first line of this file; - for standard input"
+        )
+        verb.add_argument(
+            "--mechanism", choices=tuple(MECHANISMS), default=DEFAULT_MECHANISM,
+            help=f"the mechanism of the password (default {DEFAULT_MECHANISM})",
+        )  # fmt: skip
+        verb.add_argument(
+            "--iterations", type=number_within(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS_MIN, metavar="N",
+            help=f"iterations of the hash (default {ITERATIONS_MIN})",
+        )  # fmt: skip
+    removed = add_verb(verbs, "remove", "remove users", module, "remove_users", aliases=("delete", "rm"))
+    removed.add_argument("users", metavar="USER", nargs="+")
+    removed.add_argument("--mechanism", choices=tuple(MECHANISMS), help="remove only the passwords of this mechanism")
+    _add_force_option(removed)
+
+
+def _add_force_option(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--force", action="store_true", help="also if nobody can administrate the cluster after it")
+
+
+def _operation(text: str) -> Operation:
+    found = _OPERATIONS.get(text.replace("_", "").replace("-", "").upper())
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not one of {', '.join(each.name for each in _OPERATIONS.values())}"
+        )
+    return found

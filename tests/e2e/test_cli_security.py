@@ -1,0 +1,74 @@
+"""`tiered acl` and `tiered user` against a broker with a login and an authorizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.serving import ServeProcess
+from tiered.config.settings import STANDARD_AUTHORIZER
+from tiered_api.cli.main import main
+
+ADMIN, BOB = "eighty,eight", 'it"s a pencil'
+
+
+def write_properties(file: Path, broker: str, user: str, password: str) -> str:
+    """Writes the properties of a client, as Kafka's tools take them."""
+    quoted = password.replace("\\", "\\\\").replace('"', '\\"').replace("\\", "\\\\")
+    file.write_text(
+        f"bootstrap.servers={broker}\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="{user}" password="{quoted}";\n'
+    )
+    return str(file)
+
+
+def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    password = tmp_path / "password"
+    password.write_text(BOB + "\n")
+    settings = (
+        "listeners=SASL_PLAINTEXT://127.0.0.1:0",
+        f"authorizer.class.name={STANDARD_AUTHORIZER}",
+        "super.users=User:admin",
+    )
+    start = ("--add-scram", f"SCRAM-SHA-512=[name=admin,password={ADMIN}]")
+    with ServeProcess(tmp_path / "data", *start, *(word for each in settings for word in ("-c", each))) as broker:
+        admin = write_properties(tmp_path / "admin", broker.kafka, "admin", ADMIN)
+        bob = write_properties(tmp_path / "bob", broker.kafka, "bob", BOB)
+
+        def command(words: str, as_user: str = admin, code: int = 0) -> list[dict[str, Any]] | str:
+            """Returns the rows of a command, or its error."""
+            ended = main([*words.split(), "--command-config", as_user, "--format", "json"])
+            out, err = capsys.readouterr()
+            assert ended == code, (words, ended, out, err)
+            return err if err else [json.loads(line) for line in out.splitlines()]
+
+        added = command(f"user add bob --password-file {password}")
+        assert added == [{"user": "bob", "mechanism": "SCRAM-SHA-512", "status": "OK"}]
+        assert "`user alter` changes it" in command(f"user add bob --password-file {password}", code=2)
+        users = [{"user": user, "mechanism": "SCRAM-SHA-512", "iterations": 4096} for user in ("admin", "bob")]
+        assert command("user list") == users and command("user list bob") == users[1:]
+
+        assert "CLUSTER_AUTHORIZATION_FAILED" in command("acl list", bob, code=2)
+        rule = {"principal": "User:bob", "host": "*", "permission": "ALLOW", "operation": "DESCRIBE"}
+        rule |= {"resource_type": "CLUSTER", "resource_name": "kafka-cluster", "pattern": "LITERAL"}
+        assert command("acl add --cluster --allow-principal User:bob --operation Describe") == [rule | {"status": "OK"}]
+        assert command("acl list", bob) == [rule]
+        assert command("acl list --topic t") == []
+        assert command("acl remove --principal User:bob --dry-run") == [rule | {"status": "OK (dry run)"}]
+        assert command("acl remove --principal User:bob") == [rule | {"status": "OK"}]
+        assert "no rule fits" in command("acl remove --principal User:bob", code=2)
+
+        password.write_text("another\n")
+        command(f"user alter bob --password-file {password}")
+        assert "the user or the password is wrong" in command("acl list", bob, code=2)
+        assert "no user would be left that may ALTER the cluster" in command("user remove admin bob", code=2)
+        assert command("user remove bob") == [{"user": "bob", "mechanism": "SCRAM-SHA-512", "status": "OK"}]
+        assert "no user bob" in command("user remove bob", code=2)
+        assert command("user remove admin --force") == [{"user": "admin", "mechanism": "SCRAM-SHA-512", "status": "OK"}]
+        assert "the user or the password is wrong" in command("user list", code=2)
+        log = broker.log.read_text()
+    assert "Traceback" not in log and BOB not in log and ADMIN not in log

@@ -1,0 +1,164 @@
+"""`tiered acl` and `tiered user` before their requests: rules and filters of options, passwords, lock-outs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tiered.errors import Refused
+from tiered.security.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tiered_api.cli.arguments import parser
+from tiered_api.cli.client_properties import read_client_properties
+from tiered_api.cli.encryption import open_net
+from tiered_api.cli.login import find_login
+from tiered_api.cli.main import main
+from tiered_api.cli.security.acls import read_filters, read_new_acls
+from tiered_api.cli.security.lockout import ClusterRights, check_rules, check_users
+from tiered_api.cli.security.passwords import read_password
+from tiered_api.kafka.client.login import UserLogin
+
+BOB = Acl(
+    ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME, "User:bob", "*", Operation.ALTER, Permission.ALLOW
+)  # fmt: skip
+DENY = BOB._replace(principal="User:*", permission=Permission.DENY)
+JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def test_rules_are_the_combinations_of_the_options() -> None:
+    words = "acl add --topic a --topic b --allow-principal User:bob --deny-principal User:eve --operation read"
+    made = read_new_acls(parser().parse_args([*words.split(), "--resource-pattern-type", "prefixed"]))
+    assert made == [
+        Acl(ResourceType.TOPIC, PatternType.PREFIXED, topic, principal, "*", Operation.READ, permission)
+        for topic in ("a", "b")
+        for principal, permission in (("User:bob", Permission.ALLOW), ("User:eve", Permission.DENY))
+    ]
+    words = "acl add --cluster --allow-principal User:bob --operation alter-configs --operation AlterConfigs"
+    assert read_new_acls(parser().parse_args(words.split())) == [BOB._replace(operation=Operation.ALTER_CONFIGS)]
+
+
+def test_filters_are_the_combinations_of_the_options() -> None:
+    assert read_filters(parser().parse_args(["acl", "list"])) == [AclFilter()]
+    words = "acl list --topic a --principal User:bob --resource-pattern-type match"
+    assert read_filters(parser().parse_args(words.split())) == [
+        AclFilter(ResourceType.TOPIC, PatternType.MATCH, "a", "User:bob")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("acl add --allow-principal User:bob", "needs a resource"),
+        ("acl add --topic t", "needs --allow-principal or --deny-principal"),
+        ("acl add --topic t --allow-principal bob", "must have the form User:name"),
+        ("acl add --group g --allow-principal User:bob --operation write", "has no operation WRITE"),
+        ("acl add --topic t --allow-principal User:bob --host example.com", "must be an IP address"),
+        ("acl remove", "needs an option that chooses rules"),
+    ],
+)
+def test_command_that_cannot_work_is_refused_before_any_request(
+    words: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--brokers", "127.0.0.1:1"]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rights", "after", "is_refused"),
+    [
+        (ClusterRights(frozenset({BOB})), frozenset(), True),
+        (ClusterRights(frozenset({BOB})), frozenset({BOB, DENY}), True),
+        (ClusterRights(frozenset({BOB}), frozenset({"User:root"})), frozenset(), False),
+        (ClusterRights(frozenset({BOB}), is_open=True), frozenset(), False),
+        (ClusterRights(frozenset(), is_open=True), frozenset({DENY}), True),
+        (ClusterRights(frozenset({DENY})), frozenset(), False),
+    ],
+)
+def test_rules_that_lock_out_the_last_administrator_are_refused(
+    rights: ClusterRights, after: frozenset[Acl], is_refused: bool
+) -> None:
+    _check(lambda: check_rules(rights, after), is_refused)
+
+
+@pytest.mark.parametrize(
+    ("rights", "gone", "left", "is_refused"),
+    [
+        (ClusterRights(frozenset({BOB})), ["bob"], ["alice"], True),
+        (ClusterRights(frozenset({BOB})), ["alice"], ["bob"], False),
+        (ClusterRights(frozenset({BOB}), frozenset({"User:root"})), ["bob"], [], False),
+        (ClusterRights(frozenset({BOB}), frozenset({"User:root"})), ["bob", "root"], ["alice"], True),
+        (ClusterRights(None), ["bob"], ["alice"], False),
+        (ClusterRights(None), ["bob"], [], True),
+        (ClusterRights(frozenset(), is_open=True), ["bob"], [], True),
+        (ClusterRights(frozenset({BOB})), [], [], False),
+    ],
+)
+def test_removal_of_the_last_administrator_is_refused(
+    rights: ClusterRights, gone: list[str], left: list[str], is_refused: bool
+) -> None:
+    _check(lambda: check_users(rights, gone, left), is_refused)
+
+
+def _check(check: Callable[[], None], is_refused: bool) -> None:
+    if not is_refused:
+        check()
+        return
+    with pytest.raises(Refused, match="--force does it"):
+        check()
+
+
+def test_password_comes_from_a_file_or_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "password"
+    file.write_text("pen cil\nmore\n")
+    assert read_password(str(file), "bob") == "pen cil"
+    monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
+    assert read_password("-", "bob") == "from stdin"
+    for given, text, why in ((None, "x", "needs --password-file"), ("-", "\n", "is empty"), ("-", "x" * 2000, "1024")):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        with pytest.raises(Refused, match=why):
+            read_password(given, "bob")
+
+
+def test_client_properties_say_how_a_connection_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nbootstrap.servers=b:1\nacks=all\n"
+        f'sasl.jaas.config={JAAS} required \\\n  username="bob" \\\n  password="pencil";\nrequest.timeout.ms=2500\n'
+    )
+    properties = read_client_properties(str(file))
+    assert (properties["brokers"], properties["timeout"], "acks" in properties) == ("b:1", "2.5", False)
+    assert find_login({}, properties) == UserLogin("bob", "pencil", "SCRAM-SHA-256")
+    assert find_login({"sasl.username": "eve"}, properties) == UserLogin("eve", "pencil", "SCRAM-SHA-256")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f'sasl.jaas.config={JAAS} required username="bob" password="pencil"', "; at the end"),
+        (f'sasl.jaas.config={JAAS} required password="pencil";', "with username and password"),
+        ("sasl.jaas.config=com.example.LoginModule required username=u password=pencil;", "ScramLoginModule or"),
+        ("ssl.truststore.location=/t.jks\nssl.truststore.password=pencil", "must be PEM or PKCS12"),
+        ("sasl.client.callback.handler.class=pencil", "sasl.client.callback.handler.class is not supported"),
+        ("request.timeout.ms=pencil", "must be a number"),
+    ],
+)
+def test_bad_client_properties_are_refused_without_their_text(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    with pytest.raises(Refused, match=why) as refused:
+        read_client_properties(str(file))
+    assert "pencil" not in refused.value.why and str(file) in refused.value.why
+
+
+def test_truststore_of_the_client_properties_is_used(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"absent\.pem"):
+        open_net(
+            {},
+            {
+                "security.protocol": "SSL",
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(tmp_path / "absent.pem"),
+            },
+        )
