@@ -2,7 +2,7 @@
 
 A commit opens a transaction and reads in it how far each partition is loaded, which puts these versions under Delta's
 conflict detection. The commit goes on only if each partition is still where its plan starts. After a failure of unknown
-outcome it reads the table again before it reports anything.
+outcome the table is read again before anything is reported. Keeps I27.
 """
 
 from __future__ import annotations

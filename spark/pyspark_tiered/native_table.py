@@ -2,7 +2,7 @@
 
 A commit reads what is new in the log, checks that each partition is still where its plan starts, and creates the file
 of the next version. If another writer was first, its commits are read, and the file of a later version is tried. Spark
-and this engine may write one table at once.
+and this engine may write one table at once. Keeps I27.
 """
 
 from __future__ import annotations

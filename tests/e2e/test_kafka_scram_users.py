@@ -24,7 +24,7 @@ SALT = b"letters-and-digits"
 
 
 def upsertion(user: str, mechanism: ScramMechanism, iterations: int = 4096) -> ScramCredentialUpsertion:
-    """Returns the wish of an administrator that the password of a user is `pencil`."""
+    """Returns the request that sets the password of a user to `pencil`."""
     salted = salt_password(mechanism, "pencil", SALT, iterations)
     return ScramCredentialUpsertion(user, mechanism.number, iterations, SALT, salted)
 

@@ -1,4 +1,4 @@
-"""Decisions about ACLs: each rule of a request, and each filter, is judged on its own."""
+"""Decisions about ACLs: each ACL of a request, and each filter, is judged on its own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tiered.security.acls import Acl, AclFilter, acl_from_texts, find_acl_fault
 
 CLUSTER_MAX = "tiered.acls.max"
 FILTERS_MAX = 100
-"""Most filters of one request. Each is compared with all rules of the cluster."""
+"""Most filters of one request. Each filter is compared with all ACLs of the cluster."""
 
 
 def create_acls(image: Image, settings: Settings, request: CreateAcls) -> ControllerResult[tuple[Refused | None, ...]]:
-    """Adds rules. A rule that holds already is granted and changes nothing."""
+    """Adds ACLs. An ACL that is there already is granted and changes nothing."""
     most = broker_settings(image, settings, ALL_BROKERS).tiered_acls_max
     added: dict[Acl, AclAdded] = {}
     results: list[Refused | None] = []
@@ -40,7 +40,7 @@ def create_acls(image: Image, settings: Settings, request: CreateAcls) -> Contro
 
 
 def delete_acls(image: Image, request: DeleteAcls) -> ControllerResult[tuple[tuple[AclRemoved, ...] | Refused, ...]]:
-    """Removes the rules that the filters choose. Two filters may choose the same rule."""
+    """Removes the ACLs that the filters choose. Two filters may choose the same ACL."""
     if len(request.filters) > FILTERS_MAX:
         why = f"a request has {FILTERS_MAX} filters at most, this one has {len(request.filters)}"
         return ControllerResult((), (Refused(Code.POLICY_VIOLATION, why),) * len(request.filters))

@@ -220,7 +220,7 @@ class FeatureLevelSet:
 
 @dataclass(frozen=True, slots=True)
 class AclAdded:
-    """A rule holds: `permission` (ALLOW or DENY) for an operation on the resources named. The words are Kafka's."""
+    """An ACL holds: `permission` (ALLOW or DENY) for an operation on the resources named. The words are Kafka's."""
 
     resource_type: str
     pattern_type: str
@@ -233,7 +233,7 @@ class AclAdded:
 
 @dataclass(frozen=True, slots=True)
 class AclRemoved:
-    """A rule with these fields does not hold any more."""
+    """An ACL with these fields does not hold any more."""
 
     resource_type: str
     pattern_type: str

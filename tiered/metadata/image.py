@@ -162,7 +162,7 @@ class Image:
     features_epoch: int = 0
     """Number of changes of `features`."""
     acls: frozenset[Acl] = frozenset()
-    """Rules of the cluster. Another object after each change of them."""
+    """ACLs of the cluster. Another object after each change of them."""
     scram: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict)
     """SCRAM credentials by user and mechanism. Another object after each change."""
     partition_count: int = field(default=0, compare=False)

@@ -1,4 +1,4 @@
-"""Access control lists (ACLs): values of the rules that say which operations a principal may carry out.
+"""Access control lists (ACLs) as values: which operations a principal may carry out on which resources. Keeps I29.
 
 Numbers and words are Kafka's, as in its protocol and its tools.
 """
@@ -17,7 +17,7 @@ from tiered.errors import Code, Refused
 WILDCARD = "*"
 """Name of a literal resource that stands for all resources of its type, and host that stands for all hosts."""
 ANY_USER = "User:*"
-"""Principal of rules that hold for everybody."""
+"""Principal of ACLs that hold for everybody."""
 CLUSTER_NAME = "kafka-cluster"
 """Name of the only resource of type CLUSTER."""
 TEXT_MAX = 1024
@@ -25,7 +25,7 @@ TEXT_MAX = 1024
 
 
 class ResourceType(IntEnum):
-    """Kinds of things that rules are about."""
+    """Kinds of things that ACLs are about."""
 
     UNKNOWN = 0
     ANY = 1
@@ -38,7 +38,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Ways in which the name of a rule names resources. ANY and MATCH occur in filters only."""
+    """Ways in which the name in an ACL names resources. ANY and MATCH occur in filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -69,7 +69,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """The effect of a rule."""
+    """The effect of an ACL."""
 
     UNKNOWN = 0
     ANY = 1
@@ -119,7 +119,7 @@ _IMPLYING_DESCRIBE = (Operation.READ, Operation.WRITE, Operation.DELETE, Operati
 
 
 class Acl(NamedTuple):
-    """One rule: `permission` for `operation` on the resources named, to `principal` from `host`."""
+    """One ACL: `permission` for `operation` on the resources named, to `principal` from `host`."""
 
     resource_type: ResourceType
     pattern_type: PatternType
@@ -218,7 +218,7 @@ class AclFilter(NamedTuple):
 
 
 def find_acl_fault(acl: Acl) -> Refused | None:
-    """Returns the reason to refuse a new ACL, or None. A rule that could never apply is refused too."""
+    """Returns the reason to refuse a new ACL, or None. An ACL that could never apply is refused too."""
     why = _find_bad_word(acl) or _find_bad_text(acl)
     return None if why is None else Refused(Code.INVALID_REQUEST, why)
 

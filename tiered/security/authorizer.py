@@ -1,10 +1,10 @@
-"""The operations that the ACLs of a cluster allow to a caller, by the rules of Kafka's StandardAuthorizer.
+"""The operations that the ACLs of a cluster allow to a caller, by the rules of Kafka's StandardAuthorizer. Keeps I29.
 
-A rule that denies wins over every rule that allows. Without any ACL for a resource the setting
+An ACL that denies wins over every ACL that allows. Without any ACL for a resource the setting
 `allow.everyone.if.no.acl.found` decides. Super users and brokers may do everything.
 
-A decision about a resource gives all operations at once, as a mask. Rules stand in tables by name and by prefix, and
-below by principal and host: a decision costs a few look-ups, however many ACLs there are.
+A decision about a resource gives all operations at once, as a mask. Masks stand in tables by name and by prefix, and
+below by principal and host. Therefore a decision costs a few look-ups, however many ACLs there are.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ REMEMBERED_MAX = 10_000
 REMEMBERED_NAME_MAX = 250
 """Longest name whose decision is remembered. A topic's name is shorter, but a request may name anything."""
 
-Rules = dict[tuple[str, str], tuple[int, int]]
+Masks = dict[tuple[str, str], tuple[int, int]]
 """Denied and allowed operations by principal and host."""
 
 
 class Authorizer:
-    """The rights of all callers under one set of ACLs. It never changes, but for what it remembers."""
+    """The rights of all callers under one set of ACLs. The set never changes; the authorizer remembers decisions."""
 
     def __init__(self, acls: Collection[Acl], super_users: Collection[str] = (), *, is_open: bool = False) -> None:
         self._super_users = frozenset(super_users)
         self._default = EVERYTHING if is_open else 0
-        self._literal: dict[tuple[ResourceType, str], Rules] = {}
-        self._prefixed: dict[tuple[ResourceType, str], Rules] = {}
+        self._literal: dict[tuple[ResourceType, str], Masks] = {}
+        self._prefixed: dict[tuple[ResourceType, str], Masks] = {}
         self._by_identity: dict[tuple[str, str], list[Acl]] = {}
         lengths: dict[ResourceType, set[int]] = {}
         for acl in acls:
@@ -50,9 +50,9 @@ class Authorizer:
             self._by_identity.setdefault(_identity(acl), []).append(acl)
             if acl.pattern_type is PatternType.PREFIXED:
                 lengths.setdefault(acl.resource_type, set()).add(len(acl.resource_name))
-                _add_rule(self._prefixed.setdefault(key, {}), acl)
+                _add_acl(self._prefixed.setdefault(key, {}), acl)
             else:
-                _add_rule(self._literal.setdefault(key, {}), acl)
+                _add_acl(self._literal.setdefault(key, {}), acl)
         self._lengths = {kind: sorted(each) for kind, each in lengths.items()}
         self._remembered: dict[tuple[Caller, ResourceType, str], int] = {}
         self._remembered_any: dict[tuple[Caller, Operation, ResourceType], bool] = {}
@@ -80,7 +80,7 @@ class Authorizer:
     def is_allowed_anywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
         """True if there may be a resource of a type on which the caller may carry out an operation.
 
-        A rule that allows counts unless rules that deny cover all resources that it names.
+        An ACL that allows counts unless ACLs that deny cover all resources that it names.
         """
         key = caller, operation, kind
         known = self._remembered_any.get(key)
@@ -99,12 +99,12 @@ class Authorizer:
         identities = _identities(caller)
         denied = allowed = 0
         has_acls = False
-        for rules in found:
-            if rules is None:
+        for masks in found:
+            if masks is None:
                 continue
             has_acls = True
             for identity in identities:
-                deny, allow = rules.get(identity, (0, 0))
+                deny, allow = masks.get(identity, (0, 0))
                 denied |= deny
                 allowed |= allow
         return allowed & ~denied if has_acls else self._default
@@ -130,9 +130,9 @@ class Authorizer:
         )
 
 
-def _add_rule(rules: Rules, acl: Acl) -> None:
-    deny, allow = rules.get(_identity(acl), (0, 0))
-    rules[_identity(acl)] = deny | acl.denied_mask(), allow | acl.allowed_mask()
+def _add_acl(masks: Masks, acl: Acl) -> None:
+    deny, allow = masks.get(_identity(acl), (0, 0))
+    masks[_identity(acl)] = deny | acl.denied_mask(), allow | acl.allowed_mask()
 
 
 def _identity(acl: Acl) -> tuple[str, str]:
@@ -141,6 +141,6 @@ def _identity(acl: Acl) -> tuple[str, str]:
 
 @lru_cache(maxsize=1024)
 def _identities(caller: Caller) -> tuple[tuple[str, str], ...]:
-    """Returns the principals and hosts of the rules that apply to a caller."""
+    """Returns the principals and hosts of the ACLs that apply to a caller."""
     host = normal_host(caller.host) or caller.host
     return tuple(product((str(caller.principal), ANY_USER), (host, WILDCARD)))

@@ -1,7 +1,7 @@
 """A typed table, and the table of its dead letters: their state, their columns, and their commits.
 
 Both are written by the package's own writer of Delta's log, whichever engine converts. Each commit is valid only while
-the columns are those of the plan and each partition is still where its step starts.
+the columns are those of the plan and each partition is still where its step starts. Keeps I27.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ class _Comparison:
         rules = self._rules._replace(tables=(rows._replace(wanted=wanted[0]), dead._replace(wanted=wanted[1])))
         log, table = self._read_log(rules), self._read_tables(rules)
         for at in (0, 1):
-            found = compare_rows(_listed(log, at), _listed(table, at), at == 1)
+            found = compare_rows(_collect_listed(log, at), _collect_listed(table, at), at == 1)
             faults += [fault for fault in found if fault.kind != "extra" or not self._is_cleaned(fault)]
             offsets = sorted((fault.partition, fault.offset) for fault in found)
             faults += [
@@ -285,7 +285,7 @@ class _Comparison:
         faults = [
             ValueFault(rows.partition, offset, self._misplaced_kind(at, rows.partition, offset), at == 1)
             for at in (0, 1)
-            for rows in _listed(held, at)
+            for rows in _collect_listed(held, at)
             for offset in rows.offsets.tolist()
         ]
         if not faults:  # rows without a partition or an offset
@@ -348,7 +348,7 @@ def _places(rows: ListedRows) -> Iterable[tuple[tuple[int, int], bytes]]:
         yield (rows.partition, offset), digests[16 * at : 16 * at + 16]
 
 
-def _listed(found: Sequence[PartsFound], at: int) -> list[ListedRows]:
+def _collect_listed(found: Sequence[PartsFound], at: int) -> list[ListedRows]:
     return [rows for each in found for rows in each.parts[at].listed]
 
 

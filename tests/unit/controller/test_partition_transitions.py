@@ -218,7 +218,7 @@ def test_isr_changes_are_granted() -> None:
     assert granted(three, 1, 3) == replace(old, isr=(1, 3), elr=())
     assert granted(three, 1) == replace(old, isr=(1,), elr=(2, 3))
     same = granted(three, 3, 1, 2)
-    assert same == three and same is not three, "a change: with it no earlier wish can be granted any more"
+    assert same == three and same is not three, "a change: with it no earlier ISR change can be granted any more"
     assert partition_transitions.alter_isr(old, 1, isr_change(1, 2), NUMBERS, terms(*ALL, min_isr=3)) == replace(
         old, isr=(1, 2)
     )

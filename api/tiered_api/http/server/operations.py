@@ -1,7 +1,7 @@
 """The table of rights over HTTP: the operations that each route needs, on the resources that its path names.
 
-Rights are those of the Kafka protocol. A refusal comes before any look-up: a resource that exists and one that does not
-look the same to a caller without rights.
+Keeps I29. The rights are those of the Kafka protocol. A refusal comes before any look-up: a resource that exists and
+one that does not look the same to a caller without rights.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ async def get_cluster(request: HttpRequest) -> web.StreamResponse:
 
 
 async def list_acls(request: HttpRequest) -> web.StreamResponse:
-    """Lists no access rules: DescribeAcls of the Kafka protocol does."""
+    """Lists no ACLs: DescribeAcls of the Kafka protocol does."""
     check_cluster(request)
     return await short_list_response(request, "KafkaAcl", [])
 

@@ -147,7 +147,7 @@ class LoginHandler:
             login.has_failed = True
             login.machine = None
             self._context.refusals.record("login", connection.peer, refused.why)
-            reply = _encode_refusal(header, refused.code, refused.why, self._enabled())
+            reply = _encode_refusal(header, refused.code, refused.why, self._enabled_mechanisms())
             self._spawn(connection, partial(self._reply_late, connection, reply), header.api.name)
             return None
 
@@ -162,7 +162,7 @@ class LoginHandler:
             raise Refused(Code.ILLEGAL_SASL_STATE, f"the login of this connection used {login.proven_mechanism}")
         login.machine = self._make_machine(connection, mechanism)
         login.mechanism = mechanism
-        return _encode(header, SaslHandshakeResponse(mechanisms=self._enabled()))
+        return _encode(header, SaslHandshakeResponse(mechanisms=self._enabled_mechanisms()))
 
     def _make_machine(self, connection: LoginConnection, mechanism: str) -> ScramServer:
         broker = self._context.broker
@@ -171,8 +171,10 @@ class LoginHandler:
         if mechanism == broker_login.MECHANISM and is_inter_broker_listener(self._context, connection.listener):
             find = partial(broker_login.find_credential, secret)
             return ScramServer(ScramMechanism.SHA_256, find, nonce, secret)
-        if mechanism not in self._enabled():
-            raise Refused(Code.UNSUPPORTED_SASL_MECHANISM, f"enabled mechanisms: {', '.join(self._enabled())}")
+        if mechanism not in self._enabled_mechanisms():
+            raise Refused(
+                Code.UNSUPPORTED_SASL_MECHANISM, f"enabled mechanisms: {', '.join(self._enabled_mechanisms())}"
+            )
         return ScramServer(
             MECHANISMS[mechanism], lambda user: broker.image.scram.get(user, {}).get(mechanism), nonce, secret
         )
@@ -207,7 +209,7 @@ class LoginHandler:
         connection.drain()
         return reply
 
-    def _enabled(self) -> list[str]:
+    def _enabled_mechanisms(self) -> list[str]:
         return list(self._context.broker.settings.sasl_enabled_mechanisms)
 
     def _lifetime_ms(self, mechanism: str) -> int:

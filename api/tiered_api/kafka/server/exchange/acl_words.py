@@ -1,6 +1,6 @@
-"""ACLs and filters in requests and replies: the numbers of the protocol as words of rules.
+"""ACLs and filters in requests and replies: the numbers of the protocol as the words of ACLs.
 
-A number that this version does not know is UNKNOWN, and its rule or filter is refused.
+A number that this version does not know is UNKNOWN, and its ACL or filter is refused.
 """
 
 from __future__ import annotations

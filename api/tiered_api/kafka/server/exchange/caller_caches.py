@@ -1,7 +1,8 @@
 """Caches of what requests mean, one for each caller that has a connection.
 
-A cache remembers partitions and requests that its caller was allowed to use. Another caller never sees it: the check of
-a request stands where a cache misses. All caches together are bounded.
+Keeps I29. A cache remembers partitions and requests that its caller was allowed to use. Another caller never sees it,
+and a request that no cache knows is checked. Each change of the ACLs empties all caches. All caches together are
+bounded.
 """
 
 from __future__ import annotations

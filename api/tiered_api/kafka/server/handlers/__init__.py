@@ -8,14 +8,14 @@ May import: as kafka.server
 ~ alter_partition_reassignments  AlterPartitionReassignments (45): starts or cancels reassignments (KIP-455)
 ~ alter_user_scram_credentials   AlterUserScramCredentials (51): sets and removes credentials of users (KIP-554)
   api_versions                   ApiVersions (18): supported APIs and versions (KIP-511)
-~ create_acls                    CreateAcls (30): adds rules, each with its own error
+~ create_acls                    CreateAcls (30): adds ACLs, each with its own error
 ~ create_partitions              CreatePartitions (37): adds partitions to topics
 ~ create_topics                  CreateTopics (19): creates topics, each with its own error
-~ delete_acls                    DeleteAcls (31): removes the rules that filters choose
+~ delete_acls                    DeleteAcls (31): removes the ACLs that filters choose
 ~ delete_groups                  DeleteGroups (42): deletes groups without members (KIP-229)
 ~ delete_records                 DeleteRecords (21): moves log start offsets forward
 ~ delete_topics                  DeleteTopics (20): deletes topics by name or id (KIP-516)
-~ describe_acls                  DescribeAcls (29): the rules that a filter chooses
+~ describe_acls                  DescribeAcls (29): the ACLs that a filter chooses
 ~ describe_cluster               DescribeCluster (60): brokers of the cluster (KIP-700)
 ~ describe_configs               DescribeConfigs (32): settings and their sources
 ~ describe_groups                DescribeGroups (15): state and members of groups

@@ -1,4 +1,4 @@
-"""CreateAcls (API key 30): adds rules, each with its own error.
+"""CreateAcls (API key 30): adds ACLs, each with its own error.
 
 v1 has patterns. v2 is flexible. v3 has the resource type USER.
 """
@@ -22,7 +22,7 @@ from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
 
 
 async def handle(context: KafkaContext, call: Call[CreateAclsRequest]) -> CreateAclsResponse:
-    """Returns once the rules are in force."""
+    """Returns once the ACLs are in force."""
     creations = call.request.creations
     try:
         check_acls_in_force(context)

@@ -1,4 +1,4 @@
-"""DeleteAcls (API key 31): removes the rules that filters choose, and names them.
+"""DeleteAcls (API key 31): removes the ACLs that filters choose, and names them.
 
 v1 has patterns. v2 is flexible. v3 has the resource type USER.
 """
@@ -22,7 +22,7 @@ from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
 
 
 async def handle(context: KafkaContext, call: Call[DeleteAclsRequest]) -> DeleteAclsResponse:
-    """Returns once the rules are gone."""
+    """Returns once the ACLs are gone."""
     filters = call.request.filters
     try:
         check_acls_in_force(context)

@@ -1,4 +1,4 @@
-"""DescribeAcls (API key 29): the rules that a filter chooses, by the resources that they name.
+"""DescribeAcls (API key 29): the ACLs that a filter chooses, by resource.
 
 v1 has patterns. v2 is flexible. v3 has the resource type USER.
 """
@@ -18,7 +18,7 @@ from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[DescribeAclsRequest]) -> DescribeAclsResponse:
-    """Returns the rules of this broker's image."""
+    """Returns the ACLs of this broker's image."""
     try:
         check_acls_in_force(context)
         wanted = read_filter(call.request)

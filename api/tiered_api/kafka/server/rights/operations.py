@@ -1,7 +1,7 @@
 """The table of rights: for each API, the operations that its requests need, and the check of a request.
 
-docs/ACLS.md is made from it. A need holds for each resource that a request names. Where a row has several needs for the
-same resource type, its note says which of them are enough.
+Keeps I29. docs/ACLS.md is made from the table. A need holds for each resource that a request names. If a row has
+several needs for one resource type, its note says which of them are enough.
 """
 
 from __future__ import annotations
