@@ -148,21 +148,24 @@ class ModelOfCopies:
         is_provable: bool,
         is_proof_unknown: bool = False,
         is_partly_synced: bool = False,
+        is_torn: bool = False,
     ) -> None:
         """A power cut or worse left exactly this on the disk. The next start can prove the log if it `is_provable`; if
         `is_proof_unknown` it may or may not. The damage ended the machine's `life`. `is_partly_synced`: only some
         records were fsynced before they counted, because the topic has another `flush` setting now; the log may count
-        if nothing is missing."""
+        if nothing is missing. `is_torn`: the start may delete the log with all records, for its topic id is torn."""
         copy = self.copy(node)
-        end = copy.end
+        end, is_short = copy.end, is_torn and bool(copy.batches)
         self._count_lost_tail(copy)
         copy.replace(start, batches)
         copy.is_proof_unknown = (
             is_proof_unknown or is_partly_synced or (copy.stopped_cleanly and not is_provable and copy.end == end)
         )
         if copy.is_provable:  # what could not be shown before cannot be now
-            copy.is_provable = is_provable or (copy.is_proof_unknown and not (is_partly_synced and copy.end < end))
+            is_short = is_short or copy.end < end
+            copy.is_provable = is_provable or (copy.is_proof_unknown and not (is_partly_synced and is_short))
         copy.damaged_life, copy.kept_synced, copy.is_unopened = life, is_provable, not copy.is_provable
+        copy.lossy_life = copy.lossy_life if is_provable else life
         copy.suspect = copy.suspect or not is_provable
         self._advance_agreed(copy)
         self._update_losses()
@@ -415,6 +418,8 @@ class ModelOfCopies:
                     -1,
                     False,
                 )  # within one slot it joined, and left or came back whole
+            elif joined and node in isr_within_slot and copy.lossy_life < lives.get(node, 0) <= copy.damaged_life:
+                copy.is_provable = copy.kept_synced  # it was hurt when it had joined and left, and no slot said so
         for node in members:
             self._check_member(node, new, lives)
         if old is not None:

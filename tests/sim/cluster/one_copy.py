@@ -41,6 +41,8 @@ class CopyModel:
     bucket."""
     kept_synced: bool = False
     """The last damage took no fsynced bytes, and only fsynced bytes count here: the copy has all that it reported."""
+    lossy_life: int = -1
+    """Life of the machine whose end last took bytes that the copy may have reported."""
 
     def index_at(self, offset: int) -> int:
         """Returns the index of the first batch at or above an offset."""

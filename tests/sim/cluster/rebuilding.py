@@ -5,12 +5,13 @@ All disks are lost once everything is cold; the rebuilt state is compared with t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster import audit
 from tests.sim.cluster.checkers import PartitionDump
+from tests.sim.cluster.model_of_copies import ModelLoss
 from tests.sim.cluster.observer import patched
 from tests.sim.cluster.senders import SimProducer
 from tiered.coordinator import host as coordinator_host
@@ -138,11 +139,13 @@ def _unnamed_objects(run: ClusterRun) -> list[str]:
     return [key for key in run.model.unreferenced() if not jumped or key.split("/")[1] in known]
 
 
-def is_held_back(image: Image, replica: LeaderReplica) -> bool:
-    """True if an open transaction holds uploads back for ever: its coordinator has lost it."""
+def is_held_back(image: Image, replica: LeaderReplica, losses: Collection[ModelLoss] = ()) -> bool:
+    """True if an open transaction holds uploads back for longer than a run: its coordinator has lost it, or one of the
+    `losses` of its partition took its marker."""
     topic = image.topics.get(TRANSACTIONS_TOPIC)
     may_be_lost = topic is not None and any(each.loss is not None for each in topic.partitions)
-    return may_be_lost and replica.last_stable_offset < replica.high_watermark
+    stable = replica.last_stable_offset
+    return stable < replica.high_watermark and (may_be_lost or any(stable < each.from_offset for each in losses))
 
 
 def _roll_until_cold(run: ClusterRun) -> bool:
@@ -154,7 +157,8 @@ def _roll_until_cold(run: ClusterRun) -> bool:
             partition_id = PartitionId(replica.topic_id, replica.partition)
             gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
             tiered = replica.config.remote_storage_enable
-            if is_held_back(run.model.image, replica):
+            losses = run.model.copies_of(partition_id).losses if run.model.is_modelled(partition_id) else ()
+            if is_held_back(run.model.image, replica, losses):
                 continue
             if run.model.is_modelled(partition_id) and tiered and gone < replica.high_watermark:
                 cold = False

@@ -353,7 +353,7 @@ class ClusterRun:
             start, batches = self.model.read_disk_log(partition_id, host.machine.disk, directory)
             said = self.model.flush(partition_id) if how != "disk" else set()
             proved = said == {"ack"}
-            partly = len(said) > 1 and not has_torn_metadata(host.machine.disk, directory)
+            partly = len(said) > 1
             # Fsynced bytes are there after an error of the disk too. The start may trust that disk or not. The mark of
             # a clean stop may be there or not, if its write failed.
             unsure = how == "failed stop" or (proved and how == "failed")
@@ -365,6 +365,7 @@ class ClusterRun:
                 is_provable=proved,
                 is_proof_unknown=unsure,
                 is_partly_synced=partly,
+                is_torn=partly and has_torn_metadata(host.machine.disk, directory),
             )
 
     def _on_process_death(self, host: SimHost) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.sim.cluster import rebuilding
+from tests.sim.cluster.model_of_copies import ModelLoss
 from tests.sim.cluster.rebuilding import find_moved_offsets
 from tests.sim.cluster.test_cluster_model import make_cold
 from tests.unit.cold.rig import PID, batch
@@ -30,6 +31,19 @@ def test_open_transaction_holds_uploads_back_if_its_coordinator_lost_it(
     image = replace(Image(), topics={TRANSACTIONS_TOPIC: topic})
     replica = SimpleNamespace(last_stable_offset=stable, high_watermark=9)
     assert rebuilding.is_held_back(image, cast(Any, replica)) is held_back
+
+
+@pytest.mark.parametrize(
+    ("stable", "lost_from", "held_back"),
+    [(3, (5,), True), (3, (9, 2, 4), True), (3, (3,), False), (3, (), False), (9, (9,), False)],
+)
+def test_open_transaction_holds_uploads_back_if_its_marker_is_lost(
+    stable: int, lost_from: tuple[int, ...], held_back: bool
+) -> None:
+    """The records of the transaction are below the loss, and the marker was above."""
+    replica = SimpleNamespace(last_stable_offset=stable, high_watermark=9)
+    losses = [ModelLoss(0, each) for each in lost_from]
+    assert rebuilding.is_held_back(Image(), cast(Any, replica), losses) is held_back
 
 
 @pytest.mark.parametrize(

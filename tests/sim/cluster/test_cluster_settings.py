@@ -30,6 +30,25 @@ def test_i10_complete_log_may_count_or_not_after_a_flush_change() -> None:
         assert rig.broken_rules == []
 
 
+def test_i10_log_whose_topic_id_was_torn_counts_only_if_it_was_empty() -> None:
+    for batches, red in ((0, []), (1, ["I10"])):
+        rig = make_three_copies(batches)
+        rig.change_partition(1, 0, (1,), (3,))
+        rig.copies.on_damage(3, 0, [], 1, is_provable=False, is_partly_synced=True, is_torn=True)
+        assert rig.copies.has_all_committed(3) is (batches == 0)
+        rig.change_partition(1, 0, (1,), (3,), lives={**LIVES, 3: 2})
+        assert rig.broken_rules == red
+
+
+def test_i10_log_with_records_and_a_torn_topic_id_proves_nothing() -> None:
+    """The start may delete the log, though the cut left all records."""
+    for torn in (False, True):
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1,), (3,))
+        rig.copies.on_damage(3, 0, [batch(0)], 1, is_provable=False, is_partly_synced=True, is_torn=torn)
+        assert rig.copies.has_all_committed(3) is not torn
+
+
 def test_r1_flush_change_while_a_broker_is_down_leaves_its_trust_open() -> None:
     for changed in (False, True):
         rig = make_three_copies(1)

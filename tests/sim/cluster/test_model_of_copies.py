@@ -324,6 +324,18 @@ def test_r1_broker_that_joins_and_is_fenced_in_one_slot_is_eligible() -> None:
         assert rig.broken_rules == ([] if between else ["R1"])
 
 
+def test_r1_broker_hurt_before_the_slot_of_its_join_is_eligible() -> None:
+    """The slot is written late: a process that never registered has died since, of a power cut."""
+    for lossy in ((1,), (1, 2), (1, 3)):
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1, 2))
+        for life in (1, 2, 3):
+            rig.copies.on_damage(3, 0, [batch(0)], life, is_provable=life not in lossy)
+        rig.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: 2}, isr_within_slot=(1, 2, 3))
+        rig.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: 4})
+        assert rig.broken_rules == ([] if lossy == (1,) else ["R1"])
+
+
 def test_r1_broker_that_returns_unproved_is_not_eligible() -> None:
     rig = make_three_copies(1)
     rig.damage(2, batch(0))
