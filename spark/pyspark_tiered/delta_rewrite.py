@@ -50,7 +50,7 @@ class TableRewrite:
     ) -> bool:
         """Removes the rows of the `to_remove` ranges and adds `files`. Returns false if others committed first.
 
-        Of duplicates in the `kept_once` ranges one is kept: the log has no other copy. `mark_fields` go into the mark.
+        Keeps one row of duplicates in `kept_once` ranges: the log has no other copy. `mark_fields` go into the mark.
         """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -111,7 +111,7 @@ class TableRewrite:
 def snapshot_after(table: DeltaTable, at: TableSnapshot) -> TableSnapshot | None:
     """Returns the table after one's own commit to this version; None if another writer has committed too.
 
-    What was found out about other partitions at this version still holds.
+    After the own commit alone, the findings about other partitions at this version still hold.
     """
     now = table.snapshot()
     return now if now.version == at.version + 1 else None

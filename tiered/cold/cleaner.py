@@ -216,8 +216,8 @@ class ColdCleaner:
         resources: CleanerResources,
         local: LocalLog | None = None,
     ) -> ColdCleanResult:
-        """Cleans the segments of `manifest`, which must have been taken over under `epoch`. What the `local` log has
-        of the dirty part is read there.
+        """Cleans the segments of `manifest`, which must have been taken over under `epoch`. Reads batches of the dirty
+        part from the `local` log if it has them.
 
         Raises `Fenced` (step down), `Unavailable` and `Corrupt`. A later clean does again what is not in the manifest.
         """
@@ -246,8 +246,8 @@ class ColdCleaner:
         return clean.result
 
     async def settle(self, manifest: Manifest, epoch: int) -> Manifest:
-        """Returns the manifest once an earlier change with unknown outcome is decided. What it does not name then is
-        garbage.
+        """Returns the manifest once an earlier change with unknown outcome is decided. Objects that the manifest does
+        not name then are garbage.
 
         Does nothing while a clean runs, or if no change is undecided. Raises `Fenced` and `Unavailable`.
         """

@@ -52,7 +52,7 @@ class SnapshotKind(NamedTuple):
 
 
 class SnapshotName(NamedTuple):
-    """The state that a snapshot holds. Of two names of one partition, the greater is the newer snapshot."""
+    """The state that a snapshot holds. The greater of two names of one partition is the newer snapshot."""
 
     kind: SnapshotKind
     partition_id: PartitionId

@@ -13,7 +13,7 @@ class GroupSettings:
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 500
     size_max: int = 1_000
-    """Members of one group. As many ids again may be given out and not used yet."""
+    """Members of one group. The same number of ids may be given out and not used yet."""
     metadata_bytes_max: int = 4_096
     """Longest metadata that a client may commit with an offset, in UTF-16 code units."""
     retention_ms: int = 10_080 * 60_000

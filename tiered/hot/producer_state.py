@@ -85,7 +85,7 @@ class ProducerStateEntry:
         """Returns the batch with these sequences, which a retry repeats.
 
         A transactional batch repeats only a batch of the open transaction. librdkafka gives the sequence of an aborted
-        batch, whose reply it never got, to a batch of its next transaction. As a retry, that one would be lost.
+        batch, whose reply it never got, to a batch of its next transaction. Taken for a retry, that one would be lost.
         """
         if transactional and self.txn_first_offset < 0:
             return None

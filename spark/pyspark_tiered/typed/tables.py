@@ -141,7 +141,7 @@ class RecordTable(NativeTable):
     def take_out(self, old: Sequence[Json], new: Sequence[LoadedFile], erasures: int, rows: int) -> bool:
         """Commits new files, without the erased rows, in the place of old ones, and how many erasures there are.
 
-        Returns false if another writer came first. Whoever planned a commit before this one has to plan again.
+        Returns false if another writer came first. A commit that was planned before this one fails after it.
         """
         before = self._state.metadata
 

@@ -114,7 +114,7 @@ class FailoverChecker:
     def _broker_state(self, host: SimHost, cuts: CutLinks, others: int) -> str:
         if host.frozen or not host.process or _is_isolated(host.name, cuts, others):
             return MISSING
-        # Who is cut off from somebody who is missing anyway works; who lacks one of the others does not.
+        # A broker works if it is cut off only from brokers that are missing anyway.
         lacks = [
             pair
             for pair in cuts

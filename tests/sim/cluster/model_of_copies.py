@@ -496,7 +496,7 @@ class ModelOfCopies:
             or self.copy(node).damaged_life >= lives.get(node, 0)
         ]
         relied_on += returned  # within this slot, and until then whole for all that others knew
-        # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
+        # A broker that joins has it by the word of the leader that leaves in the same step (the end of a move).
         relied_on += [
             node for node in new.isr if node not in old.isr and self.copy(node).agreed_end >= self.committed_end
         ]

@@ -111,8 +111,8 @@ class TransactionalProducer:
         seconds: float,
         make_reply: Callable[[Places], bytes] = lambda _: b"",
     ) -> Places:
-        """Writes all batches and offsets in one transaction, and commits it. Returns the place of each batch. What
-        `make_reply` returns is kept for the idempotency key.
+        """Writes all batches and offsets in one transaction, and commits it. Returns the place of each batch. The
+        result of `make_reply` is kept for the idempotency key.
 
         Raises the first error if nothing was written. Raises `Refused` with REQUEST_TIMED_OUT if the outcome is not
         known.
