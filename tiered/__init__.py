@@ -20,6 +20,7 @@ Files at this level are words, which every package may use:
 
 Packages, each above those that it may import:
 
+  security/      principals, their proofs and their rights, as pure decisions
   config/        settings of brokers and topics
   records/       record batch format v2, in C and in Python
   compaction/    log compaction as pure decisions
@@ -28,7 +29,6 @@ Packages, each above those that it may import:
   hot/           the log of one partition on local disk
   cold/          the segments of one partition in the bucket
   replication/   the leader and the followers of one partition
-  security/      principals and their proofs, as pure decisions
   metadata/      the replicated cluster metadata
   controller/    the active controller, and the standby controllers
   groups/        consumer groups as pure decisions

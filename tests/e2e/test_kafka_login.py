@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
+from tiered.config.listener_overrides import PLAIN_USERS, ListenerOverride
+from tiered.config.settings import SASL_MECHANISMS
 from tiered.controller.requests import AlterScramCredentials
 from tiered.errors import Code, Refused
 from tiered.security import broker_login
 from tiered.security.scram import ScramClient, ScramMechanism
+from tiered.security.secret import Secret
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
 from tiered_api.cli.broker.scram_users import read_credentials
@@ -62,10 +65,23 @@ async def list_groups(client: RawClient) -> int:
     return (await client.ask(ListGroupsRequest(), 0, ListGroupsResponse)).error_code
 
 
-@pytest.mark.parametrize(
-    ("user", "password", "mechanism"), [("alice", "pencil", SMALL), ("bob", "a,b=c", "SCRAM-SHA-512")]
+PLAIN = ListenerOverride(
+    "PLAINTEXT", PLAIN_USERS, Secret('a.PlainLoginModule required user_carol="a;b" user_alice="pen";')
 )
-def test_user_logs_in_and_is_served(tmp_path: Path, user: str, password: str, mechanism: str) -> None:
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "mechanism"),
+    [
+        ("alice", "pencil", SMALL),
+        ("bob", "a,b=c", "SCRAM-SHA-512"),
+        ("carol", "a;b", "PLAIN"),
+        ("alice", "pen", "PLAIN"),
+    ],
+)
+def test_user_logs_in_and_is_served(
+    tmp_path: Path, user: str, password: str, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(site: KafkaBroker) -> None:
         host, port = site.address.rsplit(":", 1)
         brokers = [Address(host, int(port))]
@@ -80,14 +96,62 @@ def test_user_logs_in_and_is_served(tmp_path: Path, user: str, password: str, me
             finally:
                 await client.close()
 
-        login = UserLogin(user, password, mechanism)
+        login = UserLogin(user, Secret(password), mechanism)
         assert await try_login(login) == "served"
-        wrong = await try_login(login._replace(password="pen"))
+        wrong = await try_login(login._replace(password=Secret("nonsense")))
         assert wrong == await try_login(login._replace(user="nobody")) != "served"
         principals = {str(each.caller.principal) for each in site.server.connections}
         assert principals <= {f"User:{user}"}
 
-    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
+    run_with_login(
+        tmp_path,
+        scenario,
+        connection_failed_authentication_delay_ms=0,
+        sasl_enabled_mechanisms=SASL_MECHANISMS,
+        listener_overrides=(PLAIN,),
+    )
+    assert "PLAIN without TLS: passwords cross the network in clear listener=PLAINTEXT" in caplog.text
+    assert "nonsense" not in caplog.text
+
+
+def test_wrong_password_of_plain_is_answered_late(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        loop = asyncio.get_running_loop()
+        texts = set()
+        for message in (b"\0carol\0pencil", b"\0nobody\0pencil", b"\0alice\0pencil"):
+            client = await site.client()
+            begun = loop.time()
+            assert (await shake_hands(client, "PLAIN")).error_code == 0
+            failed = await authenticate(client, message)
+            assert loop.time() - begun >= 0.2
+            assert failed.error_code == Code.SASL_AUTHENTICATION_FAILED.number and not failed.auth_bytes
+            texts.add(failed.error_message)
+            assert await client.read_to_end() == b""
+        assert len(texts) == 1
+
+    run_with_login(
+        tmp_path,
+        scenario,
+        connection_failed_authentication_delay_ms=200,
+        listener_overrides=(PLAIN, ListenerOverride("PLAINTEXT", "sasl.enabled.mechanisms", ("PLAIN",))),
+    )
+
+
+def test_mechanisms_and_time_of_a_listener_win_over_those_of_the_broker(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        refused = await shake_hands(client)
+        assert (refused.error_code, refused.mechanisms) == (Code.UNSUPPORTED_SASL_MECHANISM.number, ["PLAIN"])
+        client = await site.client()
+        assert (await shake_hands(client, "PLAIN")).mechanisms == ["PLAIN"]
+        assert (await authenticate(client, b"\0carol\0a;b")).session_lifetime_ms == 5000
+
+    overrides = (
+        PLAIN,
+        ListenerOverride("PLAINTEXT", "sasl.enabled.mechanisms", ("PLAIN",)),
+        ListenerOverride("PLAINTEXT", "connections.max.reauth.ms", 5000),
+    )
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0, listener_overrides=overrides)
 
 
 def test_no_api_is_answered_before_the_login(tmp_path: Path) -> None:

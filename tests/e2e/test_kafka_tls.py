@@ -10,6 +10,7 @@ import pytest
 
 from tests.certificates import Signed, sign
 from tests.e2e.kafka_site import KafkaBroker, run
+from tiered.config.listener_overrides import ListenerOverride
 from tiered.security.principal import ANONYMOUS, Principal
 from tiered_api.kafka.server.server import KafkaServer
 
@@ -58,6 +59,27 @@ def test_caller_is_the_name_in_the_certificate(signed: Signed | None, principal:
         writer.close()
 
     run(tmp_path / "data", scenario, **settings(tmp_path, "requested"))
+
+
+def test_listener_has_its_own_certificate_and_clients(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        for name, common_name in (("SSL", "broker"), ("PARTNERS", "partners")):
+            context, port = client_context(tmp_path, sign("CN=alice", AUTHORITY)), site.server.addresses[name].port
+            _, writer = await asyncio.open_connection(HOST, port, ssl=context, server_hostname=HOST)
+            session = writer.get_extra_info("ssl_object")
+            assert session.getpeercert()["subject"] == ((("commonName", common_name),),)
+            writer.close()
+
+    own = {
+        "ssl.keystore.location": sign("CN=partners", AUTHORITY).write(tmp_path / "partners.pem"),
+        "ssl.client.auth": "required",
+    }
+    given = settings(tmp_path, "none") | {
+        "listeners": ("SSL://127.0.0.1:0", "PARTNERS://127.0.0.1:0"),
+        "listener_security_protocol_map": ("PARTNERS:SSL",),
+        "listener_overrides": tuple(ListenerOverride("PARTNERS", name, value) for name, value in own.items()),
+    }
+    run(tmp_path / "data", scenario, **given)
 
 
 def test_200_handshakes_at_once_complete(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tiered.broker.clean_throttle import CleanThrottle
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.duplicate_check import refuse_duplicate_broker
-from tiered.broker.encryption import tls_options
+from tiered.broker.encryption import ListenerTls
 from tiered.broker.group_coordinators import GroupCoordinators, GroupPorts
 from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.broker.health import Health, assess_health
@@ -75,7 +75,6 @@ from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.system.tls_contexts import TlsContexts
 
 T = TypeVar("T")
 
@@ -111,7 +110,7 @@ class Broker:
         self.metrics = metrics
         self.store = MeteredStore(world.store, world.clock, metrics)
         self.world = replace(world, store=self.store)
-        self.tls = TlsContexts(lambda: tls_options(self.settings))
+        self.tls = ListenerTls(lambda: self.settings)
         self.peers = peers
         self._log_level = log_level
         self.authorization = Authorization(settings)

@@ -34,9 +34,28 @@ def tls_options(settings: Settings) -> TlsOptions:
     )
 
 
-def inter_broker_net(net: Net, settings: Settings, tls: Callable[[], TlsContexts]) -> Net:
+class ListenerTls:
+    """TLS of a broker: the contexts of each listener, and those of the settings without a listener."""
+
+    def __init__(self, settings: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self.shared = TlsContexts(lambda: tls_options(settings()))
+        """For HTTP, and for listeners without settings of their own."""
+        self._own: dict[str, TlsContexts] = {}
+
+    def of_listener(self, name: str) -> TlsContexts:
+        """Returns the contexts of a listener."""
+        settings = self._settings()
+        if settings.for_listener(name) is settings:
+            return self.shared
+        if name not in self._own:
+            self._own[name] = TlsContexts(lambda: tls_options(self._settings().for_listener(name)))
+        return self._own[name]
+
+
+def inter_broker_net(net: Net, settings: Settings, tls: Callable[[], ListenerTls]) -> Net:
     """Returns the Net for connections to other brokers: with TLS if the listener for brokers has it."""
     endpoint = settings.inter_broker_endpoint()
     if endpoint is None or not endpoint.is_encrypted:
         return net
-    return TlsNet(net, connect_to=lambda host: tls().connect_to(host))
+    return TlsNet(net, connect_to=lambda host: tls().of_listener(endpoint.name).connect_to(host))

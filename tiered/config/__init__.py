@@ -1,11 +1,12 @@
 """The settings of brokers and topics: names, types, defaults, limits and checks.
 
-May import: words
+May import: security
 
   setting        one setting as a row of a table, with parsing and refusal
   settings       the tables of topic settings and of broker settings
   rules          rules between several settings, and forms of list values
   kafka_aliases  Kafka's setting names, mapped to the names used here
+  listener_overrides  settings of single listeners
   properties     properties files, read as Java reads them
   listeners      listener lists in Kafka's syntax, bound and advertised
 """

@@ -9,8 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from tiered.config.listener_overrides import PLAIN_USERS, PREFIX, ListenerOverride
 from tiered.config.listeners import Endpoint
 from tiered.config.setting import SettingRow
+from tiered.errors import Code, Refused
+from tiered.security import sasl_plain
+from tiered.security.secret import Secret
 
 _REPLICA = re.compile(r"\d+:\d+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -59,6 +63,20 @@ class BrokerValues(Protocol):
     def ssl_keystore_location(self) -> str: ...
     @property
     def ssl_keystore_key(self) -> str: ...
+    @property
+    def sasl_enabled_mechanisms(self) -> Sequence[str]: ...
+    @property
+    def controller_listener_names(self) -> Sequence[str]: ...
+    @property
+    def listener_overrides(self) -> Sequence[ListenerOverride]: ...
+
+    def for_listener(self, name: str) -> BrokerValues:
+        """Returns the settings that are in force for a listener."""
+        ...
+
+    def plain_users(self, listener: str) -> Mapping[str, Secret]:
+        """Returns the users of a listener that log in by PLAIN."""
+        ...
 
     def effective_listeners(self) -> Sequence[Endpoint]:
         """Returns the listeners of the Kafka protocol."""
@@ -109,6 +127,7 @@ def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> Non
         why = f"no listener has that name; there are: {', '.join(names) or 'none'}"
         raise table["inter.broker.listener.name"].refuse(named, why)
     _check_encryption(settings, table)
+    _check_overrides(settings, table)
 
 
 def _check_encryption(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:
@@ -120,8 +139,29 @@ def _check_encryption(settings: BrokerValues, table: Mapping[str, SettingRow]) -
         raise table["security.inter.broker.protocol"].refuse(protocol, why)
     if protocol and protocol not in [each.protocol for each in endpoints]:
         raise table["security.inter.broker.protocol"].refuse(protocol, "no listener has that protocol")
-    encrypted = [each.name for each in endpoints if each.is_encrypted]
-    encrypted += ["http"] if settings.http_scheme == "https" else []
-    if encrypted and not settings.ssl_keystore_location and not settings.ssl_keystore_key:
-        why = f"the listener {encrypted[0]} needs a key and a certificate"
+    without_key = [
+        each.name for each in endpoints if each.is_encrypted and not _has_key(settings.for_listener(each.name))
+    ]
+    without_key += ["http"] if settings.http_scheme == "https" and not _has_key(settings) else []
+    if without_key:
+        why = f"the listener {without_key[0]} needs a key and a certificate"
         raise table["ssl.keystore.location"].refuse("", why)
+
+
+def _has_key(settings: BrokerValues) -> bool:
+    return bool(settings.ssl_keystore_location or settings.ssl_keystore_key)
+
+
+def _check_overrides(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:
+    """Checks that settings of single listeners have a listener, and that PLAIN has users."""
+    endpoints = settings.effective_listeners()
+    names = {each.name for each in endpoints} | {each.upper() for each in settings.controller_listener_names}
+    for override in settings.listener_overrides:
+        if override.listener not in names:
+            name = f"{PREFIX}{override.listener.lower()}.{override.name}"
+            raise Refused(Code.INVALID_CONFIG, f"{name}: no listener has that name; there are: {', '.join(names)}")
+    for each in endpoints:
+        mechanisms = settings.for_listener(each.name).sasl_enabled_mechanisms
+        if each.requires_login and sasl_plain.MECHANISM in mechanisms and not settings.plain_users(each.name):
+            why = f"{sasl_plain.MECHANISM} needs users in {PREFIX}{each.name.lower()}.{PLAIN_USERS}"
+            raise table["sasl.enabled.mechanisms"].refuse(",".join(mechanisms), why)

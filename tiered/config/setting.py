@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tiered.errors import Code, Refused
+from tiered.security.secret import HIDDEN
 
 Value = int | float | bool | str | tuple[str, ...]
 T = TypeVar("T", bound=Value)
 TRUE_FALSE = {"true": True, "false": False}
 VALUE_BYTES_MAX = 32_767
 """Limit on the bytes of a value that is set while brokers run, as in Kafka: the metadata log keeps it as text."""
-HIDDEN = "[hidden]"
-"""Stands for the value of a secret, as in Kafka's log."""
 QUOTED_MAX = 200
 """Limit on the characters of a name or value in an error message."""
 
@@ -130,12 +129,17 @@ def setting(
 def rows(table: type[Any]) -> dict[str, SettingRow]:
     """Returns the rows of a settings table by their dotted names, in order of the fields."""
     table_rows = {}
-    for each in fields(table):
+    for each in setting_fields(table):
         row: SettingRow = each.metadata["row"]
         assert each.default is not MISSING
         name = each.name.replace("_", ".")
         table_rows[name] = replace(row, name=name)
     return table_rows
+
+
+def setting_fields(table: Any) -> list[Field[Any]]:
+    """Returns the fields of a table that are settings."""
+    return [each for each in fields(table) if "row" in each.metadata]
 
 
 def unknown_setting(name: str, known: Iterable[str], what: str) -> Refused:

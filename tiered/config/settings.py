@@ -7,15 +7,24 @@ values come from (files, options, environment).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from tiered.config import listeners, rules
 from tiered.config.kafka_aliases import HOUR_MS, LEADERS_ONLY, MINUTE_MS, RACK_AWARE, resolve_aliases
+from tiered.config.listener_overrides import (
+    PLAIN_USERS,
+    ListenerOverride,
+    parse_overrides,
+    read_plain_users,
+    split_overrides,
+)
 from tiered.config.listeners import BUILT, PLAINTEXT, Endpoint
-from tiered.config.setting import SettingRow, Value, rows, setting, text_of, unknown_setting
+from tiered.config.setting import SettingRow, Value, rows, setting, setting_fields, text_of, unknown_setting
 from tiered.errors import Code, Refused
+from tiered.security import sasl_plain
+from tiered.security.secret import Secret
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -25,6 +34,7 @@ GIB = 1 << 30
 HTTPS = "https://"
 STORE_TYPES = ("PEM", "PKCS12")
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+SASL_MECHANISMS = (*SCRAM_MECHANISMS, sasl_plain.MECHANISM)
 
 NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps the objects in the bucket"
 NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the reply"
@@ -243,7 +253,7 @@ class Settings:
         dynamic=True,
     )
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
-        SCRAM_MECHANISMS, "Mechanisms of logins. (Kafka: GSSAPI.)", choices=SCRAM_MECHANISMS
+        SCRAM_MECHANISMS, "Mechanisms of logins. (Kafka: GSSAPI.)", choices=SASL_MECHANISMS
     )
     connections_max_reauth_ms: int = setting(
         0, "Milliseconds after which a client has to log in again (KIP-368); 0: never.", 0, 2**53
@@ -535,15 +545,21 @@ class Settings:
         500, "Most HTTP connections from one address at the same time; half as many event streams.", 1, 1_000_000
     )
 
+    listener_overrides: tuple[ListenerOverride, ...] = ()
+    """Settings of single listeners, which `for_listener` applies."""
+
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
         """Returns `defaults` with the values in `given`.
 
         Raises `Refused` (INVALID_CONFIG) with the setting, the value and what is allowed.
         """
+        of_broker, of_listeners = split_overrides(given)
         settings = replace(
-            defaults or cls(), **_parse_values(broker_rows(), resolve_aliases(given, broker_rows()), "broker")
+            defaults or cls(), **_parse_values(broker_rows(), resolve_aliases(of_broker, broker_rows()), "broker")
         )
+        overrides = parse_overrides(of_listeners, broker_rows())
+        settings = replace(settings, listener_overrides=(*settings.listener_overrides, *overrides))
         settings = replace(settings, inter_broker_listener_name=settings.inter_broker_listener_name.upper())
         parse_address(settings.http_address, "http")
         settings.effective_listeners()
@@ -567,6 +583,22 @@ class Settings:
             row = broker_rows()["kafka"]
             endpoints = (Endpoint(PLAINTEXT, *parse_address(self.kafka, "kafka")),) if self.kafka else ()
         return listeners.with_protocols(endpoints, self.listener_security_protocol_map, row.refuse)
+
+    def for_listener(self, name: str) -> Settings:
+        """Returns the settings that are in force for a listener."""
+        own = {
+            each.name.replace(".", "_"): each.value
+            for each in self.listener_overrides
+            if each.listener == name and each.name != PLAIN_USERS
+        }
+        return replace(self, **own) if own else self  # type: ignore[arg-type]
+
+    def plain_users(self, listener: str) -> Mapping[str, Secret]:
+        """Returns the users of a listener that log in by PLAIN."""
+        for each in self.listener_overrides:
+            if (each.listener, each.name) == (listener, PLAIN_USERS) and isinstance(each.value, Secret):
+                return read_plain_users(each.value)
+        return {}
 
     def inter_broker_endpoint(self) -> Endpoint | None:
         """Returns the listener for other brokers; None if there is none. All brokers have listeners of the same names
@@ -664,4 +696,4 @@ def _parse_values(table: Mapping[str, SettingRow], given: Mapping[str, str], kin
 
 
 def _format_values(table: TopicConfig | Settings) -> dict[str, str]:
-    return {each.name.replace("_", "."): text_of(getattr(table, each.name)) for each in fields(table)}
+    return {each.name.replace("_", "."): text_of(getattr(table, each.name)) for each in setting_fields(table)}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tiered.config.setting import HIDDEN
 from tiered.config.settings import broker_rows
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.image import Image
+from tiered.security.secret import HIDDEN
 
 NAMES_MAX = 5
 """Most names of one kind of change in one entry; with more, the line has their number."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.config.setting import HIDDEN, SettingRow, check_lengths, shorten, unknown_setting
+from tiered.config.setting import SettingRow, check_lengths, shorten, unknown_setting
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.image import Image, TopicImage
+from tiered.security.secret import HIDDEN
 
 MIN_ISR = "min.insync.replicas"
 _DEFAULT_MIN_ISR = TopicConfig().min_insync_replicas

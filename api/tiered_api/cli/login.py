@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tiered.config.settings import SASL_MECHANISMS
 from tiered.errors import Code, Refused
-from tiered.security.scram import MECHANISMS
+from tiered.security.secret import Secret
 from tiered_api.cli.client_properties import NO_PROPERTIES, find_option
 from tiered_api.cli.encryption import PROTOCOL
 from tiered_api.kafka.client.login import UserLogin
@@ -32,8 +33,8 @@ def find_login(extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROP
             )
         return None
     mechanism = options[MECHANISM].upper() or DEFAULT_MECHANISM
-    if mechanism not in MECHANISMS:
-        raise Refused(Code.INVALID_REQUEST, f"{MECHANISM}={mechanism}: it must be {' or '.join(MECHANISMS)}")
+    if mechanism not in SASL_MECHANISMS:
+        raise Refused(Code.INVALID_REQUEST, f"{MECHANISM}={mechanism}: it must be one of {', '.join(SASL_MECHANISMS)}")
     if not options[USER] or not options[PASSWORD]:
         raise Refused(Code.INVALID_REQUEST, f"a login needs both {USER} and {PASSWORD}")
-    return UserLogin(options[USER], options[PASSWORD], mechanism)
+    return UserLogin(options[USER], Secret(options[PASSWORD]), mechanism)

@@ -10,6 +10,7 @@ import pytest
 
 from tiered.errors import Refused
 from tiered.security.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from tiered.security.secret import Secret
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.client_properties import read_client_properties
 from tiered_api.cli.encryption import open_net
@@ -129,8 +130,8 @@ def test_client_properties_say_how_a_connection_is_made(tmp_path: Path) -> None:
     )
     properties = read_client_properties(str(file))
     assert (properties["brokers"], properties["timeout"], "acks" in properties) == ("b:1", "2.5", False)
-    assert find_login({}, properties) == UserLogin("bob", "pencil", "SCRAM-SHA-256")
-    assert find_login({"sasl.username": "eve"}, properties) == UserLogin("eve", "pencil", "SCRAM-SHA-256")
+    assert find_login({}, properties) == UserLogin("bob", Secret("pencil"), "SCRAM-SHA-256")
+    assert find_login({"sasl.username": "eve"}, properties) == UserLogin("eve", Secret("pencil"), "SCRAM-SHA-256")
 
 
 @pytest.mark.parametrize(

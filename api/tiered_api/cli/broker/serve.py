@@ -108,7 +108,7 @@ async def _check_addresses_free(broker: Broker, chosen: Settings) -> None:
     machine cannot bind or without a certificate for it, and `Unavailable` for one that another process uses."""
     for each in chosen.effective_listeners():
         if each.is_encrypted:
-            broker.tls.check()
+            broker.tls.of_listener(each.name).check()
         try:
             (await broker.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
         except Unavailable as error:

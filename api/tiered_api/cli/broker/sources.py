@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.config.kafka_aliases import WITHOUT_EFFECT
+from tiered.config.listener_overrides import OWN_LOGIN, has_no_effect
 from tiered.config.properties import parse_properties
 from tiered.config.setting import unknown_setting
 from tiered.config.settings import Settings, broker_rows
@@ -58,7 +59,7 @@ def load_settings(
         f"{name}={text} has no effect: {WITHOUT_EFFECT[name]} ({place})"
         for name, (text, place) in given.items()
         if name in WITHOUT_EFFECT
-    ]
+    ] + [f"{name} has no effect: {OWN_LOGIN} ({place})" for name, (_, place) in given.items() if has_no_effect(name)]
 
 
 def environment_variable(name: str) -> str:

@@ -349,7 +349,7 @@ async def serve_http(
         port,
         backlog=BACKLOG,
         reuse_address=True,
-        ssl=broker.tls.make_renewing() if has_tls else None,
+        ssl=broker.tls.shared.make_renewing() if has_tls else None,
         ssl_handshake_timeout=HANDSHAKE_SECONDS if has_tls else None,
     )
     bound_host, bound_port = server.sockets[0].getsockname()[:2]

@@ -1,13 +1,15 @@
-"""The login of a connection on the client's side: SaslHandshake and SaslAuthenticate with SCRAM."""
+"""The login of a connection on the client's side: SaslHandshake and SaslAuthenticate with SCRAM or PLAIN."""
 
 from __future__ import annotations
 
 import secrets
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tiered.errors import Code, Refused, code_name
-from tiered.security import broker_login
+from tiered.security import broker_login, sasl_plain
+from tiered.security.sasl_plain import PlainClient
 from tiered.security.scram import MECHANISMS, ScramClient
+from tiered.security.secret import Secret
 from tiered_api.kafka.client.connection import BrokerConnection
 from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -17,20 +19,35 @@ HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 
 
 class UserLogin(NamedTuple):
-    """A user, its password and the SCRAM mechanism."""
+    """A user, its password and the mechanism."""
 
     user: str
-    password: str
+    password: Secret
     mechanism: str
 
-    def __repr__(self) -> str:
-        return f"UserLogin(user={self.user!r}, mechanism={self.mechanism!r})"
+
+class LoginClient(Protocol):
+    """The client's side of one login by a mechanism."""
+
+    is_done: bool
+
+    def make_first(self) -> bytes:
+        """Returns the first message."""
+        ...
+
+    def step(self, message: bytes) -> bytes:
+        """Returns the next message. Raises `Refused` if the server is not what it should be."""
+        ...
 
 
 async def log_in_user(connection: BrokerConnection, login: UserLogin, timeout: float) -> None:
     """Logs a user in. Raises `Refused` with the broker's reason, and `Unavailable` if the broker does not reply."""
-    mechanism = MECHANISMS[login.mechanism]
-    client = ScramClient(mechanism, login.user, login.password, secrets.token_urlsafe(NONCE_BYTES))
+    client: LoginClient
+    if login.mechanism == sasl_plain.MECHANISM:
+        client = PlainClient(login.user, login.password)
+    else:
+        mechanism = MECHANISMS[login.mechanism]
+        client = ScramClient(mechanism, login.user, login.password.reveal(), secrets.token_urlsafe(NONCE_BYTES))
     await _log_in(connection, login.mechanism, client, timeout)
 
 
@@ -40,7 +57,7 @@ async def log_in_broker(connection: BrokerConnection, secret: bytes, node_id: in
     await _log_in(connection, broker_login.MECHANISM, client, timeout)
 
 
-async def _log_in(connection: BrokerConnection, mechanism: str, client: ScramClient, timeout: float) -> None:
+async def _log_in(connection: BrokerConnection, mechanism: str, client: LoginClient, timeout: float) -> None:
     try:
         shaken = await connection.send(
             SaslHandshakeRequest(mechanism), SaslHandshakeResponse, timeout, HANDSHAKE_VERSION

@@ -19,9 +19,11 @@ from functools import partial
 from struct import Struct
 from typing import Protocol
 
+from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
-from tiered.security import broker_login
+from tiered.security import broker_login, sasl_plain
 from tiered.security.principal import USER, Caller, Principal
+from tiered.security.sasl_plain import PlainServer
 from tiered.security.scram import MECHANISMS, ScramMechanism, ScramServer
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
@@ -46,6 +48,17 @@ NONCE_BITS = 160
 _SIZE = Struct(">i")
 
 
+class LoginMachine(Protocol):
+    """The server's side of one login by a mechanism."""
+
+    user: str
+    """The user, once it has proved itself."""
+
+    def step(self, message: bytes) -> bytes:
+        """Returns the reply to the next message. Raises `Refused` if the login failed."""
+        ...
+
+
 class LoginState:
     """How far the login of one connection is. `machine` is there between SaslHandshake and its end."""
 
@@ -53,7 +66,7 @@ class LoginState:
 
     def __init__(self) -> None:
         self.mechanism = ""
-        self.machine: ScramServer | None = None
+        self.machine: LoginMachine | None = None
         self.has_failed = False
         self.principal: Principal | None = None
         """The principal of the last login."""
@@ -117,7 +130,7 @@ class LoginHandler:
     def handle_again(self, connection: LoginConnection, frame: memoryview) -> Sequence[Part] | None:
         """Handles SaslHandshake or SaslAuthenticate of a connection that has logged in, or that needs no login."""
         login = connection.login
-        if login is not None and self._lifetime_ms(login.proven_mechanism):
+        if login is not None and self._lifetime_ms(connection, login.proven_mechanism):
             if login.has_failed:
                 connection.close()
                 return None
@@ -147,7 +160,7 @@ class LoginHandler:
             login.has_failed = True
             login.machine = None
             self._context.refusals.record("login", connection.peer, refused.why)
-            reply = _encode_refusal(header, refused.code, refused.why, self._enabled_mechanisms())
+            reply = _encode_refusal(header, refused.code, refused.why, self._enabled_mechanisms(connection))
             self._spawn(connection, partial(self._reply_late, connection, reply), header.api.name)
             return None
 
@@ -162,19 +175,20 @@ class LoginHandler:
             raise Refused(Code.ILLEGAL_SASL_STATE, f"the login of this connection used {login.proven_mechanism}")
         login.machine = self._make_machine(connection, mechanism)
         login.mechanism = mechanism
-        return _encode(header, SaslHandshakeResponse(mechanisms=self._enabled_mechanisms()))
+        return _encode(header, SaslHandshakeResponse(mechanisms=self._enabled_mechanisms(connection)))
 
-    def _make_machine(self, connection: LoginConnection, mechanism: str) -> ScramServer:
+    def _make_machine(self, connection: LoginConnection, mechanism: str) -> LoginMachine:
         broker = self._context.broker
         nonce = f"{self._rng.getrandbits(NONCE_BITS):040x}"
         secret = broker.credential
         if mechanism == broker_login.MECHANISM and is_inter_broker_listener(self._context, connection.listener):
             find = partial(broker_login.find_credential, secret)
             return ScramServer(ScramMechanism.SHA_256, find, nonce, secret)
-        if mechanism not in self._enabled_mechanisms():
-            raise Refused(
-                Code.UNSUPPORTED_SASL_MECHANISM, f"enabled mechanisms: {', '.join(self._enabled_mechanisms())}"
-            )
+        enabled = self._enabled_mechanisms(connection)
+        if mechanism not in enabled:
+            raise Refused(Code.UNSUPPORTED_SASL_MECHANISM, f"enabled mechanisms: {', '.join(enabled)}")
+        if mechanism == sasl_plain.MECHANISM:
+            return PlainServer(broker.settings.plain_users(connection.listener), secret)
         return ScramServer(
             MECHANISMS[mechanism], lambda user: broker.image.scram.get(user, {}).get(mechanism), nonce, secret
         )
@@ -196,7 +210,7 @@ class LoginHandler:
                 f"the connection belongs to {login.principal}, and cannot become that of another principal",
             )
         login.machine, login.principal, login.proven_mechanism = None, principal, mechanism
-        lifetime_ms = self._lifetime_ms(mechanism)
+        lifetime_ms = self._lifetime_ms(connection, mechanism)
         connection.on_login(Caller(principal, connection.peer.rpartition(":")[0]), lifetime_ms / 1000)
         log.debug("login accepted peer=%s listener=%s mechanism=%s", connection.peer, connection.listener, mechanism)
         return _encode(
@@ -209,12 +223,15 @@ class LoginHandler:
         connection.drain()
         return reply
 
-    def _enabled_mechanisms(self) -> list[str]:
-        return list(self._context.broker.settings.sasl_enabled_mechanisms)
+    def _settings(self, connection: LoginConnection) -> Settings:
+        return self._context.broker.settings.for_listener(connection.listener)
 
-    def _lifetime_ms(self, mechanism: str) -> int:
+    def _enabled_mechanisms(self, connection: LoginConnection) -> list[str]:
+        return list(self._settings(connection).sasl_enabled_mechanisms)
+
+    def _lifetime_ms(self, connection: LoginConnection, mechanism: str) -> int:
         """Returns the time until a connection has to log in again; 0 for ever. Brokers do not log in again."""
-        return 0 if mechanism == broker_login.MECHANISM else self._context.broker.settings.connections_max_reauth_ms
+        return 0 if mechanism == broker_login.MECHANISM else self._settings(connection).connections_max_reauth_ms
 
 
 def _encode_refusal(header: RequestHeader, code: Code, why: str, mechanisms: list[str]) -> Sequence[Part]:

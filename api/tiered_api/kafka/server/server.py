@@ -17,6 +17,7 @@ from functools import partial
 from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.ports import Listener, Stream
+from tiered.security import sasl_plain
 from tiered.system.tls import TlsNet
 from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.server.connection import ClientConnection
@@ -98,9 +99,13 @@ class KafkaServer:
         broker = self.context.broker
         net = broker.world.net
         if endpoint.is_encrypted:
-            broker.tls.check()
-            net = TlsNet(net, broker.tls.accept, on_failure=partial(self.context.refusals.record, "tls_handshake"))
+            tls = broker.tls.of_listener(endpoint.name)
+            tls.check()
+            net = TlsNet(net, tls.accept, on_failure=partial(self.context.refusals.record, "tls_handshake"))
         requires_login = endpoint.requires_login
+        mechanisms = broker.settings.for_listener(endpoint.name).sasl_enabled_mechanisms
+        if requires_login and not endpoint.is_encrypted and sasl_plain.MECHANISM in mechanisms:
+            log.warning("PLAIN without TLS: passwords cross the network in clear listener=%s", endpoint.name)
         listener = await net.listen(
             endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name, requires_login)
         )

@@ -1,0 +1,74 @@
+"""Settings of one listener: `listener.name.NAME.SETTING`, as Kafka has them.
+
+A listener can have its own TLS, mechanisms and time between logins. The users of PLAIN are in the login module of
+`listener.name.NAME.plain.sasl.jaas.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from tiered.config.setting import SettingRow, Value, shorten
+from tiered.errors import Code, Refused
+from tiered.security import sasl_plain
+from tiered.security.jaas import parse_jaas
+from tiered.security.secret import Secret
+
+PREFIX = "listener.name."
+JAAS = "sasl.jaas.config"
+PLAIN_USERS = f"plain.{JAAS}"
+OWN_LOGIN = "brokers log in at each other with the secret of the cluster"
+_OVERRIDABLE = ("sasl.enabled.mechanisms", "connections.max.reauth.ms")
+_LOGIN_MODULES_WITHOUT_EFFECT = (f"scram-sha-256.{JAAS}", f"scram-sha-512.{JAAS}")
+
+
+class ListenerOverride(NamedTuple):
+    """One setting of one listener."""
+
+    listener: str
+    name: str
+    value: Value | Secret
+
+
+def split_overrides(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the settings of a broker, and those of single listeners."""
+    ours = {name: text for name, text in given.items() if name.startswith(PREFIX)}
+    return {name: text for name, text in given.items() if name not in ours}, ours
+
+
+def parse_overrides(given: Mapping[str, str], table: Mapping[str, SettingRow]) -> tuple[ListenerOverride, ...]:
+    """Returns settings of listeners, typed. Raises `Refused` (INVALID_CONFIG) with the name that is wrong."""
+    return tuple(_parse(name, text, table) for name, text in given.items() if not has_no_effect(name))
+
+
+def has_no_effect(name: str) -> bool:
+    """True if a setting of Kafka's own files is accepted without effect."""
+    return name.startswith(PREFIX) and name.removeprefix(PREFIX).partition(".")[2] in _LOGIN_MODULES_WITHOUT_EFFECT
+
+
+def read_plain_users(value: Secret) -> Mapping[str, Secret]:
+    """Returns the users in the value of a login module."""
+    return _read_plain_users(value)
+
+
+@lru_cache(maxsize=64)
+def _read_plain_users(value: Secret) -> Mapping[str, Secret]:
+    return sasl_plain.read_users(parse_jaas(value.reveal()))
+
+
+def _parse(name: str, text: str, table: Mapping[str, SettingRow]) -> ListenerOverride:
+    listener, _, key = name.removeprefix(PREFIX).partition(".")
+    if key == PLAIN_USERS:
+        try:
+            read_plain_users(Secret(text))
+        except Refused as refused:
+            raise Refused(refused.code, f"{name}: {refused.why.removeprefix(JAAS + ': ')}") from None
+        return ListenerOverride(listener.upper(), PLAIN_USERS, Secret(text))
+    if key not in table or not (key.startswith("ssl.") or key in _OVERRIDABLE):
+        known = ", ".join((*_OVERRIDABLE, PLAIN_USERS))
+        why = f"a listener has no setting {shorten(key) or 'without a name'} of its own: it can have ssl.*, {known}"
+        raise Refused(Code.INVALID_CONFIG, f"{shorten(name)}: {why}")
+    return ListenerOverride(listener.upper(), key, replace(table[key], name=name).parse(text))
