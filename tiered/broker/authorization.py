@@ -1,4 +1,4 @@
-"""The rights of callers on this broker: the authorizer under the ACLs of the image, if the settings ask for one."""
+"""The rights of callers on this broker: the authorizer with the ACLs of the image, if the settings name one."""
 
 from __future__ import annotations
 

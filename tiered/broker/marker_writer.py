@@ -14,7 +14,7 @@ from tiered.replication.leader_replica import LeaderReplica
 log = logging.getLogger(__name__)
 
 COMMIT_MS = 1_000
-"""Time in which the in-sync replicas have to replicate a marker, before its coordinator is told to ask again. A
+"""Time in which the in-sync replicas have to replicate a marker, before its coordinator is told to try again. A
 partition whose replicas are slow then delays the markers of others only for so long."""
 
 

@@ -1,7 +1,7 @@
 """Ends the transactions of led partitions whose coordinator does not know them any more, after a loss of its log.
 
 Without this such a transaction would hold back committed readers and uploads until an operator aborts it. The rule is
-in `tiered.transactions.orphans`. This file asks the coordinators, writes the markers, and logs what hangs.
+in `tiered.transactions.orphans`. This file queries the coordinators, writes the markers, and logs what hangs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OrphanedTransactions:
                 log.warning("coordinators of late transactions cannot be asked why=%s", error)
 
     async def check(self) -> None:
-        """Checks once. Raises `Refused` or `Unavailable` if not all coordinators answer."""
+        """Checks once. Raises `Refused` or `Unavailable` if not all coordinators reply."""
         late = self._late_transactions.find_open()[:ASKED_AT_ONCE]
         self._report(late)
         coordinators = self._find_coordinators()

@@ -227,7 +227,7 @@ class TransactionCoordinators:
         return sum(shard.state.memory_bytes for shard in self.host.shards())
 
     def _count_memory(self) -> int:
-        """Returns the memory of all ids as it was at most `COUNTED_EVERY` calls ago: each transaction asks for it."""
+        """Returns the memory of all ids as it was at most `COUNTED_EVERY` calls ago: each transaction needs it."""
         if not self._calls_until_count:
             self._calls_until_count, self._counted_bytes = COUNTED_EVERY, self.memory_bytes
         self._calls_until_count -= 1
@@ -245,7 +245,7 @@ class TransactionCoordinators:
             return False
         shard = self.host.find_shard(transactional_id)
         if shard is None or transactional_id not in shard.state.unmarked:
-            await self._clock.sleep(RECHECK_SECONDS)  # a request without a pause could ask for ever
+            await self._clock.sleep(RECHECK_SECONDS)  # a request without a pause could try for ever
             return shard is not None and asyncio.get_running_loop().time() < until
         completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waits = self._completion_waits.setdefault(transactional_id, [])
@@ -317,7 +317,7 @@ class TransactionCoordinators:
     async def find_corrections(self, shard: TransactionShard, written_before_slot: int) -> Sequence[Request]:
         """Renews the producers of a log that may have lost records (R5).
 
-        Returns nothing: a loaded shard asks for the markers of decided transactions by itself.
+        Returns nothing: a loaded shard requests the markers of decided transactions by itself.
         """
         if shard.state.skipped_records:
             log.error("records of transactional ids cannot be read count=%d", shard.state.skipped_records)

@@ -1,7 +1,7 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until each marker is committed.
 
 A leader is looked up in the image for every attempt, so a partition that moved is found again. A partition whose topic
-is gone needs no marker. The coordinator ends the work when it resigns: its successor asks for all markers again. A
+is gone needs no marker. The coordinator ends the work when it resigns: its successor requests all markers again. A
 marker that is written twice changes nothing.
 """
 

@@ -154,7 +154,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
     ) -> ReplyT:
         """Returns the reply to a request about `key` whose records belong to the transaction of a producer.
 
-        `verify` asks the coordinator of the transaction if the partition belongs to it, where the transaction would
+        `verify` queries the coordinator of the transaction if the partition belongs to it, where the transaction would
         begin. Raises `Refused` like `submit`, with the code of `verify`, and with INVALID_TXN_STATE or
         INVALID_PRODUCER_EPOCH.
         """

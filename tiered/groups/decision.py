@@ -51,7 +51,7 @@ class GroupState:
         return self.protocol_bytes.total + self.log_state.memory_bytes
 
     def free_bytes(self) -> int:
-        """Returns how many bytes more the groups of this broker may take. It asks all shards: once for a request."""
+        """Returns how many bytes more the groups of this broker may take. Looks at all shards, once for a request."""
         return self.settings.bytes_max - self.memory_bytes - self.other_shards_bytes()
 
     def has_room(self, size: int) -> bool:

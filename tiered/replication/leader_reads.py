@@ -65,8 +65,8 @@ class LeaderReads:
         self.end_listeners.notify()
 
     def check_not_stopped(self) -> None:
-        """Raises the reason if this broker has stopped leading the partition. A caller that waited for the bucket asks
-        again: by then another topic may have the name of this one."""
+        """Raises the reason if this broker has stopped leading the partition. A caller that waited for the bucket
+        calls it again: by then another topic may have the name of this one."""
         if self.stop_error is not None:
             raise self.stop_error
 

@@ -12,5 +12,5 @@ May import: words
   jaas        the login module in a value of `sasl.jaas.config`
   acls        access control lists: their values, and filters over them
   authorizer  the operations that the ACLs of a cluster allow to a caller
-  administrators  the principals that may change rules and users
+  administrators  the principals that may change ACLs and users
 """

@@ -114,7 +114,7 @@ SUPPORTED: dict[ResourceType, frozenset[Operation]] = {
 SUPPORTED_MASKS = {kind: to_mask(operations) for kind, operations in SUPPORTED.items()}
 FIRST_OPERATION = Operation.READ
 EVERYTHING = to_mask(each for each in Operation if each >= FIRST_OPERATION)
-"""Mask of all operations that a request can ask for."""
+"""Mask of all operations that a request can need."""
 _IMPLYING_DESCRIBE = (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER)
 
 

@@ -1,6 +1,6 @@
-"""The administrators of a cluster: principals that may change its rules and users, because they may ALTER the cluster.
+"""The administrators of a cluster: principals that may change its ACLs and users, because they may ALTER the cluster.
 
-Tools look at them before a change, so that a change does not lock out the last one by mistake.
+Tools look at the administrators before a change, so that a change does not lock out the last one by mistake.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 
 def find_administrators(acls: Collection[Acl], super_users: Collection[str], *, is_open: bool) -> frozenset[str]:
-    """Returns the principals that may ALTER the cluster from some host. `User:*` stands for those without a rule of
+    """Returns the principals that may ALTER the cluster from some host. `User:*` stands for those without an ACL of
     their own."""
     of_cluster = [acl for acl in acls if acl.resource_type is ResourceType.CLUSTER]
     authorizer = Authorizer(of_cluster, super_users, is_open=is_open)

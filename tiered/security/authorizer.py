@@ -110,7 +110,7 @@ class Authorizer:
         return allowed & ~denied if has_acls else self._default
 
     def _decide_anywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
-        if self.is_allowed(caller, operation, kind, "hardcode"):  # the name that Kafka asks for
+        if self.is_allowed(caller, operation, kind, "hardcode"):  # the name that Kafka tries
             return True
         mine = [
             acl

@@ -1,6 +1,6 @@
 """EndTxn, timeouts, and the completion after all markers (KIP-98, KIP-890).
 
-The outcome is decided by the record of PREPARE_COMMIT or PREPARE_ABORT. Markers are asked for by an event, which the
+The outcome is decided by the record of PREPARE_COMMIT or PREPARE_ABORT. Markers are requested by an event, which the
 carrier gets once that record is committed (I14). With transaction version 2 each end moves the producer's epoch, so
 that no late record of this transaction can join the next one.
 """
@@ -137,7 +137,7 @@ def _prepare(
     decision: TransactionDecision, transactional_id: str, found: TransactionMetadata, commit: bool, *,
     client_version: int, next_producer_id: int = NO_PRODUCER_ID, last_epoch: int | None = None, reply: bytes = b"",
 ) -> TransactionMetadata:  # fmt: skip
-    """Writes the outcome, and asks for the markers."""
+    """Writes the outcome, and requests the markers."""
     moves_epoch = client_version >= EPOCH_BUMP_VERSION
     is_ongoing = found.state is TransactionState.ONGOING
     now_ms = decision.now.wall_ms

@@ -18,7 +18,7 @@ class TransactionSettings:
     """Limits of one shard. The defaults are those of the broker's settings."""
 
     timeout_max_ms: int = 900_000
-    """Longest timeout that a producer may ask for (transaction.max.timeout.ms)."""
+    """Longest timeout that a producer may request (transaction.max.timeout.ms)."""
     id_expiration_ms: int = 7 * 24 * 3_600_000
     """Time after which a transactional id without a transaction expires (transactional.id.expiration.ms)."""
     expiration_check_ms: int = 3_600_000

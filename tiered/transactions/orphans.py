@@ -2,11 +2,11 @@
 
 A coordinator that lost its log and its image does not know a transaction that began since. Nobody writes a marker for
 it then, and it holds back the last stable offset for ever. The partition does not know the transactional id, so all
-coordinators are asked for the producer id.
+coordinators are queried by the producer id.
 
-No commit may be lost. A transaction that can still be committed is open at its coordinator, which answers so. If no
+No commit may be lost. A transaction that can still be committed is open at its coordinator, which reports it. If no
 coordinator knows it as open, a later transaction of the same producer could still write to this partition, and join it.
-So it is aborted only if nothing was written to it between two such answers under the same coordinators, and until the
+So it is aborted only if nothing was written to it between two such replies under the same coordinators, and until the
 marker itself. After the marker, a record needs the word of its coordinator again before it begins a transaction.
 """
 
@@ -41,14 +41,14 @@ class OpenTransaction(NamedTuple):
 
 
 class OrphanRule:
-    """Remembers which transactions the last answer left without a coordinator, and under which coordinators."""
+    """Remembers which transactions the last reply left without a coordinator, and under which coordinators."""
 
     def __init__(self) -> None:
         self._unknown: frozenset[OpenTransaction] = frozenset()
         self._coordinators: Coordinators = {}
 
     def forget(self) -> None:
-        """Notes that the coordinators could not all be asked."""
+        """Notes that not all coordinators replied."""
         self._unknown = frozenset()
 
     def find_orphans(

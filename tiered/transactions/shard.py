@@ -2,7 +2,7 @@
 
 Hard state is the newest value of each transactional id, which the log holds. Soft state is which markers are written,
 the epoch before the present one, and deadlines. A coordinator that moved to another broker starts without soft state:
-it asks for all markers of decided transactions again, and a marker that stands twice changes nothing.
+it requests all markers of decided transactions again, and a marker that stands twice changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TransactionShard:
         """Does nothing: no transaction writes to `__transaction_state`."""
 
     def on_loaded(self, now: Now, /) -> None:
-        """Starts the timeouts of open transactions, and asks for the markers of decided ones."""
+        """Starts the timeouts of open transactions, and requests the markers of decided ones."""
         for name, value in self.state.transactions.items():
             schedule_timeout(self.state, name, value, now)
             if value.state.is_prepared:

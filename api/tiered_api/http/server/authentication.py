@@ -4,8 +4,8 @@
 keeps no password, so it salts and iterates each password that it gets, as SCRAM does, in a thread. It remembers what
 was proved, until the user changes. The client certificate of a connection is a login too, if there is no other one.
 
-A failed login is answered after a delay. An unknown user costs the same work as a wrong password, and gets the same
-reply.
+The reply to a failed login comes after a delay. An unknown user costs the same work as a wrong password, and gets the
+same reply.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 NONE, BASIC = "NONE", "BASIC"
 OPEN_ROUTES = ("healthz", "get_node")
-"""Operations that need no login: probes and other brokers ask them."""
+"""Operations that need no login: probes and other brokers use them."""
 PROOFS_MAX = 1
 """Most passwords that are checked at the same time."""
 WAITING_MAX = 64

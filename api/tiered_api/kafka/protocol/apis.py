@@ -39,7 +39,7 @@ class Api:
     served_from: int = 0
     max_request_bytes: int = 2 << 20
     before_login: bool = False
-    """True if a connection may ask for it before it has logged in."""
+    """True if a connection may send it before the login."""
     is_long_poll: bool = False
     """True if a response waits for an event. A stopping broker ends such connections at once."""
 

@@ -1,11 +1,11 @@
 """The login of connections: the state before it, SaslHandshake (17) and SaslAuthenticate (36), and its renewal.
 
 A connection of a listener with login has this handler in place of the dispatch until it has proved a principal. Before
-that it may ask for ApiVersions and log in, in frames of `LOGIN_FRAME_BYTES`, within `LOGIN_SECONDS`. Everything else
-ends the connection, and nothing of it is parsed. So no handler can answer too early, and the dispatch checks nothing.
+that it may send ApiVersions and log in, in frames of `LOGIN_FRAME_BYTES`, within `LOGIN_SECONDS`. Any other request
+ends the connection and is not parsed. So no handler can reply too early, and the dispatch checks nothing.
 
-A failed login is answered after a delay, and ends the connection. The reply is the same for an unknown user
-and a wrong password.
+The reply to a failed login comes after a delay, and ends the connection. The reply is the same for an unknown user and
+a wrong password.
 
 With `connections.max.reauth.ms`, a connection has to log in again in time, with the same mechanism and user (KIP-368).
 Version 0 of SaslHandshake is refused: after it, clients send messages without headers.

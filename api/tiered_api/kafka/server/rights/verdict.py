@@ -1,7 +1,7 @@
 """The outcome of the check of a request: it is refused, or parts of it are.
 
-A check takes out of the request what its caller may not ask for. After the handler, it adds the refusals of these parts
-to the response.
+A check takes parts out of the request that its caller may not use. After the handler, the check adds the refusals of
+these parts to the response.
 """
 
 from __future__ import annotations
