@@ -81,7 +81,7 @@ def test_documented_size_of_a_producer_is_right() -> None:
 
 
 def test_documented_positions_of_a_group_image_are_right() -> None:
-    page, partition_id = part("Image of groups"), PartitionId(TopicId("A" * 22), 3)
+    page, partition_id = part("Snapshot of groups"), PartitionId(TopicId("A" * 22), 3)
     name = snapshot.SnapshotName(GROUP_SNAPSHOTS, partition_id, 4, 5)
     body = snapshot.encode_snapshot(name, [], 0, 6)
     values = {"partition": 3, "leader epoch": 4, "offset": 5, "number of records": 0, "time of writing": 6}

@@ -1,7 +1,7 @@
 """Pending offsets of transactions whose marker was lost with the disks.
 
-An image of groups may have offsets of a transaction that ended after the image was taken. The log begins after the
-image then, and does not know the transaction. Its coordinator writes no second marker, so consumers would wait for
+A snapshot of groups may have offsets of a transaction that ended after the snapshot was taken. The log begins after the
+snapshot then, and does not know the transaction. Its coordinator writes no second marker, so consumers would wait for
 stable offsets for ever. Once no timeout permits the transaction any longer, its offsets are dropped.
 """
 

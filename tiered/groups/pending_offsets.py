@@ -126,7 +126,7 @@ class PendingOffsets:
     def add(self, producer: ProducerIdAndEpoch, key: OffsetKey, value: OffsetValue) -> None:
         """Adds an offset, which the producer's marker decides about. It replaces an earlier one of the transaction.
 
-        Offsets of another epoch are of a transaction that has ended: its marker is lost, after a start from an image.
+        Offsets of another epoch are of a transaction that has ended: its marker is lost, after a start from a snapshot.
         The marker of this transaction must not commit them.
         """
         before = self._transactions.get(producer.producer_id)

@@ -1,7 +1,7 @@
 """The rule by which a transaction without a coordinator is aborted in one partition.
 
-A coordinator that lost its log and its image does not know a transaction that began since. Nobody writes a marker for
-it then, and it holds back the last stable offset for ever. The partition does not know the transactional id, so all
+A coordinator that lost its log and its snapshot does not know a transaction that began since. Nobody writes a marker
+for it then, and it holds back the last stable offset for ever. The partition does not know the transactional id, so all
 coordinators are queried by the producer id.
 
 No commit may be lost. A transaction that can still be committed is open at its coordinator, which reports it. If no

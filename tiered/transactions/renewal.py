@@ -1,8 +1,8 @@
 """New producer ids after a loss of `__transaction_state` (R5): the epochs that are left may be outdated.
 
-Data partitions may have seen later epochs, above all where an image from the bucket replaced the log. They would refuse
-a producer with an earlier epoch for as many attempts as it lags behind. So each id has to get a new producer id. An
-open transaction stays open until its timeout, and is aborted with the highest epoch, which no partition refuses.
+Data partitions may have seen later epochs, above all where a snapshot from the bucket replaced the log. They would
+refuse a producer with an earlier epoch for as many attempts as it lags behind. So each id has to get a new producer id.
+An open transaction stays open until its timeout, and is aborted with the highest epoch, which no partition refuses.
 """
 
 from __future__ import annotations

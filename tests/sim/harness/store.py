@@ -85,7 +85,7 @@ class RecordingStore(MemoryStore):
 DRAWN_KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.THROTTLE)
 """Fault kinds that a swarm draws. Throttling counts calls and is not random."""
 LISTED_PREFIXES = ("data/", "meta/")
-"""Prefixes whose lists find garbage, so that a later list finds the rest. Images of groups are found by a list alone: a
+"""Prefixes whose lists find garbage, so that a later list finds the rest. Lists alone find snapshots of groups: a
 list that hides the newest one breaks the promise of stores that groups rely on."""
 
 

@@ -368,7 +368,7 @@ MUTANTS = {
             ((OpenFiles, "get", bugs.open_file_per_read),),
         ),
         SimMutant(
-            "groups_lost", "images of groups hold nothing", ("I31",),
+            "groups_lost", "snapshots of groups hold nothing", ("I31",),
             ((CoordinatorSnapshotStore, "write", bugs.write_empty_snapshot),), _with_rebuild,
         ),
         SimMutant(
@@ -467,7 +467,7 @@ MUTANTS = {
             ((VerificationGuards, "invalidate", transaction_bugs.keep_guards),), _with_transactions,
         ),
         SimMutant(
-            "pending_not_in_image", "an image of groups lacks open transactions", ("I15",),
+            "pending_not_in_image", "a snapshot of groups lacks open transactions", ("I15",),
             ((PendingOffsets, "snapshot", transaction_bugs.leave_pending_offsets_out),), _with_transactions,
         ),
         SimMutant(

@@ -252,7 +252,7 @@ def forget_markers_of_offsets(original: Any) -> Any:
 
 
 def leave_pending_offsets_out(original: Any) -> Any:
-    """An image of groups lacks the offsets of open transactions."""
+    """A snapshot of groups lacks the offsets of open transactions."""
 
     def snapshot(self: PendingOffsets, group: str, *, is_superseded: bool) -> list[CoordinatorRecord]:
         return []

@@ -132,7 +132,7 @@ def test_offset_of_a_decided_transaction_survives_the_loss_of_all_disks() -> Non
         await asyncio.sleep(SNAPSHOT_SECONDS + 5)
         await lose_all_disks(three)
         await wait_complete(three, producer, COMMITTED)
-        assert await offset_of(three) == 7, "the image of groups has it, and the marker comes after all"
+        assert await offset_of(three) == 7, "the snapshot of groups has it, and the marker comes after all"
 
     run_scenario(scenario, **OFFSETS_SETTINGS)
 
