@@ -33,7 +33,10 @@ BATCH_PARTITIONS = 500
 """Most partitions of one request to a broker."""
 REQUESTS_MAX = 16
 """Most requests to another broker at the same time: a partition that waits for its replicas delays few others."""
-OWN_REQUESTS_MAX = 1_000
+OWN_BATCH_PARTITIONS = 100
+"""Most partitions of one batch of this broker's own. One batch begins in a turn of the event loop, so that requests of
+clients run between batches."""
+OWN_REQUESTS_MAX = 5_000
 """Most batches of this broker's own partitions at the same time."""
 REQUEST_SECONDS = 15.0
 """Time limit of a request to another broker."""
@@ -96,6 +99,8 @@ class TransactionMarkers:
         """Targets by the broker that leads them."""
         self._requests: defaultdict[int, int] = defaultdict(int)
         """Requests in progress by broker."""
+        self._own_turn: asyncio.Handle | None = None
+        """The later turn in which the next batch of own partitions begins."""
         self._requests_there: dict[asyncio.Timeout, tuple[int, Sequence[_Target]]] = {}
         """Requests in progress to other brokers by their time limit."""
         self._delayed: dict[_Target, None] = {}
@@ -163,7 +168,11 @@ class TransactionMarkers:
             self._tasks = group
             for node_id in list(self._ready):
                 self._start_requests(node_id)
-            await self._run_retries()
+            try:
+                await self._run_retries()
+            finally:
+                if self._own_turn is not None:
+                    self._own_turn.cancel()
 
     async def _run_retries(self) -> None:
         pause = RETRY_SECONDS[0]
@@ -218,18 +227,26 @@ class TransactionMarkers:
 
     def _start_requests(self, node_id: int) -> None:
         """Starts requests to a broker while targets wait for it, and it has few requests in progress."""
-        ready = self._ready[node_id]
-        most = OWN_REQUESTS_MAX if node_id == self._view.node_id else REQUESTS_MAX
+        ready, is_own = self._ready[node_id], node_id == self._view.node_id
+        most, most_partitions = (OWN_REQUESTS_MAX, OWN_BATCH_PARTITIONS) if is_own else (REQUESTS_MAX, BATCH_PARTITIONS)
         while self._tasks is not None and ready and self._requests[node_id] < most:
-            batch = list(islice(ready, BATCH_PARTITIONS))
+            if is_own and self._own_turn is not None:
+                return
+            batch = list(islice(ready, most_partitions))
             for target in batch:
                 del ready[target]
+            if is_own and ready:
+                self._own_turn = asyncio.get_running_loop().call_soon(self._continue_own)
             live = [target for target in batch if not target.pending.is_dropped]
             if live:
                 self._requests[node_id] += 1
                 self._tasks.create_task(self._send(node_id, live))
         if not ready:
             self._ready.pop(node_id, None)
+
+    def _continue_own(self) -> None:
+        self._own_turn = None
+        self._start_requests(self._view.node_id)
 
     async def _send(self, node_id: int, targets: Sequence[_Target]) -> None:
         try:

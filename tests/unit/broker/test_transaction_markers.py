@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import cast
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.unit.member_view import make_view
-from tiered.broker.transaction_markers import MarkerPorts, TransactionMarkers
+from tiered.broker.transaction_markers import OWN_BATCH_PARTITIONS, MarkerPorts, TransactionMarkers
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, TopicPartition
@@ -18,6 +19,7 @@ from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.peers import MarkerRequest, PartitionCodes, Peers
 from tiered.records.marker import TransactionMarker
+from tiered.system.clock import SystemClock
 from tiered.transactions.requests import MarkersDue, MarkersWritten
 
 PLACES = (TopicPartition("t", 0), TopicPartition("t", 1))
@@ -118,6 +120,32 @@ def test_own_partitions_get_their_markers_in_the_call_of_the_decision() -> None:
         running.cancel()
 
     loop.run(scenario())
+
+
+def test_markers_of_many_own_partitions_leave_turns_to_others() -> None:
+    count = 3 * OWN_BATCH_PARTITIONS + 1
+    created = TopicCreated("t", TOPIC_ID, ((2,),) * count, {}, 0)
+    led = [PartitionChanged(TOPIC_ID, partition, 2, 0, (2,), ()) for partition in range(count)]
+    image = Image().apply([BrokerRegistered(2, "2", "d", "", "", 0, {"PLAINTEXT": "b2:1"}), created, *led], 0)
+    own, reports = OwnLeaders(), list[MarkersWritten]()
+    ports = MarkerPorts(make_view(image, Settings(node_id=2)), SystemClock(), None, own)
+    markers = TransactionMarkers(ports, lambda partition, epoch, written: reports.append(written), Metrics())
+    all_partitions = frozenset(TopicPartition("t", partition) for partition in range(count))
+
+    async def scenario() -> None:
+        running = asyncio.create_task(markers.run())
+        await asyncio.sleep(0)
+        for producer_id in range(2):
+            markers.send(MarkersDue(f"{producer_id}", producer_id, 0, True, all_partitions, 0), 0, 1)
+        written = [0]
+        while sum(len(each.partitions) for each in reports) < 2 * count:
+            await asyncio.sleep(0)  # one turn of the event loop
+            written.append(len(own.later))
+        steps = [later - earlier for earlier, later in pairwise(written)]
+        assert sum(steps) == 2 * count and max(steps) == OWN_BATCH_PARTITIONS, steps
+        running.cancel()
+
+    asyncio.run(scenario())
 
 
 def test_refused_coordinator_sends_its_markers_until_it_resigns() -> None:
