@@ -214,3 +214,19 @@ def test_connections_that_come_and_go_share_what_their_host_used() -> None:
         assert order == ["other", "busy"]
 
     run(scenario())
+
+
+def test_pieces_of_many_items_leave_turns_to_others() -> None:
+    async def scenario() -> None:
+        turns, ended, loop_turns = Turns(SystemClock()), asyncio.Event(), [0]
+        counting = asyncio.create_task(turns_of(loop_turns, ended))
+        items, seen = list(range(7)), list[tuple[int, list[int]]]()
+        async for piece in turns.pieces_of(items, 3):
+            seen.append((loop_turns[0], list(piece)))
+            busy(TURN_SECONDS)
+        ended.set()
+        await counting
+        assert [piece for _, piece in seen] == [[0, 1, 2], [3, 4, 5], [6]]
+        assert len({turn for turn, _ in seen}) == 3, seen
+
+    run(scenario())

@@ -11,15 +11,17 @@ which they are due, until they have used `GATHER_SECONDS` together. The rest of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 from math import exp, log1p
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from tiered.ports import Clock
+
+T = TypeVar("T")
 
 TURN_SECONDS = 0.01
 """Time for long work in one turn. After it, the rest waits for later turns."""
@@ -137,6 +139,12 @@ class Turns:
         """Returns at once while this turn has time, else in a later turn."""
         if not self.has_time():
             await self.wait_next_turn()
+
+    async def pieces_of(self, items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
+        """Yields the items in pieces of that size, each after a wait like that of `wait_turn`."""
+        for first in range(0, len(items), size):
+            await self.wait_turn()
+            yield items[first : first + size]
 
     async def wait_next_turn(self) -> None:
         """Returns in a later turn. The work of one client continues in the order of these calls."""

@@ -33,6 +33,8 @@ from tiered_api.kafka.server.exchange.transaction_requests import (
 )
 
 FENCED_FROM, BATCHED_FROM = 2, 4
+BETWEEN_TURNS = 500
+"""Partitions between two pauses in which other requests run."""
 
 Codes = Mapping[TopicPartition, Code]
 
@@ -42,13 +44,13 @@ async def handle(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -
     request, version = call.request, call.version
     if version >= BATCHED_FROM:
         return await _handle_batched(context, call)
-    partitions = _partitions_of(request.v3_and_below_topics)
-    codes = _refuse_all(context, partitions)
+    partitions, codes = await _find_partitions(context, request.v3_and_below_topics)
     if codes is None:
         name = request.v3_and_below_transactional_id
         reply = await call_coordinator(context, name, _request_of(request, partitions), CodeReply)
         codes = dict.fromkeys(partitions, _code_of(reply, version))
-    return _response_of(request, codes)
+    results = await _results_in_turns(context, request.v3_and_below_topics, codes)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 def handle_now(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse | None:
@@ -64,7 +66,8 @@ def handle_now(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> 
         if reply is None:
             return None
         codes = dict.fromkeys(partitions, _code_of(reply, version))
-    return _response_of(request, codes)
+    results = _results_of(request.v3_and_below_topics, codes)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 def _request_of(request: AddPartitionsToTxnRequest, partitions: Sequence[TopicPartition]) -> AddPartitions:
@@ -78,11 +81,6 @@ def _code_of(reply: CodeReply | Code, version: int) -> Code:
     return fenced_code(reply.code if isinstance(reply, CodeReply) else reply, version, FENCED_FROM)
 
 
-def _response_of(request: AddPartitionsToTxnRequest, codes: Codes) -> AddPartitionsToTxnResponse:
-    results = _results_of(request.v3_and_below_topics, codes)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-
-
 async def _handle_batched(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse:
     request = call.request
     refused = check_credential(context, call, request.credential)
@@ -92,15 +90,14 @@ async def _handle_batched(context: KafkaContext, call: Call[AddPartitionsToTxnRe
     codes = await asyncio.gather(*(_add_or_verify(context, each) for each in request.transactions))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
-            AddPartitionsToTxnResult(each.transactional_id, _results_of(each.topics, found))
+            AddPartitionsToTxnResult(each.transactional_id, await _results_in_turns(context, each.topics, found))
             for each, found in zip(request.transactions, codes, strict=True)
         ]
     )
 
 
 async def _add_or_verify(context: KafkaContext, asked: AddPartitionsToTxnTransaction) -> Codes:
-    partitions = _partitions_of(asked.topics)
-    codes = _refuse_all(context, partitions)
+    partitions, codes = await _find_partitions(context, asked.topics)
     if codes is not None:
         return codes
     return await context.broker.transaction_verification.ask_here(
@@ -120,14 +117,40 @@ def _partitions_of(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicParti
     return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
 
 
+async def _find_partitions(
+    context: KafkaContext, topics: Sequence[AddPartitionsToTxnTopic]
+) -> tuple[list[TopicPartition], Codes | None]:
+    """Returns the partitions, and what `_refuse_all` says of them. Other requests run meanwhile."""
+    partitions, refused = list[TopicPartition](), dict[TopicPartition, Code]()
+    for topic in topics:
+        async for numbers in context.turns.pieces_of(topic.partitions, BETWEEN_TURNS):
+            part = [TopicPartition(topic.name, number) for number in numbers]
+            refused.update(find_refused_partitions(context.broker.image, part))
+            partitions += part
+    return partitions, {tp: refused.get(tp, Code.OPERATION_NOT_ATTEMPTED) for tp in partitions} if refused else None
+
+
 def _results_of(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
     return [
-        AddPartitionsToTxnTopicResult(
-            topic.name,
-            [
-                AddPartitionsToTxnPartitionResult(number, codes[TopicPartition(topic.name, number)].number)
-                for number in topic.partitions
-            ],
-        )
+        AddPartitionsToTxnTopicResult(topic.name, _partition_results(topic.name, topic.partitions, codes))
         for topic in topics
+    ]
+
+
+async def _results_in_turns(
+    context: KafkaContext, topics: Sequence[AddPartitionsToTxnTopic], codes: Codes
+) -> list[AddPartitionsToTxnTopicResult]:
+    """Does the same. Other requests run meanwhile."""
+    results = []
+    for topic in topics:
+        found: list[AddPartitionsToTxnPartitionResult] = []
+        async for numbers in context.turns.pieces_of(topic.partitions, BETWEEN_TURNS):
+            found += _partition_results(topic.name, numbers, codes)
+        results.append(AddPartitionsToTxnTopicResult(topic.name, found))
+    return results
+
+
+def _partition_results(topic: str, numbers: Sequence[int], codes: Codes) -> list[AddPartitionsToTxnPartitionResult]:
+    return [
+        AddPartitionsToTxnPartitionResult(number, codes[TopicPartition(topic, number)].number) for number in numbers
     ]

@@ -22,12 +22,15 @@ from tiered_api.kafka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
+from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
+from tiered_api.kafka.server.exchange.turns import Turns
 
 WRITES_AT_ONCE = 500
-"""Markers of one request that are written at the same time: as many as a coordinator sends in one."""
+"""Markers of a coordinator's request that are written at the same time: as many as it sends in one."""
+BETWEEN_TURNS = 500
+"""Partitions between two pauses in which other requests run."""
 TIMEOUT_MS = 30_000
 
 WriteMarker = Callable[[TopicPartition, TransactionMarker], Awaitable[None]]
@@ -46,20 +49,23 @@ async def handle(context: KafkaContext, call: Call[WriteTxnMarkersRequest]) -> W
         context.refusals.record("stranger", call.client_host, refused.why)
         codes = repeat(refused.code)
     else:
-        writer = context.broker.marker_writer
-        write = writer.write_marker if request.credential else writer.abort_transaction
-        writes = [
-            partial(_write, write, TopicPartition(topic.name, number), marker)
-            for asked in request.markers
-            for marker in (_marker_of(asked),)
-            for topic in asked.topics
-            for number in topic.partition_indexes
-        ]
-        done = run_bounded(
-            writes, TIMEOUT_MS, lambda _: Code.REQUEST_TIMED_OUT, context.turns, concurrency=WRITES_AT_ONCE
-        )
-        codes = iter(await done)
-    return WriteTxnMarkersResponse([_make_result(each, codes) for each in request.markers])
+        codes = iter(await _write_all(context, request))
+    return WriteTxnMarkersResponse([await _make_result(context.turns, each, codes) for each in request.markers])
+
+
+async def _write_all(context: KafkaContext, request: WriteTxnMarkersRequest) -> list[Code]:
+    writer = context.broker.marker_writer
+    write = writer.write_marker if request.credential else writer.abort_transaction
+    writes: list[Callable[[], Awaitable[Code]]] = []
+    for asked in request.markers:
+        marker = _marker_of(asked)
+        for topic in asked.topics:
+            async for numbers in context.turns.pieces_of(topic.partition_indexes, BETWEEN_TURNS):
+                writes += (partial(_write, write, TopicPartition(topic.name, number), marker) for number in numbers)
+    return await run_bounded(
+        writes, TIMEOUT_MS, lambda _: Code.REQUEST_TIMED_OUT, context.turns,
+        concurrency=WRITES_AT_ONCE if request.credential else CONCURRENCY,
+    )  # fmt: skip
 
 
 def _marker_of(asked: WritableTxnMarker) -> TransactionMarker:
@@ -69,17 +75,14 @@ def _marker_of(asked: WritableTxnMarker) -> TransactionMarker:
     )  # fmt: skip
 
 
-def _make_result(asked: WritableTxnMarker, codes: Iterator[Code]) -> WritableTxnMarkerResult:
-    return WritableTxnMarkerResult(
-        asked.producer_id,
-        [
-            WritableTxnMarkerTopicResult(
-                topic.name,
-                [WritableTxnMarkerPartitionResult(each, next(codes).number) for each in topic.partition_indexes],
-            )
-            for topic in asked.topics
-        ],
-    )
+async def _make_result(turns: Turns, asked: WritableTxnMarker, codes: Iterator[Code]) -> WritableTxnMarkerResult:
+    result = WritableTxnMarkerResult(asked.producer_id, [])
+    for topic in asked.topics:
+        found: list[WritableTxnMarkerPartitionResult] = []
+        async for numbers in turns.pieces_of(topic.partition_indexes, BETWEEN_TURNS):
+            found += (WritableTxnMarkerPartitionResult(each, next(codes).number) for each in numbers)
+        result.topics.append(WritableTxnMarkerTopicResult(topic.name, found))
+    return result
 
 
 async def _write(write_marker: WriteMarker, tp: TopicPartition, marker: TransactionMarker) -> Code:
