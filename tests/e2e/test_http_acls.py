@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from tests.e2e.http_site import HttpBroker, run
@@ -111,5 +114,27 @@ def test_health_says_no_more_than_its_status_to_callers_without_rights(tmp_path:
         assert (await site.ask("GET", "/healthz")).json == {"ok": True, "problems": [], "details": {}}
         await grant(site, ("CLUSTER", "kafka-cluster", "DESCRIBE"))
         assert (await site.ask("GET", "/healthz")).json["details"]
+
+    run(tmp_path, scenario, authorizer_class_name=STANDARD_AUTHORIZER)
+
+
+def test_produce_stream_ends_when_its_right_is_taken_away(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await grant(site, ("TOPIC", "t", "WRITE"))
+        taken_away = asyncio.Event()
+
+        async def records() -> AsyncGenerator[bytes, None]:
+            yield json.dumps(RECORD).encode()
+            await taken_away.wait()
+            yield json.dumps(RECORD).encode()
+
+        path, headers = f"{site.url}{site.cluster}/topics/t/records", {"Content-Type": "application/json"}
+        async with site.session.post(path, data=records(), headers=headers) as response:
+            assert json.loads(await response.content.readline())["offset"] == 0
+            await site.broker.submit(DeleteAcls((EVERY_ACL,)))
+            taken_away.set()
+            assert json.loads(await response.content.readline())["error_code"] == 40301
+        assert site.broker.leader_replica("t", 0).high_watermark == 1
 
     run(tmp_path, scenario, authorizer_class_name=STANDARD_AUTHORIZER)

@@ -6,17 +6,16 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from typing import NamedTuple
 
+from tiered.security.secret import Secret
+
 SCHEME = "basic"
 
 
 class UserPassword(NamedTuple):
-    """A user and a password that a client sent. The password never prints."""
+    """A user and a password that a client sent."""
 
     user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"UserPassword(user={self.user!r})"
+    password: Secret
 
 
 def parse_basic(text: str) -> UserPassword | None:
@@ -28,4 +27,4 @@ def parse_basic(text: str) -> UserPassword | None:
     user, colon, password = decoded.partition(":")
     if not colon or not user or any(ord(char) < 32 or ord(char) == 127 for char in decoded):
         return None
-    return UserPassword(user, password)
+    return UserPassword(user, Secret(password))

@@ -43,6 +43,7 @@ FREE = {
     "TieredFollow",
     "TieredSubmit",
     "TieredHeard",
+    "TieredActFor",
 }
 LISTS = {"ListGroups", "ListTransactions"}
 """Requests that are never refused: parts of their replies are left out."""

@@ -7,15 +7,16 @@ from base64 import b64encode
 import pytest
 
 from tiered.security.http_basic import UserPassword, parse_basic
+from tiered.security.secret import Secret
 
 
 @pytest.mark.parametrize(
     ("decoded", "expected"),
     [
-        (b"Aladdin:open sesame", UserPassword("Aladdin", "open sesame")),  # RFC 7617
-        ("test:123£".encode(), UserPassword("test", "123£")),  # RFC 7617
-        (b"a:b:c", UserPassword("a", "b:c")),
-        (b"a:", UserPassword("a", "")),
+        (b"Aladdin:open sesame", UserPassword("Aladdin", Secret("open sesame"))),  # RFC 7617
+        ("test:123£".encode(), UserPassword("test", Secret("123£"))),  # RFC 7617
+        (b"a:b:c", UserPassword("a", Secret("b:c"))),
+        (b"a:", UserPassword("a", Secret(""))),
         (b":b", None),
         (b"a", None),
         (b"", None),
@@ -34,4 +35,4 @@ def test_text_that_is_not_base64_means_nothing(text: str) -> None:
 
 
 def test_password_is_not_printed() -> None:
-    assert "sesame" not in repr(UserPassword("Aladdin", "sesame"))
+    assert "sesame" not in repr(UserPassword("Aladdin", Secret("sesame")))

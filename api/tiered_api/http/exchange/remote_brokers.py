@@ -18,6 +18,7 @@ from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.replication.read_result import ReadResult
+from tiered.security.principal import ANONYMOUS, BROKER, Caller, Principal
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.leader_routing import STALE_LEADER_CODES
@@ -79,10 +80,14 @@ class OffsetQuery(NamedTuple):
 
 class RemoteBrokers:
     """The connections of one broker's HTTP server to other brokers. Long polls have connections of their own, so that
-    they do not delay short requests."""
+    they do not delay short requests.
+
+    The other broker judges a request as that of the `caller` that is given, and of this broker without one.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._own = Caller(Principal(BROKER, str(broker.settings.node_id)), "")
         net = inter_broker_net(broker.world.net, broker.startup_settings, lambda: broker.tls)
         login = broker.settings.inter_broker_login()
         self._short_requests = KafkaPeers(net, client_id="http", login_node_id=login, pool_bytes=0)
@@ -134,7 +139,13 @@ class RemoteBrokers:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     async def produce(
-        self, leader: Leader, tp: TopicPartition, topic_id: TopicId, data: bytes | bytearray, timeout_ms: int
+        self,
+        leader: Leader,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        data: bytes | bytearray,
+        timeout_ms: int,
+        caller: Caller | None = None,
     ) -> LogAppendInfo:
         """Produces one batch with acks=all. Raises `LeaderNotFound` if it was surely not written. Raises every other
         `Refused` of the leader; REQUEST_TIMED_OUT also if the outcome is unknown."""
@@ -142,7 +153,7 @@ class RemoteBrokers:
         request = ProduceRequest(None, ACKS_ALL, timeout_ms, [TopicProduceData(topic_id=topic_id, partition_data=rows)])
         seconds = timeout_ms / 1000 + REQUEST_SECONDS
         try:
-            got = await self._send(self._short_requests, leader, request, ProduceResponse, seconds, PRODUCE)
+            got = await self._send(self._short_requests, leader, request, ProduceResponse, seconds, PRODUCE, caller)
             [[part]] = [each.partition_responses for each in got.responses]
         except Unavailable as fault:
             why = f"broker {leader.node_id} did not confirm records for {tp}, they may yet be there: {fault}"
@@ -163,12 +174,13 @@ class RemoteBrokers:
         max_bytes: int,
         wait_ms: int,
         read_committed: bool = False,
+        caller: Caller | None = None,
     ) -> ReadResult:
         """Fetches whole batches from the one that has `offset`; with `wait_ms`, waits for the first batch."""
         pool = self._long_polls if wait_ms else self._short_requests
         partition = FetchPartition(tp.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
         topics = [FetchTopic("", topic_id, [partition])]
-        part = (await self._fetch(pool, leader, topics, max_bytes, wait_ms, read_committed))[0]
+        part = (await self._fetch(pool, leader, topics, max_bytes, wait_ms, read_committed, caller))[0]
         code = code_from_number(part.error_code)
         if code is not Code.NONE:
             raise _leader_refusal(leader, tp, code)
@@ -187,6 +199,7 @@ class RemoteBrokers:
         ends: Sequence[tuple[TopicPartition, TopicId, int]],
         wait_ms: int,
         read_committed: bool = False,
+        caller: Caller | None = None,
     ) -> bool:
         """Returns True if one of these partitions of one leader has new records at its offset in time, or an error to
         report."""
@@ -194,7 +207,7 @@ class RemoteBrokers:
         for tp, topic_id, offset in ends:
             topic = topics.setdefault(topic_id, FetchTopic("", topic_id))
             topic.partitions.append(FetchPartition(tp.partition, -1, offset, partition_max_bytes=1))
-        parts = await self._fetch(self._long_polls, leader, list(topics.values()), 1, wait_ms, read_committed)
+        parts = await self._fetch(self._long_polls, leader, list(topics.values()), 1, wait_ms, read_committed, caller)
         return any(part.error_code or part.records for part in parts)
 
     async def _fetch(
@@ -205,6 +218,7 @@ class RemoteBrokers:
         max_bytes: int,
         wait_ms: int,
         read_committed: bool,
+        caller: Caller | None,
     ) -> list[PartitionData]:
         request = FetchRequest(
             max_wait_ms=wait_ms,
@@ -213,13 +227,17 @@ class RemoteBrokers:
             isolation_level=READ_COMMITTED if read_committed else READ_UNCOMMITTED,
             topics=topics,
         )
-        got = await self._send(pool, leader, request, FetchResponse, wait_ms / 1000 + REQUEST_SECONDS, FETCH)
+        got = await self._send(pool, leader, request, FetchResponse, wait_ms / 1000 + REQUEST_SECONDS, FETCH, caller)
         if got.error_code:
             raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to serve reads")
         return [part for topic in got.responses for part in topic.partitions]
 
     async def list_offsets(
-        self, leader: Leader, wanted: Mapping[TopicPartition, OffsetQuery], read_committed: bool = False
+        self,
+        leader: Leader,
+        wanted: Mapping[TopicPartition, OffsetQuery],
+        read_committed: bool = False,
+        caller: Caller | None = None,
     ) -> dict[TopicPartition, int | Refused]:
         """Returns the offsets of partitions of one leader; -1 if no record is as late.
 
@@ -232,7 +250,7 @@ class RemoteBrokers:
         isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
         request = ListOffsetsRequest(-1, isolation, list(topics.values()), int(REQUEST_SECONDS * 900))
         got = await self._send(
-            self._short_requests, leader, request, ListOffsetsResponse, REQUEST_SECONDS, LIST_OFFSETS
+            self._short_requests, leader, request, ListOffsetsResponse, REQUEST_SECONDS, LIST_OFFSETS, caller
         )
         found: dict[TopicPartition, int | Refused] = {}
         for each in got.topics:
@@ -244,26 +262,47 @@ class RemoteBrokers:
     # -- brokers ------------------------------------------------------------------------------------------------------
 
     async def send_request(
-        self, node_id: int, request: Message, response_type: type[A], version: int, wait_seconds: float = 0
+        self,
+        node_id: int,
+        request: Message,
+        response_type: type[A],
+        version: int,
+        wait_seconds: float = 0,
+        caller: Caller | None = None,
     ) -> A:
         """Sends a request to a broker, this one included, and returns the reply. `wait_seconds` is how long the broker
         may wait before it replies. Raises `Unavailable` and `LeaderNotFound`."""
         leader = Leader(node_id, -1, self._broker.view.address_of(node_id))
         seconds = wait_seconds + REQUEST_SECONDS
-        return await self._send(self._short_requests, leader, request, response_type, seconds, version)
+        return await self._send(self._short_requests, leader, request, response_type, seconds, version, caller)
 
     async def _send(
-        self, pool: KafkaPeers, leader: Leader, request: Message, response_type: type[A], seconds: float, version: int
+        self,
+        pool: KafkaPeers,
+        leader: Leader,
+        request: Message,
+        response_type: type[A],
+        seconds: float,
+        version: int,
+        caller: Caller | None,
     ) -> A:
         pool.credential = self._broker.credential  # known once the broker has read its store
+        judged = self._find_judged(caller)
         try:
-            return await pool.send(leader.address, request, response_type, seconds, version)
+            return await pool.send(leader.address, request, response_type, seconds, version, caller=judged)
         except Unavailable as fault:
             if not fault.refused and leader.address:
                 raise
             raise LeaderNotFound(
                 Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} cannot be reached: {fault}"
             ) from None
+
+    def _find_judged(self, caller: Caller | None) -> Caller | None:
+        """Returns the caller that the request names. None if nobody judges it: it costs one request less."""
+        named = caller or self._own
+        if self._broker.authorization.authorizer is None and named.principal in (ANONYMOUS, self._own.principal):
+            return None
+        return named
 
 
 def _leader_refusal(leader: Leader, tp: TopicPartition, code: Code) -> Refused:

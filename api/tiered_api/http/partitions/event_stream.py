@@ -71,7 +71,7 @@ def _resume_offset(request: HttpRequest, offset: int) -> int:
 async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple[bytes, ReadSpec]:
     """Returns the events of one read, and the next read. The events hold memory until they are sent."""
     context = request.context
-    spec = replace(spec, source=resolve_leader(context, spec.source))
+    spec = replace(spec, source=resolve_leader(context, spec.source, request.caller))
     fetched = await fetch(request, spec)
     data = load_bytes(fetched)
     if data:

@@ -15,6 +15,7 @@ from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
+from tiered.security.principal import Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import (
     EXPECTED_ERRORS,
@@ -67,11 +68,14 @@ def find_topic(context: HttpContext, name: str) -> TopicImage:
     return topic
 
 
-def find_partition(context: HttpContext, topic: TopicImage, partition: int) -> AnyPartition:
-    """Returns the partition, led here or elsewhere. Raises `HttpError` 404 if the topic has no such partition."""
+def find_partition(
+    context: HttpContext, topic: TopicImage, partition: int, caller: Caller | None = None
+) -> AnyPartition:
+    """Returns the partition, led here or elsewhere: a leader elsewhere judges the caller. Raises `HttpError` 404 if the
+    topic has no such partition."""
     if not 0 <= partition < len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {partition}")
-    return open_partition(context, TopicPartition(topic.name, partition), topic.topic_id)
+    return open_partition(context, TopicPartition(topic.name, partition), topic.topic_id, caller=caller)
 
 
 def choose_partition(record: ProducerRecord, partitions: int, counter: int) -> int:
@@ -84,11 +88,11 @@ def choose_partition(record: ProducerRecord, partitions: int, counter: int) -> i
     return counter % partitions
 
 
-async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRecord) -> RecordMetadata:
+async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRecord, caller: Caller) -> RecordMetadata:
     """Appends one record as one batch. Raises the error that refuses the record."""
     check_writable(topic.name)
     partition = choose_partition(record, len(topic.partitions), next(keyless_counter))
-    return (await _append(context, find_partition(context, topic, partition), [record]))[0]
+    return (await _append(context, find_partition(context, topic, partition, caller), [record]))[0]
 
 
 async def append_once(
@@ -97,9 +101,9 @@ async def append_once(
     """Appends the records of a request as `append_many` does, once for its idempotency key if it has one."""
     key = await find_key(request, topic.topic_id, body)
     if key is None:
-        return await append_many(request.context, topic, records)
+        return await append_many(request.context, topic, records, caller=request.caller)
     with request.context.service(IdempotencyKeys).use(key):
-        return await append_many(request.context, topic, records, key)
+        return await append_many(request.context, topic, records, key, request.caller)
 
 
 def _next_counter(key: IdempotencyKey | None) -> int:
@@ -131,7 +135,11 @@ def append_locally(
 
 
 async def append_many(
-    context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord], key: IdempotencyKey | None = None
+    context: HttpContext,
+    topic: TopicImage,
+    records: Sequence[ProducerRecord],
+    key: IdempotencyKey | None = None,
+    caller: Caller | None = None,
 ) -> list[RecordMetadata | HttpError]:
     """Appends one batch for each partition, or more if one would be too large. Returns the outcome of each record, in
     order. With an idempotency key there is one batch for each partition, and `HttpError` is raised if one would be too
@@ -139,12 +147,13 @@ async def append_many(
     check_writable(topic.name)
     counter = _next_counter(key)
     if len(records) <= RECORDS_PER_TURN:
-        return await _append_chunk(context, topic, records, counter, key)
+        return await _append_chunk(context, topic, records, counter, key, caller)
     if key is not None:
         raise HttpError(413, f"a request with an Idempotency-Key has at most {RECORDS_PER_TURN} records")
     outcomes: list[RecordMetadata | HttpError] = []
     for start in range(0, len(records), RECORDS_PER_TURN):
-        outcomes += await _append_chunk(context, topic, records[start : start + RECORDS_PER_TURN], counter, None)
+        some = records[start : start + RECORDS_PER_TURN]
+        outcomes += await _append_chunk(context, topic, some, counter, None, caller)
         await asyncio.sleep(0)
     return outcomes
 
@@ -155,6 +164,7 @@ async def _append_chunk(
     records: Sequence[ProducerRecord],
     counter: int,
     key: IdempotencyKey | None,
+    caller: Caller | None,
 ) -> list[RecordMetadata | HttpError]:
     outcomes: list[RecordMetadata | HttpError] = [_UNKNOWN] * len(records)
     count = len(topic.partitions)
@@ -164,7 +174,7 @@ async def _append_chunk(
     shares = []
     for partition, numbers in groups.items():
         try:
-            source = find_partition(context, topic, partition)
+            source = find_partition(context, topic, partition, caller)
             share = _PartitionRecords(
                 source, numbers, min(source.config.max_message_bytes, source.config.segment_bytes)
             )

@@ -79,7 +79,10 @@ async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
 def partition_of_path(request: HttpRequest) -> AnyPartition:
     """Returns the partition that `{topic}` and `{partition}` name."""
     return find_partition(
-        request.context, find_topic(request.context, request.args["topic"]), request.path_number("partition")
+        request.context,
+        find_topic(request.context, request.args["topic"]),
+        request.path_number("partition"),
+        request.caller,
     )
 
 
@@ -131,9 +134,8 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     except Refused as refused:
         if isinstance(source, LeaderReplica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
             # It was led here until now.
-            return await fetch(
-                request, replace(spec, source=RemotePartition(request.context, source.tp, source.topic_id))
-            )
+            moved = RemotePartition(request.context, source.tp, source.topic_id, caller=request.caller)
+            return await fetch(request, replace(spec, source=moved))
         if refused.code is not Code.OFFSET_OUT_OF_RANGE:
             raise
         start, end = await fetch_bounds(source)

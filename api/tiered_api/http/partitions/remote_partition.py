@@ -14,6 +14,7 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
+from tiered.security.principal import Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.remote_brokers import COLD_READ_MS, Leader, LeaderNotFound, OffsetQuery
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES
@@ -28,14 +29,21 @@ T = TypeVar("T")
 
 class RemotePartition:
     """A partition that another broker leads, or that has no leader at present. It follows changes of the leader, also
-    to this broker. `lookup_seconds` says how long a leader is looked for; None means the limit of the server."""
+    to this broker. `lookup_seconds` says how long a leader is looked for; None means the limit of the server. Another
+    broker judges the requests as those of `caller`; without one, of this broker."""
 
     def __init__(
-        self, context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None
+        self,
+        context: HttpContext,
+        tp: TopicPartition,
+        topic_id: TopicId,
+        lookup_seconds: float | None = None,
+        caller: Caller | None = None,
     ) -> None:
         self.tp = tp
         self.topic, self.partition = tp
         self.topic_id = topic_id
+        self.caller = caller
         self._context = context
         self._lookup_seconds = context.limits.leader_lookup_seconds if lookup_seconds is None else lookup_seconds
 
@@ -63,7 +71,9 @@ class RemotePartition:
                 return await here.append(data, timeout_ms=timeout_ms)
             try:
                 leader = self.leader()
-                return await self._context.remote_brokers.produce(leader, self.tp, self.topic_id, data, timeout_ms)
+                return await self._context.remote_brokers.produce(
+                    leader, self.tp, self.topic_id, data, timeout_ms, self.caller
+                )
             except LeaderNotFound as no:
                 await self._pause(no, deadline)
 
@@ -87,7 +97,7 @@ class RemotePartition:
         return await self._call_leader(
             lambda here: here.reads.read(offset, max_bytes, max_wait_ms=wait_ms, read_committed=read_committed),
             lambda leader: self._context.remote_brokers.fetch(
-                leader, self.tp, self.topic_id, offset, max_bytes, wait_ms, read_committed
+                leader, self.tp, self.topic_id, offset, max_bytes, wait_ms, read_committed, self.caller
             ),
         )
 
@@ -119,7 +129,7 @@ class RemotePartition:
     async def _list_offset(self, leader: Leader, timestamp: int, read_committed: bool = False) -> int:
         query = OffsetQuery(self.topic_id, leader.epoch, timestamp)
         remote_brokers = self._context.remote_brokers
-        found = (await remote_brokers.list_offsets(leader, {self.tp: query}, read_committed)).get(self.tp)
+        found = (await remote_brokers.list_offsets(leader, {self.tp: query}, read_committed, self.caller)).get(self.tp)
         if not isinstance(found, int):
             raise found or LeaderNotFound(
                 Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.tp}"
@@ -168,7 +178,11 @@ AnyPartition = LeaderReplica | RemotePartition
 
 
 def open_partition(
-    context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None
+    context: HttpContext,
+    tp: TopicPartition,
+    topic_id: TopicId,
+    lookup_seconds: float | None = None,
+    caller: Caller | None = None,
 ) -> AnyPartition:
     """Returns a partition that exists. Raises `Refused` if its topic was deleted, also if another topic has its name by
     now, and if this broker leads the partition and cannot open it."""
@@ -178,14 +192,14 @@ def open_partition(
     except Refused as refused:
         if refused.code is not Code.NOT_LEADER_OR_FOLLOWER:
             raise
-    return RemotePartition(context, tp, topic_id, lookup_seconds)
+    return RemotePartition(context, tp, topic_id, lookup_seconds, caller)
 
 
-def resolve_leader(context: HttpContext, source: AnyPartition) -> AnyPartition:
+def resolve_leader(context: HttpContext, source: AnyPartition, caller: Caller | None = None) -> AnyPartition:
     """Returns the same partition at its current leader, here or elsewhere."""
     if isinstance(source, RemotePartition):
         return source.local_replica() or source
-    return RemotePartition(context, source.tp, source.topic_id) if source.is_stopped else source
+    return RemotePartition(context, source.tp, source.topic_id, caller=caller) if source.is_stopped else source
 
 
 async def fetch_bounds(source: AnyPartition, read_committed: bool = False) -> tuple[int, int]:

@@ -124,7 +124,7 @@ class Authenticator:
         else:
             absent = make_absent_credential(ScramMechanism.SHA_512, self._key, parsed.user)
             tried = [(ScramMechanism.SHA_512, absent)]
-        fits = await self._compute(partial(_fits_any, tried, parsed.password), peer)
+        fits = await self._compute(partial(_fits_any, tried, parsed.password.reveal()), peer)
         if not fits or not credentials or self._find_credentials(parsed.user) != credentials:
             return None
         if len(self._proven) >= PROVEN_MAX:

@@ -13,10 +13,10 @@ from aiohttp import web
 
 from tiered.metadata.image import TopicImage
 from tiered.records.native import json_spans
+from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange import media_types
-from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.decompress import Inflater, new_inflater
-from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.errors import NOT_AUTHORIZED, HttpError
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import HttpResponse, abort_connection, open_stream
 from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_once
@@ -41,13 +41,13 @@ async def serve_stream(
         async for piece in pieces:
             texts = splitter.feed(piece)
             if texts:
-                await _send(request, response, await _append(request.context, topic, reports, texts))
+                await _send(request, response, await _append(request, topic, reports, texts))
             elif splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
                 await asyncio.sleep(splitter.pending_bytes / RESCAN_BYTES_PER_SECOND)
             splitter.raise_fault()
         texts = splitter.finish()
         if texts:
-            await _send(request, response, await _append(request.context, topic, reports, texts))
+            await _send(request, response, await _append(request, topic, reports, texts))
         splitter.raise_fault()
     except HttpError as error:
         if not request.content.is_eof():
@@ -120,9 +120,12 @@ async def produce_once(request: HttpRequest, topic: TopicImage, reports: Produce
     return HttpResponse(lines if len(parsed) > 1 else lines.rstrip(b"\n"))
 
 
-async def _append(context: HttpContext, topic: TopicImage, reports: ProduceReports, texts: list[bytes]) -> bytes:
-    parsed = _parse_all(texts, context.clock.wall_ms())
-    outcomes = await append_many(context, topic, [each for each in parsed if isinstance(each, ProducerRecord)])
+async def _append(request: HttpRequest, topic: TopicImage, reports: ProduceReports, texts: list[bytes]) -> bytes:
+    if not request.may(Operation.WRITE, ResourceType.TOPIC, topic.name):
+        raise HttpError(NOT_AUTHORIZED, f"{request.caller.principal} has no right to write to the topic any more")
+    parsed = _parse_all(texts, request.context.clock.wall_ms())
+    records = [each for each in parsed if isinstance(each, ProducerRecord)]
+    outcomes = await append_many(request.context, topic, records, caller=request.caller)
     return _format_reports(reports, parsed, outcomes)
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import tiered
 from tiered.errors import Code, Corrupt, Refused, Unavailable, code_name
 from tiered.ports import Net, Stream
+from tiered.security.principal import Caller
 from tiered_api.kafka.client.response_buffers import ResponseBuffers
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS, OPERATOR_APIS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
@@ -53,6 +54,8 @@ class BrokerConnection:
         self.address = address
         self.closed: Unavailable | None = None
         self.versions: dict[int, Versions] = {}
+        self.caller: Caller | None = None
+        """The client for which a broker sends requests here; None: its own requests."""
         self._stream = stream
         self._client_id = client_id
         self._correlation_id = 0

@@ -27,6 +27,7 @@ from tiered.peers import (
     TransactionPartitions,
 )
 from tiered.ports import Net
+from tiered.security.principal import Caller
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.connection import BrokerConnection
 from tiered_api.kafka.client.login import log_in_broker
@@ -48,6 +49,7 @@ from tiered_api.kafka.protocol.messages.fetch import (
     ReplicaState,
 )
 from tiered_api.kafka.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tiered_api.kafka.protocol.messages.tiered_act_for import TieredActForRequest, TieredActForResponse
 from tiered_api.kafka.protocol.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
@@ -212,9 +214,11 @@ class KafkaPeers:
         timeout: float,
         version: int = 0,
         on_send: Callable[[], None] = lambda: None,
+        caller: Caller | None = None,
     ) -> A:
         """Sends a request to the broker at `address` and returns the reply. Raises `Unavailable` if the broker is
-        unreachable or does not reply in time. `on_send` is called when the request is sent."""
+        unreachable or does not reply in time. `on_send` is called when the request is sent. The broker judges the
+        request as that of `caller`, if one is given."""
         broker = self._brokers.setdefault(address, _BrokerConnections(self._in_flight_max))
         broker.requests += 1
         end = asyncio.get_running_loop().time() + timeout
@@ -225,7 +229,7 @@ class KafkaPeers:
             else:
                 await broker.permits.acquire()  # at once
             try:
-                return await self._exchange(broker, address, request, response_type, end, version, on_send)
+                return await self._exchange(broker, address, request, response_type, end, version, on_send, caller)
             finally:
                 broker.permits.release()
         except TimeoutError:
@@ -249,11 +253,14 @@ class KafkaPeers:
         end: float,
         version: int,
         on_send: Callable[[], None],
+        caller: Caller | None,
     ) -> A:
         loop = asyncio.get_running_loop()
-        connection = self._take_idle(broker) or await self._open(address, end - loop.time())
-        on_send()
+        connection = self._take_idle(broker, caller) or await self._open(address, end - loop.time())
         try:
+            if caller is not None and caller != connection.caller:
+                await self._act_for(connection, caller, end - loop.time())
+            on_send()
             got = await connection.send(request, response_type, end - loop.time(), version)
         except BaseException:
             self._discard(connection)  # its reply may still come, ahead of the next one
@@ -261,14 +268,28 @@ class KafkaPeers:
         self._return_idle(broker, connection)
         return got
 
-    def _take_idle(self, broker: _BrokerConnections) -> BrokerConnection | None:
-        """Returns the healthy idle connection that was used last."""
-        while broker.idle:
-            connection = broker.idle.pop()
-            if connection.closed is None:
-                return connection
+    def _take_idle(self, broker: _BrokerConnections, caller: Caller | None) -> BrokerConnection | None:
+        """Returns the healthy idle connection that was used last: one of the same caller if there is one. A connection
+        that acts for a caller has no requests of the broker itself any more."""
+        for connection in [each for each in broker.idle if each.closed is not None]:
+            broker.idle.remove(connection)
             self._discard(connection)
-        return None
+        for connection in reversed(broker.idle):
+            if connection.caller == caller:
+                broker.idle.remove(connection)
+                return connection
+        return broker.idle.pop() if broker.idle and caller is not None else None
+
+    async def _act_for(self, connection: BrokerConnection, caller: Caller, timeout: float) -> None:
+        """Names the caller of the requests that follow. Nothing was requested yet if this fails."""
+        kind, name = caller.principal
+        request = TieredActForRequest(self.cluster_id, self._sent_credential, kind, name, caller.host)
+        try:
+            reply = await connection.send(request, TieredActForResponse, timeout, 0)
+        except (Unavailable, Corrupt) as error:
+            raise Unavailable(str(error), refused=True) from None
+        _check_error(reply.error_code, reply.error_message)
+        connection.caller = caller
 
     async def _open(self, address: str, timeout: float) -> BrokerConnection:
         try:

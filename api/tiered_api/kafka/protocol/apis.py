@@ -131,6 +131,7 @@ _INTER_BROKER_TABLE = (
     Api(20001, "TieredFollow", 0, 0, 0, is_long_poll=True),
     Api(20002, "TieredSubmit", 0, 0, 0, max_request_bytes=16 << 20),
     Api(20003, "TieredHeard", 0, 0, 0),
+    Api(20006, "TieredActFor", 0, 0, 0, max_request_bytes=16 << 10),
 )
 
 _OPERATOR_TABLE = (Api(20004, "TieredAcknowledge", 0, 0, 0), Api(20005, "TieredCompact", 0, 0, 0))

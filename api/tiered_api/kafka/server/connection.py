@@ -187,7 +187,7 @@ class ClientConnection:
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
         self.turn_share = server.context.turns.make_share(self.host)
-        self._set_caller(Caller(principal_of(stream.subject), self.host))
+        self.act_for(Caller(principal_of(stream.subject), self.host))
         self.login: LoginState | None = None
         self.login_ends = -1.0
         """Time by which the client has to log in, or to log in again; -1 if it need not."""
@@ -217,12 +217,13 @@ class ClientConnection:
     def on_login(self, caller: Caller, lifetime_seconds: float) -> None:
         """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
         if caller != self.caller:
-            self._set_caller(caller)
+            self.act_for(caller)
         self._dispatch_request = self._server.dispatch.handle_request
         self._max_request_bytes = self._server.max_request_bytes
         self.login_ends = self._loop.time() + lifetime_seconds if lifetime_seconds > 0 else -1.0
 
-    def _set_caller(self, caller: Caller) -> None:
+    def act_for(self, caller: Caller) -> None:
+        """Serves the requests that follow as those of this caller."""
         self.caller = caller
         self.produce_cache = self._server.dispatch.produce_handler.caches.find(caller)
         self.read_sources = self._server.dispatch.fetch_handler.fetches.sources.find(caller)

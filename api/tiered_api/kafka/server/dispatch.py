@@ -23,6 +23,7 @@ from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.headers import decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.acting import TIERED_ACT_FOR, ActingConnection, handle_act_for
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.latencies import Latencies
 from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, Work
@@ -32,7 +33,7 @@ from tiered_api.kafka.server.fetch.fetch_context import FetchConnection
 from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
 from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceHandler
-from tiered_api.kafka.server.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoginConnection, LoginHandler
+from tiered_api.kafka.server.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoginHandler
 from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ ImmediateHandler = Callable[[KafkaContext, Call[Any]], Message | None]
 _SIZE = Struct(">i")
 
 
-class DispatchConnection(FetchConnection, ProduceConnection, LoginConnection, Protocol):
+class DispatchConnection(FetchConnection, ProduceConnection, ActingConnection, Protocol):
     """The connection of a client, with what any handler uses of it."""
 
     started_ns: int
@@ -102,6 +103,8 @@ class Dispatch:
                 reply = [api_versions.encode_response(frame, version, correlation_id, self._context.broker.image)]
             elif api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
                 reply = self.login_handler.handle_again(connection, frame)
+            elif api_key == TIERED_ACT_FOR:
+                reply = handle_act_for(self._context, connection, frame)
             else:
                 reply = self._start_handler(connection, frame)
         except Malformed as error:

@@ -48,6 +48,7 @@ May import: kafka.protocol
   sasl_authenticate              SaslAuthenticate (API key 36)
   sasl_handshake                 SaslHandshake (API key 17)
   sync_group                     SyncGroup (API key 14)
+  tiered_act_for                 TieredActFor (API key 20006, between brokers)
   tiered_acknowledge             TieredAcknowledge (API key 20004, between brokers)
   tiered_compact                 TieredCompact (API key 20005, for the command line)
   tiered_follow                  TieredFollow (API key 20001, between brokers)

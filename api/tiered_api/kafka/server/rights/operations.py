@@ -204,6 +204,7 @@ API_RULES: dict[str, Rule] = {
     "TieredFollow": Rule((), note=CREDENTIAL),
     "TieredSubmit": Rule((), note=CREDENTIAL),
     "TieredHeard": Rule((), note=CREDENTIAL),
+    "TieredActFor": Rule((), note=CREDENTIAL),
     "TieredAcknowledge": Rule(
         (_cluster(_ALTER),), cluster.check_cluster(_ALTER, tiered_acknowledge.TieredAcknowledgeResponse)
     ),

@@ -1,0 +1,153 @@
+"""Tests of brokers that send requests for a client of HTTP: the other broker judges that client, and only brokers can
+name one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.http_cluster import HttpCluster
+from tests.e2e.http_cluster import run as run_cluster
+from tests.e2e.http_site import wait_until
+from tests.e2e.kafka_site import KafkaBroker
+from tests.e2e.site import batch
+from tests.e2e.test_http_login import basic, set_user
+from tests.e2e.test_kafka_login import run_with_login
+from tiered.config.settings import STANDARD_AUTHORIZER
+from tiered.controller.requests import CreateAcls
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import TopicPartition
+from tiered.metadata.changes import AclAdded
+from tiered.security.principal import Caller, Principal
+from tiered.security.secret import Secret
+from tiered.system.network import SocketNet
+from tiered_api.http.exchange.remote_brokers import RemoteBrokers
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
+from tiered_api.kafka.client.login import UserLogin, log_in_broker, log_in_user
+from tiered_api.kafka.protocol.messages.tiered_act_for import TieredActForRequest, TieredActForResponse
+from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
+
+ALICE, BOB = (Caller(Principal("User", name), "10.1.2.3") for name in ("alice", "bob"))
+REFUSED = Code.CLUSTER_AUTHORIZATION_FAILED.number
+BASIC = ("BASIC",)
+
+
+def allow(name: str, operation: str, host: str = "*") -> CreateAcls:
+    """Returns the request for one rule about the topic t."""
+    return CreateAcls((AclAdded("TOPIC", "LITERAL", "t", f"User:{name}", host, operation, "ALLOW"),))
+
+
+def test_leader_judges_the_client_and_not_the_broker_that_asks(tmp_path: Path) -> None:
+    async def scenario(pair: HttpCluster) -> None:
+        await pair.create("t", [2])
+        asking = pair[1].broker
+        topic = asking.image.topics["t"]
+        tp = TopicPartition("t", 0)
+        remote_brokers = RemoteBrokers(asking)
+        leader = remote_brokers.leader(tp, topic.topic_id)
+        await asking.submit(allow("alice", "WRITE", ALICE.host))
+
+        async def produce(caller: Caller | None) -> Code:
+            try:
+                await remote_brokers.produce(leader, tp, topic.topic_id, batch([b"x"]), 5000, caller)
+            except Refused as refused:
+                return refused.code
+            return Code.NONE
+
+        for _ in range(2):
+            assert await produce(ALICE) is Code.NONE
+            assert await produce(BOB) is Code.TOPIC_AUTHORIZATION_FAILED
+            assert await produce(ALICE._replace(host="10.9.9.9")) is Code.TOPIC_AUTHORIZATION_FAILED
+            assert await produce(None) is Code.NONE, "a request of the broker itself"
+        for caller, code in ((ALICE, Code.TOPIC_AUTHORIZATION_FAILED), (None, Code.NONE)):
+            try:
+                await remote_brokers.fetch(leader, tp, topic.topic_id, 0, 100, 0, caller=caller)
+                found = Code.NONE
+            except Refused as refused:
+                found = refused.code
+            assert found is code
+        await remote_brokers.close()
+
+    run_cluster(tmp_path, scenario, numbers=(1, 2), authorizer_class_name=STANDARD_AUTHORIZER)
+
+
+def test_user_of_http_has_the_same_rights_at_every_broker(tmp_path: Path) -> None:
+    async def scenario(pair: HttpCluster) -> None:
+        await pair.create("t", [1], [2])
+        for user in ("alice", "bob"):
+            await set_user(pair[1], user, "secret")
+        for operation in ("WRITE", "READ"):
+            await pair[1].broker.submit(allow("alice", operation))
+        rules = pair[1].broker.image.acls
+        for broker in (pair[1], pair[2]):
+            await wait_until(lambda broker=broker: broker.broker.image.acls == rules)  # type: ignore[misc]
+            for partition in (0, 1):
+                body = {"records": [{"value": partition}]}
+                path = f"/topics/t/partitions/{partition}"
+                for user, status in (("alice", 200), ("bob", 403)):
+                    login = basic(user, "secret")
+                    written = await broker.ask(
+                        "POST", path, body, kind="application/vnd.kafka.json.v2+json",
+                        Authorization=login,
+                    )  # fmt: skip
+                    read = await broker.ask("GET", f"{path}/records?format=json", Authorization=login)
+                    assert (written.status, read.status) == (status, status), (broker.number, user)
+                    if status == 200:
+                        assert not written.json["offsets"][0]["error"] and read.json["records"]
+
+    run_cluster(
+        tmp_path, scenario, numbers=(1, 2), authorizer_class_name=STANDARD_AUTHORIZER, authentication_method=BASIC
+    )
+
+
+async def connect(site: KafkaBroker) -> BrokerConnection:
+    host, port = site.address.rsplit(":", 1)
+    return await open_connection(SocketNet(), host, int(port), "test", 5)
+
+
+async def act_for(link: BrokerConnection, name: str, credential: bytes = b"") -> int:
+    request = TieredActForRequest("", credential, "User", name, "10.1.2.3")
+    return (await link.send(request, TieredActForResponse, 5, 0)).error_code
+
+
+def callers(site: KafkaBroker) -> set[str]:
+    return {str(each.caller.principal) for each in site.server.connections}
+
+
+def test_client_that_has_logged_in_cannot_act_for_another(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        link = await connect(site)
+        await log_in_user(link, UserLogin("alice", Secret("pencil"), "SCRAM-SHA-256"), 5)
+        for credential in (b"", bytes(16), site.node.credential[:-1]):
+            assert await act_for(link, "root", credential) == REFUSED
+        assert callers(site) == {"User:alice"}
+        link.close()
+
+    run_with_login(tmp_path, scenario)
+
+
+def test_broker_that_has_logged_in_acts_for_one_client_after_another(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        link = await connect(site)
+        await log_in_broker(link, site.node.credential, 2, 5)
+        for name in ("alice", "bob", "alice"):
+            assert await act_for(link, name) == 0
+            assert callers(site) == {f"User:{name}"}
+        heard = await link.send(TieredHeardRequest("", bytes(16)), TieredHeardResponse, 5, 0)
+        assert heard.error_code == REFUSED, "a request of the client is none of a broker"
+        assert await act_for(link, "") == Code.INVALID_REQUEST.number
+        assert callers(site) == {"User:alice"}
+        link.close()
+
+    run_with_login(tmp_path, scenario)
+
+
+def test_request_before_the_login_ends_the_connection(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        link = await connect(site)
+        with pytest.raises(Unavailable):
+            await act_for(link, "alice", site.node.credential)
+        link.close()
+
+    run_with_login(tmp_path, scenario)
