@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_tiered.typed import load as typed_load
-from pyspark_tiered.typed.change import change_field
+from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.changes import Change
+from pyspark_tiered.typed.names import RECORD_COLUMNS
 from pyspark_tiered.typed.replay import replay_dead
 from pyspark_tiered.typed.tables import TypedTable
 from tests.spark.typed_site import Site, encode
@@ -27,7 +29,11 @@ def site(tmp_path: Path) -> Site:
 
 
 def change(site: Site, field: str, to: str) -> Change:
-    return change_field(site.store, "t", site.warehouse, field, to)
+    return changer(site, field).move_values(to)
+
+
+def changer(site: Site, field: str) -> FieldChanger:
+    return FieldChanger(site.store, "t", site.warehouse, field)
 
 
 def test_values_of_another_type_are_rows_from_the_rule_on(site: Site) -> None:
@@ -86,12 +92,145 @@ def test_rule_that_other_writers_overtake_tries_again(site: Site, monkeypatch: p
             change(site, "y", "")
 
 
+def test_column_gets_another_name_and_keeps_its_field(site: Site) -> None:
+    changer(site, "x").rename("amount")
+    site.write(encode({"x": 4.5}, {"amount": "y"}))
+    site.load()
+    assert site.columns() == "x double, amount string"
+    assert site.rows("amount", "amount_2") == [(1.0, None), (3.0, None), (4.5, None), (None, "y")]
+    assert (site.verify().ok, site.verify().rows) == (True, 4)
+    site.check_offsets()
+    changer(site, "amount_2").rename("other")
+    assert site.rows("amount", "other")[3] == (None, "y")
+    for name in ("amount", "_Offset", "a b", ""):
+        with pytest.raises(Refused, match=r"cannot have the name|has that name already"):
+            changer(site, "x").rename(name)
+
+
+def test_number_becomes_text_and_dead_letters_become_rows(site: Site) -> None:
+    changer(site, "x").retype("STRING")
+    assert (site.columns(), site.rows("x"), site.verify().ok) == ("x string", [("1",), ("3",)], True)
+    assert site.verify().fitting == 1
+    assert replay_dead(site.store, "t", site.warehouse).rows == 1
+    site.write(encode({"x": 4}, {"x": 1.50}, {"x": True}, {"x": None}, {"x": "t"}, {"x": []}, {"x": 1 << 64}))
+    assert site.load().dead_letters == 2
+    assert [each for (each,) in site.rows("x")] == ["1", "two", "3", "4", "1.5", "true", None, "t"]
+    assert (site.verify().ok, site.verify().fitting) == (True, 0)
+    with pytest.raises(Refused, match="has a rule already"):
+        changer(site, "x").retype("BIGINT")
+
+
+def test_text_becomes_numbers_unless_a_row_is_none(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"a": [{"n": "5"}, {"n": None}, None]}, {"a": []}, {"b": "x"}, {"a": [{"n": "-0"}], "b": "7"}))
+    site.load()
+    with pytest.raises(Refused, match=r"'b' keeps its type, because a row of .* does not fit: 'x' is no bigint"):
+        changer(site, "b").retype("BIGINT")
+    assert (site.typed().changes(), site.verify().ok) == ((), True)
+    changer(site, "a[].n").retype("bigint")
+    site.write(encode({"a": [{"n": "6"}, {"n": 7}]}, {"a": [{"n": "07"}]}, {"a": [{"n": str(1 << 64)}]}))
+    assert site.load().dead_letters == 2
+    assert site.columns() == "a array<struct<n: bigint>>, b string"
+    assert [each for (each,) in site.rows("a") if each] == [
+        [{"n": 5}, {"n": None}, None],
+        [{"n": 0}],
+        [{"n": 6}, {"n": 7}],
+    ]
+    assert (site.verify().ok, site.verify().rows) == (True, 5)
+    site.check_offsets()
+
+
+def test_types_that_need_no_rule_change_the_rows_only(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"n": 1, "t": "2026-11-25T13:00+01:00", "d": "2026-11-25"}))
+    site.load()
+    for field, to in (("n", "double"), ("t", "timestamp"), ("d", "date"), ("d", "string"), ("d", "date")):
+        changer(site, field).retype(to)
+        assert site.verify().ok
+    assert (site.columns(), site.typed().changes()) == ("n double, t timestamp, d date", ())
+    assert str(site.rows("t", "d")[0][0]) == "2026-11-25 12:00:00+00:00"
+    for field, to in (("n", "bigint"), ("t", "string"), ("d", "bigint")):
+        with pytest.raises(Refused, match="cannot become"):
+            changer(site, field).retype(to)
+    with pytest.raises(Refused, match="is no type of a field"):
+        changer(site, "n").retype("ARRAY<INT>")
+
+
+def test_dropped_field_has_no_column_again(site: Site) -> None:
+    site.write(encode({"y": {"secret": "s", "n": 1}, "x": 4}, {"y": {"n": 2}}))
+    site.load()
+    changer(site, "y.secret").drop()
+    assert site.columns() == "x bigint, y struct<n: bigint>"
+    changer(site, "x").drop()
+    site.write(encode({"x": {"any": 1}, "y": {"secret": 5, "n": 3}}, {"x": None}))
+    assert site.load().dead_letters == 0
+    assert replay_dead(site.store, "t", site.warehouse).rows == 1
+    assert site.columns() == "y struct<n: bigint>"
+    assert [each for (each,) in site.rows("y") if each] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert all(names == {*RECORD_COLUMNS, "y"} or "y" not in names for names in site.file_columns())
+    assert (site.verify().ok, site.verify().rows) == (True, 7)
+    changer(site, "y").drop()
+    assert (site.columns(), site.verify().ok) == ("", True)
+
+
+def test_rows_by_several_rules_stay_what_the_log_says(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"x": 1}, {"x": [2]}, {"x": 3.5}, {"x": False}))
+    site.load()
+    changer(site, "x").retype("string")
+    changer(site, "x").move_values("t")
+    changer(site, "x").rename("amount")
+    replay_dead(site.store, "t", site.warehouse)
+    site.write(encode({"x": 7}, {"x": [8]}, {"x": -0.0}))
+    site.load()
+    assert site.rows("amount", "t") == [
+        ("1.0", None), (None, [2]), ("3.5", None), ("false", None), ("7.0", None), (None, [8]), ("0.0", None),
+    ]  # fmt: skip
+    assert site.verify().ok
+    site.check_offsets()
+
+
+def test_rule_that_would_contradict_an_earlier_one_is_refused(site: Site) -> None:
+    changer(site, "x").move_values("t")
+    with pytest.raises(Refused, match="has a rule already"):
+        changer(site, "x").retype("string")
+    site.write(encode({"y": 1, "z": 2}))
+    site.load()
+    changer(site, "y").drop()
+    with pytest.raises(Refused, match="cannot move to 'y'"):
+        changer(site, "z").move_values("y")
+
+
+def test_notice_of_a_drift_names_the_command_that_makes_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"a b": [{"n": 1}]}, {"a b": [{"n": "x"}]}, {"a b": [{"n": "y"}], "c": True}))
+    site.load()
+    (notice,) = [
+        each.getMessage() for each in caplog.records if each.name == typed_load.__name__ and "dead" in each.msg
+    ]
+    words = shlex.split(notice.split(" rule=")[1])
+    assert words[:6] == ["tiered", "table", "change", "t", "a b[].n", "--move-to"]
+    assert main(words[1:]) == 0
+    capsys.readouterr()
+    assert replay_dead(site.store, "t", site.warehouse).rows == 2
+    assert (site.verify().ok, site.verify().dead) == (True, 0)
+
+
 def test_commands_name_a_rule_and_replay(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     place = ("--store", site.store, "--warehouse", site.warehouse)
     assert main(["table", "change", "t", "x", "--move-to", "y", *place]) == 0
     assert "values of x that are no number move to y from the next load on" in capsys.readouterr().out
     assert main(["table", "replay-dead", "t", *place]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "done: 1 dead letters became rows, 0 do not fit"
+    for rule, said in (
+        (("--rename-to", "z"), "the column of x has the name z"),
+        (("--retype", "DOUBLE"), "the column of x has the type double"),
+        (("--drop-column",), "x has no column, and its values are left out from the next load on"),
+    ):
+        assert main(["table", "change", "t", "x", *rule, *place]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == said
     assert main(["table", "change", "t", "z", "--drop", *place]) == 2
     assert "has no field 'z'" in capsys.readouterr().err
 

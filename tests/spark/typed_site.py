@@ -71,6 +71,11 @@ class Site:
         """Returns these columns of all typed rows, in the order of partition and offset."""
         return rows_of(self.typed(), names)
 
+    def file_columns(self) -> list[set[str]]:
+        """Returns the names of the columns of each file."""
+        root = Path(self.warehouse, "t_typed")
+        return [set(pq.read_schema(root / add["path"]).names) for add in self.typed().files()]
+
     def letters(self) -> dict[int, str]:
         """Returns offset and error of the dead letters, which must be there once each."""
         found = rows_of(self.dead(), ("_offset", "_error"))

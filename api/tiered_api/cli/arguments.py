@@ -276,7 +276,7 @@ def _table(commands: Commands) -> None:
     change = add_command(
         verbs,
         "change",
-        "drop or move the values of a field that have another type than its column",
+        "rename, retype or drop a field of the typed table, or give values of another type a place",
         Command("tiered_api.cli.lake.commands", "change"),
     )
     change.add_argument("topic", metavar="T", help="the topic")
@@ -284,6 +284,9 @@ def _table(commands: Commands) -> None:
     rule = change.add_mutually_exclusive_group(required=True)
     rule.add_argument("--drop", action="store_true", help="the field is NULL where its value has another type")
     rule.add_argument("--move-to", metavar="NAME", help="such a value goes to the field NAME of the same object")
+    rule.add_argument("--rename-to", metavar="NAME", help="the column of the field gets another name")
+    rule.add_argument("--retype", metavar="TYPE", help="the column of the field gets another type, rows included")
+    rule.add_argument("--drop-column", action="store_true", help="the field has no column any more, nor values in rows")
     for verb in (erase, replay, change):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)

@@ -12,10 +12,10 @@ May import: as pyspark_tiered
   form        the form of both tables, and the actions of their commits
 ~ tables      both tables: state, columns and commits
 ~ convert     splits as files of both tables
-~ rewrite     files of a table with wider columns
+~ rewrite     files of a table with other columns
 ~ load        rounds of a load: columns, dead letters, rows
-  changes     rules for values of other types than their columns
-~ change      names a rule for a field
+  changes     rules for the values of fields, and what they do to the columns
+~ change      renames, retypes or drops a field, or moves its values of other types
 ~ erase       takes erased rows out of both tables
 ~ replay      dead letters that fit by now become rows
   reparse     values as columns by another parser

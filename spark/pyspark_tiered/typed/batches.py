@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.typed.changes import Change, apply_changes
-from pyspark_tiered.typed.evolve import Unfit, Value, convert, evolve
+from pyspark_tiered.typed.changes import FieldRule, apply_changes
+from pyspark_tiered.typed.evolve import Path, Unfit, Value, convert, evolve
 from pyspark_tiered.typed.fast import column_type, parse_all, shape
 from pyspark_tiered.typed.json_text import parse
 from pyspark_tiered.typed.kinds import StructOf, select_columns
@@ -32,15 +32,17 @@ PART_BYTES = 16 << 20
 class SortedValues(NamedTuple):
     """The values of a batch. `rows` is a struct column of those that fit, of the type `select_columns(schema)`.
 
-    `dead` are the places and reasons of the others, in order.
+    `dead` are the places and reasons of the others, in order. `mistyped` is a field of one of them that has another
+    type than its column; empty if there is none.
     """
 
     rows: pyarrow.StructArray
     dead: tuple[tuple[int, str], ...]
     schema: StructOf
+    mistyped: Path = ()
 
 
-def sort_values(values: pyarrow.Array, schema: StructOf, changes: Sequence[Change] = ()) -> SortedValues:
+def sort_values(values: pyarrow.Array, schema: StructOf, changes: Sequence[FieldRule] = ()) -> SortedValues:
     """Sorts values (binary) by a schema and the rules of its table. The returned schema takes all that are rows."""
     import pyarrow as pa
 
@@ -50,7 +52,7 @@ def sort_values(values: pyarrow.Array, schema: StructOf, changes: Sequence[Chang
     target = select_columns(sorter.schema)
     parts = [shape(array, kind, target) for array, kind in sorter.parts]
     rows = pa.concat_arrays(parts) if parts else pa.array([], column_type(target))
-    return SortedValues(rows, tuple(sorted(sorter.dead)), sorter.schema)
+    return SortedValues(rows, tuple(sorted(sorter.dead)), sorter.schema, sorter.mistyped)
 
 
 def _cut(values: pyarrow.Array) -> list[tuple[int, int]]:
@@ -69,10 +71,11 @@ def _cut(values: pyarrow.Array) -> list[tuple[int, int]]:
 
 
 class _Sorter:
-    def __init__(self, values: pyarrow.Array, schema: StructOf, changes: Sequence[Change]) -> None:
+    def __init__(self, values: pyarrow.Array, schema: StructOf, changes: Sequence[FieldRule]) -> None:
         self.schema = schema
         self.parts: list[tuple[pyarrow.Array, StructOf]] = []
         self.dead: list[tuple[int, str]] = []
+        self.mistyped: Path = ()
         self._values = values
         self._changes = changes
 
@@ -111,6 +114,7 @@ class _Sorter:
                 self.schema = evolve(self.schema, value)
             except Unfit as why:
                 dead.append((at, str(why)))
+                self.mistyped = self.mistyped or why.field
             else:
                 kept.append(value)
         self.dead += dead

@@ -1,35 +1,102 @@
-"""Names a rule for a field of a typed table (`changes.py`). Loads and replays heed it from its commit on."""
+"""Changes how the fields of a typed table become columns (`changes.py`). Loads and replays heed it from its commit on.
+
+A field that is renamed, retyped or dropped changes rows that are there, so their files are written again in the same
+commit. The log is not read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 from pyspark_tiered.bucket import ColdTopicReader, never_loaded
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.typed import form
-from pyspark_tiered.typed.changes import Change, add_change, parse_path
+from pyspark_tiered.typed.changes import (
+    Change,
+    FieldRule,
+    add_change,
+    drop_field,
+    format_path,
+    parse_path,
+    rename_field,
+    retype_field,
+)
+from pyspark_tiered.typed.ddl import parse_scalar
+from pyspark_tiered.typed.evolve import Unfit
 from pyspark_tiered.typed.tables import TypedTable
-from tiered.errors import Unavailable
+from tiered.errors import Code, Refused, Unavailable
 
 ATTEMPTS = 10
 """Commits of other writers in a row that may come first."""
 
 
-def change_field(store: str, topic: str, warehouse: str, field: str, to: str) -> Change:
-    """Adds a rule to the typed table of a topic: values of `field` that have another type than its column move to the
-    field `to` of the same object, or are dropped if `to` is empty.
+class FieldChanger:
+    """Changes of one field of the typed table of a topic.
 
-    Raises `Refused` if there is no such table or field, or if the field has a rule.
+    Each raises `Refused` if there is no such table or field, or if the field cannot be changed so.
     """
-    path = parse_path(field)
-    with closing(ColdTopicReader(store)) as reader:
-        topic_id = reader.topic_id(topic)
-    with closing(TypedTable(f"{spark_url(warehouse)}/{topic}{form.TYPED_SUFFIX}", topic, topic_id)) as typed:
-        for _ in range(ATTEMPTS):
-            typed.snapshot()
-            if typed.rules() is None:
-                raise never_loaded(topic, typed.url)
-            changes = add_change(typed.changes(), typed.schema(), path, to)
-            if typed.set_changes(changes):
-                return changes[-1]
-        raise Unavailable(f"{ATTEMPTS} other commits to {typed.url} came first: try again")
+
+    def __init__(self, store: str, topic: str, warehouse: str, field: str) -> None:
+        self._store = store
+        self._topic = topic
+        self._url = f"{spark_url(warehouse)}/{topic}{form.TYPED_SUFFIX}"
+        self._path = parse_path(field)
+
+    def move_values(self, to: str) -> Change:
+        """Adds a rule: values of another type than the column move to the field `to` of the same object.
+
+        An empty `to` drops them.
+        """
+
+        made: list[FieldRule] = []
+
+        def change(typed: TypedTable) -> bool:
+            made[:] = add_change(typed.changes(), typed.schema(), self._path, to)
+            return typed.set_changes(made)
+
+        self._commit(change)
+        assert isinstance(made[-1], Change)
+        return made[-1]
+
+    def rename(self, name: str) -> None:
+        """Gives the column of the field another name."""
+        self._commit(lambda typed: typed.rewrite(rename_field(typed.schema(), self._path, name), typed.changes()))
+
+    def retype(self, ddl: str) -> None:
+        """Gives the column of the field another type. Raises `Refused` for a row whose cell is no such value."""
+        to = parse_scalar(ddl)
+
+        def change(typed: TypedTable) -> bool:
+            changes, schema = retype_field(typed.changes(), typed.schema(), self._path, to)
+            try:
+                return typed.rewrite(schema, changes)
+            except Unfit as fault:
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    f"{format_path(self._path)!a} keeps its type, because a row of {typed.url} does not fit: {fault}",
+                ) from fault
+
+        self._commit(change)
+
+    def drop(self) -> None:
+        """Takes the column of the field out of the table, and its values out of the rows."""
+
+        def change(typed: TypedTable) -> bool:
+            changes, schema = drop_field(typed.changes(), typed.schema(), self._path)
+            return typed.rewrite(schema, changes)
+
+        self._commit(change)
+
+    def _commit(self, change: Callable[[TypedTable], bool]) -> None:
+        """Runs a change until no other writer comes first."""
+        with closing(ColdTopicReader(self._store)) as reader:
+            topic_id = reader.topic_id(self._topic)
+        with closing(TypedTable(self._url, self._topic, topic_id)) as typed:
+            for _ in range(ATTEMPTS):
+                typed.snapshot()
+                if typed.rules() is None:
+                    raise never_loaded(self._topic, typed.url)
+                if change(typed):
+                    return
+            raise Unavailable(f"{ATTEMPTS} other commits to {typed.url} came first: try again")

@@ -1,8 +1,9 @@
-"""Rules for fields whose values have another type than their column: these values are dropped, or moved. Pure.
+"""Rules for fields: values of another type than their column move or go, a field gets another type, or goes. Pure.
 
-`tiered table change` names a rule, and the properties of the typed table keep it. A rule goes by types of JSON, which a
-column never changes: numbers, text, booleans, arrays, objects. So a rule treats a value the same at any time. Rules
-change a parsed value before it meets the schema. Arrow's parser refuses each value that a rule would change.
+`tiered table change` names a rule, and the properties of the typed table keep it. A rule goes by types of JSON, which
+nothing but a later rule changes: numbers, text, booleans, arrays, objects. So a rule treats a value the same at any
+time. Rules change a parsed value, in their order, before it meets the schema. Arrow's parser refuses each value that a
+rule would change. Rows from before a rule get the cells that it gives (`rewrite.py`).
 """
 
 from __future__ import annotations
@@ -12,17 +13,42 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pyspark_tiered.typed.evolve import Unfit, Value, check_storable
-from pyspark_tiered.typed.kinds import ColumnType, ListOf, Scalar, StructOf
+from pyspark_tiered.typed.evolve import Path, Unfit, Value, check_storable, check_time, convert
+from pyspark_tiered.typed.kinds import (
+    ColumnType,
+    Field,
+    ListOf,
+    Scalar,
+    StructOf,
+    describe,
+    replace_field,
+)
+from pyspark_tiered.typed.names import RECORD_COLUMNS, choose_column, fold
 from tiered.errors import Code, Corrupt, Refused
 
 CHANGES_MAX = 100
+BITS = {"int": 31, "long": 63}
 ITEMS = "[]"
 """Part of a path: the items of an array."""
 NUMBER, TEXT, BOOLEAN, ARRAY, OBJECT = "number", "text", "boolean", "array", "object"
 TYPES = {int: NUMBER, float: NUMBER, str: TEXT, bool: BOOLEAN, list: ARRAY, dict: OBJECT}
 COLUMN_TYPES = {"int": NUMBER, "long": NUMBER, "double": NUMBER, "boolean": BOOLEAN}
 
+RETYPE, DROP = "retype", "drop"
+"""First words of the forms in which two kinds of rules are kept."""
+WIDER = {("int", "long"), ("int", "double"), ("long", "double"), ("date", "string")}
+"""Changes of a type, from and to, that need no rule."""
+RETYPED = {
+    *((name, "string") for name in ("int", "long", "double", "boolean")),
+    *(("string", name) for name in ("int", "long", "double", "boolean")),
+}
+"""Changes of a type that need a rule, because the type in JSON changes too."""
+CHECKED = {("string", "date"), ("string", "timestamp")}
+"""Changes of a type that need no rule, and that not every text survives."""
+
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_PLAIN = re.compile(r"[^`.\[\]]+")
 _PART = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.\[\]]+))((?:\[\])*)(\.|$)")
 
 
@@ -32,29 +58,79 @@ class Change(NamedTuple):
     Values of another type than `stays` move to the field `to` of the same object; an empty `to` drops them.
     """
 
-    path: tuple[str, ...]
+    path: Path
     stays: str
     to: str = ""
 
 
-def encode_changes(changes: Sequence[Change]) -> str:
+class RetypedField(NamedTuple):
+    """A rule: scalars of the field become those of the type `to`. The column had the type `before`."""
+
+    path: Path
+    before: str
+    to: str
+
+
+class DroppedField(NamedTuple):
+    """A rule: the field has no column, and its values are left out."""
+
+    path: Path
+
+
+FieldRule = Change | RetypedField | DroppedField
+
+
+def encode_changes(changes: Sequence[FieldRule]) -> str:
     """Returns the form in which the properties of a table keep rules."""
-    return json.dumps([list(each) for each in changes])
+    words: dict[type, list[str]] = {RetypedField: [RETYPE], DroppedField: [DROP]}
+    return json.dumps([[*words.get(type(each), ()), *each] for each in changes])
 
 
-def decode_changes(text: str) -> tuple[Change, ...]:
+def decode_changes(text: str) -> tuple[FieldRule, ...]:
     """Returns the rules that a table keeps. Raises `Corrupt`."""
     try:
-        found = json.loads(text) if text else []
-        changes = tuple(Change(tuple(map(str, path)), str(stays), str(to)) for path, stays, to in found)
-    except (ValueError, TypeError) as fault:
+        found = [list(each) for each in (json.loads(text) if text else [])]
+        return tuple(_decode_rule(*each) for each in found)
+    except (ValueError, TypeError, IndexError) as fault:
         raise Corrupt(f"the rules of a typed table cannot be read: {fault!r}") from fault
-    if not all(each.path and each.stays in TYPES.values() for each in changes):
-        raise Corrupt("the rules of a typed table name no field, or no type")
-    return changes
 
 
-def parse_path(text: str) -> tuple[str, ...]:
+def _decode_rule(first: Any, *rest: Any) -> FieldRule:
+    path = tuple(map(str, rest[0] if isinstance(first, str) else first))
+    if not path or path[-1] == ITEMS:
+        raise Corrupt("the rules of a typed table name no field")
+    match first, *map(str, rest[isinstance(first, str) :]):
+        case list(), stays, to if stays in TYPES.values():
+            return Change(path, stays, to)
+        case "retype", before, to if (before, to) in RETYPED:
+            return RetypedField(path, before, to)
+        case ("drop",):
+            return DroppedField(path)
+        case _:
+            raise Corrupt("the rules of a typed table name no type")
+
+
+def format_path(path: Path) -> str:
+    """Returns the text from which `parse_path` makes these parts."""
+    text = ""
+    for part in path:
+        if part == ITEMS:
+            text += ITEMS
+        else:
+            name = part if _PLAIN.fullmatch(part) else f"`{part.replace('`', '``')}`"
+            text += f".{name}" if text else name
+    return text
+
+
+def strip_items(path: Path) -> Path:
+    """Returns the path of the field that holds an item, and other paths as they are."""
+    end = len(path)
+    while end and path[end - 1] == ITEMS:
+        end -= 1
+    return path[:end]
+
+
+def parse_path(text: str) -> Path:
     """Returns the parts of a path: `items[].sku`, with other names in backticks. Raises `Refused`."""
     parts: list[str] = []
     at, goes_on = 0, True
@@ -70,28 +146,109 @@ def parse_path(text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def add_change(changes: Sequence[Change], schema: StructOf, path: tuple[str, ...], to: str) -> tuple[Change, ...]:
-    """Returns the rules with another one. Raises `Refused` if the field has no column, or a rule."""
-    named = ".".join(path).replace(".[]", "[]")
+def add_change(changes: Sequence[FieldRule], schema: StructOf, path: Path, to: str) -> tuple[FieldRule, ...]:
+    """Returns the rules with another one, by which values of another type move, or are dropped without `to`.
+
+    Raises `Refused` if the field has no column, or such a rule.
+    """
+    path, field = find_field(schema, path)
+    if any(isinstance(each, Change) and each.path == path for each in changes):
+        raise _refuse(f"{format_path(path)!a} has a rule already, and rows by it: a rule stays")
+    if to == path[-1]:
+        raise _refuse("values cannot move to the field that they are in")
+    if DroppedField((*path[:-1], to)) in changes:
+        raise _refuse(f"values cannot move to {to!a}: this field was dropped, and a rule stays")
+    return _with_rule(changes, Change(path, _column_type(field.kind), to))
+
+
+def rename_field(schema: StructOf, path: Path, name: str) -> StructOf:
+    """Returns the schema with another name for the column of a field, which keeps its name in JSON.
+
+    Raises `Refused` if no column can have that name, or if another one has it.
+    """
+    path, field = find_field(schema, path)
+    around = find_fields(schema, path[:-1])
+    taken = {fold(each.column) for each in around if each is not field}
+    if len(path) == 1:
+        taken |= {fold(column) for column in RECORD_COLUMNS}
+    if name == field.column:
+        raise _refuse(f"{format_path(path)!a} has that name already")
+    if choose_column(name, taken) != name:
+        raise _refuse(f"a column cannot have the name {name!a}, or another column has it: {choose_column(name, taken)}")
+    found = replace_field(schema, path, Field(field.json_name, name, field.kind))
+    assert isinstance(found, StructOf)
+    return found
+
+
+def retype_field(
+    changes: Sequence[FieldRule], schema: StructOf, path: Path, to: str
+) -> tuple[tuple[FieldRule, ...], StructOf]:
+    """Returns the rules and the schema in which a field has the type `to`. Raises `Refused` if it cannot have it."""
+    path, field = find_field(schema, path)
+    before = field.kind.name if isinstance(field.kind, Scalar) else ""
+    step = before, to
+    if step not in WIDER | RETYPED | CHECKED:
+        raise _refuse(f"{format_path(path)!a} cannot become {describe(Scalar(to))}: it is {describe(field.kind)[:200]}")
+    if step in RETYPED:
+        # After a rule that moves values by their type in JSON, Arrow would take the values that the rule moves.
+        if any(each.path == path for each in changes):
+            raise _refuse(f"{format_path(path)!a} has a rule already, and rows by it: a rule stays")
+        changes = _with_rule(changes, RetypedField(path, before, to))
+    found = replace_field(schema, path, Field(field.json_name, field.column, Scalar(to)))
+    assert isinstance(found, StructOf)
+    return tuple(changes), found
+
+
+def drop_field(changes: Sequence[FieldRule], schema: StructOf, path: Path) -> tuple[tuple[FieldRule, ...], StructOf]:
+    """Returns the rules and the schema without a field. Raises `Refused` if there is no such field."""
+    path, _ = find_field(schema, path)
+    found = replace_field(schema, path, None)
+    assert isinstance(found, StructOf)
+    return _with_rule(changes, DroppedField(path)), found
+
+
+def find_fields(schema: StructOf, path: Path) -> tuple[Field, ...]:
+    """Returns the fields of the object at a path."""
+    kind: ColumnType = schema
+    for part in path:
+        if part != ITEMS:
+            assert isinstance(kind, StructOf)
+            kind = kind.fields[kind.places[part]].kind
+        elif isinstance(kind, ListOf):
+            kind = kind.element
+    assert isinstance(kind, StructOf)
+    return kind.fields
+
+
+def find_field(schema: StructOf, path: Path) -> tuple[Path, Field]:
+    """Returns a field and its path in JSON. The path may name columns too. Raises `Refused` if there is none."""
     kind: ColumnType | None = schema
+    field: Field | None = None
+    found: list[str] = []
     for part in path:
         match kind:
-            case StructOf():
-                field = kind.find(part)
+            case StructOf(fields):
+                field = kind.find(part) or next((each for each in fields if each.column == part), None)
                 kind = None if field is None else field.kind
+                found.append(part if field is None else field.json_name)
             case ListOf(element) if part == ITEMS:
                 kind = element
+                found.append(ITEMS)
             case _:
                 kind = None
-    if kind is None:
-        raise Refused(Code.INVALID_REQUEST, f"the typed table has no field {named!a}")
-    if any(each.path == path for each in changes):
-        raise Refused(Code.INVALID_REQUEST, f"{named!a} has a rule already, and rows by it: a rule stays")
-    if to == path[-1]:
-        raise Refused(Code.INVALID_REQUEST, "values cannot move to the field that they are in")
+    if kind is None or field is None:
+        raise _refuse(f"the typed table has no field {format_path(path)!a}")
+    return tuple(found), field
+
+
+def _with_rule(changes: Sequence[FieldRule], rule: FieldRule) -> tuple[FieldRule, ...]:
     if len(changes) >= CHANGES_MAX:
-        raise Refused(Code.INVALID_REQUEST, f"a typed table has {CHANGES_MAX} rules at most")
-    return (*changes, Change(path, _column_type(kind), to))
+        raise _refuse(f"a typed table has {CHANGES_MAX} rules at most")
+    return (*changes, rule)
+
+
+def _refuse(why: str) -> Refused:
+    return Refused(Code.INVALID_REQUEST, why)
 
 
 def _column_type(kind: ColumnType) -> str:
@@ -104,21 +261,34 @@ def _column_type(kind: ColumnType) -> str:
             return OBJECT
 
 
-def apply_changes(changes: Sequence[Change], value: Value) -> bool:
+def apply_changes(changes: Sequence[FieldRule], value: Value) -> bool:
     """Changes a parsed value by all rules. Returns true if one changed it. Raises `Unfit`."""
     return sum(_apply(value, each.path, each) for each in changes) > 0
 
 
-def _apply(value: Value, path: Sequence[str], change: Change) -> bool:
+def _apply(value: Value, path: Sequence[str], change: FieldRule) -> bool:
     name, *rest = path
     if name == ITEMS:
         return type(value) is list and sum(_apply(item, rest, change) for item in value) > 0
-    if type(value) is not dict or value.get(name) is None:
+    if type(value) is not dict or name not in value:
         return False
-    return _apply(value[name], rest, change) if rest else _change_field(value, name, change)
+    if rest:
+        return _apply(value[name], rest, change)
+    match change:
+        case DroppedField():
+            check_storable(value.pop(name), change.path)
+            return True
+        case RetypedField(_, before, to):
+            found = retype_value(value[name], before, to)
+            if found is value[name]:
+                return False
+            value[name] = found
+            return True
+        case _:
+            return value[name] is not None and _move_value(value, name, change)
 
 
-def _change_field(holder: dict[str, Any], name: str, change: Change) -> bool:
+def _move_value(holder: dict[str, Any], name: str, change: Change) -> bool:
     if TYPES.get(type(holder[name])) == change.stays:
         return False
     moved = holder.pop(name)
@@ -129,3 +299,55 @@ def _change_field(holder: dict[str, Any], name: str, change: Change) -> bool:
     else:
         holder[change.to] = moved
     return True
+
+
+def retype_value(value: Value, before: str, to: str) -> Value:
+    """Returns a scalar as one of the type `to`, and the value itself if it is none: then it fits or not by itself.
+
+    Text of a column that was double has the form of a double for integers too, as its rows had.
+    """
+    match to:
+        case "string":
+            return _write_scalar(value, before)
+        case _ if type(value) is not str:
+            return value
+        case "int" | "long" if _INTEGER.fullmatch(value):
+            return int(value)
+        case "double" if _NUMBER.fullmatch(value):
+            found = float(value)
+            check_storable(found, ())
+            return found
+        case "boolean" if value in ("true", "false"):
+            return value == "true"
+        case _:
+            return value
+
+
+def _write_scalar(value: Value, before: str) -> Value:
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is int or type(value) is float:
+        check_storable(value, ())
+        if before == "double":
+            return repr(float(value) + 0.0)
+        if not -(1 << 63) <= value < 1 << 63:
+            raise Unfit("a number beyond 64 bits")
+        return repr(value if type(value) is int else value + 0.0)
+    return value
+
+
+def retype_cell(cell: Any, before: str, to: str) -> Any:
+    """Returns a cell of a column in another type. Raises `Unfit` for text that is no such value."""
+    if cell is None:
+        return None
+    if (before, to) == ("date", "string"):
+        return cell.isoformat()
+    if (before, to) in CHECKED:
+        check_time(Scalar(to), cell, ())
+        return convert(Scalar(to), cell)
+    found = retype_value(cell, before, to)
+    if to != "string" and type(found) is str:
+        raise Unfit(f"{cell[:80]!a} is no {describe(Scalar(to))}")
+    if to in ("int", "long") and not -(1 << BITS[to]) <= found < 1 << BITS[to]:
+        raise Unfit(f"{cell[:80]!a} is a number beyond {BITS[to] + 1} bits")
+    return found

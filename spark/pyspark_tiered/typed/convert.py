@@ -21,7 +21,8 @@ from pyspark_tiered.rows import constant_int_column
 from pyspark_tiered.sums import is_inside
 from pyspark_tiered.table import FileRun, LoadedFile, Range, SplitOutcome
 from pyspark_tiered.typed.batches import sort_values
-from pyspark_tiered.typed.changes import Change
+from pyspark_tiered.typed.changes import FieldRule
+from pyspark_tiered.typed.evolve import Path
 from pyspark_tiered.typed.fast import column_field, column_type, shape
 from pyspark_tiered.typed.form import DEAD_COLUMNS, FIELD_IDS
 from pyspark_tiered.typed.kinds import StructOf, select_columns
@@ -53,7 +54,7 @@ class ValuesTask(NamedTuple):
     decided: Mapping[int, Decided]
     null_timestamps: bool
     erased: Mapping[int, Sequence[Range]]
-    changes: tuple[Change, ...]
+    changes: tuple[FieldRule, ...]
 
 
 class TypedFile(NamedTuple):
@@ -66,7 +67,8 @@ class TypedFile(NamedTuple):
 class ValuesResult(NamedTuple):
     """Result of converting splits. `schema` takes the values of all rows.
 
-    `reasons` are those of some dead letters. `has_late_letters`: another load took one of them for a row.
+    `reasons` are those of some dead letters. `mistyped` is a field of one of them with another type than its column.
+    `has_late_letters`: another load took one of them for a row.
     """
 
     files: tuple[TypedFile, ...]
@@ -74,6 +76,7 @@ class ValuesResult(NamedTuple):
     outcomes: tuple[SplitOutcome, ...]
     schema: StructOf
     reasons: tuple[str, ...]
+    mistyped: Path
     has_late_letters: bool
     requests: Mapping[str, int]
 
@@ -107,6 +110,7 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
     typed, dead = FileWriter(task.typed_url, name), FileWriter(task.dead_url, name)
     outcomes: list[SplitOutcome] = []
     reasons: list[str] = []
+    mistyped: Path = ()
     has_late = False
     with typed, dead:
         for split in task.splits:
@@ -122,6 +126,7 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
                     continue
                 found = sort_values(kept.column("value"), schema, task.changes)
                 schema = found.schema
+                mistyped = mistyped or found.mistyped
                 fits, unfit = _split_rows(kept, [at for at, _ in found.dead])
                 typed.add(typed_batch(fits, split.partition, found.rows, schema), select_columns(schema))
                 dead.add(dead_batch(unfit, split.partition, [why for _, why in found.dead]), StructOf())
@@ -143,6 +148,7 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
         tuple(outcomes),
         schema,
         tuple(reasons),
+        mistyped,
         has_late,
         dict(requests),
     )
@@ -371,7 +377,7 @@ def _leaves(field: pyarrow.Field, prefix: str = "") -> Iterator[str]:
 
 
 def widen_batch(batch: pyarrow.RecordBatch, before: StructOf, after: StructOf) -> pyarrow.RecordBatch:
-    """Returns rows with more columns, or wider ones."""
+    """Returns rows with other columns: `after` has the names, types and order."""
     import pyarrow as pa
 
     count = len(RECORD_COLUMNS)
@@ -380,8 +386,8 @@ def widen_batch(batch: pyarrow.RecordBatch, before: StructOf, after: StructOf) -
     if values is None:
         arrays = [pa.nulls(batch.num_rows, field.type) for field in column_type(after)]
     else:
-        wide = shape(values, before, after)
-        arrays = [wide.field(at) for at in range(len(after.fields))]
+        wide = shape(values, before, after) if after.fields else None
+        arrays = [wide.field(at) for at in range(len(after.fields))] if wide is not None else []
     return pa.RecordBatch.from_arrays([*batch.columns[:count], *arrays], schema=typed_arrow_schema(after))
 
 

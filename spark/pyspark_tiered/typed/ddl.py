@@ -25,6 +25,16 @@ def parse_ddl(text: str) -> StructOf:
     return found
 
 
+def parse_scalar(text: str) -> str:
+    """Returns the name of a scalar type. Raises `Refused`."""
+    word = text.strip().lower()
+    if word not in (*ALIASES, "long", *KNOWN):
+        raise Refused(
+            Code.INVALID_REQUEST, f"{text!a} is no type of a field without parts; there are {', '.join(KNOWN)}"
+        )
+    return ALIASES.get(word, word)
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text

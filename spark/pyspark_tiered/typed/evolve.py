@@ -36,6 +36,8 @@ from pyspark_tiered.typed.names import NAME_BYTES_MAX, RECORD_COLUMNS, choose_co
 
 Value = Any
 """A parsed JSON value: None, bool, int, float, str, list or dict."""
+Path = tuple[str, ...]
+"""Names in JSON, from the outside in, and `[]` for the items of an array."""
 
 FIELDS_MAX = 1000
 """Fields of a table at all depths. Records that would add more are dead letters."""
@@ -51,7 +53,11 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 class Unfit(Exception):
-    """A value or a type does not fit, and why."""
+    """A value or a type does not fit, and why. `field` has the path of a value of another type than its column."""
+
+    def __init__(self, why: str, field: Path = ()) -> None:
+        super().__init__(why)
+        self.field = field
 
 
 def evolve(schema: StructOf, value: Value) -> StructOf:
@@ -118,7 +124,7 @@ def convert(kind: ColumnType, value: Value) -> Any:
             return None
 
 
-def check_storable(value: Value, path: tuple[str, ...]) -> None:
+def check_storable(value: Value, path: Path) -> None:
     """Raises `Unfit` if a value holds text or a number that a column of no type holds."""
     match value:
         case str():
@@ -134,13 +140,27 @@ def check_storable(value: Value, path: tuple[str, ...]) -> None:
                 check_storable(item, (*path, name))
 
 
+def check_time(kind: Scalar, text: str, path: Path) -> None:
+    """Raises `Unfit` if a text is no date or no timestamp, whichever `kind` is."""
+    try:
+        if kind == DATE and _DATE.fullmatch(text):
+            date.fromisoformat(text)
+            return
+        if kind == TIMESTAMP and _TIMESTAMP.fullmatch(text):
+            parse_timestamp(text)
+            return
+    except (ValueError, OverflowError):
+        pass
+    raise Unfit(f"{_at(path)} is no {kind.name} in ISO 8601")
+
+
 def parse_timestamp(text: str) -> datetime:
     """Returns the time that ISO 8601 text means; without a zone it is UTC."""
     found = datetime.fromisoformat(text)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
 
 
-def _absorb(kind: ColumnType, value: Value, path: tuple[str, ...]) -> ColumnType:
+def _absorb(kind: ColumnType, value: Value, path: Path) -> ColumnType:
     if value is None:
         return kind
     match kind:
@@ -159,11 +179,11 @@ def _absorb(kind: ColumnType, value: Value, path: tuple[str, ...]) -> ColumnType
             return _infer(value, path)
 
 
-def _absorb_scalar(kind: Scalar, value: Value, path: tuple[str, ...]) -> ColumnType:
+def _absorb_scalar(kind: Scalar, value: Value, path: Path) -> ColumnType:
     found = type(value)
     if found is str:
         if kind in (TIMESTAMP, DATE):
-            _check_time(kind, value, path)
+            check_time(kind, value, path)
         elif kind != STRING:
             raise _unfit(kind, value, path)
         _check_text(value, path)
@@ -179,7 +199,7 @@ def _absorb_scalar(kind: Scalar, value: Value, path: tuple[str, ...]) -> ColumnT
     raise _unfit(kind, value, path)
 
 
-def _widen(kind: Scalar, value: float, path: tuple[str, ...]) -> Scalar:
+def _widen(kind: Scalar, value: float, path: Path) -> Scalar:
     """Returns the narrowest type from `kind` on that holds this number."""
     seen = _infer_number(value, path)
     if seen == LONG and kind == INT and value == _clamp(int(value), 31):
@@ -187,7 +207,7 @@ def _widen(kind: Scalar, value: float, path: tuple[str, ...]) -> Scalar:
     return WIDENING[max(WIDENING.index(kind), WIDENING.index(seen))] if seen != kind else kind
 
 
-def _infer(value: Value, path: tuple[str, ...]) -> ColumnType:
+def _infer(value: Value, path: Path) -> ColumnType:
     if len(path) > DEPTH_MAX:
         raise Unfit(f"{_at(path)} is nested more than {DEPTH_MAX} deep")
     match value:
@@ -204,7 +224,7 @@ def _infer(value: Value, path: tuple[str, ...]) -> ColumnType:
             return _absorb_object(StructOf(), value, path)
 
 
-def _infer_number(value: float, path: tuple[str, ...]) -> Scalar:
+def _infer_number(value: float, path: Path) -> Scalar:
     if type(value) is int:
         if value != _clamp(value, 63):
             raise Unfit(f"{_at(path)} is a number beyond 64 bits")
@@ -217,14 +237,14 @@ def _clamp(value: int, bits: int) -> int:
     return min(max(value, -(1 << bits)), (1 << bits) - 1)
 
 
-def _absorb_items(element: ColumnType, items: list[Value], path: tuple[str, ...]) -> ColumnType:
+def _absorb_items(element: ColumnType, items: list[Value], path: Path) -> ColumnType:
     inside = (*path, "[]")
     for item in items:
         element = _absorb(element, item, inside)
     return element
 
 
-def _absorb_object(kind: StructOf, value: dict[str, Value], path: tuple[str, ...]) -> StructOf:
+def _absorb_object(kind: StructOf, value: dict[str, Value], path: Path) -> StructOf:
     places, fields = kind.places, kind.fields
     changed: dict[int, ColumnType] = {}
     added: list[tuple[str, Value]] = []
@@ -250,7 +270,7 @@ def _absorb_object(kind: StructOf, value: dict[str, Value], path: tuple[str, ...
     return StructOf(tuple(new))
 
 
-def _merge(kind: ColumnType, other: ColumnType, path: tuple[str, ...]) -> ColumnType:
+def _merge(kind: ColumnType, other: ColumnType, path: Path) -> ColumnType:
     if kind == other or isinstance(other, Void):
         return kind
     match kind, other:
@@ -267,7 +287,7 @@ def _merge(kind: ColumnType, other: ColumnType, path: tuple[str, ...]) -> Column
             raise Unfit(f"{_at(path)} is {describe(other)} where the column holds {describe(kind)}")
 
 
-def _merge_structs(kind: StructOf, other: StructOf, path: tuple[str, ...]) -> StructOf:
+def _merge_structs(kind: StructOf, other: StructOf, path: Path) -> StructOf:
     new = list(kind.fields)
     taken = _taken_names(kind.fields, path)
     for field in other.fields:
@@ -282,7 +302,7 @@ def _merge_structs(kind: StructOf, other: StructOf, path: tuple[str, ...]) -> St
     return kind if found == kind.fields else StructOf(found)
 
 
-def _taken_names(fields: Collection[Field], path: tuple[str, ...]) -> set[str]:
+def _taken_names(fields: Collection[Field], path: Path) -> set[str]:
     reserved = RECORD_COLUMNS if not path else ()
     return {*(fold(name) for name in reserved), *(fold(field.column) for field in fields)}
 
@@ -293,13 +313,13 @@ def _field(json_name: str, kind: ColumnType, taken: set[str]) -> Field:
     return Field(json_name, column, kind)
 
 
-def _check_name(name: str, path: tuple[str, ...]) -> None:
+def _check_name(name: str, path: Path) -> None:
     if len(name) > NAME_BYTES_MAX or len(name.encode(errors="surrogatepass")) > NAME_BYTES_MAX:
         raise Unfit(f"{_at(path)} has a name of more than {NAME_BYTES_MAX} bytes")
     _check_text(name, path)
 
 
-def _check_text(text: str, path: tuple[str, ...]) -> None:
+def _check_text(text: str, path: Path) -> None:
     if not text.isascii():
         try:
             text.encode()
@@ -307,7 +327,7 @@ def _check_text(text: str, path: tuple[str, ...]) -> None:
             raise Unfit(f"{_at(path)} holds half of a surrogate pair") from None
 
 
-def _check_double(value: float, path: tuple[str, ...]) -> bool:
+def _check_double(value: float, path: Path) -> bool:
     try:
         if isfinite(value):
             return True
@@ -316,24 +336,12 @@ def _check_double(value: float, path: tuple[str, ...]) -> bool:
     raise Unfit(f"{_at(path)} is a number beyond 64 bits")
 
 
-def _check_time(kind: Scalar, text: str, path: tuple[str, ...]) -> None:
-    try:
-        if kind == DATE and _DATE.fullmatch(text):
-            date.fromisoformat(text)
-            return
-        if kind == TIMESTAMP and _TIMESTAMP.fullmatch(text):
-            parse_timestamp(text)
-            return
-    except (ValueError, OverflowError):
-        pass
-    raise Unfit(f"{_at(path)} is no {kind.name} in ISO 8601")
+def _unfit(kind: ColumnType, value: Value, path: Path) -> Unfit:
+    held = describe(kind)[:PATH_NAMED_MAX]
+    return Unfit(f"{_at(path)} is {_describe_value(value)} where the column holds {held}", path)
 
 
-def _unfit(kind: ColumnType, value: Value, path: tuple[str, ...]) -> Unfit:
-    return Unfit(f"{_at(path)} is {_describe_value(value)} where the column holds {describe(kind)[:PATH_NAMED_MAX]}")
-
-
-def _at(path: tuple[str, ...]) -> str:
+def _at(path: Path) -> str:
     text = ".".join(path).replace(".[]", "[]")
     named = text if len(text) <= PATH_NAMED_MAX else f"{text[:PATH_NAMED_MAX]}..."
     return named.encode(errors="replace").decode() or "the value"

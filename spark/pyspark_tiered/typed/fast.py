@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark_tiered.typed.changes import CHECKED, RETYPED, retype_cell
 from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf, Void, field_id
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ JOINED_BYTES_MAX = 1 << 30
 """Bytes that Arrow's reader gets at once: its blocks have 32-bit sizes."""
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The years 1 to 9999 in days since 1970: those of Python, and of all readers of Delta."""
+CELL_BY_CELL = RETYPED | CHECKED | {("date", "string")}
+"""Changes of a column's type, from and to, that are made cell by cell."""
 _ROW = re.compile(r" in row (\d+)$")
 
 
@@ -165,7 +168,7 @@ def shape(array: pyarrow.Array, kind: ColumnType, target: ColumnType, path: tupl
     """Returns a column of type `kind` as one of type `target`, which has at least its fields.
 
     Names become those of columns, fields that `kind` lacks become NULL. An integer beyond 53 bits is rounded
-    where the column became a double, as it is if it comes later.
+    where the column became a double, as it is if it comes later. Raises `Unfit` for a cell that has no such form.
     """
     import pyarrow as pa
 
@@ -188,5 +191,7 @@ def shape(array: pyarrow.Array, kind: ColumnType, target: ColumnType, path: tupl
             return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
         case Void(), _:
             return pa.nulls(len(array), wanted)
+        case Scalar(before), Scalar(to) if (before, to) in CELL_BY_CELL:
+            return pa.array([retype_cell(cell, before, to) for cell in array.to_pylist()], wanted)
         case _:
             return array if array.type == wanted else array.cast(wanted, safe=False)

@@ -25,7 +25,7 @@ VALUES = "tiered.values"
 DECLARED = "tiered.values.schema"
 """Property of a typed table: the schema that a user declared."""
 CHANGES = "tiered.values.changes"
-"""Property of a typed table: the rules for values of other types than their columns (`changes.py`)."""
+"""Property of a typed table: the rules for the values of fields (`changes.py`)."""
 ERASURES = "tiered.erasures"
 """Property of both tables: how many erasures of the topic they heed. A commit changes it so that older plans fail."""
 DEAD_OF = "tiered.dead.letters"
@@ -118,8 +118,13 @@ def metadata_action(metadata: Json, fields: Sequence[Json]) -> str:
 
 def property_action(metadata: Json, name: str, value: str) -> str:
     """Returns the action that sets a property of a table."""
+    return json.dumps({"metaData": with_property(metadata, name, value)})
+
+
+def with_property(metadata: Json, name: str, value: str) -> Json:
+    """Returns Delta's metadata with a property of the table."""
     held = metadata.get("configuration") or {}
-    return json.dumps({"metaData": {**metadata, "configuration": {**held, name: value}}})
+    return {**metadata, "configuration": {**held, name: value}}
 
 
 def heeded_erasures(properties: Mapping[str, str]) -> int:

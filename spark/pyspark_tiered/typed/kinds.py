@@ -108,6 +108,20 @@ def _keep(fields: Sequence[Field], kinds: Sequence[ColumnType]) -> ColumnType:
     return StructOf(kept) if kept else VOID
 
 
+def replace_field(kind: ColumnType, path: Sequence[str], field: Field | None) -> ColumnType:
+    """Returns a type with another field in the place of the one at a path of names in JSON; without it for None."""
+    match kind:
+        case ListOf(element):
+            return ListOf(replace_field(element, path[1:], field))
+        case StructOf(fields):
+            at = kind.places[path[0]]
+            if len(path) > 1:
+                field = replace(fields[at], kind=replace_field(fields[at].kind, path[1:], field))
+            return StructOf((*fields[:at], *([] if field is None else [field]), *fields[at + 1 :]))
+        case _:
+            raise ValueError("a scalar has no fields")
+
+
 def count_fields(kind: ColumnType) -> int:
     """Returns the number of fields at all depths."""
     match kind:

@@ -11,6 +11,7 @@ later finds both tables, and its commits make the round plan again.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
@@ -22,10 +23,10 @@ from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.rounds import FilePlan, Round, has_missing_segments, next_round, select_committable
 from pyspark_tiered.table import Advance, ConversionResult, Range
 from pyspark_tiered.typed import form
-from pyspark_tiered.typed.changes import Change
+from pyspark_tiered.typed.changes import ITEMS, FieldRule, format_path, strip_items
 from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values
 from pyspark_tiered.typed.ddl import parse_ddl
-from pyspark_tiered.typed.evolve import Unfit, is_stored_as, merge
+from pyspark_tiered.typed.evolve import Path, Unfit, is_stored_as, merge
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
 from pyspark_tiered.typed.tables import DeadLetters, Json, TypedTable
@@ -60,7 +61,7 @@ class _Known(NamedTuple):
 
     decided: Mapping[int, Decided]
     erased: Mapping[int, Sequence[Range]]
-    changes: tuple[Change, ...]
+    changes: tuple[FieldRule, ...]
     dead_metadata: Json
     dead_version: int
 
@@ -222,20 +223,32 @@ class ValuesLoader:
         self.rows += sum(file.rows for file in files)
         self.dead += sum(file.rows for file in dead)
         self._stopped |= {stop.partition for stop in bounds.stops}
-        self._tell([reason for each in kept for reason in each.reasons])
+        self._tell(kept)
         return True
 
-    def _tell(self, reasons: Sequence[str]) -> None:
-        """Logs one notice for all dead letters of a load."""
-        if reasons and not self._has_told:
-            self._has_told = True
-            log.warning(
-                "values do not fit and became dead letters topic=%s table=%s%s first=%s",
-                self._topic,
-                self._topic,
-                form.DEAD_SUFFIX,
-                reasons[0],
-            )
+    def _tell(self, results: Sequence[ValuesResult]) -> None:
+        """Logs one notice for all dead letters of a load, with the command that makes rows of such ones."""
+        reason = next((reason for each in results for reason in each.reasons), "")
+        if not reason or self._has_told:
+            return
+        self._has_told = True
+        mistyped = next((each.mistyped for each in results if each.mistyped), ())
+        if mistyped:
+            reason += f" rule={self._suggest_rule(mistyped)}"
+        log.warning(
+            "values do not fit and became dead letters topic=%s table=%s%s first=%s",
+            self._topic,
+            self._topic,
+            form.DEAD_SUFFIX,
+            reason,
+        )
+
+    def _suggest_rule(self, field: Path) -> str:
+        """Returns the command that names a rule for values of another type."""
+        warehouse = self._url.removesuffix(f"/{self._topic}")
+        name = next(part for part in reversed(field) if part != ITEMS)
+        words = ["tiered", "table", "change", self._topic, format_path(strip_items(field)), "--move-to", f"{name}_2"]
+        return shlex.join([*words, "--store", self._store, "--warehouse", warehouse])
 
     def _find_decided(
         self, letters: DeadLetters, plan: Round, loaded: Mapping[int, int], ends: Mapping[int, int]

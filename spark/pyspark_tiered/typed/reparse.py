@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from pyspark_tiered.typed.changes import Change, apply_changes
+from pyspark_tiered.typed.changes import FieldRule, apply_changes
 from pyspark_tiered.typed.evolve import Unfit
 from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf
 
@@ -54,7 +54,7 @@ class ReparsedValues(NamedTuple):
     unfit: dict[int, str]
 
 
-def reparse(values: Sequence[bytes | None], schema: StructOf, changes: Sequence[Change] = ()) -> ReparsedValues:
+def reparse(values: Sequence[bytes | None], schema: StructOf, changes: Sequence[FieldRule] = ()) -> ReparsedValues:
     """Parses values by the columns and rules that a table has. No column is added."""
     reader = _Reader()
     objects = _load_objects(values, reader.unfit)
@@ -95,7 +95,7 @@ def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cell
     return found
 
 
-def _change_objects(objects: Cells, changes: Sequence[Change], unfit: dict[int, str]) -> set[int]:
+def _change_objects(objects: Cells, changes: Sequence[FieldRule], unfit: dict[int, str]) -> set[int]:
     """Changes objects by the rules of the table. Returns the rows that were changed."""
     changed = set()
     for row, each in enumerate(objects):

@@ -21,7 +21,7 @@ from pyspark_tiered.sums import is_inside
 from pyspark_tiered.table import Range
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.batches import sort_values
-from pyspark_tiered.typed.changes import Change
+from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.convert import FileWriter, TypedFile, keep_letters, typed_batch
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.kinds import StructOf, select_columns
@@ -130,7 +130,7 @@ class Replay:
         return True
 
     def _convert(
-        self, files: Sequence[Json], candidates: Places, there: Places, schema: StructOf, changes: Sequence[Change]
+        self, files: Sequence[Json], candidates: Places, there: Places, schema: StructOf, changes: Sequence[FieldRule]
     ) -> _Converted:
         """Writes the candidates that fit to new files of the typed table, and all other letters to new files of theirs.
 

@@ -1,7 +1,7 @@
-"""Gives the files of a typed table wider types of columns, so that one type holds for all rows.
+"""Gives the files of a typed table the columns that it has from now on: wider, with other names or types, or fewer.
 
-Delta's readers do not read a file whose columns are narrower than those of the table. Files that only lack columns need
-no change. Each file is read and written row group by row group.
+Delta's readers do not read a file whose columns are narrower than those of the table, and find columns by name. Files
+that only lack columns need no change. Each file is read and written row group by row group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pyspark_tiered import delta_state
 from pyspark_tiered.log_folder import TableFolder
 from pyspark_tiered.typed.convert import OpenFile, typed_arrow_schema, widen_batch
-from pyspark_tiered.typed.evolve import is_stored_as
+from pyspark_tiered.typed.evolve import Unfit, is_stored_as
 from pyspark_tiered.typed.kinds import Field, ListOf, StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 from tiered.errors import Code, Refused
@@ -30,9 +30,9 @@ class RewrittenFile(NamedTuple):
 def rewrite_file(
     folder: TableFolder, add: Mapping[str, Any], before: StructOf, after: StructOf
 ) -> RewrittenFile | None:
-    """Writes the rows of a file with wider columns. Returns None if the file has none of the widened columns.
+    """Writes the rows of a file with other columns. Returns None if the file has none of the changed columns.
 
-    Raises `Refused` for a file with deletion vectors.
+    Raises `Refused` for a file with deletion vectors, `Unfit` for a cell that its new type cannot hold.
     """
     import pyarrow.parquet as pq
 
@@ -46,12 +46,16 @@ def rewrite_file(
         target = StructOf(tuple(field for field in after.fields if columns.find(field.json_name)))
         if all(_is_same(field, target) for field in columns.fields):
             return None
-        file = OpenFile(folder.url, f"part-widened-{uuid.uuid4()}.zstd.parquet", typed_arrow_schema(target))
+        file = OpenFile(folder.url, f"part-changed-{uuid.uuid4()}.zstd.parquet", typed_arrow_schema(target))
         names = [*RECORD_COLUMNS, *(field.column for field in columns.fields)]
-        for group in range(held.num_row_groups):
-            table = held.read_row_group(group, columns=names).select(names)
-            for batch in table.combine_chunks().to_batches():
-                file.write([widen_batch(batch, columns, target)])
+        try:
+            for group in range(held.num_row_groups):
+                table = held.read_row_group(group, columns=names).select(names)
+                for batch in table.combine_chunks().to_batches():
+                    file.write([widen_batch(batch, columns, target)])
+        except Unfit:
+            file.abandon()
+            raise
         name, size = file.close()
     return RewrittenFile(add, name, size)
 
@@ -89,4 +93,4 @@ class _Names:
 def _is_same(field: Field, target: StructOf) -> bool:
     """True if a column of a file has the type that it is to have, except for fields that it lacks."""
     found = target.find(field.json_name)
-    return found is not None and is_stored_as(field.kind, found.kind)
+    return found is not None and found.column == field.column and is_stored_as(field.kind, found.kind)

@@ -12,7 +12,7 @@ from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import arrow_batches, constant_int_column
 from pyspark_tiered.sums import PartSums, RowSummer, is_inside
 from pyspark_tiered.table import Range
-from pyspark_tiered.typed.changes import Change
+from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.convert import drop_erased
 from pyspark_tiered.typed.form import DEAD_COLUMNS
 from pyspark_tiered.typed.kinds import StructOf
@@ -60,7 +60,7 @@ class ValueSumRules(NamedTuple):
     erased: Ranges
     tables: tuple[TableRules, TableRules]
     finds_misplaced: bool = False
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FieldRule, ...] = ()
 
 
 class LogTask(NamedTuple):

@@ -19,7 +19,7 @@ from pyspark_tiered.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.native_table import ATTEMPTS, NativeSnapshot, NativeTable
 from pyspark_tiered.table import Advance, LoadedFile, Range
 from pyspark_tiered.typed import form
-from pyspark_tiered.typed.changes import Change, decode_changes, encode_changes
+from pyspark_tiered.typed.changes import FieldRule, decode_changes, encode_changes
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.form import DEAD_COLUMNS, ValueRules
 from pyspark_tiered.typed.kinds import StructOf, select_columns
@@ -220,11 +220,11 @@ class TypedTable(RecordTable):
             raise Refused(Code.INVALID_REQUEST, f"the table at {self.url} is no typed table: move it away")
         return found
 
-    def changes(self) -> tuple[Change, ...]:
-        """Returns the rules for values of other types than their columns."""
+    def changes(self) -> tuple[FieldRule, ...]:
+        """Returns the rules for the values of fields."""
         return decode_changes(self.properties().get(form.CHANGES, "")) if self.exists else ()
 
-    def set_changes(self, changes: Sequence[Change]) -> bool:
+    def set_changes(self, changes: Sequence[FieldRule]) -> bool:
         """Commits other rules. Returns false if another writer came first."""
         before = self._state.metadata
 
@@ -256,15 +256,19 @@ class TypedTable(RecordTable):
         except UnclearOutcome as failure:
             raise Unavailable(f"the columns of {self.url} may have changed: {failure}") from failure
 
-    def widen(self, schema: StructOf) -> bool:
-        """Gives the table wider columns, and writes its files again. Returns false if another writer came first."""
+    def rewrite(self, schema: StructOf, changes: Sequence[FieldRule] | None = None) -> bool:
+        """Gives the table other columns, and writes its files again; `changes` are new rules, if there are any.
+
+        Returns false if another writer came first. Raises `Unfit` for a cell that its new type cannot hold.
+        """
         before, held = self._state.metadata, set(self._state.files)
+        metadata = before if changes is None else form.with_property(before, form.CHANGES, encode_changes(changes))
         known, wanted = self.schema(), select_columns(schema)
         found = [rewrite_file(self.folder, add, known, wanted) for add in self.files()]
         written = [each for each in found if each is not None]
 
         def actions(now_ms: int) -> list[str]:
-            lines = [form.metadata_action(before, form.typed_fields(wanted))]
+            lines = [form.metadata_action(metadata, form.typed_fields(wanted))]
             for each in written:
                 lines.append(form.remove_action(each.add, now_ms, changes_data=False))
                 lines.append(form.rewritten_action(each.add, each.path, each.size, now_ms))
@@ -284,7 +288,7 @@ class TypedTable(RecordTable):
         assert rules is not None
         if is_stored_as(self.schema(), select_columns(schema)):
             return self.set_schema(schema, rules)
-        return self.widen(schema)
+        return self.rewrite(schema)
 
     def replays(self) -> int:
         """Returns how many replays of dead letters have committed rows."""

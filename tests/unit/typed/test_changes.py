@@ -14,10 +14,14 @@ from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import (
     CHANGES_MAX,
     Change,
+    DroppedField,
+    FieldRule,
+    RetypedField,
     add_change,
     apply_changes,
     decode_changes,
     encode_changes,
+    format_path,
     parse_path,
 )
 from pyspark_tiered.typed.ddl import parse_ddl
@@ -40,6 +44,7 @@ from tiered.errors import Corrupt, Refused
 )
 def test_path_is_parsed(text: str, path: tuple[str, ...]) -> None:
     assert parse_path(text) == path
+    assert parse_path(format_path(path)) == path
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", "a[]", "a[0]", "a[", "`a", "`[]`.b", "a]b"])
@@ -85,10 +90,51 @@ def test_value_that_no_column_holds_is_not_dropped(value: Any) -> None:
         apply_changes([DROP], {"a": value})
 
 
+@pytest.mark.parametrize(
+    ("before", "to", "value", "after"),
+    [
+        ("long", "string", 5, "5"),
+        ("long", "string", 1.5, "1.5"),
+        ("long", "string", True, "true"),
+        ("double", "string", 5, "5.0"),
+        ("double", "string", -0.0, "0.0"),
+        ("double", "string", 1 << 70, "1.1805916207174113e+21"),
+        ("boolean", "string", [1], [1]),
+        ("string", "long", "-12", -12),
+        ("string", "long", "1.5", "1.5"),
+        ("string", "int", "007", "007"),
+        ("string", "double", "1.5e3", 1500.0),
+        ("string", "double", "nan", "nan"),
+        ("string", "boolean", "false", False),
+        ("string", "boolean", "False", "False"),
+    ],
+)
+def test_scalar_becomes_one_of_another_type(before: str, to: str, value: Any, after: Any) -> None:
+    found = {"o": [{"a": copy.deepcopy(value)}, {}, None]}
+    assert apply_changes([RetypedField(("o", "[]", "a"), before, to)], found) == (value != after)
+    assert found["o"][0] == {"a": after}
+
+
+@pytest.mark.parametrize(("before", "value"), [("long", 1 << 63), ("long", 2.0**64), ("double", 10**400)])
+def test_number_beyond_64_bits_becomes_no_text(before: str, value: Any) -> None:
+    with pytest.raises(Unfit, match="beyond 64 bits"):
+        apply_changes([RetypedField(("a",), before, "string")], {"a": value})
+
+
 def test_rules_are_kept_and_a_damaged_one_is_told() -> None:
-    assert decode_changes(encode_changes([DROP, MOVE])) == (DROP, MOVE)
+    rules = (DROP, MOVE, RetypedField(("a", "[]", "b"), "long", "string"), DroppedField(("drop",)))
+    assert decode_changes(encode_changes(rules)) == rules
     assert decode_changes("") == ()
-    for text in ("{", "5", "[[]]", '[["a", "number"]]', '[[[], "number", ""]]', '[[["a"], "colour", ""]]'):
+    for text in (
+        "{",
+        "5",
+        "[[]]",
+        '[["a", "number"]]',
+        '[["drop"]]',
+        '[["retype", ["a"], "long", "date"]]',
+        '[[[], "number", ""]]',
+        '[[["a"], "colour", ""]]',
+    ):
         with pytest.raises(Corrupt, match="rules of a typed table"):
             decode_changes(text)
 
@@ -131,7 +177,10 @@ def test_name_twice_is_seen_beside_changed_values() -> None:
     assert reparse(texts[:2] * 9, schema, [MOVE]).unfit == {}
 
 
-RULES = [
+RULES: list[FieldRule] = [
+    RetypedField(("h",), "string", "int"),
+    RetypedField(("i",), "double", "string"),
+    DroppedField(("d",)),
     Change(("a",), "number", "i"),
     Change(("b",), "number"),
     Change(("c", "[]", "d"), "text"),

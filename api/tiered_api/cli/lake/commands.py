@@ -181,22 +181,29 @@ def erase(args: Namespace) -> int:
 
 
 def change(args: Namespace) -> int:
-    """Names a rule for the values of a field that have another type than its column."""
+    """Changes how a field of the typed table becomes a column."""
     if lack := describe_missing_native():
         return report_missing(lack)
-    from pyspark_tiered.typed.change import change_field
+    from pyspark_tiered.typed.change import FieldChanger
 
-    made = change_field(args.store, args.topic, args.warehouse, args.field, "" if args.drop else args.move_to)
-    if args.format == "json":
-        print_json(made._asdict())
+    changer = FieldChanger(args.store, args.topic, args.warehouse, args.field)
+    if args.rename_to is not None:
+        changer.rename(args.rename_to)
+        done = f"the column of {args.field} has the name {args.rename_to}"
+    elif args.retype is not None:
+        changer.retype(args.retype)
+        done = f"the column of {args.field} has the type {args.retype.strip().lower()}"
+    elif args.drop_column:
+        changer.drop()
+        done = f"{args.field} has no column, and its values are left out from the next load on"
     else:
+        made = changer.move_values("" if args.drop else args.move_to)
         what = f"move to {made.to}" if made.to else "are dropped"
-        print_lines(
-            [
-                f"values of {args.field} that are no {made.stays} {what} from the next load on",
-                "`tiered table replay-dead` makes rows of the dead letters that fit now",
-            ]
-        )
+        done = f"values of {args.field} that are no {made.stays} {what} from the next load on"
+    if args.format == "json":
+        print_json({"topic": args.topic, "field": args.field, "done": done})
+    else:
+        print_lines([done, "`tiered table replay-dead` makes rows of the dead letters that fit now"])
     return Exit.OK
 
 
