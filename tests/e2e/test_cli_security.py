@@ -33,6 +33,7 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
         "listeners=SASL_PLAINTEXT://127.0.0.1:0",
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
         "super.users=User:admin",
+        f"tiered.audit.file={tmp_path}/audit",
     )
     start = ("--add-scram", f"SCRAM-SHA-512=[name=admin,password={ADMIN}]")
     with ServeProcess(tmp_path / "data", *start, *(word for each in settings for word in ("-c", each))) as broker:
@@ -57,6 +58,8 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
         rule |= {"resource_type": "CLUSTER", "resource_name": "kafka-cluster", "pattern": "LITERAL"}
         assert command("acl add --cluster --allow-principal User:bob --operation Describe") == [rule | {"status": "OK"}]
         assert command("acl list", bob) == [rule]
+        statuses = command("acl add --force --topic t --allow-principal User:bob", bob, code=1)
+        assert "CLUSTER_AUTHORIZATION_FAILED" in str(statuses)
         assert command("acl list --topic t") == []
         assert command("acl remove --principal User:bob --dry-run") == [rule | {"status": "OK (dry run)"}]
         assert command("acl remove --principal User:bob") == [rule | {"status": "OK"}]
@@ -70,5 +73,17 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
         assert "no user bob" in command("user remove bob", code=2)
         assert command("user remove admin --force") == [{"user": "admin", "mechanism": "SCRAM-SHA-512", "status": "OK"}]
         assert "the user or the password is wrong" in command("user list", code=2)
+        assert broker.ask("GET", "/metrics")[0] == 403
         log = broker.log.read_text()
     assert "Traceback" not in log and BOB not in log and ADMIN not in log
+    text = (tmp_path / "audit").read_text()
+    assert BOB not in text and ADMIN not in text
+    events = list(map(json.loads, text.splitlines()))
+    allowed = {each["principal"] for each in events if (each["event"], each["outcome"]) == ("login", "allowed")}
+    assert allowed == {"User:admin", "User:bob"}
+    whys = [each["why"] for each in events if (each["event"], each["outcome"]) == ("login", "refused")]
+    assert whys == ["authentication failed: the user or the password is wrong"] * 2
+    refused = [
+        (each["principal"], each["operation"], each["resource_type"]) for each in events if each["event"] == "operation"
+    ]
+    assert refused == [("User:bob", "ALTER", "CLUSTER"), ("User:ANONYMOUS", "DESCRIBE", "CLUSTER")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tiered.broker.audit_log import AuditLog
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
 from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME, EVERYTHING, SUPPORTED_MASKS, Acl, Operation, ResourceType
@@ -15,7 +16,8 @@ from tiered.security.principal import Caller
 class Authorization:
     """Decides by the ACLs that are committed. Without an authorizer everybody may do everything."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, audit: AuditLog) -> None:
+        self.audit = audit
         self._super_users = parse_super_users(settings.super_users)
         self._is_open = settings.allow_everyone_if_no_acl_found
         self._acls: frozenset[Acl] = frozenset()
@@ -41,6 +43,13 @@ class Authorization:
     def is_allowed(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
         """True if the caller may carry out an operation on a resource."""
         return self.authorizer is None or self.authorizer.is_allowed(caller, operation, kind, name)
+
+    def authorize(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """True if the caller may carry out an operation on a resource. A refusal goes to the audit log."""
+        is_allowed = self.is_allowed(caller, operation, kind, name)
+        if not is_allowed:
+            self.audit.record_refusal(caller, operation, kind, name)
+        return is_allowed
 
     def is_allowed_on_cluster(self, caller: Caller, operation: Operation) -> bool:
         """True if the caller may carry out an operation on the cluster."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from tiered.broker.audit_log import AuditLog
 from tiered.broker.authorization import Authorization
 from tiered.broker.awaited_ends import AwaitedEnds
 from tiered.broker.clean_throttle import CleanThrottle
@@ -113,7 +114,8 @@ class Broker:
         self.tls = ListenerTls(lambda: self.settings)
         self.peers = peers
         self._log_level = log_level
-        self.authorization = Authorization(settings)
+        self.audit = AuditLog(world.clock)
+        self.authorization = Authorization(settings, self.audit)
         self.cluster_id = ""
         self.credential = b""
         """The credential of requests between brokers of this cluster; empty before the store was read."""
@@ -490,6 +492,7 @@ class Broker:
         A broker that failed, or has losses to report, never stops cleanly: the next start must find the same logs
         suspect. The call is safe after a start that failed.
         """
+        self.audit.close()
         if clean:
             await self._report_losses()
             await self.hand_over()

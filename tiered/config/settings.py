@@ -282,6 +282,9 @@ class Settings:
         "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error"),
         dynamic=True,
     )  # fmt: skip
+    tiered_audit_file: str = setting(
+        "", "File that gets the audit log: logins and refused operations as JSON lines. Empty: the log on stderr."
+    )
     # Rights.
     authorizer_class_name: str = setting(
         "", "Rights by ACLs if it is Kafka's StandardAuthorizer; otherwise everybody may do everything.",

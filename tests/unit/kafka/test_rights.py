@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tiered.broker.audit_log import AuditLog
 from tiered.broker.authorization import Authorization
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
 from tiered.ids import TopicId
@@ -16,6 +17,7 @@ from tiered.metadata.changes import AclAdded, TopicCreated
 from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.security.principal import Caller, Principal
+from tiered.system.clock import SystemClock
 from tiered_api.kafka.protocol.apis import ALL_APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -65,7 +67,7 @@ def make_rights(*needs: Need) -> Rights:
         for need in needs
     ]
     image = Image().apply([TopicCreated("t", TOPIC_ID, ((1,),), {}, 0), *acls])
-    authorization = Authorization(Settings(authorizer_class_name=STANDARD_AUTHORIZER))
+    authorization = Authorization(Settings(authorizer_class_name=STANDARD_AUTHORIZER), AuditLog(SystemClock()))
     authorization.apply_image(image)
     return Rights(authorization, ALICE, image)
 

@@ -28,7 +28,7 @@ from tiered.metadata.changes import ScramCredentialSet
 from tiered.metrics import Metrics
 from tiered.system.local_disk import LockFile
 from tiered_api.cli.broker.directories import LOCK, claim_data_directory, refuse_cluster_directory
-from tiered_api.cli.broker.log_output import log_to_stderr, set_log_level
+from tiered_api.cli.broker.log_output import log_to_stderr, open_audit_log, set_log_level
 from tiered_api.cli.broker.scram_users import add_users, read_credentials
 from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.exits import Exit
@@ -62,6 +62,7 @@ def serve(args: Namespace) -> NoReturn:
     gc.set_threshold(GC_STARTING, 50, 1000)
     chosen, warnings = load_settings(args.config, os.environ, args.pairs, option_settings(args))
     log_to_stderr(chosen.log_level)
+    open_audit_log(chosen.tiered_audit_file)
     for warning in warnings:
         log.warning("%s", warning)
     asyncio.run(_run_until_stopped(chosen, read_credentials(args.add_scram)))

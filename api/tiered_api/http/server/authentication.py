@@ -31,6 +31,8 @@ from tiered_api.http.exchange.request import HttpRequest
 log = logging.getLogger(__name__)
 
 NONE, BASIC = "NONE", "BASIC"
+HTTP = "HTTP"
+"""Name of the listener in the audit log."""
 OPEN_ROUTES = ("healthz", "get_node")
 """Operations that need no login: probes and other brokers use them."""
 PROOFS_MAX = 1
@@ -106,6 +108,7 @@ class Authenticator:
         suppressed = self._log_limiter.admit()
         if suppressed is not None:
             log.warning("http login refused peer=%s suppressed=%d", peer, suppressed)
+        self._context.broker.audit.record_refused_login(peer, HTTP, FAILED)
         raise self._challenge(FAILED)
 
     async def _prove_password(self, text: str, peer: str) -> Principal | None:
@@ -130,6 +133,7 @@ class Authenticator:
         if len(self._proven) >= PROVEN_MAX:
             del self._proven[next(iter(self._proven))]
         self._proven[key] = _Proven(parsed.user, credentials)
+        self._context.broker.audit.record_login(Caller(Principal(USER, parsed.user), peer), BASIC, HTTP)
         return Principal(USER, parsed.user)
 
     async def _compute(self, call: partial[bool], peer: str) -> bool:

@@ -142,9 +142,10 @@ def check_route(authorization: Authorization, caller: Caller, operation: str, ar
         return
     rule = ROUTE_RULES[operation]
     if rule.super_only:
+        authorization.audit.record_refusal(caller, Operation.ALL, ResourceType.CLUSTER, CLUSTER_NAME)
         raise HttpError(NOT_AUTHORIZED, f"{caller.principal} is not allowed to do this: it needs a super user")
     for need in rule.needs:
         name = arguments[need.argument] if need.argument else CLUSTER_NAME
-        if not authorizer.is_allowed(caller, need.operation, need.kind, name):
+        if not authorization.authorize(caller, need.operation, need.kind, name):
             what = f"{need.kind.name} {name[:249]!r}" if need.argument else "the cluster"
             raise HttpError(NOT_AUTHORIZED, f"{caller.principal} has no right to {need.operation.name} on {what}")

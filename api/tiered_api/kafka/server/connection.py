@@ -538,7 +538,7 @@ class ClientConnection:
 
     def refuse(self, reason: str, why: str = "") -> None:
         """Closes the connection, counts the reason and logs it."""
-        self._server.context.refusals.record(reason, self.peer, why)
+        self._server.context.refusals.record(reason, self.peer, why, self.listener)
         self.close()
 
     def drain(self) -> None:

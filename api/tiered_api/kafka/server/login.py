@@ -159,7 +159,7 @@ class LoginHandler:
         except Refused as refused:
             login.has_failed = True
             login.machine = None
-            self._context.refusals.record("login", connection.peer, refused.why)
+            self._context.refusals.record("login", connection.peer, refused.why, connection.listener)
             reply = _encode_refusal(header, refused.code, refused.why, self._enabled_mechanisms(connection))
             self._spawn(connection, partial(self._reply_late, connection, reply), header.api.name)
             return None
@@ -211,7 +211,9 @@ class LoginHandler:
             )
         login.machine, login.principal, login.proven_mechanism = None, principal, mechanism
         lifetime_ms = self._lifetime_ms(connection, mechanism)
-        connection.on_login(Caller(principal, connection.peer.rpartition(":")[0]), lifetime_ms / 1000)
+        caller = Caller(principal, connection.peer.rpartition(":")[0])
+        self._context.broker.audit.record_login(caller, mechanism, connection.listener)
+        connection.on_login(caller, lifetime_ms / 1000)
         log.debug("login accepted peer=%s listener=%s mechanism=%s", connection.peer, connection.listener, mechanism)
         return _encode(
             header, SaslAuthenticateResponse(error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms)

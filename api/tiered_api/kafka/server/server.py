@@ -101,7 +101,11 @@ class KafkaServer:
         if endpoint.is_encrypted:
             tls = broker.tls.of_listener(endpoint.name)
             tls.check()
-            net = TlsNet(net, tls.accept, on_failure=partial(self.context.refusals.record, "tls_handshake"))
+            net = TlsNet(
+                net,
+                tls.accept,
+                on_failure=partial(self.context.refusals.record, "tls_handshake", listener=endpoint.name),
+            )
         requires_login = endpoint.requires_login
         mechanisms = broker.settings.for_listener(endpoint.name).sasl_enabled_mechanisms
         if requires_login and not endpoint.is_encrypted and sasl_plain.MECHANISM in mechanisms:
@@ -157,6 +161,7 @@ class KafkaServer:
             # Counts as idle for some time already: the first request makes it an ordinary connection.
             connection.last_activity = now - max(0.0, self._idle_seconds - FIRST_REQUEST_SECONDS)
             self.connections[connection] = None
+            self.context.broker.audit.record_certificate(connection.caller, listener)
             log.debug("kafka connection opened peer=%s listener=%s", stream.peer, listener)
             self._connections_by_host[host] += 1
             if self._sweeper is None:

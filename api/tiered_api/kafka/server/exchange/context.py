@@ -40,6 +40,10 @@ class Call(Generic[R]):
         return self.caller.host
 
 
+REFUSED_LOGINS = ("login", "login_timeout", "stranger", "tls_handshake")
+"""Reasons that the audit log has."""
+
+
 class Refusals:
     """Connections and requests that were refused: counted by reason, and logged at a limited rate."""
 
@@ -48,10 +52,13 @@ class Refusals:
             "tiered_kafka_refused_total", "Connections refused or ended by the broker, by reason.", ("reason",)
         )
         self._log_limiter = LogLimiter(broker.world.clock)
+        self._audit = broker.audit
 
-    def record(self, reason: str, peer: str, why: str) -> None:
+    def record(self, reason: str, peer: str, why: str, listener: str = "") -> None:
         """Counts and logs a refusal. `reason` is a short label, `why` explains the single case."""
         self._counter.inc(1, reason)
+        if reason in REFUSED_LOGINS:
+            self._audit.record_refused_login(peer, listener, why)
         suppressed = self._log_limiter.admit(reason)
         if suppressed is not None:
             log.warning(

@@ -92,7 +92,7 @@ class ReadSources:
         name = topic.name
         if version >= TOPIC_IDS_FROM:
             name = self._context.broker.topic(TopicId(id_text(topic.echo))).name
-        if not self._context.broker.authorization.is_allowed(self._caller, Operation.READ, ResourceType.TOPIC, name):
+        if not self._context.broker.authorization.authorize(self._caller, Operation.READ, ResourceType.TOPIC, name):
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"{self._caller.principal} may not read the topic")
         replica = self._find_by_name(version, name, index, rack)
         if isinstance(replica, LeaderReads) or version >= TOPIC_IDS_FROM:

@@ -190,7 +190,7 @@ class ProduceHandler:
 
     def _check_transactional_id(self, cache: ProduceCache, transactional_id: str | None) -> Refused | None:
         authorization = self._context.broker.authorization
-        if transactional_id is None or authorization.is_allowed(
+        if transactional_id is None or authorization.authorize(
             cache.caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
         ):
             return None
@@ -393,7 +393,7 @@ class ProduceHandler:
         name, known = topic.name, cache.by_name
         if version >= TOPIC_IDS_FROM:
             name, known = self._context.broker.topic(TopicId(id_text(topic.echo))).name, cache.by_id
-        if not self._context.broker.authorization.is_allowed(cache.caller, Operation.WRITE, ResourceType.TOPIC, name):
+        if not self._context.broker.authorization.authorize(cache.caller, Operation.WRITE, ResourceType.TOPIC, name):
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"{cache.caller.principal} may not write to the topic")
         check_writable(name)
         replica = self._context.broker.leader_replica(name, index)

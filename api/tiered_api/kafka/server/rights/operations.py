@@ -218,4 +218,9 @@ API_RULES: dict[str, Rule] = {
 def check_call(context: KafkaContext, call: Call[Any], api_name: str) -> Verdict:
     """Checks a request, and takes out of it the parts that its caller may not use."""
     rights = find_rights(context, call)
-    return ALLOWED if rights is None else API_RULES[api_name].guard(rights, call.request, call.version)
+    if rights is None:
+        return ALLOWED
+    verdict = API_RULES[api_name].guard(rights, call.request, call.version)
+    if verdict is not ALLOWED:
+        rights.record_refusals()
+    return verdict

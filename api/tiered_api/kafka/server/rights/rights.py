@@ -9,20 +9,24 @@ from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.security.principal import Caller
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
 
+REMEMBERED_MAX = 100
+"""Most refusals of one request that the audit log gets."""
+
 
 class Rights:
     """The operations that one caller may carry out. `image` has the names of topics that requests name by id."""
 
-    __slots__ = ("_authorization", "caller", "image")
+    __slots__ = ("_authorization", "_denied", "caller", "image")
 
     def __init__(self, authorization: Authorization, caller: Caller, image: Image) -> None:
         self._authorization = authorization
+        self._denied: list[tuple[Operation, ResourceType, str]] = []
         self.caller = caller
         self.image = image
 
     def on_topic(self, operation: Operation, name: str) -> bool:
         """True if the caller may carry out an operation on a topic, which need not exist."""
-        return self._authorization.is_allowed(self.caller, operation, ResourceType.TOPIC, name)
+        return self._is_allowed(operation, ResourceType.TOPIC, name)
 
     def on_topic_id(self, operation: Operation, topic_id: str) -> bool:
         """True if the caller may carry out an operation on a topic, or if there is no topic with that id."""
@@ -31,15 +35,15 @@ class Rights:
 
     def on_group(self, operation: Operation, name: str) -> bool:
         """True if the caller may carry out an operation on a group."""
-        return self._authorization.is_allowed(self.caller, operation, ResourceType.GROUP, name)
+        return self._is_allowed(operation, ResourceType.GROUP, name)
 
     def on_transactional_id(self, operation: Operation, name: str) -> bool:
         """True if the caller may carry out an operation on a transactional id."""
-        return self._authorization.is_allowed(self.caller, operation, ResourceType.TRANSACTIONAL_ID, name)
+        return self._is_allowed(operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def on_cluster(self, operation: Operation) -> bool:
         """True if the caller may carry out an operation on the cluster."""
-        return self._authorization.is_allowed(self.caller, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self._is_allowed(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def on_any_topic(self, operation: Operation) -> bool:
         """True if there may be a topic on which the caller may carry out an operation."""
@@ -47,7 +51,22 @@ class Rights:
 
     def may_create(self, topic: str) -> bool:
         """True if the caller may create a topic of that name."""
-        return self.on_cluster(Operation.CREATE) or self.on_topic(Operation.CREATE, topic)
+        is_creator = self._authorization.is_allowed_on_cluster(self.caller, Operation.CREATE)
+        return is_creator or self.on_topic(Operation.CREATE, topic)
+
+    def record_refusals(self) -> None:
+        """Records what was refused since the rights were made in the audit log. A resource that the caller may not
+        describe is left out: it is not named in lists, and a caller need not know of it."""
+        for operation, kind, name in self._denied:
+            if operation is not Operation.DESCRIBE:
+                self._authorization.audit.record_refusal(self.caller, operation, kind, name)
+        self._denied.clear()
+
+    def _is_allowed(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        is_allowed = self._authorization.is_allowed(self.caller, operation, kind, name)
+        if not is_allowed and len(self._denied) < REMEMBERED_MAX:
+            self._denied.append((operation, kind, name))
+        return is_allowed
 
     def mask(self, kind: ResourceType, name: str) -> int:
         """Returns the operations on a resource for the fields of authorized operations."""
