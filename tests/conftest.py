@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -30,9 +32,36 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.ge
 # Most of their JVMs end within a minute, for which the better compiler costs twice what it saves.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+from tests.passwords import find_passwords  # noqa: E402  (after the paths)
+
 # Machines may be slow or busy: a property that hangs is told by the timeout of its test.
 settings.register_profile("any", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
+
+
+_leaks: list[str] = []
+
+
+class _SecretSearch(logging.Handler):
+    """Looks for the passwords of tests in all that is logged in this process."""
+
+    _formatter = logging.Formatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self._formatter.format(record)
+        found = find_passwords(text)
+        if found and len(_leaks) < 10:
+            _leaks.append(f"{os.environ.get('PYTEST_CURRENT_TEST')}: {record.name} logged {found}: {text[:200]}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def logs_without_secrets() -> Iterator[None]:
+    """Fails at the end of the session if a password of a test was logged."""
+    handler = _SecretSearch()
+    logging.getLogger().addHandler(handler)
+    yield
+    logging.getLogger().removeHandler(handler)
+    assert not _leaks
 
 
 SESSION = "spark: SparkSession"

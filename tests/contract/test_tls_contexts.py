@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from tests.certificates import Signed, sign
 from tiered.errors import Refused
+from tiered.security.secret import Secret
 from tiered.system.tls_contexts import TlsContexts, make_client_context, make_server_context
 from tiered.system.tls_options import PKCS12, REQUIRED, Store, TlsOptions
 
@@ -62,10 +63,14 @@ def pkcs12_file(path: Path, signed: Signed, password: str) -> str:
 def test_key_may_be_a_file_a_text_or_pkcs12(tmp_path: Path) -> None:
     keys = (
         Store(location=BROKER.write(tmp_path / "broker.pem")),
-        Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem),
-        Store(certificates=in_one_line(BROKER.certificate_pem), key=in_one_line(BROKER.key_pem)),
-        Store(certificates=BROKER.certificate_pem, key=BROKER.encrypted_key_pem("secret"), password="secret"),
-        Store(PKCS12, pkcs12_file(tmp_path / "broker.p12", BROKER, "secret"), "secret"),
+        Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem)),
+        Store(certificates=in_one_line(BROKER.certificate_pem), key=Secret(in_one_line(BROKER.key_pem))),
+        Store(
+            certificates=BROKER.certificate_pem,
+            key=Secret(BROKER.encrypted_key_pem("secret")),
+            password=Secret("secret"),
+        ),
+        Store(PKCS12, pkcs12_file(tmp_path / "broker.p12", BROKER, "secret"), Secret("secret")),
     )
     for key in keys:
         assert shake_hands(make_server_context(TlsOptions(key)), make_client_context(CLIENT)) == ("broker", "")
@@ -73,12 +78,12 @@ def test_key_may_be_a_file_a_text_or_pkcs12(tmp_path: Path) -> None:
 
 def test_client_shows_a_certificate_that_the_listener_trusts() -> None:
     server = make_server_context(
-        TlsOptions(Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem), TRUST, client_auth=REQUIRED)
+        TlsOptions(Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem)), TRUST, client_auth=REQUIRED)
     )
 
     def client(authority: Signed) -> ssl.SSLContext:
         signed = sign("CN=alice", authority)
-        key = Store(certificates=signed.certificate_pem, key=signed.key_pem)
+        key = Store(certificates=signed.certificate_pem, key=Secret(signed.key_pem))
         return make_client_context(TlsOptions(key, TRUST))
 
     assert shake_hands(server, client(AUTHORITY)) == ("broker", "alice")
@@ -89,7 +94,7 @@ def test_client_shows_a_certificate_that_the_listener_trusts() -> None:
 
 
 def test_versions_without_one_in_common_fail() -> None:
-    key = Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem)
+    key = Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem))
     old, new = TlsOptions(key, protocols=("TLSv1.2",)), TlsOptions(trust=TRUST, protocols=("TLSv1.3",))
     with pytest.raises(ssl.SSLError, match=r"(?i)unsupported.protocol|alert.protocol.version"):
         shake_hands(make_server_context(old), make_client_context(new))
@@ -101,8 +106,14 @@ def test_versions_without_one_in_common_fail() -> None:
         (TlsOptions(), "ssl.keystore.location: a listener with TLS needs a key"),
         (TlsOptions(Store(location="/absent.pem")), "ssl.keystore.location=/absent.pem: it cannot be read: No such"),
         (TlsOptions(Store(certificates=BROKER.certificate_pem)), "one private key and its certificates"),
-        (TlsOptions(Store(certificates=BROKER.certificate_pem, key=AUTHORITY.key_pem)), "one private key and its"),
-        (TlsOptions(Store(key=BROKER.encrypted_key_pem("a"), password="b")), "ssl.key.password must open it"),
+        (
+            TlsOptions(Store(certificates=BROKER.certificate_pem, key=Secret(AUTHORITY.key_pem))),
+            "one private key and its",
+        ),
+        (
+            TlsOptions(Store(key=Secret(BROKER.encrypted_key_pem("a")), password=Secret("b"))),
+            "ssl.key.password must open it",
+        ),
         (TlsOptions(Store(PKCS12, __file__)), "it is no PKCS#12 file, or ssl.keystore.password does not open it"),
         (TlsOptions(Store(location=__file__)), "one private key and its certificates as PEM"),
     ],
@@ -123,7 +134,7 @@ def test_key_that_cannot_be_used_is_refused_with_the_setting(options: TlsOptions
     ],
 )
 def test_options_that_cannot_be_met_are_refused_with_the_setting(change: dict[str, Any], words: str) -> None:
-    good = TlsOptions(Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem))
+    good = TlsOptions(Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem)))
     with pytest.raises(Refused) as refused:
         make_server_context(good._replace(**change))
     assert words in refused.value.why
@@ -148,13 +159,13 @@ def test_certificate_is_renewed_from_its_file_unless_it_is_broken(
 
 
 def test_secrets_are_not_in_the_text_of_options() -> None:
-    options = TlsOptions(Store(key=BROKER.key_pem, password="eightyeight"))
+    options = TlsOptions(Store(key=Secret(BROKER.key_pem), password=Secret("eightyeight")))
     assert "eightyeight" not in repr(options) and "PRIVATE" not in repr(options)
 
 
 def test_handshakes_of_a_renewing_context_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered.system.tls_contexts.HANDSHAKES_MAX", 2)
-    options = TlsOptions(Store(certificates=BROKER.certificate_pem, key=BROKER.key_pem))
+    options = TlsOptions(Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem)))
     context = TlsContexts(lambda: options).make_renewing()
     client = make_client_context(CLIENT)
     for _ in range(3):

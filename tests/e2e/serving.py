@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.passwords import find_passwords
+
 COMMAND = [sys.executable, "-m", "tiered_api.cli.main"]
 SECONDS = 30.0
 
@@ -94,3 +96,5 @@ class ServeProcess:
             self.stop(signal.SIGKILL if kind else signal.SIGTERM)
         elif self.process.stdout is not None:
             self.process.stdout.close()
+        log = self.log.read_text(errors="replace")
+        assert not find_passwords(log), log

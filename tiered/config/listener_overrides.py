@@ -30,7 +30,7 @@ class ListenerOverride(NamedTuple):
 
     listener: str
     name: str
-    value: Value | Secret
+    value: Value
 
 
 def split_overrides(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -12,9 +12,9 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from tiered.errors import Code, Refused
-from tiered.security.secret import HIDDEN
+from tiered.security.secret import HIDDEN, Secret
 
-Value = int | float | bool | str | tuple[str, ...]
+Value = int | float | bool | str | tuple[str, ...] | Secret
 T = TypeVar("T", bound=Value)
 TRUE_FALSE = {"true": True, "false": False}
 VALUE_BYTES_MAX = 32_767
@@ -39,13 +39,16 @@ class SettingRow:
     """The topic setting of which this broker setting is the default; "" if there is none."""
     dynamic: bool = False
     """True if a broker setting can change while the broker runs; defaults of topic settings always can."""
-    secret: bool = False
-    """True for passwords and keys: no message and no reply has the value."""
+
+    @property
+    def secret(self) -> bool:
+        """True for passwords and keys: no message and no reply has the value."""
+        return isinstance(self.default, Secret)
 
     @property
     def type_name(self) -> str:
         """Type for tables and messages: boolean, integer, number, text or list."""
-        names = {bool: "boolean", int: "integer", float: "number", str: "text", tuple: "list"}
+        names = {bool: "boolean", int: "integer", float: "number", str: "text", tuple: "list", Secret: "text"}
         return names[type(self.default)]
 
     @property
@@ -79,6 +82,8 @@ class SettingRow:
             return TRUE_FALSE[text.lower()]
         if isinstance(self.default, int | float):
             return self._parse_number(text)
+        if isinstance(self.default, Secret):
+            return Secret(text)
         self._check_choice(text, text)
         return text
 
@@ -113,16 +118,15 @@ def setting(
     unsupported: Mapping[str, str] | None = None,
     topic_name: str = "",
     dynamic: bool = False,
-    secret: bool = False,
 ) -> T:
     """Returns a field of a settings table.
 
     Its type is that of the value, because that is what reading the field gives.
     """
     row = SettingRow(
-        "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name), secret
+        "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name)
     )
-    field_: T = field(default=default, repr=not secret, metadata={"row": row})
+    field_: T = field(default=default, metadata={"row": row})
     return field_
 
 
@@ -165,7 +169,9 @@ def check_lengths(values: Mapping[str, str | None]) -> None:
 
 
 def text_of(value: Value) -> str:
-    """Returns a value as text, as in a file or a reply."""
+    """Returns a value as text, as in a file or a reply. A secret is hidden."""
+    if isinstance(value, Secret):
+        return HIDDEN if value else ""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)

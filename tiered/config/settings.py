@@ -224,15 +224,15 @@ class Settings:
     )
     ssl_keystore_type: str = setting("PEM", "Form of the key store. (Kafka: JKS.)", choices=STORE_TYPES, dynamic=True)
     ssl_keystore_location: str = setting("", "File with the private key and its certificates.", dynamic=True)
-    ssl_keystore_password: str = setting("", "Password of a PKCS12 key store.", dynamic=True, secret=True)
+    ssl_keystore_password: Secret = setting(Secret(), "Password of a PKCS12 key store.", dynamic=True)
     ssl_keystore_certificate_chain: str = setting("", "Certificates of the key as PEM, its own first.", dynamic=True)
-    ssl_keystore_key: str = setting("", "Private key as PEM.", dynamic=True, secret=True)
-    ssl_key_password: str = setting("", "Password of an encrypted private key.", dynamic=True, secret=True)
+    ssl_keystore_key: Secret = setting(Secret(), "Private key as PEM.", dynamic=True)
+    ssl_key_password: Secret = setting(Secret(), "Password of an encrypted private key.", dynamic=True)
     ssl_truststore_type: str = setting(
         "PEM", "Form of the trust store. (Kafka: JKS.)", choices=STORE_TYPES, dynamic=True
     )
     ssl_truststore_location: str = setting("", "File with the certificates to trust.", dynamic=True)
-    ssl_truststore_password: str = setting("", "Password of a PKCS12 trust store.", dynamic=True, secret=True)
+    ssl_truststore_password: Secret = setting(Secret(), "Password of a PKCS12 trust store.", dynamic=True)
     ssl_truststore_certificates: str = setting("", "Certificates to trust as PEM.", dynamic=True)
     ssl_client_auth: str = setting(
         "none",

@@ -1,6 +1,6 @@
 """The ports of a real machine: clock, random numbers, network and local disk.
 
-May import: words
+May import: security
 
 ~ clock       the Clock and Rng ports on the operating system
 ~ network     the Net port on non-blocking TCP sockets

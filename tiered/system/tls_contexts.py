@@ -176,7 +176,7 @@ def _load_key(context: ssl.SSLContext, store: Store) -> None:
             is_encrypted = "ENCRYPTED" in text
             path = stack.enter_context(_secret_file(text.encode()))
         try:
-            context.load_cert_chain(path, password=lambda: store.password)
+            context.load_cert_chain(path, password=lambda: store.password.reveal())
         except (ssl.SSLError, OSError, ValueError) as error:
             why = "it must have one private key and its certificates as PEM, the key's own first"
             if is_encrypted:
@@ -188,7 +188,7 @@ def _load_key(context: ssl.SSLContext, store: Store) -> None:
 
 def _key_text(store: Store) -> str:
     if store.type != PKCS12:
-        return wrap_pem(store.key) + wrap_pem(store.certificates)
+        return wrap_pem(store.key.reveal()) + wrap_pem(store.certificates)
     return _open_pkcs12("ssl.keystore", store)[0]
 
 
@@ -216,7 +216,7 @@ def _open_pkcs12(name: str, store: Store) -> tuple[str, str]:
         raise _refuse(f"{name}.location={store.location}: {NO_CRYPTOGRAPHY}") from None
     data = _read_file(f"{name}.location", store.location)
     try:
-        opened = pkcs12.load_pkcs12(data, store.password.encode())
+        opened = pkcs12.load_pkcs12(data, store.password.reveal().encode())
     except ValueError:
         why = f"it is no PKCS#12 file, or {name}.password does not open it"
         raise _refuse(f"{name}.location={store.location}: {why}") from None

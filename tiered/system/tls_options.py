@@ -6,6 +6,8 @@ import re
 import textwrap
 from typing import NamedTuple
 
+from tiered.security.secret import Secret
+
 PEM, PKCS12 = "PEM", "PKCS12"
 NONE, REQUESTED, REQUIRED = "none", "requested", "required"
 TLS_1_2, TLS_1_3 = "TLSv1.2", "TLSv1.3"
@@ -18,13 +20,10 @@ class Store(NamedTuple):
 
     type: str = PEM
     location: str = ""
-    password: str = ""
+    password: Secret = Secret()
     """Password of the file; for PEM, of the key in it."""
     certificates: str = ""
-    key: str = ""
-
-    def __repr__(self) -> str:
-        return f"Store(type={self.type!r}, location={self.location!r})"
+    key: Secret = Secret()
 
     def __bool__(self) -> bool:
         """True if there is something in the store."""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from tiered.config.properties import parse_properties
 from tiered.errors import Code, Refused
 from tiered.security.jaas import parse_jaas
+from tiered.security.secret import Secret
 from tiered.system.tls_options import PEM, PKCS12, Store
 
 OPTION = "--command-config"
@@ -87,7 +88,7 @@ def read_trust_store(properties: Mapping[str, str]) -> Store:
     return Store(
         properties.get("ssl.truststore.type", PEM),
         properties.get("ssl.truststore.location", ""),
-        properties.get("ssl.truststore.password", ""),
+        Secret(properties.get("ssl.truststore.password", "")),
         properties.get("ssl.truststore.certificates", ""),
     )
 
@@ -98,9 +99,9 @@ def read_key_store(properties: Mapping[str, str]) -> Store:
     return Store(
         kind,
         properties.get("ssl.keystore.location", ""),
-        properties.get("ssl.key.password" if kind == PEM else "ssl.keystore.password", ""),
+        Secret(properties.get("ssl.key.password" if kind == PEM else "ssl.keystore.password", "")),
         properties.get("ssl.keystore.certificate.chain", ""),
-        properties.get("ssl.keystore.key", ""),
+        Secret(properties.get("ssl.keystore.key", "")),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tiered.errors import Code, Refused
 from tiered.ports import Net
+from tiered.security.secret import Secret
 from tiered.system.network import SocketNet
 from tiered.system.tls import TlsNet
 from tiered.system.tls_contexts import TlsContexts
@@ -43,7 +44,9 @@ def open_net(extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROPER
         raise Refused(Code.INVALID_REQUEST, f"{ENDPOINT_CHECK}={check}: it must be https or none")
     if bool(options[CERTIFICATE]) != bool(options[KEY]):
         raise Refused(Code.INVALID_REQUEST, f"a certificate of a client needs both {CERTIFICATE} and {KEY}")
-    key = Store(certificates=_read(CERTIFICATE, options), key=_read(KEY, options), password=options[PASSWORD])
+    key = Store(
+        certificates=_read(CERTIFICATE, options), key=Secret(_read(KEY, options)), password=Secret(options[PASSWORD])
+    )
     made = TlsOptions(
         key or read_key_store(properties),
         Store(location=options[CA]) if options[CA] else read_trust_store(properties),

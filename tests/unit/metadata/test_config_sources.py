@@ -17,6 +17,7 @@ from tiered.metadata.config_sources import (
 )
 from tiered.metadata.effective_config import broker_settings, overridden_settings, topic_config
 from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.security.secret import Secret
 
 STARTED = replace(Settings(), node_id=1, log_retention_ms=5, num_partitions=3)
 IMAGE = Image(broker_configs={-1: {"log.retention.ms": "6", "log.roll.ms": "7"}, 1: {"log.retention.ms": "8"}})
@@ -47,7 +48,7 @@ def test_narrowest_source_comes_first() -> None:
 
 def test_secret_has_no_value() -> None:
     """Neither where it was set, nor where it was not."""
-    started = replace(STARTED, ssl_key_password="eightyeight")
+    started = replace(STARTED, ssl_key_password=Secret("eightyeight"))
     image = Image(broker_configs={ALL_BROKERS: {"ssl.keystore.password": "ninetynine"}})
     entries = broker_config_entries(image, started, started.node_id)
     assert "eightyeight" not in repr(entries) and "ninetynine" not in repr(entries)

@@ -1,0 +1,10 @@
+"""The passwords that tests use. None of them may be in a log or in an error."""
+
+from __future__ import annotations
+
+PASSWORDS = ("eighty,eight", "eightyeight", 'it"s a pencil', "pencil", "s3cret", "tanstaaftanstaaf")
+
+
+def find_passwords(text: str) -> list[str]:
+    """Returns the passwords in a text."""
+    return [password for password in PASSWORDS if password in text]
