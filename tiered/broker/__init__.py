@@ -27,7 +27,7 @@ May import: controller, coordinator, groups, transactions
 ~ transaction_coordinators  the transaction coordinators of the led `__transaction_state` partitions
 ~ transaction_snapshots  the snapshots of transactional ids in the bucket: keys and metrics
 ~ transaction_markers  markers of decided transactions, sent to the leaders of their partitions (I14)
-~ transaction_verification  questions to the coordinator of a transaction about its partitions
+~ transaction_verification  queries to the coordinator of a transaction about its partitions
 ~ marker_writer       markers of transactions, written to the partitions of this broker
 ~ internal_topic      an internal topic, created on first need
 ~ producer_ids        producer ids from blocks that the controller allocates

@@ -1,4 +1,4 @@
-"""Asks the coordinator of a transaction about partitions: if they belong to it (KIP-890), or to add them.
+"""Queries the coordinator of a transaction: partitions belong to the transaction (KIP-890), or are added to it.
 
 The coordinator may be another broker. Requests to it that come together go in one frame.
 """
@@ -23,8 +23,8 @@ from tiered.transactions.requests import AddPartitions, CodeReply, Reply, Verify
 
 REQUEST_SECONDS = 10.0
 """Time limit of a request to another coordinator."""
-ANSWER_SECONDS = 2 * REQUEST_SECONDS
-"""Time limit of a question, with the requests before it."""
+QUERY_SECONDS = 2 * REQUEST_SECONDS
+"""Time limit of a query, with the requests before it."""
 BATCH_TRANSACTIONS = 500
 """Most transactions of one request."""
 REQUESTS_MAX = 4
@@ -36,12 +36,12 @@ ADDED_VERSION = 2
 
 
 class _Waiting(NamedTuple):
-    asked: TransactionPartitions
+    requested: TransactionPartitions
     reply: asyncio.Future[PartitionCodes]
 
 
 class TransactionVerification:
-    """The questions of one broker to all coordinators. Without `peers` it has no other brokers."""
+    """The queries of one broker to all coordinators. Without `peers` it has no other brokers."""
 
     def __init__(
         self, view: MemberView, coordinators: TransactionCoordinators, peers: Peers | None, metrics: Metrics
@@ -58,47 +58,47 @@ class TransactionVerification:
         self._limits: dict[asyncio.Timeout, tuple[int, list[TransactionPartitions]]] = {}
         """Requests in progress by their time limit."""
 
-    async def ask(self, asked: TransactionPartitions) -> Mapping[TopicPartition, Code]:
+    async def query(self, requested: TransactionPartitions) -> Mapping[TopicPartition, Code]:
         """Returns a code for each partition: NONE if it is in the transaction.
 
         The code is that of the coordinator, or NETWORK_EXCEPTION or a code about the coordinator if none replied.
         """
-        codes = await self._ask(asked)
+        codes = await self._query(requested)
         failures = sum(code is not Code.NONE for code in codes.values())
         if failures:
             self._failures.inc(failures)
         return codes
 
-    def confirm_now(self, asked: TransactionPartitions) -> bool:
+    def confirm_now(self, requested: TransactionPartitions) -> bool:
         """True if this broker is the coordinator, and replies without a wait that all partitions are in the
-        transaction. Otherwise `ask` says what is wrong."""
+        transaction. Otherwise `query` says what is wrong."""
         try:
-            reply = self._coordinators.submit_now(asked.transactional_id, _request_of(asked))
+            reply = self._coordinators.submit_now(requested.transactional_id, _request_of(requested))
         except Refused:
             return False
-        return reply is not None and all(code is Code.NONE for code in _codes_of(reply, asked).values())
+        return reply is not None and all(code is Code.NONE for code in _codes_of(reply, requested).values())
 
-    async def _ask(self, asked: TransactionPartitions) -> Mapping[TopicPartition, Code]:
-        leader = self._coordinator_of(asked.transactional_id)
+    async def _query(self, requested: TransactionPartitions) -> Mapping[TopicPartition, Code]:
+        leader = self._coordinator_of(requested.transactional_id)
         if leader == self._view.node_id:
-            return await self.ask_here(asked)
+            return await self.query_here(requested)
         if leader < 0 or self._peers is None or len(self._waiting[leader]) >= WAITING_MAX:
-            return dict.fromkeys(asked.partitions, Code.COORDINATOR_NOT_AVAILABLE)
+            return dict.fromkeys(requested.partitions, Code.COORDINATOR_NOT_AVAILABLE)
         reply: asyncio.Future[PartitionCodes] = asyncio.get_running_loop().create_future()
-        self._waiting[leader].append(_Waiting(asked, reply))
+        self._waiting[leader].append(_Waiting(requested, reply))
         self._start_request(leader)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(QUERY_SECONDS):
                 return await reply
         except TimeoutError:
-            return dict.fromkeys(asked.partitions, Code.NETWORK_EXCEPTION)
+            return dict.fromkeys(requested.partitions, Code.NETWORK_EXCEPTION)
 
     def on_image(self) -> None:
         """Ends the requests to brokers that are no longer coordinators: they may be silent."""
-        for limit, (node_id, asked) in list(self._limits.items()):
+        for limit, (node_id, requested) in list(self._limits.items()):
             if limit.expired():  # its task ends it at its next turn
                 continue
-            if any(self._coordinator_of(each.transactional_id) != node_id for each in asked):
+            if any(self._coordinator_of(each.transactional_id) != node_id for each in requested):
                 limit.reschedule(asyncio.get_running_loop().time())
 
     def _coordinator_of(self, transactional_id: str) -> int:
@@ -108,13 +108,13 @@ class TransactionVerification:
             return NO_LEADER
         return topic.partitions[partition_of(transactional_id, len(topic.partitions))].leader
 
-    async def ask_here(self, asked: TransactionPartitions) -> PartitionCodes:
+    async def query_here(self, requested: TransactionPartitions) -> PartitionCodes:
         """Does the same if this broker is the coordinator."""
         try:
-            reply = await self._coordinators.submit(asked.transactional_id, _request_of(asked))
+            reply = await self._coordinators.submit(requested.transactional_id, _request_of(requested))
         except Refused as refused:
-            return dict.fromkeys(asked.partitions, refused.code)
-        return _codes_of(reply, asked)
+            return dict.fromkeys(requested.partitions, refused.code)
+        return _codes_of(reply, requested)
 
     async def close(self) -> None:
         """Ends all requests. The callers that wait are cancelled by their owner."""
@@ -136,46 +136,48 @@ class TransactionVerification:
             batch, rest = waiting[:BATCH_TRANSACTIONS], waiting[BATCH_TRANSACTIONS:]
             if rest:
                 self._waiting[node_id] = rest
-            codes = await self._send(node_id, [each.asked for each in batch])
+            codes = await self._send(node_id, [each.requested for each in batch])
             for each, found in zip(batch, codes, strict=True):
                 if not each.reply.done():
                     each.reply.set_result(found)
 
-    async def _send(self, node_id: int, asked: list[TransactionPartitions]) -> list[PartitionCodes]:
+    async def _send(self, node_id: int, requested: list[TransactionPartitions]) -> list[PartitionCodes]:
         assert self._peers is not None
         address = self._view.address_of(node_id)
         code = Code.NETWORK_EXCEPTION
-        if not address or any(self._coordinator_of(each.transactional_id) != node_id for each in asked):
-            return [dict.fromkeys(each.partitions, code) for each in asked]
+        if not address or any(self._coordinator_of(each.transactional_id) != node_id for each in requested):
+            return [dict.fromkeys(each.partitions, code) for each in requested]
         try:
             async with asyncio.timeout(REQUEST_SECONDS) as limit:
-                self._limits[limit] = node_id, asked
+                self._limits[limit] = node_id, requested
                 try:
-                    replies = await self._peers.add_partitions_to_txn(address, asked, REQUEST_SECONDS)
+                    replies = await self._peers.add_partitions_to_txn(address, requested, REQUEST_SECONDS)
                 finally:
                     del self._limits[limit]
             return [
                 {tp: found.get(tp, Code.NETWORK_EXCEPTION) for tp in each.partitions}
-                for each, found in zip(asked, replies, strict=True)
+                for each, found in zip(requested, replies, strict=True)
             ]
         except Refused as refused:
             code = refused.code
         except (Unavailable, TimeoutError, ValueError):  # ValueError: a reply of another length
             pass
-        return [dict.fromkeys(each.partitions, code) for each in asked]
+        return [dict.fromkeys(each.partitions, code) for each in requested]
 
 
-def _request_of(asked: TransactionPartitions) -> VerifyPartitions | AddPartitions:
+def _request_of(requested: TransactionPartitions) -> VerifyPartitions | AddPartitions:
     """Returns the request to the coordinator."""
-    wanted = frozenset(asked.partitions)
-    if asked.verify_only:
-        return VerifyPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, wanted)
-    return AddPartitions(asked.transactional_id, asked.producer_id, asked.producer_epoch, wanted, ADDED_VERSION)
+    wanted = frozenset(requested.partitions)
+    if requested.verify_only:
+        return VerifyPartitions(requested.transactional_id, requested.producer_id, requested.producer_epoch, wanted)
+    return AddPartitions(
+        requested.transactional_id, requested.producer_id, requested.producer_epoch, wanted, ADDED_VERSION
+    )
 
 
-def _codes_of(reply: Reply, asked: TransactionPartitions) -> dict[TopicPartition, Code]:
+def _codes_of(reply: Reply, requested: TransactionPartitions) -> dict[TopicPartition, Code]:
     """Returns the code of each partition in the coordinator's reply."""
     if isinstance(reply, VerifyReply):
         return dict(reply.codes)
     assert isinstance(reply, CodeReply)
-    return dict.fromkeys(asked.partitions, reply.code)
+    return dict.fromkeys(requested.partitions, reply.code)

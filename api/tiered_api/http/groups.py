@@ -51,7 +51,7 @@ async def describe_group(context: HttpContext, group: str) -> GroupDescription:
     """Describes a group; the code is GROUP_ID_NOT_FOUND if there is none. Raises `Refused` if no coordinator is found
     in time."""
 
-    async def ask() -> GroupDescription:
+    async def describe() -> GroupDescription:
         broker = await find_coordinator(context, group)
         if broker == context.broker.settings.node_id:
             return GroupDescription(broker, await context.broker.group_coordinators.submit(group, DescribeGroup(group)))
@@ -60,20 +60,20 @@ async def describe_group(context: HttpContext, group: str) -> GroupDescription:
             raise Refused(found.description.code, f"broker {broker} does not coordinate group {group[:249]!r}")
         return found
 
-    return await retry_while_loading(context, ask, MOVED_CODES)
+    return await retry_while_loading(context, describe, MOVED_CODES)
 
 
 async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[PartitionOffset]:
     """Returns all offsets that a group has committed."""
 
-    async def ask() -> Sequence[PartitionOffset]:
+    async def fetch() -> Sequence[PartitionOffset]:
         broker = await find_coordinator(context, group)
         if broker != context.broker.settings.node_id:
             return await _fetch_offsets(context, broker, group)
         fetched: FetchOffsetsReply = await context.broker.group_coordinators.submit(group, FetchOffsets(group, None))
         return fetched.offsets
 
-    return await retry_while_loading(context, ask, MOVED_CODES)
+    return await retry_while_loading(context, fetch, MOVED_CODES)
 
 
 async def list_all_groups(context: HttpContext) -> list[GroupDescription]:

@@ -69,7 +69,7 @@ async def commit_in_transaction(three: ThreeBrokers, producer: SimProducer, offs
     async def ask(node: Any) -> Any:
         async def verify(tp: TopicPartition) -> Code:
             asked = TransactionPartitions(producer.name, producer.producer_id, producer.epoch, False, (tp,))
-            code: Code = (await node.transaction_verification.ask(asked))[tp]
+            code: Code = (await node.transaction_verification.query(asked))[tp]
             return code
 
         return await node.group_coordinators.commit_transactional_offsets(request, verify, adds_partition=True)

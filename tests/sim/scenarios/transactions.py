@@ -137,7 +137,7 @@ class SimProducer:
             guard = replica.begin_verification(*unverified, moves_epoch=self.version >= 2)
             node = self.three.brokers[replica.state.node_id].node
             asked = TransactionPartitions(self.name, self.producer_id, self.epoch, self.version < 2, [replica.tp])
-            code = (await node.transaction_verification.ask(asked))[replica.tp]
+            code = (await node.transaction_verification.query(asked))[replica.tp]
             if code is not Code.NONE:
                 raise Refused(Code.NETWORK_EXCEPTION if code in RETRIED else code, "not added")
         await replica.append(data, acks=ACKS_ALL, timeout_ms=3_000, guard=guard)

@@ -49,7 +49,7 @@ def test_coordinator_that_moved_is_not_waited_for() -> None:
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        waiting = [asyncio.create_task(verification.ask(ASKED)) for _ in range(10)]
+        waiting = [asyncio.create_task(verification.query(ASKED)) for _ in range(10)]
         await asyncio.sleep(3)
         view.loader.image = view.image.apply([PartitionChanged(TOPIC_ID, 0, 3, 1, (3,), ())], view.image.slot + 1)
         verification.on_image()
@@ -57,7 +57,7 @@ def test_coordinator_that_moved_is_not_waited_for() -> None:
         verification.on_image()
         assert await asyncio.gather(*waiting) == [{PLACE: Code.NETWORK_EXCEPTION}] * 10
         assert loop.time() < 3.1
-        assert await verification.ask(ASKED) == {PLACE: Code.NONE}
+        assert await verification.query(ASKED) == {PLACE: Code.NONE}
         assert peers.asked[-1] == "b3:1"
         await verification.close()
 

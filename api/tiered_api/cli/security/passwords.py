@@ -16,7 +16,7 @@ CHARS_MAX = 1024
 def read_password(file: str | None, user: str) -> str:
     """Returns the password for a user: the first line of a file, else what somebody types twice."""
     if file is None:
-        password = _ask(user)
+        password = _prompt(user)
     elif file == STDIN:
         password = sys.stdin.readline(CHARS_MAX + 2).rstrip("\r\n")
     else:
@@ -33,7 +33,7 @@ def read_password(file: str | None, user: str) -> str:
     return password
 
 
-def _ask(user: str) -> str:
+def _prompt(user: str) -> str:
     if not sys.stdin.isatty():
         raise _refuse(f"a password needs {OPTION} FILE, or {OPTION} - for the first line of standard input")
     password = getpass(f"Password for {user}: ", sys.stderr)

@@ -135,8 +135,8 @@ class ConsumerInstance:
         session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
         config = MemberConfig(self.group, self.name, user_data, session_ms)
         topics = self._topics.subscribe(subscription)
-        ask = context.broker.group_coordinators.submit
-        self.member = RestMember(ask, context.clock, config, topics, self._on_revoked, member_id)
+        submit = context.broker.group_coordinators.submit
+        self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id)
 
     async def unsubscribe(self) -> None:
         """Leaves the group and forgets the positions."""

@@ -94,9 +94,9 @@ class ConsumerInstances:
 
     async def _restore(self, key: InstanceKey, peer: str) -> ConsumerInstance | None:
         """Restores a consumer whose member the group still has from before a restart. Returns None if there is none."""
-        ask = self._context.broker.group_coordinators.submit
+        submit = self._context.broker.group_coordinators.submit
         group: DescribeGroupReply = await retry_while_loading(
-            self._context, lambda: ask(key.group, DescribeGroup(key.group))
+            self._context, lambda: submit(key.group, DescribeGroup(key.group))
         )
         for member in group.members if group.code is Code.NONE else ():
             found = (

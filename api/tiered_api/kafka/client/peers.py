@@ -164,26 +164,26 @@ class KafkaPeers:
     ) -> Sequence[PartitionCodes]:
         """See `Peers.write_txn_markers`."""
         request = make_markers_request(markers, self._sent_credential)
-        answer = await self.send(address, request, WriteTxnMarkersResponse, timeout, MARKERS_VERSION)
-        return read_markers_response(answer, len(markers))
+        reply = await self.send(address, request, WriteTxnMarkersResponse, timeout, MARKERS_VERSION)
+        return read_markers_response(reply, len(markers))
 
     async def add_partitions_to_txn(
         self, address: str, transactions: Sequence[TransactionPartitions], timeout: float
     ) -> Sequence[PartitionCodes]:
         """See `Peers.add_partitions_to_txn`."""
         request = make_add_partitions_request(transactions, self._sent_credential)
-        answer = await self.send(address, request, AddPartitionsToTxnResponse, timeout, ADD_PARTITIONS_VERSION)
-        _check_error(answer.error_code, None)
-        return read_add_partitions_response(answer, len(transactions))
+        reply = await self.send(address, request, AddPartitionsToTxnResponse, timeout, ADD_PARTITIONS_VERSION)
+        _check_error(reply.error_code, None)
+        return read_add_partitions_response(reply, len(transactions))
 
     async def find_open_producers(
         self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
     ) -> Collection[int]:
         """See `Peers.find_open_producers`."""
         request = ListTransactionsRequest(list(states), list(producer_ids))
-        answer = await self.send(address, request, ListTransactionsResponse, timeout)
-        _check_error(answer.error_code, None)
-        return {each.producer_id for each in answer.transaction_states}
+        reply = await self.send(address, request, ListTransactionsResponse, timeout)
+        _check_error(reply.error_code, None)
+        return {each.producer_id for each in reply.transaction_states}
 
     async def check_listening(self, address: str, timeout: float) -> None:
         """See `Peers.check_listening`."""

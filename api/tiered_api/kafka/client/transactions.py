@@ -99,7 +99,7 @@ class ProducerTransaction:
     async def begin(self) -> tuple[int, int]:
         """Returns producer id and epoch. An open transaction of the id is aborted first, and its producer fenced."""
         request = InitProducerIdRequest(self.transactional_id, self._timeout_ms)
-        reply = await self._ask(request, InitProducerIdResponse, lambda reply: reply.error_code)
+        reply = await self._send(request, InitProducerIdResponse, lambda reply: reply.error_code)
         self._identity = (reply.producer_id, reply.producer_epoch)
         return self._identity
 
@@ -117,17 +117,17 @@ class ProducerTransaction:
             v3_and_below_producer_epoch=self._identity[1],
             v3_and_below_topics=list(topics.values()),
         )
-        await self._ask(request, AddPartitionsToTxnResponse, _add_error_code, ADD_PARTITIONS_MAX)
+        await self._send(request, AddPartitionsToTxnResponse, _add_error_code, ADD_PARTITIONS_MAX)
         self._partitions |= new
 
     async def end(self, *, commit: bool) -> None:
         """Commits or aborts. Does nothing if no partition was added."""
         if self._partitions:
             request = EndTxnRequest(self.transactional_id, *self._identity, commit)
-            await self._ask(request, EndTxnResponse, lambda reply: reply.error_code, END_MAX)
+            await self._send(request, EndTxnResponse, lambda reply: reply.error_code, END_MAX)
             self._partitions.clear()
 
-    async def _ask(
+    async def _send(
         self,
         request: Message,
         response_type: type[A],

@@ -20,14 +20,14 @@ def read_word(kind: type[E], number: int) -> E:
     return kind(number if number in kind._value2member_map_ else 0)
 
 
-def read_filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+def read_filter(requested: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     """Returns the filter of a request."""
     return AclFilter(
-        read_word(ResourceType, asked.resource_type_filter),
-        read_word(PatternType, asked.pattern_type_filter),
-        asked.resource_name_filter,
-        asked.principal_filter,
-        asked.host_filter,
-        read_word(Operation, asked.operation),
-        read_word(Permission, asked.permission_type),
+        read_word(ResourceType, requested.resource_type_filter),
+        read_word(PatternType, requested.pattern_type_filter),
+        requested.resource_name_filter,
+        requested.principal_filter,
+        requested.host_filter,
+        read_word(Operation, requested.operation),
+        read_word(Permission, requested.permission_type),
     )

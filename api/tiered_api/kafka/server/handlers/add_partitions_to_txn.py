@@ -96,13 +96,17 @@ async def _handle_batched(context: KafkaContext, call: Call[AddPartitionsToTxnRe
     )
 
 
-async def _add_or_verify(context: KafkaContext, asked: AddPartitionsToTxnTransaction) -> Codes:
-    partitions, codes = await _find_partitions(context, asked.topics)
+async def _add_or_verify(context: KafkaContext, requested: AddPartitionsToTxnTransaction) -> Codes:
+    partitions, codes = await _find_partitions(context, requested.topics)
     if codes is not None:
         return codes
-    return await context.broker.transaction_verification.ask_here(
+    return await context.broker.transaction_verification.query_here(
         TransactionPartitions(
-            asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.verify_only, partitions
+            requested.transactional_id,
+            requested.producer_id,
+            requested.producer_epoch,
+            requested.verify_only,
+            partitions,
         )
     )
 

@@ -46,11 +46,11 @@ def _mechanism_name(number: int) -> str:
     return UNKNOWN_MECHANISM if mechanism is None else mechanism.mechanism_name
 
 
-def _read_upsertion(asked: ScramCredentialUpsertion) -> ScramCredentialSet:
-    mechanism = BY_NUMBER.get(asked.mechanism)
+def _read_upsertion(requested: ScramCredentialUpsertion) -> ScramCredentialSet:
+    mechanism = BY_NUMBER.get(requested.mechanism)
     if mechanism is None:
-        return ScramCredentialSet(asked.name, UNKNOWN_MECHANISM, "", "", "", asked.iterations)
-    return set_password(asked.name, mechanism, asked.salted_password, asked.salt, asked.iterations)
+        return ScramCredentialSet(requested.name, UNKNOWN_MECHANISM, "", "", "", requested.iterations)
+    return set_password(requested.name, mechanism, requested.salted_password, requested.salt, requested.iterations)
 
 
 def _to_result(user: str, refused: Refused | None) -> AlterUserScramCredentialsResult:

@@ -37,15 +37,15 @@ async def handle(context: KafkaContext, call: Call[CreateAclsRequest]) -> Create
         return CreateAclsResponse(results=[_to_result(refused) for _ in creations])
 
 
-def _read_acl(asked: AclCreation) -> Acl:
+def _read_acl(requested: AclCreation) -> Acl:
     return Acl(
-        read_word(ResourceType, asked.resource_type),
-        read_word(PatternType, asked.resource_pattern_type),
-        asked.resource_name,
-        asked.principal,
-        asked.host,
-        read_word(Operation, asked.operation),
-        read_word(Permission, asked.permission_type),
+        read_word(ResourceType, requested.resource_type),
+        read_word(PatternType, requested.resource_pattern_type),
+        requested.resource_name,
+        requested.principal,
+        requested.host,
+        read_word(Operation, requested.operation),
+        read_word(Permission, requested.permission_type),
     )
 
 

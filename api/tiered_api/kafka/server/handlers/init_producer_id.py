@@ -40,11 +40,11 @@ async def _init_transactional(
         return _make_refused_response(Code.INVALID_REQUEST)
     if len(request.request_hash) > REQUEST_HASH_BYTES_MAX:
         return _make_refused_response(Code.INVALID_REQUEST)
-    asked = InitProducerId(
+    requested = InitProducerId(
         name, request.transaction_timeout_ms, request.producer_id, request.producer_epoch,
         request_hash=request.request_hash,
     )  # fmt: skip
-    reply = await call_coordinator(context, name, asked, ProducerIdReply)
+    reply = await call_coordinator(context, name, requested, ProducerIdReply)
     code = reply.code if isinstance(reply, ProducerIdReply) else reply
     if not isinstance(reply, ProducerIdReply) or code is not Code.NONE:
         return _make_refused_response(fenced_code(code, version, FENCED_FROM))

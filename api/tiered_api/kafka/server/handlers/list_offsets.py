@@ -63,22 +63,22 @@ async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListO
     works = [partial(work, context, call, name, number, each, lookups) for (name, number), each in wanted.items()]
     timed_out = Code.REQUEST_TIMED_OUT.number
     places = list(wanted)
-    answers = await run_bounded(
+    results = await run_bounded(
         works,
         _lookup_timeout_ms(context, call),
         lambda number: ListOffsetsPartitionResponse(places[number][1], timed_out),
         context.turns,
     )
     topics: dict[str, ListOffsetsTopicResponse] = {}
-    for (name, _), answer in zip(wanted, answers, strict=True):
-        topics.setdefault(name, ListOffsetsTopicResponse(name)).partitions.append(answer)
+    for (name, _), result in zip(wanted, results, strict=True):
+        topics.setdefault(name, ListOffsetsTopicResponse(name)).partitions.append(result)
     return ListOffsetsResponse(topics=list(topics.values()))
 
 
 def _lookup_timeout_ms(context: KafkaContext, call: Call[ListOffsetsRequest]) -> int:
     ceiling = context.broker.settings.remote_list_offsets_request_timeout_ms
-    asked = call.request.timeout_ms
-    return min(asked, ceiling) if call.version >= TIMEOUT_FROM and asked > 0 else ceiling
+    requested = call.request.timeout_ms
+    return min(requested, ceiling) if call.version >= TIMEOUT_FROM and requested > 0 else ceiling
 
 
 async def _look_up_offset(
@@ -91,10 +91,10 @@ async def _look_up_offset(
 ) -> ListOffsetsPartitionResponse:
     if wanted is None:
         return ListOffsetsPartitionResponse(number, Code.INVALID_REQUEST.number)
-    topic_id, asked = wanted
+    topic_id, requested = wanted
     try:
-        name = _parse_named_timestamp(asked.timestamp, call.version) if asked.timestamp < 0 else None
-        replica = find_leader_replica(context, topic, number, asked.current_leader_epoch)
+        name = _parse_named_timestamp(requested.timestamp, call.version) if requested.timestamp < 0 else None
+        replica = find_leader_replica(context, topic, number, requested.current_leader_epoch)
         if has_id(topic_id) and topic_id != replica.topic_id:
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"{replica.tp} is of topic {replica.topic_id}, not {topic_id}")
         end = replica.high_watermark
@@ -103,7 +103,7 @@ async def _look_up_offset(
         elif call.request.isolation_level == READ_COMMITTED:
             end = replica.last_stable_offset
         if name is None:
-            found = await find_by_timestamp(replica, asked.timestamp, end, lookups)
+            found = await find_by_timestamp(replica, requested.timestamp, end, lookups)
         else:
             found = await find_by_spec(replica, name, end, lookups)
         replica.reads.check_not_stopped()

@@ -30,10 +30,10 @@ async def handle(context: KafkaContext, call: Call[OffsetCommitRequest]) -> Offs
     request, version, image = call.request, call.version, context.broker.image
     rows: list[PartitionOffset] = []
     found: list[tuple[OffsetCommitRequestTopic, int, Code]] = []
-    for asked in request.topics:
-        topic, refusal = _find_topic(image, asked, version)
+    for requested in request.topics:
+        topic, refusal = _find_topic(image, requested, version)
         count = len(topic.partitions) if topic is not None else 0
-        found.append((asked, count, refusal))
+        found.append((requested, count, refusal))
         if topic is not None:
             topic_id = topic.topic_id if version >= TOPIC_IDS_FROM else ""
             rows += (
@@ -41,27 +41,27 @@ async def handle(context: KafkaContext, call: Call[OffsetCommitRequest]) -> Offs
                     topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
                     each.committed_metadata or "", topic_id,
                 )
-                for each in asked.partitions
+                for each in requested.partitions
                 if 0 <= each.partition_index < count
             )  # fmt: skip
     codes = iter(await _commit_offsets(context, request, tuple(rows), version) if rows else ())
     topics: list[OffsetCommitResponseTopic] = []
-    for asked, count, refusal in found:
-        topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id))
+    for requested, count, refusal in found:
+        topics.append(OffsetCommitResponseTopic(requested.name, requested.topic_id))
         topics[-1].partitions += (
             OffsetCommitResponsePartition(
                 each.partition_index, (next(codes) if 0 <= each.partition_index < count else refusal).number
             )
-            for each in asked.partitions
+            for each in requested.partitions
         )
     return OffsetCommitResponse(topics=topics)
 
 
-def _find_topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> tuple[TopicImage | None, Code]:
+def _find_topic(image: Image, requested: OffsetCommitRequestTopic, version: int) -> tuple[TopicImage | None, Code]:
     """Returns the topic, and the code for partitions that do not exist."""
     if version < TOPIC_IDS_FROM:
-        return image.topics.get(asked.name), Code.UNKNOWN_TOPIC_OR_PARTITION
-    found = image.topics_by_id.get(TopicId(asked.topic_id))
+        return image.topics.get(requested.name), Code.UNKNOWN_TOPIC_OR_PARTITION
+    found = image.topics_by_id.get(TopicId(requested.topic_id))
     return found, Code.UNKNOWN_TOPIC_ID if found is None else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -69,7 +69,7 @@ async def _commit_offsets(
     context: KafkaContext, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int
 ) -> tuple[Code, ...]:
     async def commit(piece: tuple[PartitionOffset, ...]) -> tuple[Code, ...]:
-        asked = CommitOffsets(
+        requested = CommitOffsets(
             request.group_id,
             piece,
             request.generation_id_or_member_epoch,
@@ -77,7 +77,7 @@ async def _commit_offsets(
             request.group_instance_id,
             request.retention_time_ms,
         )
-        reply = await call_coordinator(context, request.group_id, asked, CommitOffsetsReply)
+        reply = await call_coordinator(context, request.group_id, requested, CommitOffsetsReply)
         return reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(piece)
 
     codes = await commit_in_pieces(context, rows, commit)

@@ -20,8 +20,8 @@ from tiered_api.kafka.server.exchange.group_requests import call_coordinator, ha
 async def handle(context: KafkaContext, call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
     """Returns one code per partition, or one code if the whole request is refused."""
     request, image = call.request, context.broker.image
-    asked = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    there = tuple(row for row in asked if has_partition(image, *row))
+    requested = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+    there = tuple(row for row in requested if has_partition(image, *row))
     reply = await call_coordinator(context, request.group_id, DeleteOffsets(request.group_id, there), DeleteReply)
     code = reply.code if isinstance(reply, DeleteReply) else reply
     if isinstance(reply, Code) or code is not Code.NONE:

@@ -43,8 +43,8 @@ async def handle(context: KafkaContext, call: Call[OffsetFetchRequest]) -> Offse
         topics = [
             OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes) for each in request.topics
         ]
-    asked = OffsetFetchRequestGroup(request.group_id, topics=topics)
-    only = await _fetch_group(context, asked, call.version, request.require_stable)
+    requested = OffsetFetchRequestGroup(request.group_id, topics=topics)
+    only = await _fetch_group(context, requested, call.version, request.require_stable)
     return _make_single_response(only, topics or [], call.version)
 
 
@@ -66,22 +66,24 @@ async def _fetch_groups(
 
 
 async def _fetch_group(
-    context: KafkaContext, asked: OffsetFetchRequestGroup, version: int, require_stable: bool
+    context: KafkaContext, requested: OffsetFetchRequestGroup, version: int, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     image = context.broker.image
-    if asked.topics is None:
-        fetch = FetchOffsets(asked.group_id, None, asked.member_id, asked.member_epoch, require_stable=require_stable)
-        reply = await call_coordinator(context, asked.group_id, fetch, FetchOffsetsReply)
+    if requested.topics is None:
+        fetch = FetchOffsets(
+            requested.group_id, None, requested.member_id, requested.member_epoch, require_stable=require_stable
+        )
+        reply = await call_coordinator(context, requested.group_id, fetch, FetchOffsetsReply)
         if isinstance(reply, Code) or reply.code is not Code.NONE:
-            return _make_refused_group(asked, reply if isinstance(reply, Code) else reply.code)
-        return OffsetFetchResponseGroup(asked.group_id, _group_by_topic(reply, image, version))
-    named = [(each, _find_topic_name(image, each, version)) for each in _merge_duplicates(asked.topics)]
+            return _make_refused_group(requested, reply if isinstance(reply, Code) else reply.code)
+        return OffsetFetchResponseGroup(requested.group_id, _group_by_topic(reply, image, version))
+    named = [(each, _find_topic_name(image, each, version)) for each in _merge_duplicates(requested.topics)]
     wanted = tuple((name, p) for each, name in named if name is not None for p in each.partition_indexes)
     ids = tuple((name, each.topic_id) for each, name in named if name is not None) if version >= TOPIC_IDS_FROM else ()
-    fetch = FetchOffsets(asked.group_id, wanted, asked.member_id, asked.member_epoch, ids, require_stable)
-    reply = await call_coordinator(context, asked.group_id, fetch, FetchOffsetsReply)
+    fetch = FetchOffsets(requested.group_id, wanted, requested.member_id, requested.member_epoch, ids, require_stable)
+    reply = await call_coordinator(context, requested.group_id, fetch, FetchOffsetsReply)
     if isinstance(reply, Code) or reply.code is not Code.NONE:
-        return _make_refused_group(asked, reply if isinstance(reply, Code) else reply.code)
+        return _make_refused_group(requested, reply if isinstance(reply, Code) else reply.code)
     rows, topics = iter(reply.offsets), list[OffsetFetchResponseTopics]()
     for each, name in named:
         if name is None:
@@ -89,20 +91,20 @@ async def _fetch_group(
         else:
             partitions = [_make_partition(next(rows), reply) for _ in each.partition_indexes]
         topics.append(OffsetFetchResponseTopics(each.name, each.topic_id, partitions))
-    return OffsetFetchResponseGroup(asked.group_id, topics)
+    return OffsetFetchResponseGroup(requested.group_id, topics)
 
 
-def _merge_duplicates(asked: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
+def _merge_duplicates(requested: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
     wanted: dict[tuple[str, str], dict[int, None]] = {}
-    for topic in asked:
+    for topic in requested:
         wanted.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
     return [OffsetFetchRequestTopics(*place, list(partitions)) for place, partitions in wanted.items()]
 
 
-def _find_topic_name(image: Image, asked: OffsetFetchRequestTopics, version: int) -> str | None:
+def _find_topic_name(image: Image, requested: OffsetFetchRequestTopics, version: int) -> str | None:
     if version < TOPIC_IDS_FROM:
-        return asked.name
-    topic = image.topics_by_id.get(TopicId(asked.topic_id))
+        return requested.name
+    topic = image.topics_by_id.get(TopicId(requested.topic_id))
     return topic.name if topic is not None else None
 
 
@@ -130,12 +132,12 @@ def _make_error_partition(partition: int, code: Code) -> OffsetFetchResponsePart
     return OffsetFetchResponsePartitions(partition, NO_OFFSET, -1, "", code.number)
 
 
-def _make_refused_group(asked: OffsetFetchRequestGroup, code: Code) -> OffsetFetchResponseGroup:
-    return OffsetFetchResponseGroup(asked.group_id, [], code.number)
+def _make_refused_group(requested: OffsetFetchRequestGroup, code: Code) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(requested.group_id, [], code.number)
 
 
 def _make_single_response(
-    group: OffsetFetchResponseGroup, asked: Sequence[OffsetFetchRequestTopics], version: int
+    group: OffsetFetchResponseGroup, requested: Sequence[OffsetFetchRequestTopics], version: int
 ) -> OffsetFetchResponse:
     """Returns the reply about one group in the older form. In v1 only partitions have an error code."""
     if group.error_code and version < GROUP_ERROR_FROM:
@@ -144,7 +146,7 @@ def _make_single_response(
                 each.name,
                 [OffsetFetchResponsePartition(p, NO_OFFSET, -1, "", group.error_code) for p in each.partition_indexes],
             )
-            for each in asked
+            for each in requested
         ]
         return OffsetFetchResponse(topics=topics)
     topics = [

@@ -225,9 +225,9 @@ class ProduceHandler:
             await turns.wait_turn()
             if unverified:
                 broker = self._context.broker
-                is_asked = pending.version >= ADDS_FROM or broker.settings.transaction_partition_verification_enable
-                ask = broker.transaction_verification.ask if is_asked else None
-                pending.guards = await verify_partitions(ask, transactional_id, unverified, pending.version)
+                is_verified = pending.version >= ADDS_FROM or broker.settings.transaction_partition_verification_enable
+                query = broker.transaction_verification.query if is_verified else None
+                pending.guards = await verify_partitions(query, transactional_id, unverified, pending.version)
             for _ in self._append(pending):
                 await turns.wait_turn()
         finally:

@@ -30,13 +30,13 @@ async def handle(context: KafkaContext, call: Call[TxnOffsetCommitRequest]) -> T
     request, image = call.request, context.broker.image
     rows: list[PartitionOffset] = []
     places: list[TxnOffsetCommitResponsePartition] = []
-    answers: list[TxnOffsetCommitResponseTopic] = []
+    results: list[TxnOffsetCommitResponseTopic] = []
     for topic in request.topics:
-        answer = TxnOffsetCommitResponseTopic(topic.name)
-        answers.append(answer)
+        result = TxnOffsetCommitResponseTopic(topic.name)
+        results.append(result)
         for each in topic.partitions:
             place = TxnOffsetCommitResponsePartition(each.partition_index, Code.UNKNOWN_TOPIC_OR_PARTITION.number)
-            answer.partitions.append(place)
+            result.partitions.append(place)
             if has_partition(image, topic.name, each.partition_index):
                 places.append(place)
                 rows.append(
@@ -49,7 +49,7 @@ async def handle(context: KafkaContext, call: Call[TxnOffsetCommitRequest]) -> T
         codes = await _commit_offsets(context, request, tuple(rows), call.version)
         for place, code in zip(places, codes, strict=True):
             place.error_code = code.number
-    return TxnOffsetCommitResponse(topics=answers)
+    return TxnOffsetCommitResponse(topics=results)
 
 
 async def _commit_offsets(
@@ -58,15 +58,15 @@ async def _commit_offsets(
     adds_partition = version >= ADDS_PARTITION_FROM
 
     async def verify(tp: TopicPartition) -> Code:
-        asked = TransactionPartitions(
+        requested = TransactionPartitions(
             request.transactional_id, request.producer_id, request.producer_epoch, not adds_partition, (tp,)
         )
-        return _verified_code((await context.broker.transaction_verification.ask(asked))[tp], version)
+        return _verified_code((await context.broker.transaction_verification.query(requested))[tp], version)
 
     coordinators = context.broker.group_coordinators
 
     async def commit(piece: tuple[PartitionOffset, ...]) -> tuple[Code, ...]:
-        asked = CommitTransactionalOffsets(
+        requested = CommitTransactionalOffsets(
             request.group_id,
             piece,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
@@ -75,7 +75,7 @@ async def _commit_offsets(
             request.group_instance_id,
         )
         try:
-            reply = await coordinators.commit_transactional_offsets(asked, verify, adds_partition=adds_partition)
+            reply = await coordinators.commit_transactional_offsets(requested, verify, adds_partition=adds_partition)
         except Refused as refused:
             code = coordinator_code(refused)
             if code is Code.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_FROM:

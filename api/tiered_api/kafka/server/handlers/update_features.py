@@ -33,12 +33,12 @@ async def handle(context: KafkaContext, call: Call[UpdateFeaturesRequest]) -> Up
     return _make_response(request, Code.NONE, None)
 
 
-def _read_update(asked: FeatureUpdateKey, version: int) -> FeatureUpdate:
+def _read_update(requested: FeatureUpdateKey, version: int) -> FeatureUpdate:
     if version < UPGRADE_TYPES_FROM:
-        return FeatureUpdate(asked.feature, asked.max_version_level)
-    if asked.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise Refused(Code.INVALID_UPDATE_VERSION, f"there is no upgrade type {asked.upgrade_type}")
-    return FeatureUpdate(asked.feature, asked.max_version_level, asked.upgrade_type != UPGRADE)
+        return FeatureUpdate(requested.feature, requested.max_version_level)
+    if requested.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise Refused(Code.INVALID_UPDATE_VERSION, f"there is no upgrade type {requested.upgrade_type}")
+    return FeatureUpdate(requested.feature, requested.max_version_level, requested.upgrade_type != UPGRADE)
 
 
 def _make_response(request: UpdateFeaturesRequest, code: Code, why: str | None) -> UpdateFeaturesResponse:

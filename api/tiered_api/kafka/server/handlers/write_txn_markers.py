@@ -57,9 +57,9 @@ async def _write_all(context: KafkaContext, request: WriteTxnMarkersRequest) -> 
     writer = context.broker.marker_writer
     write = writer.write_marker if request.credential else writer.abort_transaction
     writes: list[Callable[[], Awaitable[Code]]] = []
-    for asked in request.markers:
-        marker = _marker_of(asked)
-        for topic in asked.topics:
+    for requested in request.markers:
+        marker = _marker_of(requested)
+        for topic in requested.topics:
             async for numbers in context.turns.pieces_of(topic.partition_indexes, BETWEEN_TURNS):
                 writes += (partial(_write, write, TopicPartition(topic.name, number), marker) for number in numbers)
     return await run_bounded(
@@ -68,16 +68,16 @@ async def _write_all(context: KafkaContext, request: WriteTxnMarkersRequest) -> 
     )  # fmt: skip
 
 
-def _marker_of(asked: WritableTxnMarker) -> TransactionMarker:
+def _marker_of(requested: WritableTxnMarker) -> TransactionMarker:
     return TransactionMarker(
-        asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch,
-        asked.transaction_version,
+        requested.producer_id, requested.producer_epoch, requested.transaction_result, requested.coordinator_epoch,
+        requested.transaction_version,
     )  # fmt: skip
 
 
-async def _make_result(turns: Turns, asked: WritableTxnMarker, codes: Iterator[Code]) -> WritableTxnMarkerResult:
-    result = WritableTxnMarkerResult(asked.producer_id, [])
-    for topic in asked.topics:
+async def _make_result(turns: Turns, requested: WritableTxnMarker, codes: Iterator[Code]) -> WritableTxnMarkerResult:
+    result = WritableTxnMarkerResult(requested.producer_id, [])
+    for topic in requested.topics:
         found: list[WritableTxnMarkerPartitionResult] = []
         async for numbers in turns.pieces_of(topic.partition_indexes, BETWEEN_TURNS):
             found += (WritableTxnMarkerPartitionResult(each, next(codes).number) for each in numbers)

@@ -1,8 +1,9 @@
 """The check of transactional records: no record may come into a partition whose transaction does not have it (KIP-890).
 
-Otherwise a late record could begin a transaction that nobody ends. So before the first record of a transaction in a
-partition, the coordinator is asked: from Produce v12 on to add the partition, before v12 if it was added. A guard binds
-the answer to the state of the partition: a marker that is written meanwhile makes the guard invalid.
+Otherwise a late record could begin a transaction that nobody ends. So the leader queries the coordinator before the
+first record of a transaction in a partition. From Produce v12 on the query adds the partition; before v12 it looks if
+the partition was added. A guard binds the reply to the state of the partition: a marker that is written meanwhile makes
+the guard invalid. Keeps I14.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _WITHOUT_COORDINATOR = frozenset(
     )
 )
 
-AskCoordinator = Callable[[TransactionPartitions], Awaitable[Mapping[TopicPartition, Code]]]
-"""Asks the coordinator of a transaction about partitions. Returns a code for each."""
+QueryCoordinator = Callable[[TransactionPartitions], Awaitable[Mapping[TopicPartition, Code]]]
+"""Queries the coordinator of a transaction about partitions. Returns a code for each."""
 ConfirmNow = Callable[[TransactionPartitions], bool]
 """True if the coordinator replies without a wait that all partitions are in the transaction."""
 Place = tuple[bytes, int]
@@ -67,20 +68,20 @@ def find_unverified(
 
 
 async def verify_partitions(
-    ask: AskCoordinator | None, transactional_id: str, unverified: Sequence[Unverified], version: int
+    query: QueryCoordinator | None, transactional_id: str, unverified: Sequence[Unverified], version: int
 ) -> Guards:
     """Returns a guard for each partition that is in the transaction, and the refusal for each other one.
 
-    Without `ask` all partitions count as verified. The caller ends the guards with `end_guards`.
+    Without `query` all partitions count as verified. The caller ends the guards with `end_guards`.
     """
     if not _is_of_one_producer(unverified):
         why = "a request has transactional records of one producer"
         return {each.place: Refused(Code.INVALID_PRODUCER_ID_MAPPING, why) for each in unverified}
     guards: Guards = {**_begin_guards(unverified, version)}
-    if ask is None:
+    if query is None:
         return guards
     try:
-        codes = await ask(_question(transactional_id, unverified, version))
+        codes = await query(_to_partitions(transactional_id, unverified, version))
     except BaseException:
         end_guards(unverified, guards)
         raise
@@ -100,13 +101,13 @@ def verify_partitions_now(
     confirm_now: ConfirmNow | None, transactional_id: str, unverified: Sequence[Unverified], version: int
 ) -> dict[Place, VerificationGuard] | None:
     """Returns a guard for each partition if the coordinator confirms all of them at once. Returns None if
-    `verify_partitions` has to look: it may ask again.
+    `verify_partitions` has to look: it may send a query.
 
     Nothing else runs between the reply and the append, so no marker can come between.
     """
     if not _is_of_one_producer(unverified):
         return None
-    if confirm_now is not None and not confirm_now(_question(transactional_id, unverified, version)):
+    if confirm_now is not None and not confirm_now(_to_partitions(transactional_id, unverified, version)):
         return None
     return _begin_guards(unverified, version)
 
@@ -121,7 +122,7 @@ def _begin_guards(unverified: Sequence[Unverified], version: int) -> dict[Place,
     return {each.place: each.replica.begin_verification(*each.producer, moves_epoch=moves_epoch) for each in unverified}
 
 
-def _question(transactional_id: str, unverified: Sequence[Unverified], version: int) -> TransactionPartitions:
+def _to_partitions(transactional_id: str, unverified: Sequence[Unverified], version: int) -> TransactionPartitions:
     producer_id, producer_epoch, _ = unverified[0].producer
     partitions = [each.replica.tp for each in unverified]
     return TransactionPartitions(transactional_id, producer_id, producer_epoch, version < ADDS_FROM, partitions)
