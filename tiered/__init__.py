@@ -29,6 +29,7 @@ Packages, each above those that it may import:
   hot/           the log of one partition on local disk
   cold/          the segments of one partition in the bucket
   replication/   the leader and the followers of one partition
+  quotas/        client quotas as pure decisions
   metadata/      the replicated cluster metadata
   controller/    the active controller, and the standby controllers
   groups/        consumer groups as pure decisions
