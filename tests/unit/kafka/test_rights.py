@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import combinations
@@ -28,8 +29,10 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
 )
+from tiered_api.kafka.server.exchange.turns import Turns
 from tiered_api.kafka.server.rights.operations import API_RULES, Need, Rule
-from tiered_api.kafka.server.rights.rights import Rights
+from tiered_api.kafka.server.rights.rights import BETWEEN_TURNS, Rights
+from tiered_api.kafka.server.rights.verdict import run_without_pause
 
 ALICE = Caller(Principal("User", "alice"), "10.0.0.1")
 TOPIC_ID = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
@@ -52,7 +55,7 @@ LISTS = {"ListGroups", "ListTransactions"}
 ONE_IS_ENOUGH = {"ListGroups", "CreateTopics", "WriteTxnMarkers"}
 
 
-def make_rights(*needs: Need) -> Rights:
+def make_rights(*needs: Need, turns: Turns | None = None) -> Rights:
     """Returns the rights of a caller with these operations on all resources of the sample requests."""
     acls = [
         AclAdded(
@@ -69,7 +72,7 @@ def make_rights(*needs: Need) -> Rights:
     image = Image().apply([TopicCreated("t", TOPIC_ID, ((1,),), {}, 0), *acls])
     authorization = Authorization(Settings(authorizer_class_name=STANDARD_AUTHORIZER), AuditLog(SystemClock()))
     authorization.apply_image(image)
-    return Rights(authorization, ALICE, image)
+    return Rights(authorization, ALICE, image, turns)
 
 
 def fill(kind: type[Any], name: str = "") -> Any:
@@ -131,12 +134,12 @@ def codes_of(value: Any) -> Iterator[int]:
 def refusals(api: Api, version: int, rights: Rights) -> set[int]:
     """Returns the codes of refusals in the reply to the sample request, which a handler answers with an empty reply."""
     request = sample(api, version)
-    verdict = API_RULES[api.name].guard(rights, request, version)
+    verdict = run_without_pause(API_RULES[api.name].guard(rights, request, version))
     response: Any = verdict.response if verdict.response is not None else api.response_type()
     if api.name == "OffsetFetch" and version >= 8 and verdict.response is None:
         response.groups = [OffsetFetchResponseGroup("g")]
     if verdict.response is None and verdict.finish is not None:
-        verdict.finish(response)
+        run_without_pause(verdict.finish(response))
     decoded = decode(api.response_type, version, memoryview(encode(response, version)), 0)
     return CODES & set(codes_of(decoded))
 
@@ -208,5 +211,25 @@ def test_check_of_many_topics_looks_at_each_name_a_few_times() -> None:
     for api, request, version in name_topics([CountedName(f"t{number}") for number in range(200)]):
         rights = make_rights(Need(Operation.DESCRIBE, ResourceType.GROUP))
         CountedName.looks = 0
-        API_RULES[api].guard(rights, request, version)
+        run_without_pause(API_RULES[api].guard(rights, request, version))
         assert 0 < CountedName.looks <= 200 * 10, api
+
+
+def test_check_of_many_topics_leaves_turns_to_others() -> None:
+    async def scenario() -> None:
+        for api, request, version in name_topics([f"t{number}" for number in range(4 * BETWEEN_TURNS)]):
+            turns, others = Turns(SystemClock()), [0]
+            rights = make_rights(Need(Operation.DESCRIBE, ResourceType.GROUP), turns=turns)
+
+            async def take_turns(turns: Turns = turns, others: list[int] = others) -> None:
+                while True:
+                    await turns.wait_next_turn()
+                    others[0] += 1
+
+            other = asyncio.create_task(take_turns())
+            await asyncio.sleep(0)
+            await API_RULES[api].guard(rights, request, version)
+            other.cancel()
+            assert others[0] >= 4, api
+
+    asyncio.run(scenario())

@@ -34,7 +34,7 @@ from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
 from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceHandler
 from tiered_api.kafka.server.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoginHandler
-from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict
+from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict, run_without_pause
 
 log = logging.getLogger(__name__)
 
@@ -175,16 +175,23 @@ class Dispatch:
             request, header.version, header.correlation_id, header.client_id or "",
             connection.peer, connection.listener, connection.caller,
         )  # fmt: skip
-        verdict = ALLOWED if self._context.broker.authorization.authorizer is None else self._check(call, api.name)
-        if verdict.response is not None:
+        verdict: Verdict | None = ALLOWED
+        if self._context.broker.authorization.authorizer is not None:
+            verdict = self._check_now(call, api.name) if len(frame) <= SMALL_FRAME_BYTES else None
+        if verdict is not None and verdict.response is not None:
             return self._encode_response(call, api.key, verdict.response, begun_ns)
         handle_now = self._immediate_handlers.get(api.key)
         # An earlier request of this client that has not ended comes first.
-        if handle_now is not None and len(frame) <= SMALL_FRAME_BYTES and not connection.pending:
+        if (
+            handle_now is not None
+            and verdict is not None
+            and len(frame) <= SMALL_FRAME_BYTES
+            and not connection.pending
+        ):
             response = handle_now(self._context, call)
             if response is not None:
                 if verdict.finish is not None:
-                    verdict.finish(response)
+                    run_without_pause(verdict.finish(response))
                 return self._encode_response(call, api.key, response, begun_ns)
         work = partial(self._handle, call, api.key, len(frame), verdict)
         self.spawn(connection, partial(self._run_long_poll, connection, work) if api.is_long_poll else work, api.name)
@@ -197,12 +204,18 @@ class Dispatch:
         finally:
             self._long_polls.pop(connection, None)
 
-    async def _handle(self, call: Call[Any], key: int, frame_bytes: int, verdict: Verdict) -> Sequence[Part]:
+    async def _handle(self, call: Call[Any], key: int, frame_bytes: int, verdict: Verdict | None) -> Sequence[Part]:
+        """Handles a request in a task. Without a verdict its rights are checked here, in turns with other requests."""
         begun_ns, turns = self._mono_ns(), self._context.turns
         await (turns.wait_next_turn() if frame_bytes >= LARGE_FRAME_BYTES else turns.wait_turn())
-        response = await self._find_handler(key)(self._context, call)
-        if verdict.finish is not None:
-            verdict.finish(response)
+        if verdict is None:
+            verdict = await self._rights().check_call(self._context, call, ALL_APIS[key].name)
+        if verdict.response is None:
+            response = await self._find_handler(key)(self._context, call)
+            if verdict.finish is not None:
+                await verdict.finish(response)
+        else:
+            response = verdict.response
         await turns.wait_turn()
         return self._encode_response(call, key, response, begun_ns)
 
@@ -229,11 +242,13 @@ class Dispatch:
         else:
             slot.reply(parts)
 
-    def _check(self, call: Call[Any], api_name: str) -> Verdict:
-        """Checks the rights of a request. The table of rights is imported on first use, as handlers are."""
-        table = import_module("tiered_api.kafka.server.rights.operations")
-        verdict: Verdict = table.check_call(self._context, call, api_name)
+    def _check_now(self, call: Call[Any], api_name: str) -> Verdict:
+        verdict: Verdict = self._rights().check_call_now(self._context, call, api_name)
         return verdict
+
+    def _rights(self) -> Any:
+        """Returns the table of rights. It is imported on first use, as handlers are."""
+        return import_module("tiered_api.kafka.server.rights.operations")
 
     def _find_handler(self, key: int) -> Handler:
         handle = self.handlers.get(key)

@@ -31,7 +31,7 @@ from tiered_api.kafka.server.rights.verdict import (
 def check_cluster(operation: Operation, response_type: Callable[..., Any], *, has_text: bool = True) -> Guard:
     """An operation on the cluster. `has_text` says that the response has words for its error."""
 
-    def check(rights: Rights, request: Any, version: int) -> Verdict:
+    async def check(rights: Rights, request: Any, version: int) -> Verdict:
         if rights.on_cluster(operation):
             return ALLOWED
         return Verdict(response_type(error_code=CLUSTER_REFUSED, **({"error_message": WHY} if has_text else {})))
@@ -39,7 +39,7 @@ def check_cluster(operation: Operation, response_type: Callable[..., Any], *, ha
     return check
 
 
-def check_elect_leaders(rights: Rights, request: elect_leaders.ElectLeadersRequest, version: int) -> Verdict:
+async def check_elect_leaders(rights: Rights, request: elect_leaders.ElectLeadersRequest, version: int) -> Verdict:
     """ALTER on the cluster."""
     if rights.on_cluster(Operation.ALTER):
         return ALLOWED
@@ -52,7 +52,7 @@ def check_elect_leaders(rights: Rights, request: elect_leaders.ElectLeadersReque
     return Verdict(elect_leaders.ElectLeadersResponse(0, CLUSTER_REFUSED, results))
 
 
-def check_markers(rights: Rights, request: write_txn_markers.WriteTxnMarkersRequest, version: int) -> Verdict:
+async def check_markers(rights: Rights, request: write_txn_markers.WriteTxnMarkersRequest, version: int) -> Verdict:
     """ALTER or CLUSTER_ACTION on the cluster. Brokers send their credential instead, which the handler checks."""
     if request.credential or rights.on_cluster(Operation.ALTER) or rights.on_cluster(Operation.CLUSTER_ACTION):
         return ALLOWED
@@ -75,22 +75,26 @@ def check_markers(rights: Rights, request: write_txn_markers.WriteTxnMarkersRequ
     )
 
 
-def check_describe_cluster(rights: Rights, request: describe_cluster.DescribeClusterRequest, version: int) -> Verdict:
+async def check_describe_cluster(
+    rights: Rights, request: describe_cluster.DescribeClusterRequest, version: int
+) -> Verdict:
     """DESCRIBE on the cluster, for its operations and its health."""
     if not rights.on_cluster(Operation.DESCRIBE):
         request.include_health = False
 
-    def finish(response: describe_cluster.DescribeClusterResponse) -> None:
+    async def finish(response: describe_cluster.DescribeClusterResponse) -> None:
         if request.include_cluster_authorized_operations and not response.error_code:
             response.cluster_authorized_operations = rights.cluster_mask()
 
     return Verdict(None, finish)
 
 
-def check_describe_configs(rights: Rights, request: describe_configs.DescribeConfigsRequest, version: int) -> Verdict:
+async def check_describe_configs(
+    rights: Rights, request: describe_configs.DescribeConfigsRequest, version: int
+) -> Verdict:
     """DESCRIBE_CONFIGS on each topic or group, or on the cluster."""
-    return split_items(
-        request, "resources", describe_configs.DescribeConfigsResponse, "results",
+    return await split_items(
+        rights, request, "resources", describe_configs.DescribeConfigsResponse, "results",
         lambda each: not _find_refusal(rights, Operation.DESCRIBE_CONFIGS, each),
         lambda each: describe_configs.DescribeConfigsResult(
             _find_refusal(rights, Operation.DESCRIBE_CONFIGS, each), WHY, each.resource_type, each.resource_name
@@ -98,10 +102,10 @@ def check_describe_configs(rights: Rights, request: describe_configs.DescribeCon
     )  # fmt: skip
 
 
-def check_alter_configs(rights: Rights, request: alter_configs.AlterConfigsRequest, version: int) -> Verdict:
+async def check_alter_configs(rights: Rights, request: alter_configs.AlterConfigsRequest, version: int) -> Verdict:
     """ALTER_CONFIGS on each topic or group, or on the cluster."""
-    return split_items(
-        request, "resources", alter_configs.AlterConfigsResponse, "responses",
+    return await split_items(
+        rights, request, "resources", alter_configs.AlterConfigsResponse, "responses",
         lambda each: not _find_refusal(rights, Operation.ALTER_CONFIGS, each),
         lambda each: alter_configs.AlterConfigsResourceResponse(
             _find_refusal(rights, Operation.ALTER_CONFIGS, each), WHY, each.resource_type, each.resource_name
@@ -109,12 +113,12 @@ def check_alter_configs(rights: Rights, request: alter_configs.AlterConfigsReque
     )  # fmt: skip
 
 
-def check_incremental_alter_configs(
+async def check_incremental_alter_configs(
     rights: Rights, request: incremental_alter_configs.IncrementalAlterConfigsRequest, version: int
 ) -> Verdict:
     """ALTER_CONFIGS on each topic or group, or on the cluster."""
-    return split_items(
-        request, "resources", incremental_alter_configs.IncrementalAlterConfigsResponse, "responses",
+    return await split_items(
+        rights, request, "resources", incremental_alter_configs.IncrementalAlterConfigsResponse, "responses",
         lambda each: not _find_refusal(rights, Operation.ALTER_CONFIGS, each),
         lambda each: incremental_alter_configs.AlterConfigsResourceResponse(
             _find_refusal(rights, Operation.ALTER_CONFIGS, each), WHY, each.resource_type, each.resource_name

@@ -34,6 +34,7 @@ from tiered_api.kafka.server.rights.verdict import (
     WHY,
     Guard,
     Verdict,
+    keep,
     part,
     split_items,
 )
@@ -50,7 +51,7 @@ NO_OFFSET = -1
 def check_member(response_type: Callable[..., Any]) -> Guard:
     """READ on the group, for requests of its members."""
 
-    def check(rights: Rights, request: Any, version: int) -> Verdict:
+    async def check(rights: Rights, request: Any, version: int) -> Verdict:
         if rights.on_group(Operation.READ, request.group_id):
             return ALLOWED
         return Verdict(response_type(error_code=GROUP_REFUSED))
@@ -58,7 +59,7 @@ def check_member(response_type: Callable[..., Any]) -> Guard:
     return check
 
 
-def check_join(rights: Rights, request: join_group.JoinGroupRequest, version: int) -> Verdict:
+async def check_join(rights: Rights, request: join_group.JoinGroupRequest, version: int) -> Verdict:
     """READ on the group."""
     if rights.on_group(Operation.READ, request.group_id):
         return ALLOWED
@@ -70,7 +71,9 @@ def check_join(rights: Rights, request: join_group.JoinGroupRequest, version: in
     )
 
 
-def check_find_coordinator(rights: Rights, request: find_coordinator.FindCoordinatorRequest, version: int) -> Verdict:
+async def check_find_coordinator(
+    rights: Rights, request: find_coordinator.FindCoordinatorRequest, version: int
+) -> Verdict:
     """DESCRIBE on each group or transactional id."""
 
     def is_allowed(key: str) -> bool:
@@ -87,55 +90,59 @@ def check_find_coordinator(rights: Rights, request: find_coordinator.FindCoordin
                 error_code=refused, error_message=WHY, node_id=-1, host="", port=-1
             )
         )
-    return split_items(
-        request, "coordinator_keys", find_coordinator.FindCoordinatorResponse, "coordinators", is_allowed,
+    return await split_items(
+        rights, request, "coordinator_keys", find_coordinator.FindCoordinatorResponse, "coordinators", is_allowed,
         lambda key: find_coordinator.Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=refused, error_message=WHY
         ),
     )  # fmt: skip
 
 
-def check_describe_groups(rights: Rights, request: describe_groups.DescribeGroupsRequest, version: int) -> Verdict:
+async def check_describe_groups(
+    rights: Rights, request: describe_groups.DescribeGroupsRequest, version: int
+) -> Verdict:
     """DESCRIBE on each group."""
-    verdict = split_items(
-        request, "groups", describe_groups.DescribeGroupsResponse, "groups",
+    verdict = await split_items(
+        rights, request, "groups", describe_groups.DescribeGroupsResponse, "groups",
         lambda name: rights.on_group(Operation.DESCRIBE, name),
         lambda name: describe_groups.DescribedGroup(error_code=GROUP_REFUSED, group_id=name),
     )  # fmt: skip
     if not request.include_authorized_operations or verdict.response is not None:
         return verdict
 
-    def finish(response: describe_groups.DescribeGroupsResponse) -> None:
+    async def finish(response: describe_groups.DescribeGroupsResponse) -> None:
         for group in response.groups:
             if not group.error_code:
                 group.authorized_operations = rights.mask(ResourceType.GROUP, group.group_id)
         if verdict.finish is not None:
-            verdict.finish(response)
+            await verdict.finish(response)
 
     return Verdict(None, finish)
 
 
-def check_list_groups(rights: Rights, request: list_groups.ListGroupsRequest, version: int) -> Verdict:
+async def check_list_groups(rights: Rights, request: list_groups.ListGroupsRequest, version: int) -> Verdict:
     """DESCRIBE on the cluster or on each group. Other groups are left out."""
     if rights.on_cluster(Operation.DESCRIBE):
         return ALLOWED
 
-    def finish(response: list_groups.ListGroupsResponse) -> None:
-        response.groups = [each for each in response.groups if rights.on_group(Operation.DESCRIBE, each.group_id)]
+    async def finish(response: list_groups.ListGroupsResponse) -> None:
+        response.groups = await keep(
+            rights, response.groups, lambda each: rights.on_group(Operation.DESCRIBE, each.group_id)
+        )
 
     return Verdict(None, finish)
 
 
-def check_delete_groups(rights: Rights, request: delete_groups.DeleteGroupsRequest, version: int) -> Verdict:
+async def check_delete_groups(rights: Rights, request: delete_groups.DeleteGroupsRequest, version: int) -> Verdict:
     """DELETE on each group."""
-    return split_items(
-        request, "groups_names", delete_groups.DeleteGroupsResponse, "results",
+    return await split_items(
+        rights, request, "groups_names", delete_groups.DeleteGroupsResponse, "results",
         lambda name: rights.on_group(Operation.DELETE, name),
         lambda name: delete_groups.DeletableGroupResult(name, GROUP_REFUSED),
     )  # fmt: skip
 
 
-def check_offset_commit(rights: Rights, request: offset_commit.OffsetCommitRequest, version: int) -> Verdict:
+async def check_offset_commit(rights: Rights, request: offset_commit.OffsetCommitRequest, version: int) -> Verdict:
     """READ on the group and on each topic."""
     has_group = rights.on_group(Operation.READ, request.group_id)
     code = TOPIC_REFUSED if has_group else GROUP_REFUSED
@@ -145,8 +152,8 @@ def check_offset_commit(rights: Rights, request: offset_commit.OffsetCommitReque
             return has_group and rights.on_topic_id(Operation.READ, topic.topic_id)
         return has_group and rights.on_topic(Operation.READ, topic.name)
 
-    return split_items(
-        request, "topics", offset_commit.OffsetCommitResponse, "topics", is_allowed,
+    return await split_items(
+        rights, request, "topics", offset_commit.OffsetCommitResponse, "topics", is_allowed,
         lambda topic: offset_commit.OffsetCommitResponseTopic(
             topic.name, topic.topic_id,
             [offset_commit.OffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions],
@@ -154,15 +161,17 @@ def check_offset_commit(rights: Rights, request: offset_commit.OffsetCommitReque
     )  # fmt: skip
 
 
-def check_txn_offset_commit(rights: Rights, request: txn_offset_commit.TxnOffsetCommitRequest, version: int) -> Verdict:
+async def check_txn_offset_commit(
+    rights: Rights, request: txn_offset_commit.TxnOffsetCommitRequest, version: int
+) -> Verdict:
     """WRITE on the transactional id, READ on the group and on each topic."""
     code = 0
     if not rights.on_transactional_id(Operation.WRITE, request.transactional_id):
         code = TRANSACTIONAL_ID_REFUSED
     elif not rights.on_group(Operation.READ, request.group_id):
         code = GROUP_REFUSED
-    return split_items(
-        request, "topics", txn_offset_commit.TxnOffsetCommitResponse, "topics",
+    return await split_items(
+        rights, request, "topics", txn_offset_commit.TxnOffsetCommitResponse, "topics",
         lambda topic: not code and rights.on_topic(Operation.READ, topic.name),
         lambda topic: txn_offset_commit.TxnOffsetCommitResponseTopic(
             topic.name,
@@ -174,45 +183,52 @@ def check_txn_offset_commit(rights: Rights, request: txn_offset_commit.TxnOffset
     )  # fmt: skip
 
 
-def check_offset_fetch(rights: Rights, request: offset_fetch.OffsetFetchRequest, version: int) -> Verdict:
+async def check_offset_fetch(rights: Rights, request: offset_fetch.OffsetFetchRequest, version: int) -> Verdict:
     """DESCRIBE on each group and topic. Without names of topics, other topics are left out."""
     if version < MANY_GROUPS_FROM:
-        return _check_one_group(rights, request, version)
-    request.groups, refused = part(request.groups, lambda group: rights.on_group(Operation.DESCRIBE, group.group_id))
+        return await _check_one_group(rights, request, version)
+    request.groups, refused = await part(
+        rights, request.groups, lambda group: rights.on_group(Operation.DESCRIBE, group.group_id)
+    )
     hidden = {}
     for group in request.groups:
         if group.topics is not None:
-            group.topics, hidden[group.group_id] = part(group.topics, lambda topic: _may_see(rights, topic, version))
+            group.topics, hidden[group.group_id] = await part(
+                rights, group.topics, lambda topic: _may_see(rights, topic, version)
+            )
 
-    def finish(response: offset_fetch.OffsetFetchResponse) -> None:
+    async def finish(response: offset_fetch.OffsetFetchResponse) -> None:
         for group in response.groups:
-            group.topics = [each for each in group.topics if _may_see(rights, each, version)]
+            group.topics = await keep(rights, group.topics, lambda topic: _may_see(rights, topic, version))
             if not group.error_code:
-                group.topics += map(_refuse_topic, hidden.get(group.group_id, ()))
+                async for piece in rights.pieces_of(hidden.get(group.group_id, ())):
+                    group.topics += map(_refuse_topic, piece)
         response.groups += [offset_fetch.OffsetFetchResponseGroup(each.group_id, [], GROUP_REFUSED) for each in refused]
 
     if not request.groups:
         response = offset_fetch.OffsetFetchResponse()
-        finish(response)
+        await finish(response)
         return Verdict(response)
     return Verdict(None, finish)
 
 
-def _check_one_group(rights: Rights, request: offset_fetch.OffsetFetchRequest, version: int) -> Verdict:
+async def _check_one_group(rights: Rights, request: offset_fetch.OffsetFetchRequest, version: int) -> Verdict:
     if not rights.on_group(Operation.DESCRIBE, request.group_id):
         if version >= GROUP_ERROR_FROM:
             return Verdict(offset_fetch.OffsetFetchResponse(error_code=GROUP_REFUSED))
         topics = [_refuse_old_topic(each, GROUP_REFUSED) for each in request.topics or ()]
         return Verdict(offset_fetch.OffsetFetchResponse(topics=topics))
     if request.topics is not None:
-        return split_items(
-            request, "topics", offset_fetch.OffsetFetchResponse, "topics",
+        return await split_items(
+            rights, request, "topics", offset_fetch.OffsetFetchResponse, "topics",
             lambda topic: rights.on_topic(Operation.DESCRIBE, topic.name),
             lambda topic: _refuse_old_topic(topic, TOPIC_REFUSED),
         )  # fmt: skip
 
-    def finish(response: offset_fetch.OffsetFetchResponse) -> None:
-        response.topics = [each for each in response.topics if rights.on_topic(Operation.DESCRIBE, each.name)]
+    async def finish(response: offset_fetch.OffsetFetchResponse) -> None:
+        response.topics = await keep(
+            rights, response.topics, lambda each: rights.on_topic(Operation.DESCRIBE, each.name)
+        )
 
     return Verdict(None, finish)
 
@@ -245,12 +261,12 @@ def _refuse_old_topic(topic: offset_fetch.OffsetFetchRequestTopic, code: int) ->
     )
 
 
-def check_offset_delete(rights: Rights, request: offset_delete.OffsetDeleteRequest, version: int) -> Verdict:
+async def check_offset_delete(rights: Rights, request: offset_delete.OffsetDeleteRequest, version: int) -> Verdict:
     """DELETE on the group, READ on each topic."""
     if not rights.on_group(Operation.DELETE, request.group_id):
         return Verdict(offset_delete.OffsetDeleteResponse(error_code=GROUP_REFUSED))
-    return split_items(
-        request, "topics", offset_delete.OffsetDeleteResponse, "topics",
+    return await split_items(
+        rights, request, "topics", offset_delete.OffsetDeleteResponse, "topics",
         lambda topic: rights.on_topic(Operation.READ, topic.name),
         lambda topic: offset_delete.OffsetDeleteResponseTopic(
             topic.name,
@@ -262,7 +278,9 @@ def check_offset_delete(rights: Rights, request: offset_delete.OffsetDeleteReque
     )  # fmt: skip
 
 
-def check_init_producer_id(rights: Rights, request: init_producer_id.InitProducerIdRequest, version: int) -> Verdict:
+async def check_init_producer_id(
+    rights: Rights, request: init_producer_id.InitProducerIdRequest, version: int
+) -> Verdict:
     """WRITE on the transactional id; without one, IDEMPOTENT_WRITE on the cluster or WRITE on any topic."""
     if request.transactional_id is not None:
         code = TRANSACTIONAL_ID_REFUSED
@@ -275,14 +293,18 @@ def check_init_producer_id(rights: Rights, request: init_producer_id.InitProduce
     return Verdict(init_producer_id.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1))
 
 
-def check_add_partitions(
+async def check_add_partitions(
     rights: Rights, request: add_partitions_to_txn.AddPartitionsToTxnRequest, version: int
 ) -> Verdict:
     """WRITE on the transactional id and on each topic. From v4 on only brokers send it, with their credential."""
     if version >= BATCHED_FROM:
         return ALLOWED
     topics = request.v3_and_below_topics
-    refused = {each.name for each in topics if not rights.on_topic(Operation.WRITE, each.name)}
+
+    def may_write(topic: add_partitions_to_txn.AddPartitionsToTxnTopic) -> bool:
+        return rights.on_topic(Operation.WRITE, topic.name)
+
+    refused = {each.name for each in (await part(rights, topics, may_write))[1]}
     has_id = rights.on_transactional_id(Operation.WRITE, request.v3_and_below_transactional_id)
     if has_id and not refused:
         return ALLOWED
@@ -292,20 +314,24 @@ def check_add_partitions(
             return TRANSACTIONAL_ID_REFUSED
         return TOPIC_REFUSED if name in refused else Code.OPERATION_NOT_ATTEMPTED.number
 
-    results = [
-        add_partitions_to_txn.AddPartitionsToTxnTopicResult(
-            each.name,
-            [
-                add_partitions_to_txn.AddPartitionsToTxnPartitionResult(number, code_of(each.name))
-                for number in each.partitions
-            ],
+    results: list[add_partitions_to_txn.AddPartitionsToTxnTopicResult] = []
+    async for piece in rights.pieces_of(topics):
+        results += (
+            add_partitions_to_txn.AddPartitionsToTxnTopicResult(
+                each.name,
+                [
+                    add_partitions_to_txn.AddPartitionsToTxnPartitionResult(number, code_of(each.name))
+                    for number in each.partitions
+                ],
+            )
+            for each in piece
         )
-        for each in topics
-    ]
     return Verdict(add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
 
-def check_add_offsets(rights: Rights, request: add_offsets_to_txn.AddOffsetsToTxnRequest, version: int) -> Verdict:
+async def check_add_offsets(
+    rights: Rights, request: add_offsets_to_txn.AddOffsetsToTxnRequest, version: int
+) -> Verdict:
     """WRITE on the transactional id, READ on the group."""
     if not rights.on_transactional_id(Operation.WRITE, request.transactional_id):
         return Verdict(add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=TRANSACTIONAL_ID_REFUSED))
@@ -314,19 +340,19 @@ def check_add_offsets(rights: Rights, request: add_offsets_to_txn.AddOffsetsToTx
     return ALLOWED
 
 
-def check_end_txn(rights: Rights, request: end_txn.EndTxnRequest, version: int) -> Verdict:
+async def check_end_txn(rights: Rights, request: end_txn.EndTxnRequest, version: int) -> Verdict:
     """WRITE on the transactional id."""
     if rights.on_transactional_id(Operation.WRITE, request.transactional_id):
         return ALLOWED
     return Verdict(end_txn.EndTxnResponse(error_code=TRANSACTIONAL_ID_REFUSED))
 
 
-def check_describe_transactions(
+async def check_describe_transactions(
     rights: Rights, request: describe_transactions.DescribeTransactionsRequest, version: int
 ) -> Verdict:
     """DESCRIBE on each transactional id. Topics that the caller may not describe are left out."""
-    verdict = split_items(
-        request, "transactional_ids", describe_transactions.DescribeTransactionsResponse, "transaction_states",
+    verdict = await split_items(
+        rights, request, "transactional_ids", describe_transactions.DescribeTransactionsResponse, "transaction_states",
         lambda name: rights.on_transactional_id(Operation.DESCRIBE, name),
         lambda name: describe_transactions.TransactionState(
             error_code=TRANSACTIONAL_ID_REFUSED, transactional_id=name
@@ -335,25 +361,26 @@ def check_describe_transactions(
     if verdict.response is not None:
         return verdict
 
-    def finish(response: describe_transactions.DescribeTransactionsResponse) -> None:
+    async def finish(response: describe_transactions.DescribeTransactionsResponse) -> None:
         for state in response.transaction_states:
-            state.topics = [each for each in state.topics if rights.on_topic(Operation.DESCRIBE, each.topic)]
+            state.topics = await keep(
+                rights, state.topics, lambda each: rights.on_topic(Operation.DESCRIBE, each.topic)
+            )
         if verdict.finish is not None:
-            verdict.finish(response)
+            await verdict.finish(response)
 
     return Verdict(None, finish)
 
 
-def check_list_transactions(
+async def check_list_transactions(
     rights: Rights, request: list_transactions.ListTransactionsRequest, version: int
 ) -> Verdict:
     """DESCRIBE on each transactional id. Others are left out."""
 
-    def finish(response: list_transactions.ListTransactionsResponse) -> None:
-        response.transaction_states = [
-            each
-            for each in response.transaction_states
-            if rights.on_transactional_id(Operation.DESCRIBE, each.transactional_id)
-        ]
+    async def finish(response: list_transactions.ListTransactionsResponse) -> None:
+        response.transaction_states = await keep(
+            rights, response.transaction_states,
+            lambda each: rights.on_transactional_id(Operation.DESCRIBE, each.transactional_id),
+        )  # fmt: skip
 
     return Verdict(None, finish)

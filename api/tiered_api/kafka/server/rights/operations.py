@@ -29,7 +29,15 @@ from tiered_api.kafka.protocol.messages import (
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.rights import cluster, groups, topics
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
-from tiered_api.kafka.server.rights.verdict import ALLOWED, CLUSTER_REFUSED, WHY, Guard, Verdict, allow
+from tiered_api.kafka.server.rights.verdict import (
+    ALLOWED,
+    CLUSTER_REFUSED,
+    WHY,
+    Guard,
+    Verdict,
+    allow,
+    run_without_pause,
+)
 
 CREDENTIAL = "only brokers send it, with the credential of the cluster"
 
@@ -65,21 +73,21 @@ def _cluster(operation: Operation) -> Need:
     return Need(operation, ResourceType.CLUSTER)
 
 
-def _check_create_acls(rights: Rights, request: create_acls.CreateAclsRequest, version: int) -> Verdict:
+async def _check_create_acls(rights: Rights, request: create_acls.CreateAclsRequest, version: int) -> Verdict:
     if rights.on_cluster(Operation.ALTER):
         return ALLOWED
     results = [create_acls.AclCreationResult(CLUSTER_REFUSED, WHY) for _ in request.creations]
     return Verdict(create_acls.CreateAclsResponse(results=results))
 
 
-def _check_delete_acls(rights: Rights, request: delete_acls.DeleteAclsRequest, version: int) -> Verdict:
+async def _check_delete_acls(rights: Rights, request: delete_acls.DeleteAclsRequest, version: int) -> Verdict:
     if rights.on_cluster(Operation.ALTER):
         return ALLOWED
     results = [delete_acls.DeleteAclsFilterResult(CLUSTER_REFUSED, WHY) for _ in request.filters]
     return Verdict(delete_acls.DeleteAclsResponse(filter_results=results))
 
 
-def _check_alter_users(
+async def _check_alter_users(
     rights: Rights, request: alter_user_scram_credentials.AlterUserScramCredentialsRequest, version: int
 ) -> Verdict:
     if rights.on_cluster(Operation.ALTER):
@@ -215,12 +223,20 @@ API_RULES: dict[str, Rule] = {
 """The rule of each API, by its name."""
 
 
-def check_call(context: KafkaContext, call: Call[Any], api_name: str) -> Verdict:
+async def check_call(context: KafkaContext, call: Call[Any], api_name: str) -> Verdict:
     """Checks a request, and takes out of it the parts that its caller may not use."""
+    rights = find_rights(context, call, context.turns)
+    return ALLOWED if rights is None else await _check(rights, call, api_name)
+
+
+def check_call_now(context: KafkaContext, call: Call[Any], api_name: str) -> Verdict:
+    """Does the same for a small request, without a pause."""
     rights = find_rights(context, call)
-    if rights is None:
-        return ALLOWED
-    verdict = API_RULES[api_name].guard(rights, call.request, call.version)
+    return ALLOWED if rights is None else run_without_pause(_check(rights, call, api_name))
+
+
+async def _check(rights: Rights, call: Call[Any], api_name: str) -> Verdict:
+    verdict = await API_RULES[api_name].guard(rights, call.request, call.version)
     if verdict is not ALLOWED:
         rights.record_refusals()
     return verdict

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
+
 from tiered.broker.authorization import Authorization
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.security.principal import Caller
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
+from tiered_api.kafka.server.exchange.turns import Turns
 
+T = TypeVar("T")
+
+BETWEEN_TURNS = 500
+"""Resources between two pauses in which other requests run."""
 REMEMBERED_MAX = 100
 """Most refusals of one request that the audit log gets."""
 
 
 class Rights:
-    """The operations that one caller may carry out. `image` has the names of topics that requests name by id."""
+    """The operations that one caller may carry out. `image` has the names of topics that requests name by id.
 
-    __slots__ = ("_authorization", "_denied", "caller", "image")
+    Without `turns` a check of many resources makes no pause.
+    """
 
-    def __init__(self, authorization: Authorization, caller: Caller, image: Image) -> None:
+    __slots__ = ("_authorization", "_denied", "_turns", "caller", "image")
+
+    def __init__(self, authorization: Authorization, caller: Caller, image: Image, turns: Turns | None = None) -> None:
         self._authorization = authorization
         self._denied: list[tuple[Operation, ResourceType, str]] = []
+        self._turns = turns
         self.caller = caller
         self.image = image
 
@@ -68,6 +80,14 @@ class Rights:
             self._denied.append((operation, kind, name))
         return is_allowed
 
+    async def pieces_of(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+        """Yields the items in pieces. Other requests run between these."""
+        if self._turns is None:
+            yield items
+        else:
+            async for piece in self._turns.pieces_of(items, BETWEEN_TURNS):
+                yield piece
+
     def mask(self, kind: ResourceType, name: str) -> int:
         """Returns the operations on a resource for the fields of authorized operations."""
         return self._authorization.allowed_operations(self.caller, kind, name)
@@ -77,9 +97,9 @@ class Rights:
         return self.mask(ResourceType.CLUSTER, CLUSTER_NAME) if self.on_cluster(Operation.DESCRIBE) else 0
 
 
-def find_rights(context: KafkaContext, call: Call[R]) -> Rights | None:
+def find_rights(context: KafkaContext, call: Call[R], turns: Turns | None = None) -> Rights | None:
     """Returns the rights of the caller; None if the caller may do everything."""
     authorization = context.broker.authorization
     if authorization.authorizer is None or authorization.authorizer.is_super(call.caller):
         return None
-    return Rights(authorization, call.caller, context.broker.image)
+    return Rights(authorization, call.caller, context.broker.image, turns)

@@ -15,15 +15,15 @@ from tiered_api.kafka.protocol.messages import (
 )
 from tiered_api.kafka.protocol.messages import describe_topic_partitions as topic_pages
 from tiered_api.kafka.server.rights.rights import Rights
-from tiered_api.kafka.server.rights.verdict import TOPIC_REFUSED, WHY, Verdict, part, split_items
+from tiered_api.kafka.server.rights.verdict import TOPIC_REFUSED, WHY, Verdict, keep, part, split_items
 
 BY_ID = 6
 
 
-def check_list_offsets(rights: Rights, request: list_offsets.ListOffsetsRequest, version: int) -> Verdict:
+async def check_list_offsets(rights: Rights, request: list_offsets.ListOffsetsRequest, version: int) -> Verdict:
     """DESCRIBE on each topic."""
-    return split_items(
-        request, "topics", list_offsets.ListOffsetsResponse, "topics",
+    return await split_items(
+        rights, request, "topics", list_offsets.ListOffsetsResponse, "topics",
         lambda topic: rights.on_topic(Operation.DESCRIBE, topic.name),
         lambda topic: list_offsets.ListOffsetsTopicResponse(
             topic.name,
@@ -35,12 +35,12 @@ def check_list_offsets(rights: Rights, request: list_offsets.ListOffsetsRequest,
     )  # fmt: skip
 
 
-def check_leader_epochs(
+async def check_leader_epochs(
     rights: Rights, request: offset_for_leader_epoch.OffsetForLeaderEpochRequest, version: int
 ) -> Verdict:
     """DESCRIBE on each topic."""
-    return split_items(
-        request, "topics", offset_for_leader_epoch.OffsetForLeaderEpochResponse, "topics",
+    return await split_items(
+        rights, request, "topics", offset_for_leader_epoch.OffsetForLeaderEpochResponse, "topics",
         lambda topic: rights.on_topic(Operation.DESCRIBE, topic.topic),
         lambda topic: offset_for_leader_epoch.OffsetForLeaderTopicResult(
             topic.topic,
@@ -49,10 +49,10 @@ def check_leader_epochs(
     )  # fmt: skip
 
 
-def check_delete_records(rights: Rights, request: delete_records.DeleteRecordsRequest, version: int) -> Verdict:
+async def check_delete_records(rights: Rights, request: delete_records.DeleteRecordsRequest, version: int) -> Verdict:
     """DELETE on each topic."""
-    return split_items(
-        request, "topics", delete_records.DeleteRecordsResponse, "topics",
+    return await split_items(
+        rights, request, "topics", delete_records.DeleteRecordsResponse, "topics",
         lambda topic: rights.on_topic(Operation.DELETE, topic.name),
         lambda topic: delete_records.DeleteRecordsTopicResult(
             topic.name,
@@ -64,12 +64,12 @@ def check_delete_records(rights: Rights, request: delete_records.DeleteRecordsRe
     )  # fmt: skip
 
 
-def check_describe_producers(
+async def check_describe_producers(
     rights: Rights, request: describe_producers.DescribeProducersRequest, version: int
 ) -> Verdict:
     """READ on each topic."""
-    return split_items(
-        request, "topics", describe_producers.DescribeProducersResponse, "topics",
+    return await split_items(
+        rights, request, "topics", describe_producers.DescribeProducersResponse, "topics",
         lambda topic: rights.on_topic(Operation.READ, topic.name),
         lambda topic: describe_producers.TopicResponse(
             topic.name,
@@ -78,21 +78,21 @@ def check_describe_producers(
     )  # fmt: skip
 
 
-def check_create_partitions(
+async def check_create_partitions(
     rights: Rights, request: create_partitions.CreatePartitionsRequest, version: int
 ) -> Verdict:
     """ALTER on each topic."""
-    return split_items(
-        request, "topics", create_partitions.CreatePartitionsResponse, "results",
+    return await split_items(
+        rights, request, "topics", create_partitions.CreatePartitionsResponse, "results",
         lambda topic: rights.on_topic(Operation.ALTER, topic.name),
         lambda topic: create_partitions.CreatePartitionsTopicResult(topic.name, TOPIC_REFUSED, WHY),
     )  # fmt: skip
 
 
-def check_create_topics(rights: Rights, request: create_topics.CreateTopicsRequest, version: int) -> Verdict:
+async def check_create_topics(rights: Rights, request: create_topics.CreateTopicsRequest, version: int) -> Verdict:
     """CREATE on the cluster or on each topic. The reply has settings of topics with DESCRIBE_CONFIGS only."""
-    verdict = split_items(
-        request, "topics", create_topics.CreateTopicsResponse, "topics",
+    verdict = await split_items(
+        rights, request, "topics", create_topics.CreateTopicsResponse, "topics",
         lambda topic: rights.may_create(topic.name),
         lambda topic: create_topics.CreatableTopicResult(
             topic.name, error_code=TOPIC_REFUSED, error_message=WHY, configs=[]
@@ -101,28 +101,28 @@ def check_create_topics(rights: Rights, request: create_topics.CreateTopicsReque
     if verdict.response is not None:
         return verdict
 
-    def finish(response: create_topics.CreateTopicsResponse) -> None:
+    async def finish(response: create_topics.CreateTopicsResponse) -> None:
         for topic in response.topics:
             if not topic.error_code and not rights.on_topic(Operation.DESCRIBE_CONFIGS, topic.name):
                 topic.topic_config_error_code = TOPIC_REFUSED
                 topic.num_partitions = topic.replication_factor = -1
                 topic.configs = []
         if verdict.finish is not None:
-            verdict.finish(response)
+            await verdict.finish(response)
 
     return Verdict(None, finish)
 
 
-def check_delete_topics(rights: Rights, request: delete_topics.DeleteTopicsRequest, version: int) -> Verdict:
+async def check_delete_topics(rights: Rights, request: delete_topics.DeleteTopicsRequest, version: int) -> Verdict:
     """DELETE on each topic. A topic that the caller may not describe is not named in the reply to its id."""
     if version < BY_ID:
-        return split_items(
-            request, "topic_names", delete_topics.DeleteTopicsResponse, "responses",
+        return await split_items(
+            rights, request, "topic_names", delete_topics.DeleteTopicsResponse, "responses",
             lambda name: rights.on_topic(Operation.DELETE, name),
             lambda name: delete_topics.DeletableTopicResult(name, error_code=TOPIC_REFUSED, error_message=WHY),
         )  # fmt: skip
-    return split_items(
-        request, "topics", delete_topics.DeleteTopicsResponse, "responses",
+    return await split_items(
+        rights, request, "topics", delete_topics.DeleteTopicsResponse, "responses",
         lambda topic: (
             rights.on_topic(Operation.DELETE, topic.name)
             if topic.name is not None
@@ -132,40 +132,43 @@ def check_delete_topics(rights: Rights, request: delete_topics.DeleteTopicsReque
     )  # fmt: skip
 
 
-def check_topic_pages(rights: Rights, request: topic_pages.DescribeTopicPartitionsRequest, version: int) -> Verdict:
+async def check_topic_pages(
+    rights: Rights, request: topic_pages.DescribeTopicPartitionsRequest, version: int
+) -> Verdict:
     """DESCRIBE on each topic. Other topics are left out of a list of all topics."""
     cursor, named = request.cursor, [topic.name for topic in request.topics]
-    visible, refused = part(named, lambda name: rights.on_topic(Operation.DESCRIBE, name))
+    visible, refused = await part(rights, named, lambda name: rights.on_topic(Operation.DESCRIBE, name))
     if not named:
         first = cursor.topic_name if cursor is not None else ""
-        visible = [
-            name for name in sorted(rights.image.topics)
-            if name >= first and rights.on_topic(Operation.DESCRIBE, name)
-        ]  # fmt: skip
+        visible = await keep(
+            rights, sorted(rights.image.topics),
+            lambda name: name >= first and rights.on_topic(Operation.DESCRIBE, name),
+        )  # fmt: skip
         if cursor is not None and cursor.topic_name not in visible:
             request.cursor = None
     request.topics = [topic_pages.TopicRequest(name) for name in visible]
 
-    def finish(response: topic_pages.DescribeTopicPartitionsResponse) -> None:
+    async def finish(response: topic_pages.DescribeTopicPartitionsResponse) -> None:
         for topic in response.topics:
             topic.topic_authorized_operations = rights.mask(ResourceType.TOPIC, topic.name or "")
         if cursor is None:
-            response.topics += [
-                topic_pages.DescribeTopicPartitionsResponseTopic(TOPIC_REFUSED, each) for each in refused
-            ]
+            async for piece in rights.pieces_of(refused):
+                response.topics += (
+                    topic_pages.DescribeTopicPartitionsResponseTopic(TOPIC_REFUSED, each) for each in piece
+                )
 
     if not visible:
         response = topic_pages.DescribeTopicPartitionsResponse()
-        finish(response)
+        await finish(response)
         return Verdict(response)
     return Verdict(None, finish)
 
 
-def check_compact(rights: Rights, request: tiered_compact.TieredCompactRequest, version: int) -> Verdict:
+async def check_compact(rights: Rights, request: tiered_compact.TieredCompactRequest, version: int) -> Verdict:
     """DESCRIBE on each topic, or ALTER if it is to be cleaned."""
     operation = Operation.ALTER if request.clean else Operation.DESCRIBE
-    return split_items(
-        request, "topics", tiered_compact.TieredCompactResponse, "partitions",
+    return await split_items(
+        rights, request, "topics", tiered_compact.TieredCompactResponse, "partitions",
         lambda topic: rights.on_topic(operation, topic.topic),
         lambda topic: tiered_compact.CompactionFacts(topic.topic, -1, TOPIC_REFUSED, WHY),
     )  # fmt: skip

@@ -6,10 +6,10 @@ these parts to the response.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from tiered.errors import Code
+from tiered.errors import Code, InvariantViolation
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.rights.rights import Rights
 
@@ -26,21 +26,22 @@ class Verdict(NamedTuple):
     """`response` ends the request. Otherwise `finish` completes the response of the handler."""
 
     response: Message | None = None
-    finish: Callable[[Any], None] | None = None
+    finish: Callable[[Any], Coroutine[Any, Any, None]] | None = None
 
 
 ALLOWED = Verdict()
 
-Guard = Callable[[Rights, Any, int], Verdict]
+Guard = Callable[[Rights, Any, int], Coroutine[Any, Any, Verdict]]
 """Checks a request of a version, and changes it."""
 
 
-def allow(rights: Rights, request: Any, version: int) -> Verdict:
+async def allow(rights: Rights, request: Any, version: int) -> Verdict:
     """Lets every request through."""
     return ALLOWED
 
 
-def split_items(
+async def split_items(
+    rights: Rights,
     request: Any,
     field: str,
     response_type: Callable[[], Any],
@@ -49,24 +50,41 @@ def split_items(
     refuse: Callable[[Any], Any],
 ) -> Verdict:
     """Takes forbidden items out of a list of the request. Each gets its refusal in a list of the response."""
-    allowed, refused = part(getattr(request, field), is_allowed)
+    allowed, refused = await part(rights, getattr(request, field), is_allowed)
     if not refused:
         return ALLOWED
 
-    def finish(response: Any) -> None:
-        getattr(response, answer_field).extend(map(refuse, refused))
+    async def finish(response: Any) -> None:
+        async for piece in rights.pieces_of(refused):
+            getattr(response, answer_field).extend(map(refuse, piece))
 
     if not allowed:
         response = response_type()
-        finish(response)
+        await finish(response)
         return Verdict(response)
     setattr(request, field, allowed)
     return Verdict(None, finish)
 
 
-def part(items: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+async def part(rights: Rights, items: Sequence[T], is_allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
     """Returns the allowed and the forbidden items, in their order."""
     allowed, refused = list[T](), list[T]()
-    for each in items:
-        (allowed if is_allowed(each) else refused).append(each)
+    async for piece in rights.pieces_of(items):
+        for each in piece:
+            (allowed if is_allowed(each) else refused).append(each)
     return allowed, refused
+
+
+async def keep(rights: Rights, items: Sequence[T], is_allowed: Callable[[T], bool]) -> list[T]:
+    """Returns the allowed items, in their order."""
+    return (await part(rights, items, is_allowed))[0]
+
+
+def run_without_pause(check: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of a check with rights that have no turns: it waits for nothing."""
+    try:
+        check.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    raise InvariantViolation("a check without turns waits")
