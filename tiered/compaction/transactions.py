@@ -1,8 +1,8 @@
 """Decided transactions in a walk over the batches of a log.
 
-The walk begins at the log start, so that it sees each batch of a transaction before its marker. Records of aborted
-transactions go. A marker has to stay while any batch of its transaction is there: without it a later reader would take
-the batch for one of an open transaction.
+The walk sees each batch of a transaction before its marker. It may see neither: it begins at the log start, which may
+move on meanwhile. Records of aborted transactions go. A marker has to stay while any batch of its transaction is there:
+without it a later reader would take the batch for one of an open transaction.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ class AbortedFields(Protocol):
     def producer_id(self) -> int: ...
     @property
     def first_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int:
+        """Returns the offset of its marker."""
 
 
 Aborted = TypeVar("Aborted", bound=AbortedFields)
@@ -61,7 +64,7 @@ class CleanedTransactions(Generic[Aborted]):
         self._begin_up_to(batch.last_offset)
         if not batch.attributes & TRANSACTIONAL:
             return False
-        if batch.producer_id in self._aborted:
+        if self._is_current(self._aborted.get(batch.producer_id), batch.last_offset):
             self._seen_aborted.add(batch.producer_id)
             return True
         self._seen_committed.add(batch.producer_id)
@@ -74,9 +77,10 @@ class CleanedTransactions(Generic[Aborted]):
         producer_id = batch.producer_id
         if kind is MarkerKind.ABORT:
             aborted = self._aborted.pop(producer_id, None)
-            if aborted is None or producer_id not in self._seen_aborted:
-                return True
+            is_seen = producer_id in self._seen_aborted
             self._seen_aborted.discard(producer_id)
+            if aborted is None or not is_seen or aborted.last_offset < batch.last_offset:
+                return True
             self.kept.append(aborted)
             return False
         if kind is MarkerKind.COMMIT:
@@ -88,4 +92,10 @@ class CleanedTransactions(Generic[Aborted]):
     def _begin_up_to(self, offset: int) -> None:
         while self._ahead and self._ahead[-1].first_offset <= offset:
             aborted = self._ahead.pop()
-            self._aborted.setdefault(aborted.producer_id, aborted)
+            if not self._is_current(self._aborted.get(aborted.producer_id), offset):
+                self._aborted[aborted.producer_id] = aborted
+
+    @staticmethod
+    def _is_current(aborted: Aborted | None, offset: int) -> bool:
+        """True if the marker of a transaction is still to come at that offset, and not below the walk."""
+        return aborted is not None and aborted.last_offset >= offset

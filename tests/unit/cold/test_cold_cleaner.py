@@ -175,6 +175,30 @@ def test_aborted_records_go_and_committed_ones_stay() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_committed_records_stay_if_the_log_starts_behind_an_abort(is_deleted: bool) -> None:
+    """Once, the clean never saw the marker of the abort, and took the next transaction of the producer for aborted."""
+
+    async def scenario(rig: Rig) -> None:
+        log, broker = await open_log(SimDisk(random.Random(1)), config(segment_bytes=4096)), rig.broker()
+        writer = TransactionWriter(log)
+        writer.write(3, key=b"k")
+        start = writer.end(3, commit=False) + 1
+        kept = writer.write(3, key=b"k")
+        writer.end(3, commit=True)
+        log.roll()
+        log.producers.on_high_watermark(log.end_offset)
+        manifest = await upload(broker, log)
+        assert manifest.segment_count == 1 and manifest.log_start_offset < start
+        if is_deleted:
+            manifest = await broker.collector.advance_start(manifest, 1, start)
+        result = await clean(broker.make_cleaner(), manifest)
+        assert result.is_whole and [each[0] for each in await read(rig.broker("reader"), start)] == [kept]
+        await check_bucket(rig, broker, result.manifest)
+
+    run(scenario)
+
+
 def test_reader_with_an_older_manifest_goes_on_with_the_successors() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()

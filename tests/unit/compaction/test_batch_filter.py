@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.compaction.logs import NOW, RETENTION, Cleaned, Log, clean, facts, headers, records
+from tests.unit.compaction.logs import NOW, RETENTION, Cleaned, Log, clean, facts, headers, position_of, records
 from tiered.errors import Corrupt
 from tiered.records.batch import decode_records
 from tiered.records.model import Codec
@@ -134,6 +134,25 @@ def test_next_transaction_of_an_aborted_producer_is_not_aborted() -> None:
     log.end_transaction(7, commit=True)
     out = clean(log.data, log.end, first_dirty=2, aborted=log.aborted, last=log.last)
     assert facts(out.data) == [(2, b"a", b"1")]
+
+
+@pytest.mark.parametrize("seen_to", [0, 1], ids=["nothing below", "its data only"])
+@pytest.mark.parametrize("commit", [True, False])
+def test_abort_whose_marker_the_walk_does_not_see_ends_there(seen_to: int, commit: bool) -> None:
+    """The log start is above the marker, or moves there while the log is walked."""
+    log = Log()
+    log.add((b"a", b"x"), producer=7, transactional=True)
+    start = log.end_transaction(7, commit=False) + 1
+    log.add((b"a", b"1"), producer=7, transactional=True)
+    log.end_transaction(7, commit=commit)
+    log.add((b"b", b"1"))
+    seen = log.data[: position_of(log.data, seen_to)] + log.data[position_of(log.data, start) :]
+    out = clean(seen, log.end, first_dirty=start, aborted=log.aborted)
+    assert facts(out.data) == ([(2, b"a", b"1")] if commit else []) + [(4, b"b", b"1")]
+    assert out.kept_aborted == log.aborted[1:]
+    log.end_transaction(7, commit=False)
+    seen = log.data[: position_of(log.data, seen_to)] + log.data[position_of(log.data, 4) :]
+    assert clean(seen, log.end, first_dirty=4, aborted=log.aborted[:1]).kept_aborted == [], "no batch is here"
 
 
 def test_last_sequence_of_a_producer_stays_in_an_empty_batch() -> None:

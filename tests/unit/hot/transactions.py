@@ -22,10 +22,12 @@ class Txn(NamedTuple):
     commit: bool
 
 
-def transactional_batch(producer: int, sequence: int, *, epoch: int = 0, size: int = 40) -> bytearray:
+def transactional_batch(
+    producer: int, sequence: int, *, epoch: int = 0, size: int = 40, key: bytes | None = None
+) -> bytearray:
     return bytearray(
         encode_batch(
-            [(NOW, None, b"v" * size, ())],
+            [(NOW, key, b"v" * size, ())],
             producer_id=producer,
             producer_epoch=epoch,
             base_sequence=sequence,
@@ -43,11 +45,11 @@ class TransactionWriter:
         self.open: dict[int, list[int]] = {}
         self.ended: list[Txn] = []
 
-    def write(self, producer: int, *, size: int = 40) -> int:
+    def write(self, producer: int, *, size: int = 40, key: bytes | None = None) -> int:
         """Appends one record to the open transaction of a producer, or begins one. Returns its offset."""
         producers, sequence = self.log.producers, self.sequences.get(producer, 0)
         guard = producers.begin_verification(UnverifiedProducer(producer, 0, sequence), False)
-        data = transactional_batch(producer, sequence, size=size)
+        data = transactional_batch(producer, sequence, size=size, key=key)
         offset = self.log.append(data, leader_epoch=0, now_ms=NOW, guard=guard).base_offset
         producers.end_verification(guard)
         self.sequences[producer] = sequence + 1
