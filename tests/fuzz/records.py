@@ -102,7 +102,7 @@ def check_fit(log: bytes, base_offset: int, most: int) -> None:
 
 
 def check_compaction(rng: Random, log: bytes) -> None:
-    """Puts the keys of batches into a table and takes out what it supersedes. Each implementation has its own table."""
+    """Puts the keys of batches into a table, takes out what it supersedes, and takes the log for rows of keys."""
     from_offset, keys_max, upper = rng.choice(EDGES), rng.choice((1, 2, 9)), rng.choice(EDGES)
     now_ms, horizon_ms = rng.choice(EDGES), rng.choice(EDGES)
     one, kept = rng.random() < 0.3, array("q", sorted(rng.sample(EDGES, 2)))
@@ -116,6 +116,9 @@ def check_compaction(rng: Random, log: bytes) -> None:
                 *module.filter_batches(
                     table, SEED, put.latest_offset, data, 0, len(data), kept.tobytes(), upper, now_ms, horizon_ms, one
                 ),
+                result_or_error(lambda: module.pack_keys(table, 0)),  # noqa: B023
+                module.match_keys(table, put.keys, keys_max, data[: len(data) // 20 * 20], 7, one),
+                bytes(table),
             )
         )
     assert results[0] == results[1], (results, from_offset, keys_max, upper, now_ms, horizon_ms, one, kept)

@@ -24,6 +24,7 @@ from tiered.cold.collector import Collector
 from tiered.cold.layout import SectionKind, SegmentSections, segment_key, submanifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.object_keys import KeysBuilder
 from tiered.cold.reader import ColdReader, ObjectMissing
 from tiered.cold.verified_put import put_verified
 from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
@@ -44,7 +45,7 @@ from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, ObjectStore, Rng
-from tiered.records.key_offset_map import KeyOffsetMap
+from tiered.records.key_offset_map import SEED_BYTES, KeyOffsetMap
 from tiered.records.model import HEADER_BYTES, WalkedBatch
 from tiered.records.native import walk
 from tiered.records.pure_compact import empty_batch
@@ -139,6 +140,7 @@ class _Clean:
     result: ColdCleanResult
     keys: set[str]
     local: LocalLog | None
+    key_seed: bytes
     raw_from: int = MAX_OFFSET
     newest: tuple[str, SegmentSections] | None = None
     """The key and the sections of the newest segment, whose producers the rules need. Its run needs them again."""
@@ -172,6 +174,7 @@ class ColdCleaner:
         self._reader = reader
         self._collector = collector
         self._random = rng.stream("cold cleaner")
+        self._seeds = rng.stream("seeds of keys")
         self._object_bytes = object_bytes
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
         self._running: set[PartitionId] = set()
@@ -226,7 +229,8 @@ class ColdCleaner:
             raise Fenced(f"{partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
         manifest = await self.settle(manifest, epoch)
         keys = self._keys_in_flight[partition_id] = set()
-        clean = _Clean(epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local)
+        seed = bytes.fromhex(manifest.key_seed) or self._new_seed()
+        clean = _Clean(epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed)
         self._running.add(partition_id)
         outcome = "failed"
         try:
@@ -281,14 +285,14 @@ class ColdCleaner:
         clean.raw_from = _find_raw_part(entries, max(manifest.clean_to, 0))
         resources = clean.resources
         memory = min(resources.map_bytes, max(MAP_BYTES_MIN, 2 * cleanable.dirty_bytes))
-        key_map = KeyOffsetMap(memory, resources.seed, resources.load_factor)
+        key_map = KeyOffsetMap(memory, clean.key_seed, resources.load_factor)
         try:
             clean_to = await self._map_keys(clean, entries, cleanable, key_map)
             covered = [each for each in entries if each.base_offset < clean_to]
             clean.transactions = CleanedTransactions(await self._list_aborted(covered, 0))
             rules = await self._make_rules(clean, entries[-1])
             for run in self._group(clean, covered, clean_to):
-                await self._clean_run(clean, run, key_map, rules)
+                await self._clean_run(clean, run, key_map, rules, clean_to)
                 if clean.pending_bytes >= CHANGE_BYTES and not await self._replace(clean):
                     return
             clean.result.is_whole = await self._replace(clean, clean_to)
@@ -332,17 +336,24 @@ class ColdCleaner:
         return [[by_offset[each.base_offset] for each in group] for group in groups]
 
     async def _clean_run(
-        self, clean: _Clean, replaced: Sequence[SegmentEntry], key_map: KeyOffsetMap, rules: CleanRules
+        self,
+        clean: _Clean,
+        replaced: Sequence[SegmentEntry],
+        key_map: KeyOffsetMap,
+        rules: CleanRules,
+        applied_to: int,
     ) -> None:
-        """Puts the objects of a run of segments, unless its only segment stays as it is."""
+        """Puts the objects of a run of segments, unless its only segment stays as it is. The map has the keys of all
+        records below `applied_to`, as far as earlier cleans have not applied them."""
         if clean.newest is not None and clean.newest[0] == replaced[-1].key:
             sections = clean.newest[1]
         else:
             sections = await self._reader.read_sections(replaced[-1])
         run = CleanedRun(replaced, sections)
         rules = replace(rules, upper_bound=run.next_offset)
-        made, successors = CleanedObject(run.base_offset, clean.config.index_interval_bytes), list[SegmentEntry]()
-        last_header, bytes_before = b"", sum(each.log_bytes for each in replaced)
+        bytes_before = sum(each.log_bytes for each in replaced)
+        made, successors = self._begin_object(clean, run.base_offset, bytes_before), list[SegmentEntry]()
+        last_header = b""
         async with aclosing(self._read(clean, run.base_offset, run.next_offset)) as steps:
             async for step in steps:
                 at = step.batches[-1].position - step.batches[0].position
@@ -354,9 +365,10 @@ class ColdCleaner:
                 stayed = walk(cleaned.data, check_crc=False).batches
                 for part, batches in split_batches(cleaned.data, stayed, self._object_bytes):
                     if made.data and len(made.data) + len(part) > self._object_bytes:
-                        successors.append(await self._put(clean, run, made, batches[0].base_offset))
-                        made = CleanedObject(batches[0].base_offset, clean.config.index_interval_bytes)
+                        successors.append(await self._put(clean, run, made, batches[0].base_offset, applied_to))
+                        made = self._begin_object(clean, batches[0].base_offset, bytes_before)
                     made.add(part, batches)
+                    await _run(clean, len(part), partial(made.add_keys, part))
         clean.result.bytes_before += bytes_before
         if not successors and await _run(clean, len(made.data), partial(run.is_unchanged, made.data)):
             clean.result.bytes_after += bytes_before
@@ -364,18 +376,26 @@ class ColdCleaner:
         if not made.data:  # offsets above the last batch have no record, so no batch ends at the end of the run
             empty = empty_batch(last_header, 0)
             made.add(empty, walk(empty).batches)
-        successors.append(await self._put(clean, run, made, run.next_offset))
+        successors.append(await self._put(clean, run, made, run.next_offset, applied_to))
         clean.result.bytes_after += sum(each.log_bytes for each in successors)
         clean.pending.append(_Replacement(replaced, successors))
         clean.pending_bytes += sum(each.object_bytes for each in successors)
 
-    async def _put(self, clean: _Clean, run: CleanedRun, made: CleanedObject, next_offset: int) -> SegmentEntry:
+    def _begin_object(self, clean: _Clean, base_offset: int, bytes_max: int) -> CleanedObject:
+        keys = KeysBuilder(clean.key_seed, base_offset, min(bytes_max, self._object_bytes))
+        return CleanedObject(base_offset, clean.config.index_interval_bytes, keys)
+
+    async def _put(
+        self, clean: _Clean, run: CleanedRun, made: CleanedObject, next_offset: int, applied_to: int
+    ) -> SegmentEntry:
         partition_id = clean.manifest.partition_id
         kept = clean.transactions.kept
         aborted = [each for each in kept if made.base_offset <= each.last_offset < next_offset]
         key = segment_key(partition_id, made.base_offset, clean.epoch, self._new_unique())
         lineage = encode_lineage(tuple(row for row in run.sections.lineage if row[1] < next_offset))
-        finish = partial(made.finish, partition_id, clean.epoch, key, run, next_offset, aborted, lineage, clean.now_ms)
+        finish = partial(
+            made.finish, partition_id, clean.epoch, key, run, next_offset, aborted, lineage, clean.now_ms, applied_to
+        )
         entry, trailer = await _run(clean, len(made.data), finish)
         clean.keys.add(key)
         await clean.resources.admit(entry.object_bytes)
@@ -396,6 +416,8 @@ class ColdCleaner:
         def replace_runs(current: Manifest, submanifests: Submanifests) -> Manifest:
             nonlocal before, is_named
             before, made, is_named = current, current, True
+            if pending and not current.key_seed:
+                made = replace(current, key_seed=clean.key_seed.hex())
             made_runs.clear()
             for each in pending:
                 new = made.replace_segments(
@@ -479,6 +501,9 @@ class ColdCleaner:
                     await clean.resources.admit(len(data))
                     clean.result.bytes_read += len(data)
                     yield _Step(data, batches, piece.entry.key)
+
+    def _new_seed(self) -> bytes:
+        return self._seeds.getrandbits(8 * SEED_BYTES).to_bytes(SEED_BYTES, "big")
 
     def _new_unique(self) -> str:
         return f"{self._random.getrandbits(128):032x}"

@@ -41,6 +41,7 @@ class SectionKind(IntEnum):
     TXN_INDEX = 3
     PRODUCERS = 4
     LINEAGE = 5
+    KEYS = 6
 
 
 class SectionRef(NamedTuple):

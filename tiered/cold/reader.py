@@ -20,6 +20,7 @@ from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.object_keys import ObjectKeys, decode_keys
 from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff, txn_index_key
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -270,9 +271,9 @@ class ColdReader:
     async def read_sections(self, entry: SegmentEntry) -> SegmentSections:
         """Returns the sections after the log of a segment, checked against their CRCs. One get, then from the cache.
 
-        Raises `Unavailable` and `Corrupt`.
+        The keys are not among them: they may be large. Raises `Unavailable` and `Corrupt`.
         """
-        parts = await self._read_refs(entry, entry.sections)
+        parts = await self._read_refs(entry, [ref for ref in entry.sections if ref.kind < SectionKind.KEYS])
         return SegmentSections(
             offset_index=bytes(parts.get(SectionKind.OFFSET_INDEX, b"")),
             time_index=bytes(parts.get(SectionKind.TIME_INDEX, b"")),
@@ -280,6 +281,16 @@ class ColdReader:
             producers=bytes(parts.get(SectionKind.PRODUCERS, b"")),
             lineage=parse_lineage(bytes(parts.get(SectionKind.LINEAGE, b"")), where=entry.key),
         )
+
+    async def read_keys(self, entry: SegmentEntry) -> ObjectKeys | None:
+        """Returns the keys of a segment, None if its object does not say them. One get, then from the cache.
+
+        Raises `Unavailable` and `Corrupt`.
+        """
+        ref = next((ref for ref in entry.sections if ref.kind == SectionKind.KEYS), None)
+        if ref is None:
+            return None
+        return decode_keys(bytes((await self._read_refs(entry, [ref]))[ref.kind]), where=entry.key)
 
     async def _read_refs(self, entry: SegmentEntry, refs: Sequence[SectionRef]) -> dict[int, memoryview]:
         """Returns adjacent sections by kind, checked against their CRCs, with one get."""

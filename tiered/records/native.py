@@ -24,8 +24,10 @@ try:
         fit,
         hash_rows,
         json_spans,
+        match_keys,
         murmur2,
         outside,
+        pack_keys,
         put_keys,
         rows,
         some_rows,
@@ -49,7 +51,7 @@ except ImportError:
         some_rows,
         walk,
     )
-    from tiered.records.pure_compact import filter_batches, find_keyless, put_keys
+    from tiered.records.pure_compact import filter_batches, find_keyless, match_keys, pack_keys, put_keys
 
     NATIVE = False
 
@@ -65,8 +67,10 @@ __all__ = [
     "fit",
     "hash_rows",
     "json_spans",
+    "match_keys",
     "murmur2",
     "outside",
+    "pack_keys",
     "put_keys",
     "rows",
     "some_rows",

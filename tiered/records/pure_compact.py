@@ -1,14 +1,14 @@
 """The functions of compaction in plain Python: keys into a table, and batches without what the table supersedes.
 
 A table has slots of 24 bytes: 16 bytes of a keyed hash of the key, and the offset plus 1; an empty slot is all zeros.
-The hash function here is another one than in C: a table stays in one process.
+The hash is SipHash-1-3 with 128 bits, as in C: objects in the bucket have such hashes, as rows of 20 bytes. A row is a
+hash, and four bytes for the offset of the key's last record, from the base offset of the object on.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from hashlib import blake2b
 
 from tiered.errors import Corrupt
 from tiered.ports import Buffer
@@ -29,8 +29,10 @@ from tiered.records.model import (
     WalkedBatch,
 )
 from tiered.records.pure import INT64_MAX, INT64_MIN, SectionReader, crc32c, walk
+from tiered.records.pure_hash import siphash
 
 SLOT_BYTES = 24
+KEY_ROW_BYTES = 20
 SPECIAL = "special"
 """The reason to stop before a batch that C does not decide: compressed, transactional or control."""
 FULL = "full"
@@ -38,6 +40,7 @@ _SPECIAL = CODEC_MASK | CONTROL | TRANSACTIONAL
 _HASH = struct.Struct("=QQ")
 _OFFSET = struct.Struct("=Q")
 _INT64 = struct.Struct("=q")
+_KEY_ROW = struct.Struct(">16sI")
 
 
 def _find_slot(table: memoryview, digest: bytes) -> tuple[int, int]:
@@ -54,7 +57,7 @@ def _find_slot(table: memoryview, digest: bytes) -> tuple[int, int]:
 
 
 def _hash(seed: bytes, key: bytes) -> bytes:
-    return blake2b(key, digest_size=16, key=seed).digest()
+    return siphash(seed, key, 1, 3)
 
 
 def _next_batch(data: Buffer, at: int, end: int, one: bool) -> tuple[WalkedBatch | None, str]:
@@ -172,6 +175,45 @@ def filter_batches(
         if one:
             break
     return FilterResult(bytes(out), at, batches, read, kept, "")
+
+
+def pack_keys(table: Buffer, base_offset: int) -> bytes:
+    """Returns the keys of `table` as rows, in the order of their bytes. Raises `ValueError` for an offset below
+    `base_offset`, or too far above it."""
+    slots, rows = memoryview(table), list[bytes]()
+    for at in range(0, len(slots) // SLOT_BYTES * SLOT_BYTES, SLOT_BYTES):
+        stored: int = _OFFSET.unpack_from(slots, at + 16)[0]
+        if stored:
+            if not 0 <= base_offset < stored <= base_offset + 2**32:
+                raise ValueError("a key has an offset out of range")
+            rows.append(_KEY_ROW.pack(bytes(slots[at : at + 16]), stored - 1 - base_offset))
+    return b"".join(sorted(rows))
+
+
+def match_keys(
+    table: bytearray | memoryview, keys: int, keys_max: int, rows: Buffer, base_offset: int, puts: bool
+) -> tuple[int, int, int]:
+    """Returns (keys that `table` has then, rows that have a later offset in it, rows without a place in it).
+
+    The rows are those of an object that begins at `base_offset`. With `puts` their offsets are put into the table.
+    """
+    if len(rows) % KEY_ROW_BYTES:
+        raise ValueError(f"rows of keys have {KEY_ROW_BYTES} bytes each, not {len(rows)} in all")
+    slots, superseded, left = memoryview(table), 0, 0
+    for digest, delta in _KEY_ROW.iter_unpack(rows):
+        slot, stored = _find_slot(slots, digest)
+        superseded += stored > base_offset + delta
+        if not puts:
+            continue
+        if stored < 0:
+            if slot < 0 or keys >= keys_max:
+                left += 1
+                continue
+            keys += 1
+            slots[slot : slot + 16] = digest
+        if base_offset + delta > stored:
+            _OFFSET.pack_into(slots, slot + 16, base_offset + delta + 1)
+    return keys, superseded, left
 
 
 def find_keyless(payload: Buffer, count: int, most: int) -> list[int]:

@@ -37,19 +37,19 @@ def hash_rows(secret: Buffer, rows: int, columns: tuple[ArrowColumn, ...], /) ->
     return b"".join(siphash(key, _encode_row(opened, at)) for at in range(rows))
 
 
-def siphash(secret: bytes, data: bytes) -> bytes:
-    """Returns SipHash-2-4 with 128 bits."""
+def siphash(secret: bytes, data: bytes, word_rounds: int = 2, end_rounds: int = 4) -> bytes:
+    """Returns SipHash with 128 bits: SipHash-2-4, unless other numbers of rounds are given."""
     low, high = struct.unpack("<QQ", secret)
     v0, v1 = 0x736F6D6570736575 ^ low, 0x646F72616E646F6D ^ high ^ 0xEE
     v2, v3 = 0x6C7967656E657261 ^ low, 0x7465646279746573 ^ high
     whole = len(data) & ~7
     rest = int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56
     for word in (*struct.unpack(f"<{whole // 8}Q", data[:whole]), rest):
-        v0, v1, v2, v3 = _rounds(2, v0, v1, v2, v3 ^ word)
+        v0, v1, v2, v3 = _rounds(word_rounds, v0, v1, v2, v3 ^ word)
         v0 ^= word
-    v0, v1, v2, v3 = _rounds(4, v0, v1, v2 ^ 0xEE, v3)
+    v0, v1, v2, v3 = _rounds(end_rounds, v0, v1, v2 ^ 0xEE, v3)
     first = v0 ^ v1 ^ v2 ^ v3
-    v0, v1, v2, v3 = _rounds(4, v0, v1 ^ 0xDD, v2, v3)
+    v0, v1, v2, v3 = _rounds(end_rounds, v0, v1 ^ 0xDD, v2, v3)
     return struct.pack("<QQ", first, v0 ^ v1 ^ v2 ^ v3)
 
 

@@ -427,6 +427,114 @@ done:
     return result;
 }
 
+/* -- keys of an object -------------------------------------------------------------------------------------------- */
+
+#define ROW_BYTES 20
+
+static void little_put(uint8_t *p, uint64_t word) {
+    for (int i = 0; i < 8; i++) p[i] = (uint8_t)(word >> (8 * i));
+}
+
+static uint64_t little(const uint8_t *p) {
+    uint64_t word = 0;
+    for (int i = 0; i < 8; i++) word |= (uint64_t)p[i] << (8 * i);
+    return word;
+}
+
+static int compare_rows(const void *one, const void *other) { return memcmp(one, other, ROW_BYTES); }
+
+/* Writes a row for each slot in use. Returns -1 if an offset is out of range. */
+static int pack_rows(const Table *table, uint64_t base, uint8_t *p, size_t rows) {
+    uint8_t *first = p;
+    for (size_t i = 0; i < table->count; i++) {
+        const Slot *slot = &table->slots[i];
+        if (slot->offset == 0) continue;
+        uint64_t delta = slot->offset - 1 - base;
+        if (slot->offset - 1 < base || delta > UINT32_MAX) return -1;
+        little_put(p, slot->hash[0]);
+        little_put(p + 8, slot->hash[1]);
+        big_put(p + 16, 4, (int64_t)delta);
+        p += ROW_BYTES;
+    }
+    qsort(first, rows, ROW_BYTES, compare_rows);
+    return 0;
+}
+
+PyObject *native_pack_keys(PyObject *self, PyObject *args) {
+    Py_buffer slots;
+    Table table;
+    long long base;
+    int failed;
+    PyObject *packed = NULL;
+    static const Py_buffer no_seed = {.len = sizeof table.seed, .buf = (void *)"0123456789abcdef"};
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*L", &slots, &base)) return NULL;
+    if (table_open(&table, &slots, &no_seed) < 0) goto done;
+    size_t rows = 0;
+    for (size_t i = 0; i < table.count; i++) rows += table.slots[i].offset != 0;
+    packed = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(rows * ROW_BYTES));
+    if (packed == NULL) goto done;
+    uint8_t *place = (uint8_t *)PyBytes_AsString(packed);
+    Py_BEGIN_ALLOW_THREADS
+    failed = pack_rows(&table, (uint64_t)base, place, rows);
+    Py_END_ALLOW_THREADS
+    if (failed < 0) {
+        Py_CLEAR(packed);
+        PyErr_SetString(PyExc_ValueError, "a key has an offset out of range");
+    }
+done:
+    PyBuffer_Release(&slots);
+    return packed;
+}
+
+typedef struct {
+    Table table;
+    long long keys, keys_max, superseded, left;
+} Match;
+
+static void match_rows(Match *match, const uint8_t *p, const uint8_t *end, uint64_t base, int puts) {
+    for (; p < end; p += ROW_BYTES) {
+        uint64_t hash[2] = {little(p), little(p + 8)}, stored = base + (uint32_t)big(p + 16, 4) + 1;
+        Slot *slot = slot_find(&match->table, hash);
+        if (slot != NULL && slot->offset > stored) match->superseded++;
+        if (!puts) continue;
+        if (slot == NULL || (slot->offset == 0 && match->keys >= match->keys_max)) {
+            match->left++;
+            continue;
+        }
+        if (slot->offset == 0) {
+            match->keys++;
+            slot->hash[0] = hash[0];
+            slot->hash[1] = hash[1];
+        }
+        if (stored > slot->offset) slot->offset = stored;
+    }
+}
+
+PyObject *native_match_keys(PyObject *self, PyObject *args) {
+    Py_buffer slots, rows;
+    Match match = {0};
+    long long base;
+    int puts;
+    PyObject *result = NULL;
+    static const Py_buffer no_seed = {.len = sizeof match.table.seed, .buf = (void *)"0123456789abcdef"};
+    (void)self;
+    if (!PyArg_ParseTuple(args, "w*LLy*Lp", &slots, &match.keys, &match.keys_max, &rows, &base, &puts)) return NULL;
+    if (table_open(&match.table, &slots, &no_seed) < 0) goto done;
+    if (rows.len % ROW_BYTES != 0) {
+        PyErr_Format(PyExc_ValueError, "rows of keys have 20 bytes each, not %zd in all", rows.len);
+        goto done;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    match_rows(&match, rows.buf, (const uint8_t *)rows.buf + rows.len, (uint64_t)base, puts);
+    Py_END_ALLOW_THREADS
+    result = Py_BuildValue("LLL", match.keys, match.superseded, match.left);
+done:
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&rows);
+    return result;
+}
+
 /* -- records without a key ---------------------------------------------------------------------------------------- */
 
 PyObject *native_find_keyless(PyObject *self, PyObject *args) {

@@ -28,6 +28,8 @@ static PyMethodDef methods[] = {
     {"json_spans", native_json_spans, METH_O, NULL},
     {"put_keys", native_put_keys, METH_VARARGS, NULL},
     {"filter_batches", native_filter_batches, METH_VARARGS, NULL},
+    {"pack_keys", native_pack_keys, METH_VARARGS, NULL},
+    {"match_keys", native_match_keys, METH_VARARGS, NULL},
     {"find_keyless", native_find_keyless, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

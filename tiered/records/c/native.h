@@ -40,6 +40,8 @@ PyObject *native_murmur2(PyObject *, PyObject *);
 PyObject *native_json_spans(PyObject *, PyObject *);
 PyObject *native_put_keys(PyObject *, PyObject *);
 PyObject *native_filter_batches(PyObject *, PyObject *);
+PyObject *native_pack_keys(PyObject *, PyObject *);
+PyObject *native_match_keys(PyObject *, PyObject *);
 PyObject *native_find_keyless(PyObject *, PyObject *);
 
 #endif
