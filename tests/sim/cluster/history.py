@@ -88,7 +88,8 @@ class ReadRecord(NamedTuple):
 
 class PollResult(NamedTuple):
     """Result of one fetch: `rows` from `position` on, and the offsets that the partition reported. `is_repositioned` is
-    true if the reader chose the position, so that it does not follow from the previous poll."""
+    true if the reader chose the position, so that it does not follow from the previous poll. `log_start` is the highest
+    start that the reader was told since then."""
 
     reader: str
     tp: TopicPartition

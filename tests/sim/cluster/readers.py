@@ -47,6 +47,8 @@ class StandaloneReader:
         # A follower serves a consumer that names a rack; one that names none it sends to the leader (KIP-392).
         self._rack = random.Random(f"{loop.seed}/{name}/rack").choice(("", "z"))
         self._next_offsets: dict[TopicPartition, int] = {}
+        self._told_starts: dict[TopicPartition, int] = {}
+        """Log starts to which the reader had to skip. A stale leader may have deleted more than its successor."""
 
     async def work(self) -> None:
         while self.working:
@@ -55,8 +57,11 @@ class StandaloneReader:
                 await self._choose_positions(consumer)
                 self._consumer = consumer
                 while self.working and self._should_continue(consumer):
+                    skipped = consumer.skipped_offsets
                     for fetched in await consumer.poll():
                         self.record_batch(fetched)
+                    if consumer.skipped_offsets > skipped:
+                        self._note_told_starts(consumer.positions())
             except REQUEST_ERRORS:
                 await asyncio.sleep(0.5)
             finally:
@@ -83,10 +88,15 @@ class StandaloneReader:
             if not isinstance(start, Refused) and tp in ends:
                 low, high = start[0], max(start[0], ends[tp])
                 offsets[tp] = self._rng.choice((low, low, high, self._rng.randint(low, high)))
-        self._next_offsets = {}
+        self._next_offsets, self._told_starts = {}, {}
         consumer.assign(offsets)
         if not offsets:
             await asyncio.sleep(0.5)
+
+    def _note_told_starts(self, positions: dict[TopicPartition, int]) -> None:
+        for tp, position in positions.items():
+            if position > self._next_offsets.get(tp, position):
+                self._told_starts[tp] = position
 
     async def _list_end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Requests the log ends of partitions, and records those that a leader returned in the history."""
@@ -104,7 +114,7 @@ class StandaloneReader:
         rows = tuple(ReadRecord(record.offset, record.value or b"") for record in fetched.records)
         poll = PollResult(
             self.name, tp, self._loop.now_ns, self._next_offsets.get(tp, first), tp not in self._next_offsets, rows,
-            fetched.log_start_offset, fetched.high_watermark,
+            max(fetched.log_start_offset, self._told_starts.get(tp, 0)), fetched.high_watermark,
         )  # fmt: skip
         self._next_offsets[tp] = rows[-1].offset + 1
         self._history.polls.append(poll)
