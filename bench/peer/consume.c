@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { BATCH = 4096, WAIT_MS = 1000, PATIENCE_SECONDS = 30 };
+enum { BATCH = 4096, WAIT_MS = 1000, WAIT_SECONDS = 30 };
 
 struct reader {
     rd_kafka_t *rk;
@@ -27,7 +27,7 @@ static uint64_t pass(struct reader *r) {
         ssize_t got = rd_kafka_consume_batch_queue(r->queue, WAIT_MS, r->messages, BATCH);
         if (got < 0) fail("consume: %s", rd_kafka_err2str(rd_kafka_last_error()));
         if (got) last = now_ns();
-        if (now_ns() - last > PATIENCE_SECONDS * 1000000000LL) fail("%ld records of %ld came", records, r->records);
+        if (now_ns() - last > WAIT_SECONDS * 1000000000LL) fail("%ld records of %ld came", records, r->records);
         for (ssize_t i = 0; i < got; i++) {
             if (r->messages[i]->err && r->messages[i]->err != RD_KAFKA_RESP_ERR__PARTITION_EOF)
                 fail("consume: %s", rd_kafka_message_errstr(r->messages[i]));

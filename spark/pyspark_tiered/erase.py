@@ -143,7 +143,7 @@ class _Erasing:
             for number, runs in groupby(ranges, lambda run: run.partition)
         }
 
-    def _remove(self, table: DeltaTable, cold: ColdTopic, told: Mapping[str, object], to_mark: set[int]) -> None:
+    def _remove(self, table: DeltaTable, cold: ColdTopic, mark: Mapping[str, object], to_mark: set[int]) -> None:
         """Removes all recorded rows that the table has. The partitions of this erasure get a commit in any case.
 
         That commit makes a repair fail that compared the table before the record was there.
@@ -163,7 +163,7 @@ class _Erasing:
                 step = [Advance(number, known[number], known[number])] if number in known else []
                 if newest is None:
                     break
-                if TableRewrite(self._spark, table, newest).commit(by_partition.get(number, []), [], step, erased=told):
+                if TableRewrite(self._spark, table, newest).commit(by_partition.get(number, []), [], step, erased=mark):
                     committed = True
                     newest = snapshot_after(table, newest)
                     to_mark.discard(number)

@@ -45,7 +45,7 @@ class TlsStream:
         self._session = make_session(self._received, self._unsent)
         self._ciphertext = b""
         """Bytes that the network did not take yet."""
-        self._owed = 0
+        self._unreported = 0
         """Bytes of the caller that are encrypted but not reported as sent: some of their ciphertext is not."""
         self._at_end = False
         self._fault: Unavailable | None = None
@@ -102,7 +102,7 @@ class TlsStream:
                 self._at_end = True
                 break
             filled += got
-        if self._unsent.pending and not self._owed:
+        if self._unsent.pending and not self._unreported:
             self._flush()  # a reply of TLS itself, such as to a new key
         if filled:
             if self._received.pending or self._session.pending() or self._at_end:
@@ -138,7 +138,7 @@ class TlsStream:
         self._reader = None
         if self._fault is None:
             self._fault = Unavailable(f"connection closed peer={self.peer}", final=True)
-            if not self._owed and not self._ciphertext:
+            if not self._unreported and not self._ciphertext:
                 self._send_alert()
         self._stream.close()
 
@@ -149,14 +149,14 @@ class TlsStream:
             raise self._fault
         if not self._flush():
             return None
-        sent, self._owed = self._owed, 0
+        sent, self._unreported = self._unreported, 0
         end, limit = min(size, TURN_BYTES), FIRST_PIECE_BYTES
         while sent < end:
             piece = memoryview(take(sent, min(end - sent, limit)))
             self._encrypt(piece)
             limit = PIECE_BYTES
             if not self._flush():
-                self._owed = len(piece)
+                self._unreported = len(piece)
                 return sent or None
             sent += len(piece)
         return sent

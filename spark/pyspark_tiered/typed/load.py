@@ -98,7 +98,7 @@ class ValuesLoader:
         self._erasures: ErasureReader | None = None
         self._requests: Counter[str] = Counter()
         self._stopped: set[int] = set()
-        self._has_told = False
+        self._has_logged = False
         self._has_read = False
 
     def begin(self, topic_id: str) -> None:
@@ -181,11 +181,13 @@ class ValuesLoader:
         )
         if damaged and has_missing_segments(plan.splits, self._reader.read(self._topic, loaded)):
             raise Unavailable(f"a planned segment of {self._topic} expired")
-        grown, results = self._agree(plan, schema, results, known)
-        if select_columns(grown) != select_columns(schema):
-            if not typed.grow(grown):
+        agreed, results = self._agree(plan, schema, results, known)
+        if select_columns(agreed) != select_columns(schema):
+            if not typed.grow(agreed):
                 return False, plan.bytes_left
-            log.info("columns of a typed table table=%s columns=%s", typed.url, describe_columns(select_columns(grown)))
+            log.info(
+                "columns of a typed table table=%s columns=%s", typed.url, describe_columns(select_columns(agreed))
+            )
             metadata = typed.metadata
         return self._commit(plan, results, metadata, known, decided_ends), plan.bytes_left
 
@@ -223,15 +225,15 @@ class ValuesLoader:
         self.rows += sum(file.rows for file in files)
         self.dead += sum(file.rows for file in dead)
         self._stopped |= {stop.partition for stop in bounds.stops}
-        self._tell(kept)
+        self._log_dead_letters(kept)
         return True
 
-    def _tell(self, results: Sequence[ValuesResult]) -> None:
+    def _log_dead_letters(self, results: Sequence[ValuesResult]) -> None:
         """Logs one notice for all dead letters of a load, with the command that makes rows of such ones."""
         reason = next((reason for each in results for reason in each.reasons), "")
-        if not reason or self._has_told:
+        if not reason or self._has_logged:
             return
-        self._has_told = True
+        self._has_logged = True
         mistyped = next((each.mistyped for each in results if each.mistyped), ())
         if mistyped:
             reason += f" rule={self._suggest_rule(mistyped)}"
@@ -293,20 +295,20 @@ class ValuesLoader:
         """Returns one schema for all files of a round. Files that contradict it, or are narrower, are written again."""
         found = list(results)
         for _ in range(len(found) + 1):
-            grown = schema
+            agreed = schema
             for each in found:
                 try:
-                    grown = merge(grown, each.schema)
+                    agreed = merge(agreed, each.schema)
                 except Unfit:
                     continue
             wrong = [
                 at
                 for at, each in enumerate(found)
-                if not all(is_stored_as(file.columns, select_columns(grown)) for file in each.files)
+                if not all(is_stored_as(file.columns, select_columns(agreed)) for file in each.files)
             ]
             if not wrong:
-                return grown, found
-            again = self._run([self._task(plan.files[at], grown, known) for at in wrong])
+                return agreed, found
+            again = self._run([self._task(plan.files[at], agreed, known) for at in wrong])
             for at, result in zip(wrong, again, strict=True):
                 found[at] = result
         raise Unavailable(f"the values of {self._topic} did not agree on columns", final=True)

@@ -25,7 +25,7 @@ from tiered_api.http.transactions.transactional_ids import TransactionalIds
 
 TRANSACTION_SHARE, CANCEL_SHARE = 0.6, 0.5
 APPEND_MS = 3_000
-PATIENCE_SECONDS = (0.0, 0.02, 0.2, 2.0, 10.0)
+WAIT_SECONDS = (0.0, 0.02, 0.2, 2.0, 10.0)
 """Times for which a client waits for the reply of one try."""
 PAUSE_SECONDS = (0.0, 0.1, 1.0, 5.0)
 """Pauses before a request is sent again that has its reply."""
@@ -83,7 +83,7 @@ class KeyedWriter:
             self._handle(self._site_of(host, node), request, partitions), name=host.process,
             context=process_context(host.process),
         )  # fmt: skip
-        done, _ = await asyncio.wait([task], timeout=self._rng.choice(PATIENCE_SECONDS))
+        done, _ = await asyncio.wait([task], timeout=self._rng.choice(WAIT_SECONDS))
         if not done:
             self.counts["impatient"] += 1
             if self._rng.random() < CANCEL_SHARE:  # a server ends the work of a request whose connection ended

@@ -14,7 +14,7 @@ PARTITION = PartitionId(TopicId("A" * 22), 0)
 LEADER = 2
 
 
-class Story:
+class ThreeBatches:
     """Two batches of producer 7 and one of producer 8, all committed and on the leader's disk."""
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Story:
 
 
 def test_leader_that_forgot_a_producer_or_its_last_batch_is_reported() -> None:
-    assert Story().find() == [
+    assert ThreeBatches().find() == [
         f"producer 7 wrote up to 2, the leader b{LEADER} knows it up to 0 in epoch 0",
         f"producer 8 wrote up to 1, the leader b{LEADER} does not know it",
     ]
 
 
 def test_nothing_is_said_below_the_log_start_and_above_a_loss() -> None:
-    story = Story()
-    story.copies.log_start = 2
-    story.copies.losses.append(ModelLoss(0, 2))
-    assert not story.find() and not story.checker.judged
+    batches = ThreeBatches()
+    batches.copies.log_start = 2
+    batches.copies.losses.append(ModelLoss(0, 2))
+    assert not batches.find() and not batches.checker.judged

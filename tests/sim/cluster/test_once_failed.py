@@ -38,7 +38,7 @@ from tests.unit.hot import (
     test_log_bad_days,
     test_producer_recovery,
     test_retention,
-    test_rotten_logs,
+    test_suspect_logs,
     test_unopened_log,
 )
 from tests.unit.metadata import test_loader
@@ -183,7 +183,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7020636: (
         "rot that was found came back with a power cut, below the point from which on the next start looked",
-        test_rotten_logs.test_corruption_that_returns_after_a_power_cut_is_truncated_again,
+        test_suspect_logs.test_corruption_that_returns_after_a_power_cut_is_truncated_again,
     ),
     7003915: (
         "the model asked of who joined and came back within one slot what it had when it was back",
@@ -251,7 +251,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11100104: (
         "a power cut brought back the note that a log had rotted",
-        test_rotten_logs.test_log_stays_suspect_until_cleared_however_its_process_ends,
+        test_suspect_logs.test_log_stays_suspect_until_cleared_however_its_process_ends,
     ),
     11100511: (
         "a deletion that the bucket did not take kept followers out of the in-sync set",

@@ -191,7 +191,7 @@ class TransactionalSession:
         self._history.append(self.transaction)
         return self.transaction
 
-    async def write(self, tp: TopicPartition, values: Sequence[bytes], *, patience: float = GIVE_UP_SECONDS) -> bool:
+    async def write(self, tp: TopicPartition, values: Sequence[bytes], *, seconds: float = GIVE_UP_SECONDS) -> bool:
         """Writes one batch. True once it is acknowledged; False if it is refused or no reply came in time."""
         assert self.transaction is not None
         self.transaction.values.setdefault(tp, []).extend(values)
@@ -208,9 +208,9 @@ class TransactionalSession:
             if got is None or self.last_code is not Code.NONE:
                 return False
             self._added.add(tp)
-        return await self._produce(tp, values, patience)
+        return await self._produce(tp, values, seconds)
 
-    async def _produce(self, tp: TopicPartition, values: Sequence[bytes], patience: float) -> bool:
+    async def _produce(self, tp: TopicPartition, values: Sequence[bytes], seconds: float) -> bool:
         sequence = self._sequences.get(tp, 0)
         now_ms = EPOCH_MS + self._loop.now_ns // 1_000_000
         data = encode_batch(
@@ -221,7 +221,7 @@ class TransactionalSession:
             transactional_id=self.transactional_id, acks=-1, timeout_ms=TIMEOUT_MS,
             topic_data=[TopicProduceData(name=tp.topic, partition_data=[PartitionProduceData(tp.partition, data)])],
         )  # fmt: skip
-        until_ns = self._loop.now_ns + round(patience * 1e9)
+        until_ns = self._loop.now_ns + round(seconds * 1e9)
         while self._loop.now_ns < until_ns:
             code = Code.LEADER_NOT_AVAILABLE
             try:

@@ -87,7 +87,7 @@ class TransactionalProducer:
             return
         transaction = old.begin()
         transaction.is_fenced = True
-        wrote = await old.write(self._rng.choice(partitions), self._make_values(), patience=FENCED_SECONDS)
+        wrote = await old.write(self._rng.choice(partitions), self._make_values(), seconds=FENCED_SECONDS)
         self.counts["fenced_write_taken" if wrote else "fenced_write_refused"] += 1
         outcome = await old.end(True)
         self.counts[f"fenced_end_{outcome.value}"] += 1

@@ -23,7 +23,7 @@ Batches = list[StoredBatch]
 
 
 @dataclass
-class Story:
+class CleanedHistory:
     """A history, and what a clean made of it."""
 
     log: Log = field(default_factory=Log)
@@ -44,9 +44,9 @@ class Story:
         return list(judge_clean(whole, old, after, self.log.end, bounds or self.bounds()))
 
 
-def story() -> Story:
+def make_history() -> CleanedHistory:
     """A history with a tombstone, a producer, and transactions of both outcomes."""
-    made = Story()
+    made = CleanedHistory()
     log = made.log
     log.add((b"a", b"1"), (b"b", b"1"))
     log.add((b"b", None))
@@ -61,7 +61,7 @@ def story() -> Story:
 
 
 def test_clean_of_the_cleaner_breaks_no_rule_now_and_after_the_horizon() -> None:
-    made = story()
+    made = make_history()
     once = made.clean()
     assert made.judge(read_stored(once)) == [] and len(once) < len(made.log.data)
     later = made.clean(once, HORIZON + 1)
@@ -94,7 +94,7 @@ def emptied(base: int) -> Callable[[Batches], Batches]:
     ],
 )
 def test_clean_that_breaks_a_rule_is_reported(change: Callable[[Batches], Batches], why: str) -> None:
-    made = story()
+    made = make_history()
     found = made.judge(change(read_stored(made.clean())))
     assert any(why in each for each in found), found
 
@@ -108,13 +108,13 @@ def test_clean_that_breaks_a_rule_is_reported(change: Callable[[Batches], Batche
     ],
 )
 def test_clean_that_goes_too_far_is_reported(bounds: dict[str, int], why: str) -> None:
-    made = story()
+    made = make_history()
     found = made.judge(read_stored(made.clean()), bounds=made.bounds(**bounds))
     assert any(why in each for each in found), found
 
 
 def test_record_that_only_a_young_one_follows_stays() -> None:
-    made = story()
+    made = make_history()
     after = read_stored(made.clean())
     assert made.judge(after, bounds=made.bounds(newest_ms=NOW + 4)) == []
     found = made.judge(after, bounds=made.bounds(newest_ms=NOW + 3))
@@ -122,14 +122,14 @@ def test_record_that_only_a_young_one_follows_stays() -> None:
 
 
 def test_horizon_of_a_batch_stays() -> None:
-    made = story()
+    made = make_history()
     once = made.clean()
     moved = [each._replace(horizon_ms=HORIZON + 9) if each.horizon_ms else each for each in read_stored(once)]
     assert any("moves from" in each for each in made.judge(moved, once))
 
 
 def test_index_entry_that_is_not_about_its_segment_is_reported() -> None:
-    batches = read_stored(story().log.data)
+    batches = read_stored(make_history().log.data)
     second = batches[1]
     position = (2).to_bytes(4, "big") + second.position.to_bytes(4, "big")
     time = (NOW + 2).to_bytes(8, "big") + (2).to_bytes(4, "big")

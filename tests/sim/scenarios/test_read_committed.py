@@ -21,7 +21,7 @@ from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 
 TP = TopicPartition("t", 0)
-PATIENCE_SECONDS = 60.0
+WAIT_SECONDS = 60.0
 TIERED = {"segment.bytes": "2048", "segment.ms": "1000", "local.retention.ms": "1000", "retention.ms": "-1"}
 
 
@@ -32,7 +32,7 @@ async def wait_leader(three: ThreeBrokers, *, other_than: int = -1) -> LeaderRep
         found = find_leader(three, TP)
         return found is not None and found.state.node_id != other_than and found.high_watermark == found.log.end_offset
 
-    await three.wait_until(leads, PATIENCE_SECONDS)
+    await three.wait_until(leads, WAIT_SECONDS)
     found = find_leader(three, TP)
     assert found is not None
     return found
@@ -72,7 +72,7 @@ async def wait_decided(three: ThreeBrokers) -> LeaderReplica:
         found = find_leader(three, TP)
         return found is not None and found.last_stable_offset == found.log.end_offset
 
-    await three.wait_until(is_decided, PATIENCE_SECONDS)
+    await three.wait_until(is_decided, WAIT_SECONDS)
     return await wait_leader(three)
 
 
@@ -169,8 +169,8 @@ def test_partition_rebuilt_from_the_bucket_shows_its_committed_records() -> None
         leader = await wait_decided(three)
         end = leader.log.end_offset
         assert await read_committed(leader) == wanted
-        await three.wait_until(lambda: leader.cold_end_offset == end, PATIENCE_SECONDS)
-        await three.wait_until(lambda: leader.local_start_offset == end, PATIENCE_SECONDS)
+        await three.wait_until(lambda: leader.cold_end_offset == end, WAIT_SECONDS)
+        await three.wait_until(lambda: leader.local_start_offset == end, WAIT_SECONDS)
         assert await read_committed(leader) == wanted, "all from the bucket"
         await first.write(0, b"open")
         await asyncio.sleep(5)

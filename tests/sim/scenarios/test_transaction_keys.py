@@ -24,7 +24,7 @@ from tiered_api.http.transactions.commit import KEY_HASH, NO_TOPIC, commit_once
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
 
 APPEND_MS = 5_000
-PATIENCE_SECONDS = 60.0
+WAIT_SECONDS = 60.0
 Places = dict[TopicPartition, int]
 
 
@@ -58,7 +58,7 @@ class KeyedClient:
 async def send_until_replied(three: ThreeBrokers, broker: SimBroker, name: str, value: bytes) -> Places:
     start, client = three.now, KeyedClient(broker)
     while True:
-        assert three.now - start < PATIENCE_SECONDS
+        assert three.now - start < WAIT_SECONDS
         try:
             return await client.send(name, value)
         except HttpError as error:

@@ -23,7 +23,7 @@ from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.transactions.metadata import TransactionMetadata
 from tiered.transactions.requests import AddPartitions, EndTransaction, InitProducerId, ProducerIdReply, Request
 
-PATIENCE_SECONDS = 30.0
+WAIT_SECONDS = 30.0
 RETRIED = frozenset((Code.CONCURRENT_TRANSACTIONS, Code.COORDINATOR_LOAD_IN_PROGRESS))
 
 
@@ -69,7 +69,7 @@ async def ask(three: ThreeBrokers, name: str, request: Request) -> Any:
     """Returns the coordinator's reply, wherever it is; retries as a client does."""
     start = three.now
     while True:
-        assert three.now - start < PATIENCE_SECONDS, request
+        assert three.now - start < WAIT_SECONDS, request
         broker = find_coordinator(three, name) or next(iter(running(three)), None)
         if broker is None:
             await asyncio.sleep(0.05)
@@ -104,7 +104,7 @@ class SimProducer:
         """Writes the first record of the transaction to a partition of `t`. Retries until it is written."""
         start = self.three.now
         while True:
-            assert self.three.now - start < PATIENCE_SECONDS, partition
+            assert self.three.now - start < WAIT_SECONDS, partition
             try:
                 await self.try_write(partition, value)
             except Refused as refused:

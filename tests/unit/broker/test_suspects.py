@@ -19,7 +19,7 @@ class World:
         self.loop = SimLoop(1)
         self.view = make_view(Image().apply([registered(1, "a"), registered(2, "b")], 0))
         self.suspected: list[int] = []
-        self.doubts = SuspectedBrokers(SimClock(self.loop), self.view, self.suspected.append)
+        self.suspects = SuspectedBrokers(SimClock(self.loop), self.view, self.suspected.append)
 
     def apply(self, *changes: Change) -> None:
         """Commits changes, of which the broker does not know yet that it has applied them."""
@@ -29,11 +29,11 @@ class World:
     async def waited(self, seconds: float, *changes: Change) -> float:
         """Returns how long a request waits if these changes are committed so much later."""
         start = self.loop.time()
-        asked = asyncio.create_task(self.doubts.wait_resolved())
+        asked = asyncio.create_task(self.suspects.wait_resolved())
         await asyncio.sleep(seconds)
         if changes:
             self.apply(*changes)
-        self.doubts.on_image()
+        self.suspects.on_image()
         await asked
         return self.loop.time() - start
 
@@ -48,8 +48,8 @@ def test_no_request_waits_without_a_suspect_or_for_a_dead_broker() -> None:
     async def scenario() -> None:
         assert await world.waited(0) == 0
         world.apply(BrokerFenced(2, "b"))
-        world.doubts.connection_lost(2)
-        world.doubts.connection_lost(3)
+        world.suspects.connection_lost(2)
+        world.suspects.connection_lost(3)
         assert await world.waited(0) == 0 and world.suspected == []
 
     world.loop.run(scenario())
@@ -61,10 +61,10 @@ def test_stopping_broker_is_awaited_and_not_suspected() -> None:
 
     async def scenario() -> None:
         world.apply(BrokerStopping(2, "b"))
-        world.doubts.connection_lost(2)
+        world.suspects.connection_lost(2)
         assert world.suspected == []
         assert 0.25 <= await world.waited(0.25, BrokerStopped(2, "b")) < 0.3
-        assert world.doubts.recently_gone() == {2}
+        assert world.suspects.recently_gone() == {2}
 
     world.loop.run(scenario())
 
@@ -74,12 +74,12 @@ def test_request_waits_until_the_cluster_knows_of_the_death(end: Change) -> None
     world = World()
 
     async def scenario() -> None:
-        world.doubts.connection_lost(2)
+        world.suspects.connection_lost(2)
         assert world.suspected == [2]
         assert await world.waited(0.25, BrokerFenced(1, "a")) > 0.25, "of another one"
-        world.doubts.connection_lost(2)
-        world.doubts.on_reply(2)
-        world.doubts.connection_lost(2)
+        world.suspects.connection_lost(2)
+        world.suspects.on_reply(2)
+        world.suspects.connection_lost(2)
         assert await world.waited(0.25, end) == 0.25
 
     world.loop.run(scenario())
@@ -90,20 +90,20 @@ def test_dead_broker_is_named_for_a_while_unless_it_is_back() -> None:
 
     def becomes(*changes: Change) -> frozenset[int]:
         world.apply(*changes)
-        world.doubts.on_image()
-        return world.doubts.recently_gone()
+        world.suspects.on_image()
+        return world.suspects.recently_gone()
 
     async def scenario() -> None:
-        world.doubts.connection_lost(2)
-        assert world.doubts.recently_gone() == frozenset()
+        world.suspects.connection_lost(2)
+        assert world.suspects.recently_gone() == frozenset()
         assert becomes(BrokerFenced(2, "b")) == {2}
         await asyncio.sleep(RECENTLY_GONE_SECONDS / 2)
-        world.doubts.connection_lost(1)
+        world.suspects.connection_lost(1)
         assert becomes(BrokerStopped(1, "a")) == {1, 2}
         assert becomes(registered(1, "again")) == {2}
         assert becomes(BrokerFenced(1, "again")) == {2}, "it is not heard, and may be frozen"
         await asyncio.sleep(RECENTLY_GONE_SECONDS / 2)
-        assert world.doubts.recently_gone() == frozenset()
+        assert world.suspects.recently_gone() == frozenset()
 
     world.loop.run(scenario())
 
@@ -112,12 +112,12 @@ def test_wait_is_bounded_and_ends_when_the_suspect_answers() -> None:
     world = World()
 
     async def scenario() -> None:
-        world.doubts.connection_lost(2)
+        world.suspects.connection_lost(2)
         await asyncio.sleep(0.5)
         assert await world.waited(0.25) == pytest.approx(SUSPECT_SECONDS - 0.5, abs=0.001)
         assert await world.waited(0) == 0, "not a second time"
-        world.doubts.connection_lost(2)
-        world.loop.call_later(0.1, world.doubts.on_reply, 2)
+        world.suspects.connection_lost(2)
+        world.loop.call_later(0.1, world.suspects.on_reply, 2)
         assert 0.1 <= await world.waited(0.05) < 0.2
 
     world.loop.run(scenario())

@@ -33,7 +33,7 @@ CREATION = st.builds(
 )
 ENDS = tuples(st.builds(requests.ReplicaEnd, IDS, NUMBER, NUMBER, NUMBER))
 ISR = tuples(st.builds(requests.InSync, NUMBER, NUMBER))
-WISHES = tuples(st.builds(requests.IsrWish, IDS, NUMBER, NUMBER, NUMBER, ISR))
+ISR_CHANGES = tuples(st.builds(requests.IsrWish, IDS, NUMBER, NUMBER, NUMBER, ISR))
 MOVES = tuples(st.builds(requests.Move, IDS, NUMBER, st.none() | tuples(NUMBER)))
 SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.CreateTopic: CREATION,
@@ -57,7 +57,7 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
         requests.AlterScramCredentials, tuples(st.builds(requests.ScramDeletion, TEXT, TEXT)),
         tuples(st.builds(ScramCredentialSet, TEXT, TEXT, TEXT, TEXT, TEXT, NUMBER)), st.booleans()
     ),
-    requests.AlterPartitions: st.builds(requests.AlterPartitions, NUMBER, TEXT, WISHES),
+    requests.AlterPartitions: st.builds(requests.AlterPartitions, NUMBER, TEXT, ISR_CHANGES),
     requests.ElectLeaders: st.builds(
         requests.ElectLeaders, st.booleans(), st.none() | tuples(st.tuples(IDS, NUMBER))
     ),

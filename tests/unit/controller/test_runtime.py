@@ -48,10 +48,10 @@ class SlowLog:
         return len(self.entries) - 1
 
 
-Story = Callable[[Runtime[int], SlowLog, list[int]], Coroutine[Any, Any, None]]
+Scenario = Callable[[Runtime[int], SlowLog, list[int]], Coroutine[Any, Any, None]]
 
 
-def run(scenario: Story) -> None:
+def run(scenario: Scenario) -> None:
     """Runs a scenario beside a runtime; `committed` in it are the slots that were committed."""
     loop = SimLoop(1)
 

@@ -14,7 +14,7 @@ from tiered.ports import Buffer
 from tiered.records import native, pure
 
 Spans = Callable[[Buffer], tuple[list[tuple[int, int]], int]]
-TWINS = [pytest.param(native.json_spans, id="native"), pytest.param(pure.json_spans, id="pure")]
+BOTH = [pytest.param(native.json_spans, id="native"), pytest.param(pure.json_spans, id="pure")]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -22,7 +22,7 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize("json_spans", TWINS)
+@pytest.mark.parametrize("json_spans", BOTH)
 @pytest.mark.parametrize(
     ("text", "spans", "rest"),
     [
@@ -45,7 +45,7 @@ def test_examples_have_the_expected_spans(
     assert json_spans(text) == (spans, rest)
 
 
-@pytest.mark.parametrize("json_spans", TWINS)
+@pytest.mark.parametrize("json_spans", BOTH)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -60,12 +60,12 @@ def test_garbage_before_a_value_is_an_error(json_spans: Spans, text: bytes, word
         json_spans(text)
 
 
-@pytest.mark.parametrize("json_spans", TWINS)
+@pytest.mark.parametrize("json_spans", BOTH)
 def test_garbage_behind_a_value_is_the_rest(json_spans: Spans) -> None:
     assert json_spans(b'{"a":1} ]{"b":2}') == ([(0, 7)], 8)
 
 
-@pytest.mark.parametrize("json_spans", TWINS)
+@pytest.mark.parametrize("json_spans", BOTH)
 def test_depth_of_64_is_allowed(json_spans: Spans) -> None:
     deep = b"[" * 64 + b"]" * 64
     assert json_spans(deep) == ([(0, 128)], 128)

@@ -41,14 +41,14 @@ class HttpRequest(web.BaseRequest):
         self.args: dict[str, str] = {}
         self.caller = Caller(ANONYMOUS, self.remote or "")
         """The principal that sends the request, and its host."""
-        self.is_stranger = False
+        self.lacks_login = False
         """True if the listener has a login, and the request comes without one: it has no rights at all."""
         self.held_bytes = 0
         """Bytes of the memory budget, released once the response is sent."""
         self._query: dict[str, str] | None = None
 
     ATTRS = web.BaseRequest.ATTRS | frozenset(
-        ("context", "target", "operation", "args", "caller", "is_stranger", "held_bytes")
+        ("context", "target", "operation", "args", "caller", "lacks_login", "held_bytes")
     )
 
     @property
@@ -58,7 +58,7 @@ class HttpRequest(web.BaseRequest):
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """True if the caller may carry out an operation on a resource."""
-        return not self.is_stranger and self.context.broker.authorization.is_allowed(self.caller, operation, kind, name)
+        return not self.lacks_login and self.context.broker.authorization.is_allowed(self.caller, operation, kind, name)
 
     @property
     def connection_name(self) -> str:

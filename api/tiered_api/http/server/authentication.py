@@ -84,7 +84,7 @@ class Authenticator:
             return
         has_users = self._context.broker.served.is_set()
         if is_open and (not sent or not has_users):
-            request.is_stranger = True
+            request.lacks_login = True
             return
         if not has_users:
             raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
