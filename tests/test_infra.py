@@ -22,6 +22,7 @@ import yaml
 from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 from tests.ports import held_port
 from tests.sources import ROOT
+from tiered.config.exposure import check_exposure
 from tiered.config.settings import Settings, broker_rows
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.serve import option_settings
@@ -39,6 +40,7 @@ def serve_settings(words: list[str], environment: Mapping[str, str]) -> Settings
     args = parser().parse_args(words)
     chosen, warnings = load_settings(args.config, environment, args.pairs, option_settings(args))
     assert not warnings
+    check_exposure(chosen)
     return chosen
 
 

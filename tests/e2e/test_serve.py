@@ -150,7 +150,9 @@ def test_long_start_ends_on_a_stop(tmp_path: Path, how: signal.Signals) -> None:
 
 
 def test_unknown_host_is_an_error_with_the_text_of_the_resolver(tmp_path: Path) -> None:
-    refused = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "no-such-host.invalid:0")
+    refused = run_tiered(
+        "serve", "--data-dir", str(tmp_path / "data"), "-c", "tiered.insecure=true", "--http", "no-such-host.invalid:0"
+    )
     assert refused.returncode == 2
     line = refused.stderr.splitlines()[-1]
     assert re.fullmatch(r"tiered: cannot listen on no-such-host\.invalid:0: .*([Nn]ame|address).*", line), line
@@ -168,6 +170,7 @@ def test_unknown_host_is_an_error_with_the_text_of_the_resolver(tmp_path: Path) 
         (["--http", "8082"], "http=8082: it must be HOST:PORT with a port from 0 to 65535 (--http)"),
         (["-c", "log.cleanup.policy=shred"], "log.cleanup.policy=shred: it must be a list of delete or compact"),
         (["--store", "ftp://x"], "ftp://x"),
+        (["--kafka", "0.0.0.0:0"], "tiered.insecure=true accepts it"),
         (["--data-dir", "/dev/null/x"], "/dev/null/x"),
     ],
 )
@@ -184,7 +187,9 @@ def test_settings_are_read_from_the_environment(tmp_path: Path) -> None:
 
 
 def test_listener_beyond_loopback_warns_about_missing_authentication(tmp_path: Path) -> None:
-    with ServeProcess(tmp_path / "data", "--http", "0.0.0.0:0", "--kafka", "0.0.0.0:0") as broker:
+    with ServeProcess(
+        tmp_path / "data", "--http", "0.0.0.0:0", "--kafka", "0.0.0.0:0", "-c", "tiered.insecure=true"
+    ) as broker:
         broker.stop()
         assert broker.log.read_text().count("without a login") == 2
 

@@ -282,6 +282,9 @@ class Settings:
         "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error"),
         dynamic=True,
     )  # fmt: skip
+    tiered_insecure: bool = setting(
+        False, "Addresses that other machines reach are served also without TLS and a login."
+    )
     tiered_audit_file: str = setting(
         "", "File that gets the audit log: logins and refused operations as JSON lines. Empty: the log on stderr."
     )

@@ -21,6 +21,7 @@ from tiered.broker.broker import Broker
 from tiered.broker.encryption import inter_broker_net
 from tiered.broker.process_metrics import add_process_metrics
 from tiered.broker.real_world import real_world
+from tiered.config.exposure import check_exposure, is_loopback
 from tiered.config.listeners import WILDCARDS, Endpoint
 from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused, Unavailable
@@ -33,7 +34,7 @@ from tiered_api.cli.broker.scram_users import add_users, read_credentials
 from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_error
-from tiered_api.http.server.server import HttpServer, is_loopback, serve_http
+from tiered_api.http.server.server import HttpServer, serve_http
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import serve_kafka
 
@@ -65,6 +66,7 @@ def serve(args: Namespace) -> NoReturn:
     open_audit_log(chosen.tiered_audit_file)
     for warning in warnings:
         log.warning("%s", warning)
+    check_exposure(chosen)
     asyncio.run(_run_until_stopped(chosen, read_credentials(args.add_scram)))
 
 

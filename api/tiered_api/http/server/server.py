@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import ssl
@@ -16,6 +15,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from tiered.broker.broker import Broker
+from tiered.config.exposure import is_loopback
 from tiered.errors import Corrupt, InvariantViolation
 from tiered.log_limiter import LogLimiter
 from tiered.security.distinguished_names import principal_of
@@ -367,11 +367,3 @@ def _principal_of(transport: asyncio.BaseTransport) -> Principal:
     session: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     certificate = session.getpeercert() if session is not None else None
     return principal_of(certificate.get("subject", ())) if certificate else ANONYMOUS  # type: ignore[arg-type]
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
