@@ -22,7 +22,8 @@ from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsA
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 DEPTH_MAX = 16
-_PLAIN = (str, int, bool, type(None))
+_PLAIN = (str, int, float, bool, type(None))
+"""Numbers with fractions are finite: JSON has no others."""
 _NESTED = (
     ListEdit,
     requests.ReplicaEnd,
@@ -36,6 +37,7 @@ _NESTED = (
     AclAdded,
     requests.ScramDeletion,
     ScramCredentialSet,
+    requests.QuotaAlteration,
 )
 _REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated, AclRemoved)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}

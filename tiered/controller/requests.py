@@ -379,6 +379,22 @@ class AlterScramCredentials:
     if_absent: bool = False
 
 
+@value
+class QuotaAlteration:
+    """New quotas of an entity, by key; None removes a quota."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    values: tuple[tuple[str, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterClientQuotas:
+    """-> tuple[Refused | None, ...], one for each entity. Each entity is altered as a whole or not at all."""
+
+    alterations: tuple[QuotaAlteration, ...]
+    validate_only: bool = False
+
+
 Request = (
     CreateTopic
     | CreateTopics
@@ -408,4 +424,5 @@ Request = (
     | CreateAcls
     | DeleteAcls
     | AlterScramCredentials
+    | AlterClientQuotas
 )

@@ -1,6 +1,6 @@
 """The replicated cluster metadata: its image, its changes, and its log in the bucket.
 
-May import: config, object_store, security
+May import: config, object_store, security, quotas
 
   image             the immutable cluster metadata as of one slot
   changes           all kinds of changes in the metadata log, with their encoding (M2)

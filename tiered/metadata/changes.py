@@ -264,6 +264,23 @@ class ScramCredentialRemoved:
     mechanism: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClientQuotaSet:
+    """An entity has a quota. `entity` lists types with names, in order of the types; None is the default of a type."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    key: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotaRemoved:
+    """An entity does not have a quota any more."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    key: str
+
+
 Change = (
     ControllerElected
     | BrokerRegistered
@@ -288,6 +305,8 @@ Change = (
     | AclRemoved
     | ScramCredentialSet
     | ScramCredentialRemoved
+    | ClientQuotaSet
+    | ClientQuotaRemoved
 )
 
 KINDS: dict[str, type[Change]] = {
@@ -314,6 +333,8 @@ KINDS: dict[str, type[Change]] = {
     "acl_removed": AclRemoved,
     "scram_credential_set": ScramCredentialSet,
     "scram_credential_removed": ScramCredentialRemoved,
+    "client_quota_set": ClientQuotaSet,
+    "client_quota_removed": ClientQuotaRemoved,
 }
 
 _NAMES = {kind: name for name, kind in KINDS.items()}

@@ -20,6 +20,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, freeze
+from tiered.quotas.entity import QuotaEntity
 from tiered.security.acls import Acl, acl_from_texts
 from tiered.security.scram import ScramCredential
 from tiered.value import value
@@ -165,6 +166,8 @@ class Image:
     """ACLs of the cluster. Another object after each change of them."""
     scram: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict)
     """SCRAM credentials by user and mechanism. Another object after each change."""
+    quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """Client quotas by entity and key. Another object after each change."""
     partition_count: int = field(default=0, compare=False)
     """Number of partitions of all topics."""
     replica_counts: Mapping[int, int] = field(default_factory=dict, compare=False)
@@ -232,6 +235,7 @@ class _ImageBuilder:
         self.features, self.features_epoch = image.features, image.features_epoch
         self.changed_acls: set[Acl] | None = None
         self.scram = image.scram
+        self.quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
         self.partition_count, self.replica_counts = image.partition_count, Counter(image.replica_counts)
         self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
         self.made: dict[tuple[object, ...], tuple[PartitionImage, PartitionImage]] = {}
@@ -241,10 +245,11 @@ class _ImageBuilder:
         for topic_id in self.changed_partitions:
             self._put_topic(replace(self.topics_by_id[topic_id], partitions=tuple(self.changed_partitions[topic_id])))
         acls = self.image.acls if self.changed_acls is None else frozenset(self.changed_acls)
+        quotas = self.image.quotas if self.quotas is None else self.quotas
         return Image(
             slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics,
             self.topics_by_id, self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses,
-            self.features, self.features_epoch, acls, self.scram, self.partition_count, self.replica_counts,
+            self.features, self.features_epoch, acls, self.scram, quotas, self.partition_count, self.replica_counts,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -312,6 +317,21 @@ class _ImageBuilder:
                 }
                 others = {user: each for user, each in self.scram.items() if user != change.user}
                 self.scram = {**others, change.user: kept} if kept else others
+            case kinds.ClientQuotaSet() | kinds.ClientQuotaRemoved():
+                self._change_quota(change)
+
+    def _change_quota(self, change: kinds.ClientQuotaSet | kinds.ClientQuotaRemoved) -> None:
+        if self.quotas is None:
+            self.quotas = dict(self.image.quotas)
+        kept = dict(self.quotas.get(change.entity, {}))
+        if isinstance(change, kinds.ClientQuotaSet):
+            kept[change.key] = change.value
+        else:
+            kept.pop(change.key, None)
+        if kept:
+            self.quotas[change.entity] = kept
+        else:
+            self.quotas.pop(change.entity, None)
 
     def _apply_broker(
         self,
@@ -488,6 +508,7 @@ def to_json(image: Image) -> dict[str, Any]:
             user: {name: _credential_to_json(each) for name, each in credentials.items()}
             for user, credentials in image.scram.items()
         },
+        "quotas": [[[list(part) for part in entity], dict(values)] for entity, values in image.quotas.items()],
     }
 
 
@@ -520,6 +541,7 @@ def from_json(body: dict[str, Any]) -> Image:
             user: {name: _credential_from_json(*each) for name, each in credentials.items()}
             for user, credentials in body.get("scram", {}).items()
         },
+        {freeze(entity): values for entity, values in body.get("quotas", ())},
         sum(len(topic.partitions) for topic in topics),
         counts,
     )

@@ -57,6 +57,15 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
         requests.AlterScramCredentials, tuples(st.builds(requests.ScramDeletion, TEXT, TEXT)),
         tuples(st.builds(ScramCredentialSet, TEXT, TEXT, TEXT, TEXT, TEXT, NUMBER)), st.booleans()
     ),
+    requests.AlterClientQuotas: st.builds(
+        requests.AlterClientQuotas,
+        tuples(
+            st.builds(
+                requests.QuotaAlteration, tuples(st.tuples(TEXT, st.none() | TEXT)),
+                tuples(st.tuples(TEXT, st.none() | st.floats(allow_nan=False, allow_infinity=False))),
+            )
+        ), st.booleans()
+    ),
     requests.AlterPartitions: st.builds(requests.AlterPartitions, NUMBER, TEXT, ISR_CHANGES),
     requests.ElectLeaders: st.builds(
         requests.ElectLeaders, st.booleans(), st.none() | tuples(st.tuples(IDS, NUMBER))

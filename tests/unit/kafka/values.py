@@ -45,6 +45,7 @@ INTEGERS = {
     FieldType.UINT32: (0, 2**32 - 1),
     FieldType.INT64: (-(2**63), 2**63 - 1),
 }
+DOUBLES = (0.0, -1.5, 1e300, 1_048_576.0)
 TEXTS = ("", "a", "orders", "é日😀", "\0", "x" * 126, "y" * 127, "z" * 300)
 SIZES = (0, 0, 1, 1, 2, 3)
 LONG = (126, 127, 130)
@@ -92,6 +93,8 @@ class Drawn:
             return self.message(row.of or object, version)
         if row.kind is FieldType.BOOL:
             return rng.random() < 0.5
+        if row.kind is FieldType.FLOAT64:
+            return rng.choice(DOUBLES)
         if row.kind is FieldType.STRING:
             return rng.choice(TEXTS)
         if row.kind is FieldType.UUID:

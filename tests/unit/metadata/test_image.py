@@ -46,6 +46,11 @@ ONE_OF_EACH: list[Change] = [
     kinds.ScramCredentialSet("bob", "SCRAM-SHA-256", "c2FsdA==", "c3RvcmVk", "c2VydmVy", 4096),
     kinds.ScramCredentialRemoved("alice", "SCRAM-SHA-256"),
     kinds.ScramCredentialRemoved("bob", "SCRAM-SHA-256"),
+    kinds.ClientQuotaSet((("client-id", None), ("user", "alice")), "producer_byte_rate", 1024.0),
+    kinds.ClientQuotaSet((("client-id", None), ("user", "alice")), "request_percentage", 12.5),
+    kinds.ClientQuotaSet((("ip", "10.0.0.1"),), "connection_creation_rate", 5.0),
+    kinds.ClientQuotaRemoved((("client-id", None), ("user", "alice")), "producer_byte_rate"),
+    kinds.ClientQuotaRemoved((("ip", "10.0.0.1"),), "connection_creation_rate"),
 ]
 
 
@@ -76,6 +81,7 @@ def test_every_change_has_its_effect_on_the_image() -> None:
         features={"transaction.version": 1},
         features_epoch=1,
         acls=frozenset({acl_from_texts("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY")}),
+        quotas={(("client-id", None), ("user", "alice")): {"request_percentage": 12.5}},
         scram={"alice": {"SCRAM-SHA-512": ScramCredential(b"salt", b"stored", b"server", 8192)}},
     )
 

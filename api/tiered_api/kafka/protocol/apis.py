@@ -115,6 +115,8 @@ _TABLE = (
     Api(45, "AlterPartitionReassignments", 0, 1, 0),
     Api(46, "ListPartitionReassignments", 0, 0, 0),
     Api(47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE),
+    Api(48, "DescribeClientQuotas", 0, 1, 1, max_request_bytes=64 << 10),
+    Api(49, "AlterClientQuotas", 0, 1, 1, max_request_bytes=256 << 10),
     Api(50, "DescribeUserScramCredentials", 0, 0, 0),
     Api(51, "AlterUserScramCredentials", 0, 0, 0, max_request_bytes=64 << 10),
     Api(57, "UpdateFeatures", 0, 2, 0),

@@ -37,6 +37,7 @@ STRUCT_CODES = {
     FieldType.INT32: "i",
     FieldType.UINT32: "I",
     FieldType.INT64: "q",
+    FieldType.FLOAT64: "d",
     FieldType.UUID: "16s",
 }
 """The codes of Python's `struct` for the types of fixed size."""

@@ -51,6 +51,7 @@ class FieldType(Enum):
     INT32 = "int32"
     UINT32 = "uint32"
     INT64 = "int64"
+    FLOAT64 = "float64"
     STRING = "string"
     BYTES = "bytes"
     RECORDS = "records"
@@ -139,6 +140,12 @@ def boolean(versions: str = "0+", *, default: bool = False, tag: int = -1, tagge
 def integer(kind: FieldType, versions: str = "0+", *, default: int = 0, tag: int = -1, tagged: str = "") -> int:
     """Declares a number of the size of `kind`."""
     made: int = _field(kind, versions, "", default, tag, tagged)
+    return made
+
+
+def double(versions: str = "0+") -> float:
+    """Declares a number of 8 bytes that may have a fraction (IEEE 754)."""
+    made: float = _field(FieldType.FLOAT64, versions, "", 0.0, -1, "")
     return made
 
 

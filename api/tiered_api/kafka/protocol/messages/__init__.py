@@ -4,6 +4,7 @@ May import: kafka.protocol
 
   add_offsets_to_txn             AddOffsetsToTxn (API key 25)
   add_partitions_to_txn          AddPartitionsToTxn (API key 24)
+  alter_client_quotas            AlterClientQuotas (API key 49)
   alter_configs                  AlterConfigs (API key 33)
   alter_partition_reassignments  AlterPartitionReassignments (API key 45)
   alter_user_scram_credentials   AlterUserScramCredentials (API key 51)
@@ -17,6 +18,7 @@ May import: kafka.protocol
   delete_records                 DeleteRecords (API key 21)
   delete_topics                  DeleteTopics (API key 20)
   describe_acls                  DescribeAcls (API key 29)
+  describe_client_quotas         DescribeClientQuotas (API key 48)
   describe_cluster               DescribeCluster (API key 60)
   describe_configs               DescribeConfigs (API key 32)
   describe_groups                DescribeGroups (API key 15)

@@ -4,6 +4,7 @@ May import: as kafka.server
 
 ~ add_offsets_to_txn             AddOffsetsToTxn (25): the offsets of a group join a transaction
 ~ add_partitions_to_txn          AddPartitionsToTxn (24): partitions join a transaction, or are verified (KIP-890)
+~ alter_client_quotas            AlterClientQuotas (49): sets and removes quotas (KIP-546)
 ~ alter_configs                  AlterConfigs (33): replaces the settings of a resource
 ~ alter_partition_reassignments  AlterPartitionReassignments (45): starts or cancels reassignments (KIP-455)
 ~ alter_user_scram_credentials   AlterUserScramCredentials (51): sets and removes credentials of users (KIP-554)
@@ -16,6 +17,7 @@ May import: as kafka.server
 ~ delete_records                 DeleteRecords (21): moves log start offsets forward
 ~ delete_topics                  DeleteTopics (20): deletes topics by name or id (KIP-516)
 ~ describe_acls                  DescribeAcls (29): the ACLs that a filter chooses
+~ describe_client_quotas         DescribeClientQuotas (48): the quotas of entities that a filter chooses (KIP-546)
 ~ describe_cluster               DescribeCluster (60): brokers of the cluster (KIP-700)
 ~ describe_configs               DescribeConfigs (32): settings and their sources
 ~ describe_groups                DescribeGroups (15): state and members of groups

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.kafka.protocol.messages import (
+    alter_client_quotas,
     alter_partition_reassignments,
     alter_user_scram_credentials,
     create_acls,
     delete_acls,
     describe_acls,
+    describe_client_quotas,
     describe_log_dirs,
     describe_user_scram_credentials,
     heartbeat,
@@ -96,6 +98,14 @@ async def _check_alter_users(
     refused = alter_user_scram_credentials.AlterUserScramCredentialsResult
     results = [refused(user, CLUSTER_REFUSED, WHY) for user in users]
     return Verdict(alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=results))
+
+
+def _check_alter_quotas(rights: Rights, request: alter_client_quotas.AlterClientQuotasRequest, version: int) -> Verdict:
+    if rights.on_cluster(Operation.ALTER_CONFIGS):
+        return ALLOWED
+    refused = alter_client_quotas.AlterClientQuotasResult
+    entries = [refused(CLUSTER_REFUSED, WHY, each.entity) for each in request.entries]
+    return Verdict(alter_client_quotas.AlterClientQuotasResponse(entries=entries))
 
 
 _READ, _WRITE, _CREATE, _DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
@@ -183,6 +193,11 @@ API_RULES: dict[str, Rule] = {
         cluster.check_cluster(_DESCRIBE, list_partition_reassignments.ListPartitionReassignmentsResponse),
     ),
     "OffsetDelete": Rule((_group(_DELETE), _topic(_READ)), groups.check_offset_delete),
+    "DescribeClientQuotas": Rule(
+        (_cluster(_DESCRIBE_CONFIGS),),
+        cluster.check_cluster(_DESCRIBE_CONFIGS, describe_client_quotas.DescribeClientQuotasResponse),
+    ),
+    "AlterClientQuotas": Rule((_cluster(_ALTER_CONFIGS),), _check_alter_quotas),
     "DescribeUserScramCredentials": Rule(
         (_cluster(_DESCRIBE),),
         cluster.check_cluster(_DESCRIBE, describe_user_scram_credentials.DescribeUserScramCredentialsResponse),

@@ -1,0 +1,43 @@
+"""AlterClientQuotas (API key 49): sets and removes quotas, each entity with its own error (KIP-546). v1 is flexible."""
+
+from __future__ import annotations
+
+import math
+
+from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
+from tiered.errors import Code, Refused
+from tiered_api.kafka.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResult,
+    EntryData,
+)
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
+
+
+async def handle(context: KafkaContext, call: Call[AlterClientQuotasRequest]) -> AlterClientQuotasResponse:
+    """Returns once the quotas are in force."""
+    entries = call.request.entries
+    try:
+        alteration = AlterClientQuotas(tuple(map(_read_entry, entries)), call.request.validate_only)
+        results = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000)
+    except Refused as refused:
+        results = (refused,) * len(entries)
+    return AlterClientQuotasResponse(entries=list(map(_to_result, entries, results)))
+
+
+def _read_entry(entry: EntryData) -> QuotaAlteration:
+    endless = next((each.key for each in entry.ops if not math.isfinite(each.value)), None)
+    if endless is not None:
+        raise Refused(Code.INVALID_REQUEST, f"Quota {endless} must be finite")
+    return QuotaAlteration(
+        tuple((part.entity_type, part.entity_name) for part in entry.entity),
+        tuple((each.key, None if each.remove else each.value) for each in entry.ops),
+    )
+
+
+def _to_result(entry: EntryData, refused: Refused | None) -> AlterClientQuotasResult:
+    if refused is None:
+        return AlterClientQuotasResult(Code.NONE.number, None, entry.entity)
+    return AlterClientQuotasResult(refused.code.number, refused.why, entry.entity)
