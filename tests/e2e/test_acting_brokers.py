@@ -151,3 +151,21 @@ def test_request_before_the_login_ends_the_connection(tmp_path: Path) -> None:
         link.close()
 
     run_with_login(tmp_path, scenario)
+
+
+def test_brokers_write_a_transaction_of_a_caller_with_rights(tmp_path: Path) -> None:
+    async def scenario(pair: HttpCluster) -> None:
+        await pair.create("t", [1], [2])
+        await set_user(pair[1], "alice", "secret")
+        write = AclAdded("TRANSACTIONAL_ID", "LITERAL", "tiered-http", "User:alice", "*", "WRITE", "ALLOW")
+        await pair[1].broker.submit(CreateAcls((write,)))
+        await pair[1].broker.submit(allow("alice", "WRITE"))
+        records = [
+            {"topic_name": "t", "partition_id": number, "value": {"type": "JSON", "data": 1}} for number in (0, 1)
+        ]
+        path, login = "/tiered/v1/transactions", basic("alice", "secret")
+        written = await pair[1].ask("POST", path, {"records": records}, Authorization=login)
+        assert written.status == 200, written
+
+    settings = {"authorizer_class_name": STANDARD_AUTHORIZER, "authentication_method": BASIC}
+    run_cluster(tmp_path, scenario, numbers=(1, 2), **settings)

@@ -12,6 +12,7 @@ from tests.e2e.site import batch
 from tests.sim.scenarios.recreated_topic import AT, OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL
+from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
 from tiered_api.http.consumers.subscriptions import PatternCache, TopicCatalog
 from tiered_api.http.exchange.context import HttpContext
@@ -62,7 +63,7 @@ def test_rest_consumer_from_the_end_reads_all_records_of_a_second_topic() -> Non
         context = http_context(again)
         catalog = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
         config = ConsumerConfig(reset="latest", auto_commit=False)
-        consumer = ConsumerInstance(context, catalog, "g", "c", config, "far")
+        consumer = ConsumerInstance(context, catalog, "g", "c", config, Caller(ANONYMOUS, "far"))
         consumer.assign([AT])
         remote = RemotePartition(context, AT, again.new_id)
         with pytest.raises(Refused):

@@ -26,6 +26,8 @@ from tiered.groups.requests import (
     Request,
 )
 from tiered.ids import TopicId, TopicPartition
+from tiered.security.acls import Operation, ResourceType
+from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.consumers.coordinator_calls import retry_while_loading
 from tiered_api.http.consumers.member import MemberConfig, RestMember
 from tiered_api.http.consumers.subscriptions import Subscription, TopicCatalog
@@ -51,6 +53,8 @@ class ConsumerConfig:
     min_bytes: int = 1
     timeout_ms: int = 1_000
     read_committed: bool = True
+    owner: str = str(ANONYMOUS)
+    """The principal that created the consumer. Nobody else can use it."""
 
     def to_user_data(self, subscription: Subscription) -> bytes:
         """Returns the settings and the subscription as user data for the member's metadata."""
@@ -87,12 +91,14 @@ class ConsumerInstance:
     counts changes of the assignment: work that began under an earlier assignment has no effect."""
 
     def __init__(
-        self, context: HttpContext, topics: TopicCatalog, group: str, name: str, config: ConsumerConfig, peer: str
+        self, context: HttpContext, topics: TopicCatalog, group: str, name: str, config: ConsumerConfig, caller: Caller
     ) -> None:
         self.group = group
         self.name = name
         self.config = config
-        self.peer = peer
+        self.caller = caller
+        """The owner, and the address from which it used the consumer last. It judges what the consumer may read."""
+        self.peer = caller.host
         """The address of the client that created the consumer, or that used it first after a restart."""
         self.lock = asyncio.Lock()
         self.last_used_ns = context.clock.mono_ns()
@@ -134,9 +140,12 @@ class ConsumerInstance:
         context, user_data = self._context, self.config.to_user_data(subscription)
         session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
         config = MemberConfig(self.group, self.name, user_data, session_ms)
-        topics = self._topics.subscribe(subscription)
+        topics = self._topics.subscribe(subscription, self._may_read)
         submit = context.broker.group_coordinators.submit
         self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id)
+
+    def _may_read(self, topic: str) -> bool:
+        return self._context.broker.authorization.is_allowed(self.caller, Operation.READ, ResourceType.TOPIC, topic)
 
     async def unsubscribe(self) -> None:
         """Leaves the group and forgets the positions."""
@@ -197,7 +206,7 @@ class ConsumerInstance:
 
     def open_partition(self, tp: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
         """Returns the partition, led here or elsewhere."""
-        return open_partition(self._context, tp, self.find_topic_id(tp), lookup_seconds)
+        return open_partition(self._context, tp, self.find_topic_id(tp), lookup_seconds, self.caller)
 
     async def _on_revoked(self) -> None:
         """Prepares for a new assignment: commits the records that were delivered, because another member may get the

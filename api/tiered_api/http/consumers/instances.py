@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
 from tiered.groups.requests import DescribeGroup, DescribeGroupReply
+from tiered.security.principal import Caller
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
 from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, user_data_of
-from tiered_api.http.consumers.subscriptions import PatternCache, TopicCatalog
+from tiered_api.http.consumers.subscriptions import PatternCache, Subscription, TopicCatalog
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
 
@@ -44,26 +46,28 @@ class ConsumerInstances:
             lambda: float(len(self._instances))
         )
 
-    async def create(self, key: InstanceKey, config: ConsumerConfig, peer: str) -> ConsumerInstance:
-        """Creates a consumer for the client at `peer`. Raises `HttpError` 409 if the group has one of that name."""
+    async def create(self, key: InstanceKey, config: ConsumerConfig, caller: Caller) -> ConsumerInstance:
+        """Creates a consumer that belongs to the caller. Raises `HttpError` 409 if the group has one of that name."""
         async with self._lookup_lock(key):
-            if key in self._instances or await self._restore(key, peer) is not None:
+            if key in self._instances or await self._find_member(key) is not None:
                 raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} already exists in group {key.group!r}")
-            return self._add(key, config, peer)
+            return self._add(key, replace(config, owner=str(caller.principal)), caller)
 
-    async def find(self, key: InstanceKey, peer: str) -> ConsumerInstance:
-        """Returns a consumer by its name. Raises `HttpError` 404 if there is none."""
+    async def find(self, key: InstanceKey, caller: Caller) -> ConsumerInstance:
+        """Returns a consumer of the caller by its name. Raises `HttpError` 404 if there is none, and if it belongs to
+        another principal."""
         instance = self._instances.get(key)
         if instance is None:
             async with self._lookup_lock(key):
-                instance = self._instances.get(key) or await self._restore(key, peer)
-        if instance is None:
+                instance = self._instances.get(key) or await self._restore(key, caller)
+        if instance is None or instance.config.owner != str(caller.principal):
             raise HttpError(CONSUMER_NOT_FOUND, f"there is no consumer {key.name!r} in group {key.group!r}")
+        instance.caller = caller
         instance.last_used_ns = self._context.clock.mono_ns()
         return instance
 
-    async def delete(self, key: InstanceKey, peer: str) -> None:
-        await self._end_instance(key, await self.find(key, peer))
+    async def delete(self, key: InstanceKey, caller: Caller) -> None:
+        await self._end_instance(key, await self.find(key, caller))
 
     async def close(self) -> None:
         if self._sweeper is not None:
@@ -82,32 +86,35 @@ class ConsumerInstances:
             lock = self._lookup_locks[key] = asyncio.Lock()
         return lock
 
-    def _add(self, key: InstanceKey, config: ConsumerConfig, peer: str) -> ConsumerInstance:
+    def _add(self, key: InstanceKey, config: ConsumerConfig, caller: Caller) -> ConsumerInstance:
         if len(self._instances) >= INSTANCES_MAX:
             raise HttpError(429, f"there are already {INSTANCES_MAX} consumers: delete unused ones")
-        if sum(each.peer == peer for each in self._instances.values()) >= INSTANCES_PER_PEER:
+        if sum(each.peer == caller.host for each in self._instances.values()) >= INSTANCES_PER_PEER:
             raise HttpError(429, f"your address already has {INSTANCES_PER_PEER} consumers: delete unused ones")
-        instance = self._instances[key] = ConsumerInstance(self._context, self._topics, *key, config, peer)
+        instance = self._instances[key] = ConsumerInstance(self._context, self._topics, *key, config, caller)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="rest consumers")
         return instance
 
-    async def _restore(self, key: InstanceKey, peer: str) -> ConsumerInstance | None:
-        """Restores a consumer whose member the group still has from before a restart. Returns None if there is none."""
+    async def _restore(self, key: InstanceKey, caller: Caller) -> ConsumerInstance | None:
+        """Restores a consumer of the caller whose member the group still has from before a restart. Returns None if
+        there is none."""
+        found = await self._find_member(key)
+        if found is None or found[0].owner != str(caller.principal):
+            return None
+        instance = self._add(key, found[0], caller)
+        instance.join(found[1])
+        return instance
+
+    async def _find_member(self, key: InstanceKey) -> tuple[ConsumerConfig, Subscription] | None:
+        """Returns the settings and the subscription of a consumer that is a member of the group."""
         submit = self._context.broker.group_coordinators.submit
         group: DescribeGroupReply = await retry_while_loading(
             self._context, lambda: submit(key.group, DescribeGroup(key.group))
         )
         for member in group.members if group.code is Code.NONE else ():
-            found = (
-                ConsumerConfig.from_user_data(user_data_of(member.metadata))
-                if member.instance_id == INSTANCE_ID_PREFIX + key.name
-                else None
-            )
-            if found is not None:
-                instance = self._add(key, found[0], peer)
-                instance.join(found[1])
-                return instance
+            if member.instance_id == INSTANCE_ID_PREFIX + key.name:
+                return ConsumerConfig.from_user_data(user_data_of(member.metadata))
         return None
 
     async def _end_instance(self, key: InstanceKey, instance: ConsumerInstance) -> None:

@@ -88,6 +88,7 @@ class RestMember:
         self._topics = topics
         self._on_revoked = on_revoked
         self._known_counts: Mapping[str, int] = {}
+        self._known_rights: object = None
         self._subscribed: tuple[str, ...] = ()
         self._group_topics: frozenset[str] = frozenset()
         """The topics that all members subscribe to, if this member leads the group."""
@@ -143,7 +144,7 @@ class RestMember:
 
     async def _join_group(self) -> Code:
         """Joins one generation and gets its assignment."""
-        seen = self._topics.partition_counts()
+        seen, self._known_rights = self._topics.partition_counts(), self._topics.rights
         self._subscribed, self._known_counts, self._join_sent = await self._topics.matching_names(seen), seen, True
         metadata = encode_metadata(self._subscribed, self._config.user_data)
         join = requests.JoinGroup(
@@ -185,14 +186,14 @@ class RestMember:
         return await self._topics.matching_names(self._topics.partition_counts())
 
     async def _is_assignment_stale(self) -> bool:
-        """Returns True if topics were created, deleted or grew, so that the subscription or the assignment would
-        change."""
-        seen, now = self._known_counts, self._topics.partition_counts()
-        if now is seen:
+        """Returns True if topics were created, deleted or grew, or rights changed, so that the subscription or the
+        assignment would change."""
+        seen, now, rights = self._known_counts, self._topics.partition_counts(), self._topics.rights
+        if now is seen and rights is self._known_rights:
             return False
         if await self._topics.matching_names(now) != self._subscribed:
             return True
         if any(now.get(topic) != seen.get(topic) for topic in self._group_topics):
             return True
-        self._known_counts = now
+        self._known_counts, self._known_rights = now, rights
         return False

@@ -10,6 +10,7 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
+from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.consumers.instance import ConsumerInstance, ConsumerPosition
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.remote_brokers import Leader
@@ -107,6 +108,7 @@ class ConsumerPoll:
 
     async def _read(self, tp: TopicPartition) -> None:
         request, instance = self._request, self._instance
+        request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
         source = instance.open_partition(tp, lookup_seconds=0)  # a partition without a leader must not block others
         if isinstance(source, LeaderReplica):
             self._local_ends.append((source, source.high_watermark))
@@ -203,7 +205,8 @@ class ConsumerPoll:
         wait_ms = int(seconds * 900)
         with contextlib.suppress(Refused, Unavailable):
             read_committed = self._instance.config.read_committed
-            if await self._request.context.remote_brokers.wait_for_more(leader, ends, wait_ms, read_committed):
+            remote_brokers, caller = self._request.context.remote_brokers, self._request.caller
+            if await remote_brokers.wait_for_more(leader, ends, wait_ms, read_committed, caller):
                 more.set()
 
 

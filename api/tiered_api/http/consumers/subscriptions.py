@@ -117,17 +117,32 @@ class TopicCatalog:
             self._counts_cache = (image, self._counts_cache[1] if counts == self._counts_cache[1] else counts)
         return self._counts_cache[1]
 
-    def subscribe(self, subscription: Subscription) -> SubscribedTopics:
-        """Returns the topics of one subscription. Raises ValueError for a pattern that is not supported."""
+    @property
+    def rights(self) -> object:
+        """Returns another object after each change of rights."""
+        return self._broker.authorization.authorizer
+
+    def subscribe(
+        self, subscription: Subscription, may_read: Callable[[str], bool] = lambda _: True
+    ) -> SubscribedTopics:
+        """Returns the topics of one subscription. A pattern matches topics that the consumer may read. Raises
+        ValueError for a pattern that is not supported."""
         matches = self._patterns.get_matches(subscription.pattern) if subscription.pattern else None
-        return SubscribedTopics(self, subscription, matches)
+        return SubscribedTopics(self, subscription, matches, may_read)
 
 
 class SubscribedTopics:
     """The topics of one subscription."""
 
-    def __init__(self, catalog: TopicCatalog, subscription: Subscription, matches: PatternMatches | None) -> None:
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        subscription: Subscription,
+        matches: PatternMatches | None,
+        may_read: Callable[[str], bool],
+    ) -> None:
         self.subscription = subscription
+        self._may_read = may_read
         self._catalog = catalog
         self._matches = matches
 
@@ -135,8 +150,14 @@ class SubscribedTopics:
         """Returns the number of partitions of every topic."""
         return self._catalog.partition_counts()
 
+    @property
+    def rights(self) -> object:
+        """Returns another object after each change of rights."""
+        return self._catalog.rights
+
     async def matching_names(self, known: Topics) -> tuple[str, ...]:
         """Returns the names of the topics in order: those in `known` that match the pattern, or the list as it is."""
         if self._matches is not None:
-            return await self._matches.matching_names(known)
+            names = await self._matches.matching_names(known)
+            return tuple(name for name in names if self._may_read(name))
         return tuple(sorted(self.subscription.topics))

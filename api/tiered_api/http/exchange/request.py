@@ -16,7 +16,7 @@ from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.decompress import inflate
-from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.errors import NOT_AUTHORIZED, HttpError
 
 QUERY_PARAMETERS = 32
 
@@ -59,6 +59,13 @@ class HttpRequest(web.BaseRequest):
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """True if the caller may carry out an operation on a resource."""
         return not self.lacks_login and self.context.broker.authorization.is_allowed(self.caller, operation, kind, name)
+
+    def require(self, operation: Operation, kind: ResourceType, name: str) -> None:
+        """Raises `HttpError` 403 if the caller may not carry out an operation on a resource."""
+        authorization = self.context.broker.authorization
+        if self.is_stranger or not authorization.authorize(self.caller, operation, kind, name):
+            what = f"{operation.name} on {kind.name} {name[:249]!r}"
+            raise HttpError(NOT_AUTHORIZED, f"{self.caller.principal} has no right to {what}")
 
     @property
     def connection_name(self) -> str:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange import media_types
-from tiered_api.http.exchange.errors import EXPECTED_ERRORS, NOT_AUTHORIZED, HttpError, to_http_error
+from tiered_api.http.exchange.errors import EXPECTED_ERRORS, HttpError, to_http_error
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import abort_connection, open_stream
 from tiered_api.http.partitions.reads import (
@@ -79,8 +79,7 @@ async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple
     text, count, following = await context.run_job(
         max_decoded_size(data), encode_events, data, spec.offset, context.limits.json_bytes, form, fetched.aborted_txns
     )
-    if not request.may(Operation.READ, ResourceType.TOPIC, spec.source.topic):
-        raise HttpError(NOT_AUTHORIZED, f"{request.caller.principal} has no right to read the topic any more")
+    request.require(Operation.READ, ResourceType.TOPIC, spec.source.topic)
     request.set_held_memory(len(text))
     context.records_read.inc(count)
     return text, replace(spec, offset=following)

@@ -13,6 +13,7 @@ from tiered.broker.authorization import Authorization
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.security.principal import Caller
 from tiered_api.http.exchange.errors import NOT_AUTHORIZED, HttpError
+from tiered_api.http.transactions.commit import TRANSACTIONAL_ID
 
 
 class RouteNeed(NamedTuple):
@@ -24,11 +25,10 @@ class RouteNeed(NamedTuple):
 
 
 class RouteRule(NamedTuple):
-    """The rights that a route needs. Some routes are for super users alone."""
+    """The rights that a route needs. The note says what the route checks besides, by the names in a body."""
 
     needs: tuple[RouteNeed, ...] = ()
     note: str = ""
-    super_only: bool = False
 
 
 def _topic(*operations: Operation) -> RouteRule:
@@ -45,9 +45,10 @@ def _cluster(*operations: Operation) -> RouteRule:
 
 _NOTHING = RouteRule()
 _FILTERED = RouteRule(note="what the caller may not describe is left out")
-_SUPER = RouteRule(note="super users only, while the authorizer is on", super_only=True)
 _DESCRIBE_TOPIC, _WRITE_TOPIC = _topic(Operation.DESCRIBE), _topic(Operation.WRITE)
 _DESCRIBE_GROUP = _group(Operation.DESCRIBE)
+_CONSUMER = _group(Operation.READ)
+_READ_TOPICS = _CONSUMER._replace(note="READ on each TOPIC too")
 _LAGS = _DESCRIBE_GROUP._replace(note="topics without DESCRIBE are left out")
 _DESCRIBE_CLUSTER = _cluster(Operation.DESCRIBE)
 _SEE_CONFIGS, _SET_CONFIGS = _topic(Operation.DESCRIBE_CONFIGS), _topic(Operation.ALTER_CONFIGS)
@@ -61,7 +62,9 @@ ROUTE_RULES: dict[str, RouteRule] = {
     "get_partition_state": _DESCRIBE_TOPIC,
     "read_records": _topic(Operation.READ),
     "write_batches": _WRITE_TOPIC,
-    "commit_transaction": _SUPER,
+    "commit_transaction": RouteRule(
+        note=f"WRITE on TRANSACTIONAL_ID {TRANSACTIONAL_ID} and on each TOPIC; for offsets, READ on GROUP and TOPIC"
+    ),
     "v2_root": _NOTHING,
     "v2_list_brokers": _NOTHING,
     "v2_list_topics": _FILTERED,
@@ -71,19 +74,19 @@ ROUTE_RULES: dict[str, RouteRule] = {
     "v2_get_partition": _DESCRIBE_TOPIC,
     "v2_produce_to_partition": _WRITE_TOPIC,
     "v2_get_offsets": _DESCRIBE_TOPIC,
-    "v2_create_consumer": _SUPER,
-    "v2_delete_consumer": _SUPER,
-    "v2_subscribe": _SUPER,
-    "v2_get_subscription": _SUPER,
-    "v2_unsubscribe": _SUPER,
-    "v2_assign": _SUPER,
-    "v2_get_assignments": _SUPER,
-    "v2_read_consumer": _SUPER,
-    "v2_commit": _SUPER,
-    "v2_get_committed": _SUPER,
-    "v2_seek": _SUPER,
-    "v2_seek_to_beginning": _SUPER,
-    "v2_seek_to_end": _SUPER,
+    "v2_create_consumer": _CONSUMER,
+    "v2_delete_consumer": _CONSUMER,
+    "v2_subscribe": _CONSUMER._replace(note="READ on each TOPIC too; a pattern leaves out topics without it"),
+    "v2_get_subscription": _CONSUMER,
+    "v2_unsubscribe": _CONSUMER,
+    "v2_assign": _READ_TOPICS,
+    "v2_get_assignments": _CONSUMER,
+    "v2_read_consumer": _READ_TOPICS,
+    "v2_commit": _READ_TOPICS,
+    "v2_get_committed": _CONSUMER._replace(note="DESCRIBE on each TOPIC too"),
+    "v2_seek": _READ_TOPICS,
+    "v2_seek_to_beginning": _READ_TOPICS,
+    "v2_seek_to_end": _READ_TOPICS,
     "v3_list_clusters": _NOTHING,
     "v3_get_cluster": _NOTHING,
     "v3_list_acls": _DESCRIBE_CLUSTER,
@@ -141,9 +144,6 @@ def check_route(authorization: Authorization, caller: Caller, operation: str, ar
     if authorizer is None or authorizer.is_super(caller):
         return
     rule = ROUTE_RULES[operation]
-    if rule.super_only:
-        authorization.audit.record_refusal(caller, Operation.ALL, ResourceType.CLUSTER, CLUSTER_NAME)
-        raise HttpError(NOT_AUTHORIZED, f"{caller.principal} is not allowed to do this: it needs a super user")
     for need in rule.needs:
         name = arguments[need.argument] if need.argument else CLUSTER_NAME
         if not authorization.authorize(caller, need.operation, need.kind, name):

@@ -13,6 +13,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.topic_names import check_writable
 from tiered.records.batch import Codec, encode_batch
+from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import KEY_IN_USE, KEY_REUSED, HttpError
 from tiered_api.http.exchange.request import HttpRequest
@@ -37,6 +38,9 @@ from tiered_api.http.transactions.kept_replies import (
 from tiered_api.http.transactions.producer import EncodeBatch, PartitionWrite, Places, TransactionalProducer
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
 
+TRANSACTIONAL_ID = "tiered-http"
+"""Name of the resource for the rights of transactions over HTTP. No transaction has exactly this id, so the right gives
+nothing on the Kafka port."""
 NO_TOPIC = TopicId("")
 """The place of keys that are of no single topic."""
 KEY_HASH = struct.Struct(">hi")
@@ -66,6 +70,7 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     data = await request.read_body()
     given = await request.parse_json_object(data)
     body = await context.run_job(len(data), parse_body, given, context.clock.wall_ms())
+    _require_rights(request, body)
     key = await find_key(request, NO_TOPIC, data)
     own = context.broker.image.brokers.get(context.broker.settings.node_id)
     if own is not None and not own.listeners:  # no other broker could reach this one, so it is alone
@@ -76,6 +81,18 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
         with context.service(IdempotencyKeys).use(key):
             written = await commit_once(context, body, key)
     return json_response(_format_reply(body, written))
+
+
+def _require_rights(request: HttpRequest, body: TransactionBody) -> None:
+    """Raises `HttpError` 403 if the caller lacks a right. Brokers then write as brokers, because the transactional id
+    is their own."""
+    request.require(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, TRANSACTIONAL_ID)
+    for name in {record.topic for record in body.records}:
+        request.require(Operation.WRITE, ResourceType.TOPIC, name)
+    if body.group is not None:
+        request.require(Operation.READ, ResourceType.GROUP, body.group.group)
+        for name in {each.tp.topic for each in body.group.offsets}:
+            request.require(Operation.READ, ResourceType.TOPIC, name)
 
 
 async def _commit(context: HttpContext, body: TransactionBody) -> list[WrittenPartition]:

@@ -19,6 +19,7 @@ from aiohttp import web
 from tiered.groups.requests import NO_OFFSET, PartitionOffset
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import TopicPartition
+from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import METADATA_BYTES, ConsumerConfig, ConsumerInstance
 from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
@@ -67,7 +68,7 @@ async def _require_local_group(request: HttpRequest) -> str:
 
 async def _find_instance(request: HttpRequest) -> ConsumerInstance:
     return await request.context.service(ConsumerInstances).find(
-        InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer
+        InstanceKey(await _require_local_group(request), request.args["instance"]), request.caller
     )
 
 
@@ -91,7 +92,9 @@ async def create_consumer(request: HttpRequest) -> web.StreamResponse:
     name = given.pop("name", None) or f"rest-consumer-{request.context.broker.settings.node_id}-{uuid.uuid4()}"
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         raise HttpError(422, f"the name has to be a string of at most {NAME_CHARACTERS} characters")
-    await request.context.service(ConsumerInstances).create(InstanceKey(group, name), parse_config(given), request.peer)
+    await request.context.service(ConsumerInstances).create(
+        InstanceKey(group, name), parse_config(given), request.caller
+    )
     path = f"/consumers/{quote(group, safe='')}/instances/{quote(name, safe='')}"
     return v2_response(request, {"instance_id": name, "base_uri": request.advertised_origin() + path})
 
@@ -150,7 +153,7 @@ words."""
 async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
     """Deletes a consumer, which leaves its group."""
     await request.context.service(ConsumerInstances).delete(
-        InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer
+        InstanceKey(await _require_local_group(request), request.args["instance"]), request.caller
     )
     return _no_content()
 
@@ -164,8 +167,11 @@ async def subscribe(request: HttpRequest) -> web.StreamResponse:
     topics, pattern = body.get("topics"), body.get("topic_pattern")
     if (topics is None) == (pattern is None):
         raise HttpError(422, "either topics or topic_pattern has to be given")
+    subscription = _parse_subscription(topics, pattern)
+    for name in subscription.topics:
+        request.require(Operation.READ, ResourceType.TOPIC, name)
     async with instance.use():
-        await instance.subscribe(_parse_subscription(topics, pattern))
+        await instance.subscribe(subscription)
     return _no_content()
 
 
@@ -270,7 +276,10 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
 async def get_committed(request: HttpRequest) -> web.StreamResponse:
     """Returns the committed offsets of the partitions in the body, without those that have none."""
     instance, body = await _find_instance(request), await _read_body(request)
-    found = await instance.fetch_committed([tp for tp, _ in _parse_rows(body, "partitions")])
+    partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
+    for tp in partitions:
+        request.require(Operation.DESCRIBE, ResourceType.TOPIC, tp.topic)
+    found = await instance.fetch_committed(partitions)
     rows = [
         {"topic": each.topic, "partition": each.partition, "offset": each.offset, "metadata": each.metadata}
         for each in found
@@ -291,12 +300,14 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
         lookups = TimeLookups(request.peer, request.connection_name)
         for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
             instance.check_assigned(tp)
+            request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
             source = instance.open_partition(tp)
             found = await offset_for_timestamp(source, _parse_timestamp(row), lookups)
             end = (await fetch_bounds(source, instance.config.read_committed))[1]
             targets.append((tp, found[0] if found is not None else end))
         for tp, _ in targets:
             instance.check_assigned(tp)
+            request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
         for tp, offset in targets:
             instance.seek(tp, offset)
     return _no_content()
@@ -319,6 +330,7 @@ async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
         partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
         for tp in partitions:
             instance.check_assigned(tp)
+            request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
         for tp in partitions:
             bounds = await fetch_bounds(instance.open_partition(tp), instance.config.read_committed)
             instance.seek(tp, bounds[which])
@@ -342,6 +354,7 @@ def _parse_rows(body: Mapping[str, Any], name: str) -> list[tuple[TopicPartition
 
 
 def _check_partition(request: HttpRequest, tp: TopicPartition) -> TopicPartition:
+    request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
     topic = request.context.broker.image.topics.get(tp.topic)
     if topic is None:
         raise HttpError(TOPIC_NOT_FOUND, f"topic {tp.topic[:249]!r} not found")

@@ -16,7 +16,7 @@ from tiered.records.native import json_spans
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.decompress import Inflater, new_inflater
-from tiered_api.http.exchange.errors import NOT_AUTHORIZED, HttpError
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import HttpResponse, abort_connection, open_stream
 from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_once
@@ -121,8 +121,7 @@ async def produce_once(request: HttpRequest, topic: TopicImage, reports: Produce
 
 
 async def _append(request: HttpRequest, topic: TopicImage, reports: ProduceReports, texts: list[bytes]) -> bytes:
-    if not request.may(Operation.WRITE, ResourceType.TOPIC, topic.name):
-        raise HttpError(NOT_AUTHORIZED, f"{request.caller.principal} has no right to write to the topic any more")
+    request.require(Operation.WRITE, ResourceType.TOPIC, topic.name)
     parsed = _parse_all(texts, request.context.clock.wall_ms())
     records = [each for each in parsed if isinstance(each, ProducerRecord)]
     outcomes = await append_many(request.context, topic, records, caller=request.caller)
