@@ -100,7 +100,9 @@ async def _check_alter_users(
     return Verdict(alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=results))
 
 
-def _check_alter_quotas(rights: Rights, request: alter_client_quotas.AlterClientQuotasRequest, version: int) -> Verdict:
+async def _check_alter_quotas(
+    rights: Rights, request: alter_client_quotas.AlterClientQuotasRequest, version: int
+) -> Verdict:
     if rights.on_cluster(Operation.ALTER_CONFIGS):
         return ALLOWED
     refused = alter_client_quotas.AlterClientQuotasResult
