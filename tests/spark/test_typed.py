@@ -126,6 +126,33 @@ def test_declared_schema_is_pinned_and_another_one_is_refused(site: Site) -> Non
         site.load(LoadOptions(values=ValueRules("json", "id STRING")))
 
 
+def test_change_events_are_columns_with_and_without_their_envelope(site: Site) -> None:
+    fields = [{"field": "id", "default": 0}, {"field": "name", "default": "x:y"}]
+    first = {"op": "c", "before": None, "after": {"id": 1, "name": "a"}, "ts_ms": 5, "source": {"lsn": 9}}
+    second = {**first, "op": "u", "before": first["after"], "after": {"id": 1, "name": "b"}}
+    wrapped = [{"schema": {"fields": fields}, "payload": each} for each in (first, second)]
+    site.write([*encode(first, *wrapped, second), None, b'{"schema":null,"payload":null}', *encode({"payload": 1}, 5)])
+    done = site.load(LoadOptions(values=ValueRules("debezium")))
+    assert (done.typed_rows, done.dead_letters) == (6, 2)
+    assert site.columns() == (
+        "op string, before struct<id: bigint, name: string>, after struct<id: bigint, name: string>, ts_ms bigint, "
+        "source struct<lsn: bigint>"
+    )
+    one, two = {"id": 1, "name": "a"}, {"id": 1, "name": "b"}
+    assert site.rows("op", "before", "after")[:4] == [
+        ("c", None, one),
+        ("c", None, one),
+        ("u", one, two),
+        ("u", one, two),
+    ]
+    assert (site.verify().ok, site.verify().rows) == (True, 6)
+    with pytest.raises(Refused, match="has values of the kind debezium"):
+        site.load(JSON)
+    site.write(encode(wrapped[0]))
+    assert (site.load(LoadOptions()).typed_rows, site.verify().ok) == (1, True)
+    site.check_offsets()
+
+
 def test_partitions_that_contradict_each_other_agree_on_the_first(tmp_path: Path) -> None:
     site = Site(tmp_path, partitions=2)
     site.write(encode(*({"x": i} for i in range(50))), partition=0)

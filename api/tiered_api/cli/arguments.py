@@ -149,7 +149,7 @@ def _lake(commands: Commands) -> None:
     )
     load.add_argument(
         "--values",
-        choices=("json",),
+        choices=("json", "debezium"),
         help="also load the values as columns of <topic>_typed; a later load remembers it",
     )
     load.add_argument(

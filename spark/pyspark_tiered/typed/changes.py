@@ -34,6 +34,8 @@ NUMBER, TEXT, BOOLEAN, ARRAY, OBJECT = "number", "text", "boolean", "array", "ob
 TYPES = {int: NUMBER, float: NUMBER, str: TEXT, bool: BOOLEAN, list: ARRAY, dict: OBJECT}
 COLUMN_TYPES = {"int": NUMBER, "long": NUMBER, "double": NUMBER, "boolean": BOOLEAN}
 
+WRAPPED = {"schema", "payload"}
+"""Names in a value of Kafka Connect with its schema."""
 RETYPE, DROP = "retype", "drop"
 """First words of the forms in which two kinds of rules are kept."""
 WIDER = {("int", "long"), ("int", "double"), ("long", "double"), ("date", "string")}
@@ -77,11 +79,17 @@ class DroppedField(NamedTuple):
     path: Path
 
 
-FieldRule = Change | RetypedField | DroppedField
+class Envelope(NamedTuple):
+    """A rule of the kind debezium: a value of Kafka Connect with its schema is what its payload is."""
+
+    path: Path = ()
+
+
+FieldRule = Change | RetypedField | DroppedField | Envelope
 
 
 def encode_changes(changes: Sequence[FieldRule]) -> str:
-    """Returns the form in which the properties of a table keep rules."""
+    """Returns the form in which the properties of a table keep rules. An envelope follows from the kind of values."""
     words: dict[type, list[str]] = {RetypedField: [RETYPE], DroppedField: [DROP]}
     return json.dumps([[*words.get(type(each), ()), *each] for each in changes])
 
@@ -263,7 +271,24 @@ def _column_type(kind: ColumnType) -> str:
 
 def apply_changes(changes: Sequence[FieldRule], value: Value) -> bool:
     """Changes a parsed value by all rules. Returns true if one changed it. Raises `Unfit`."""
-    return sum(_apply(value, each.path, each) for each in changes) > 0
+    return sum(_apply(value, each.path, each) if each.path else _unwrap(value) for each in changes) > 0
+
+
+def _unwrap(value: Value) -> bool:
+    """Puts the fields of the payload in the place of an object that has schema and payload, and nothing else."""
+    if type(value) is not dict or "payload" not in value:
+        return False
+    is_wrapped, payload = value.keys() == WRAPPED, value["payload"]
+    if is_wrapped:
+        if payload is not None and type(payload) is not dict:
+            raise Unfit("the payload is no object")
+        check_storable(value["schema"], ("schema",))
+        value.clear()
+        value.update(payload or {})
+    # Without a column of that name, Arrow refuses each value with an envelope.
+    if value.get("payload") is not None:
+        raise Unfit("a change event has no field 'payload'")
+    return is_wrapped
 
 
 def _apply(value: Value, path: Sequence[str], change: FieldRule) -> bool:
@@ -284,8 +309,10 @@ def _apply(value: Value, path: Sequence[str], change: FieldRule) -> bool:
                 return False
             value[name] = found
             return True
-        case _:
+        case Change():
             return value[name] is not None and _move_value(value, name, change)
+        case _:
+            return False
 
 
 def _move_value(holder: dict[str, Any], name: str, change: Change) -> bool:

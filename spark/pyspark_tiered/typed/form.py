@@ -58,7 +58,10 @@ FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
 
 
 class ValueRules(NamedTuple):
-    """How the values of a topic become columns. `declared` is DDL, empty if all columns are inferred."""
+    """How the values of a topic become columns. `declared` is DDL, empty if all columns are inferred.
+
+    Kinds: json; debezium, which are change events in JSON, with or without the envelope of Kafka Connect.
+    """
 
     kind: str = "json"
     declared: str = ""

@@ -116,6 +116,11 @@ class ValuesLoader:
             return
         self._typed.snapshot()
         held = self._typed.rules()
+        if held is not None and self._rules is not None and held.kind != self._rules.kind:
+            raise Refused(
+                Code.INVALID_REQUEST,
+                f"{self._typed.url} has values of the kind {held.kind}: load without --values, or move the table away",
+            )
         if (
             held is not None
             and self._rules is not None
@@ -164,7 +169,7 @@ class ValuesLoader:
         declared = parse_ddl(rules.declared) if rules.declared else StructOf()
         if not ((typed.exists or typed.set_schema(declared, rules)) and (letters.exists or letters.create_table())):
             return False, 0
-        schema, changes = typed.schema(), typed.changes()
+        schema, changes = typed.schema(), typed.applied_rules()
         metadata, dead_metadata = typed.metadata, letters.metadata
         erased = join_ranges(erasures.read())
         topic = self._reader.read(self._topic, loaded)

@@ -104,7 +104,7 @@ class Replay:
         # The loaded offsets are read first: no load commits rows below them later.
         loaded = self._typed.loaded_offsets()
         before, metadata, schema = self._typed.replays(), self._typed.metadata, self._typed.schema()
-        changes = self._typed.changes()
+        changes = self._typed.applied_rules()
         # An erasure whose record comes after this look changes the metadata, so that the rows are not committed.
         erased = join_ranges(self._erasures.read())
         places = self._letters.places(files)

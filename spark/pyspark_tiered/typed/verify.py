@@ -138,7 +138,9 @@ def _verify_once(
         for ends in (loaded, decided)
     )
     bits = range_bits([*rows.bounds.values(), *dead.bounds.values()])
-    rules = ValueSumRules(typed.schema(), os.urandom(SECRET_BYTES), bits, erased, (rows, dead), changes=typed.changes())
+    rules = ValueSumRules(
+        typed.schema(), os.urandom(SECRET_BYTES), bits, erased, (rows, dead), changes=typed.applied_rules()
+    )
     return _Comparison(runner, store, cold, typed, letters, rules).run(loaded)
 
 

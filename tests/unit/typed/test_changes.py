@@ -15,6 +15,7 @@ from pyspark_tiered.typed.changes import (
     CHANGES_MAX,
     Change,
     DroppedField,
+    Envelope,
     FieldRule,
     RetypedField,
     add_change,
@@ -119,6 +120,32 @@ def test_scalar_becomes_one_of_another_type(before: str, to: str, value: Any, af
 def test_number_beyond_64_bits_becomes_no_text(before: str, value: Any) -> None:
     with pytest.raises(Unfit, match="beyond 64 bits"):
         apply_changes([RetypedField(("a",), before, "string")], {"a": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "after"),
+    [
+        (
+            {"schema": {"fields": [{"default": 1}]}, "payload": {"op": "c", "after": {"id": 1}}},
+            {"op": "c", "after": {"id": 1}},
+        ),
+        ({"schema": None, "payload": None}, {}),
+        ({"op": "c", "schema": 1}, None),
+        ({"schema": 1, "payload": None, "op": "c"}, None),
+        ([1], None),
+    ],
+)
+def test_payload_takes_the_place_of_its_envelope(value: Any, after: Any) -> None:
+    found = copy.deepcopy(value)
+    assert apply_changes([Envelope()], found) == (after is not None)
+    assert found == (value if after is None else after)
+
+
+@pytest.mark.parametrize("payload", [5, [], {"schema": 1, "payload": 2}])
+@pytest.mark.parametrize("more", [{}, {"op": "c"}])
+def test_payload_that_is_no_event_does_not_fit(payload: Any, more: dict[str, str]) -> None:
+    with pytest.raises(Unfit, match="payload"):
+        apply_changes([Envelope()], {"schema": {}, "payload": payload, **more})
 
 
 def test_rules_are_kept_and_a_damaged_one_is_told() -> None:

@@ -120,7 +120,7 @@ def _read_value_rules(args: Namespace) -> ValueRules | None:
 
     if args.schema is not None:
         if args.values is None:
-            raise Refused(Code.INVALID_REQUEST, "--schema needs --values json")
+            raise Refused(Code.INVALID_REQUEST, "--schema needs --values")
         parse_ddl(args.schema)
     return None if args.values is None else ValueRules(args.values, args.schema or "")
 
