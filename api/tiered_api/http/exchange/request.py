@@ -63,7 +63,7 @@ class HttpRequest(web.BaseRequest):
     def require(self, operation: Operation, kind: ResourceType, name: str) -> None:
         """Raises `HttpError` 403 if the caller may not carry out an operation on a resource."""
         authorization = self.context.broker.authorization
-        if self.is_stranger or not authorization.authorize(self.caller, operation, kind, name):
+        if self.lacks_login or not authorization.authorize(self.caller, operation, kind, name):
             what = f"{operation.name} on {kind.name} {name[:249]!r}"
             raise HttpError(NOT_AUTHORIZED, f"{self.caller.principal} has no right to {what}")
 
