@@ -48,17 +48,36 @@ async def connect(server: KafkaServer, context: ssl.SSLContext) -> asyncio.Strea
 
 
 @pytest.mark.parametrize(
-    ("signed", "principal"),
-    [(sign("CN=alice,O=Kranz", AUTHORITY), Principal("User", "CN=alice,O=Kranz")), (None, ANONYMOUS)],
+    ("rules", "signed", "principal"),
+    [
+        ("DEFAULT", sign("CN=alice,O=Kranz", AUTHORITY), Principal("User", "CN=alice,O=Kranz")),
+        ("RULE:^CN=([^,]+).*$/$1/U", sign("CN=alice,O=Kranz", AUTHORITY), Principal("User", "ALICE")),
+        ("RULE:^CN=([^,]+).*$/$1/U", None, ANONYMOUS),
+    ],
 )
-def test_caller_is_the_name_in_the_certificate(signed: Signed | None, principal: Principal, tmp_path: Path) -> None:
+def test_caller_is_the_name_in_the_certificate(
+    rules: str, signed: Signed | None, principal: Principal, tmp_path: Path
+) -> None:
     async def scenario(site: KafkaBroker) -> None:
         writer = await connect(site.server, client_context(tmp_path, signed))
         (connection,) = site.server.connections
         assert connection.caller == (principal, HOST)
         writer.close()
 
-    run(tmp_path / "data", scenario, **settings(tmp_path, "requested"))
+    run(tmp_path / "data", scenario, **settings(tmp_path, "requested"), ssl_principal_mapping_rules=rules)
+
+
+def test_client_whose_certificate_no_rule_names_gets_no_connection(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        port = next(iter(site.server.addresses.values())).port
+        context = client_context(tmp_path, sign("CN=eve", AUTHORITY))
+        reader, writer = await asyncio.open_connection(HOST, port, ssl=context, server_hostname=HOST)
+        assert await reader.read() == b"" and site.count_refusals("certificate") == 1
+        assert not site.server.connections
+        writer.close()
+
+    rules = "RULE:^CN=alice.*$/alice/"
+    run(tmp_path / "data", scenario, **settings(tmp_path, "required"), ssl_principal_mapping_rules=rules)
 
 
 def test_listener_has_its_own_certificate_and_clients(tmp_path: Path) -> None:

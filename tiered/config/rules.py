@@ -14,6 +14,7 @@ from tiered.config.listeners import Endpoint
 from tiered.config.setting import SettingRow
 from tiered.errors import Code, Refused
 from tiered.security import sasl_plain
+from tiered.security.principal_mapping import parse_mapping_rules
 from tiered.security.secret import Secret
 
 _REPLICA = re.compile(r"\d+:\d+")
@@ -63,6 +64,8 @@ class BrokerValues(Protocol):
     def ssl_keystore_location(self) -> str: ...
     @property
     def ssl_keystore_key(self) -> Secret: ...
+    @property
+    def ssl_principal_mapping_rules(self) -> str: ...
     @property
     def sasl_enabled_mechanisms(self) -> Sequence[str]: ...
     @property
@@ -160,7 +163,9 @@ def _check_overrides(settings: BrokerValues, table: Mapping[str, SettingRow]) ->
         if override.listener not in names:
             name = f"{PREFIX}{override.listener.lower()}.{override.name}"
             raise Refused(Code.INVALID_CONFIG, f"{name}: no listener has that name; there are: {', '.join(names)}")
+    parse_mapping_rules(settings.ssl_principal_mapping_rules)
     for each in endpoints:
+        parse_mapping_rules(settings.for_listener(each.name).ssl_principal_mapping_rules)
         mechanisms = settings.for_listener(each.name).sasl_enabled_mechanisms
         if each.requires_login and sasl_plain.MECHANISM in mechanisms and not settings.plain_users(each.name):
             why = f"{sasl_plain.MECHANISM} needs users in {PREFIX}{each.name.lower()}.{PLAIN_USERS}"

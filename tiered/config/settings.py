@@ -252,6 +252,9 @@ class Settings:
         choices=("https", ""),
         dynamic=True,
     )
+    ssl_principal_mapping_rules: str = setting(
+        "DEFAULT", "Principals of clients with certificates: DEFAULT, or RULE:pattern/replacement/[LU], ..."
+    )
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         SCRAM_MECHANISMS, "Mechanisms of logins. (Kafka: GSSAPI.)", choices=SASL_MECHANISMS
     )

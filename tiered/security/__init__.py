@@ -4,6 +4,8 @@ May import: words
 
   secret      a text that never prints
   principal   the principal and the host of a request
+  capturing_pattern  regular expressions with groups, matched in linear time
+  principal_mapping  principals of certificates, by ssl.principal.mapping.rules
   distinguished_names  names of certificates as principals
   scram       SCRAM (RFC 5802, RFC 7677): credentials, and both sides of a login
   http_basic  user and password of HTTP Basic (RFC 7617)

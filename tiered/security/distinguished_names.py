@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiered.security.principal import ANONYMOUS, USER, Principal
+Subject = Sequence[Sequence[tuple[str, str]]]
+"""The name in a certificate, as Python's `ssl` gives it: its parts, each of attributes with a value."""
 
 _SHORT = {
     "commonName": "CN",
@@ -22,13 +23,7 @@ _OIDS = {"emailAddress": ("1.2.840.113549.1.9.1", 0x16), "serialNumber": ("2.5.4
 _SPECIAL = ',+"\\<>;'
 
 
-def principal_of(subject: Sequence[Sequence[tuple[str, str]]]) -> Principal:
-    """Returns the principal of a certificate with this subject; ANONYMOUS without a certificate."""
-    name = format_name(subject)
-    return Principal(USER, name) if name else ANONYMOUS
-
-
-def format_name(subject: Sequence[Sequence[tuple[str, str]]]) -> str:
+def format_name(subject: Subject) -> str:
     """Returns the distinguished name of a subject: its last part first, each part `KEY=value`."""
     parts = ("+".join(_format_attribute(name, value) for name, value in part) for part in reversed(subject))
     return ",".join(parts)

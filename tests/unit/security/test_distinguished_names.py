@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.security.distinguished_names import format_name, principal_of
-from tiered.security.principal import ANONYMOUS
+from tiered.security.distinguished_names import format_name
 
 
 @pytest.mark.parametrize(
@@ -27,8 +26,3 @@ from tiered.security.principal import ANONYMOUS
 )
 def test_name_has_the_form_of_rfc_2253(subject: tuple[tuple[tuple[str, str], ...], ...], name: str) -> None:
     assert format_name(subject) == name
-
-
-def test_principal_is_the_name_and_nobody_without_a_certificate() -> None:
-    assert str(principal_of(((("commonName", "alice"),),))) == "User:CN=alice"
-    assert principal_of(()) == ANONYMOUS

@@ -16,10 +16,11 @@ from aiohttp.streams import StreamReader
 
 from tiered.broker.broker import Broker
 from tiered.config.exposure import is_loopback
-from tiered.errors import Corrupt, InvariantViolation
+from tiered.errors import Corrupt, InvariantViolation, Refused
 from tiered.log_limiter import LogLimiter
-from tiered.security.distinguished_names import principal_of
-from tiered.security.principal import ANONYMOUS, Principal
+from tiered.security.distinguished_names import Subject
+from tiered.security.principal import ANONYMOUS, Caller
+from tiered.security.principal_mapping import map_subject
 from tiered.system.tls import HANDSHAKE_SECONDS
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
@@ -30,7 +31,7 @@ from tiered_api.http.exchange.responses import error_response
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
-from tiered_api.http.server.authentication import Authenticator
+from tiered_api.http.server.authentication import HTTP, Authenticator
 from tiered_api.http.server.operations import check_route
 from tiered_api.http.server.router import RouteTable
 from tiered_api.http.server.routes import table
@@ -76,7 +77,14 @@ class HttpConnection(web.RequestHandler):
             listener.context.limits.first_request_seconds, self.force_close
         )
         self.is_spare = not listener.admit_connection(self, self._peer_address)
-        self.principal = _principal_of(transport)
+        try:
+            rules = listener.context.broker.settings.ssl_principal_mapping_rules
+            self.principal = map_subject(rules, _subject_of(transport))
+            listener.context.broker.audit.record_certificate(Caller(self.principal, self._peer_address), HTTP)
+        except Refused as refused:
+            self.principal = ANONYMOUS
+            listener.context.broker.audit.record_refused_login(self._peer_address, HTTP, refused.why)
+            transport.abort()
         # A remembered head counts for all callers: with logins, each request is checked.
         is_open = self.principal == ANONYMOUS and not listener.authenticator.is_required
         self.has_short_path = fast_produce.IS_SUPPORTED and not self.is_spare and is_open
@@ -362,8 +370,8 @@ async def serve_http(
     return HttpServer(listener, server, f"{'https' if has_tls else 'http'}://{shown}:{bound_port}")
 
 
-def _principal_of(transport: asyncio.BaseTransport) -> Principal:
-    """Returns the principal of the client's certificate, if OpenSSL has verified one."""
+def _subject_of(transport: asyncio.BaseTransport) -> Subject:
+    """Returns the name in the client's certificate, if OpenSSL has verified one."""
     session: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     certificate = session.getpeercert() if session is not None else None
-    return principal_of(certificate.get("subject", ())) if certificate else ANONYMOUS  # type: ignore[arg-type]
+    return certificate.get("subject", ()) if certificate else ()  # type: ignore[return-value]

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
-from tiered.security.distinguished_names import principal_of
-from tiered.security.principal import Caller
+from tiered.security.principal import ANONYMOUS, Caller, Principal
 from tiered_api.kafka.server.dispatch import Dispatch
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.socket_writer import Part, memory_bytes, send_parts
@@ -160,6 +159,7 @@ class ClientConnection:
         listener: str,
         loop: AbstractEventLoop,
         requires_login: bool = False,
+        principal: Principal = ANONYMOUS,
     ) -> None:
         self._server = server
         self._stream = stream
@@ -187,7 +187,7 @@ class ClientConnection:
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
         self.turn_share = server.context.turns.make_share(self.host)
-        self.act_for(Caller(principal_of(stream.subject), self.host))
+        self.act_for(Caller(principal, self.host))
         self.login: LoginState | None = None
         self.login_ends = -1.0
         """Time by which the client has to log in, or to log in again; -1 if it need not."""

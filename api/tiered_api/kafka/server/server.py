@@ -16,8 +16,12 @@ from functools import partial
 
 from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
+from tiered.errors import Refused
 from tiered.ports import Listener, Stream
 from tiered.security import sasl_plain
+from tiered.security.distinguished_names import Subject
+from tiered.security.principal import ANONYMOUS, Principal
+from tiered.security.principal_mapping import map_subject
 from tiered.system.tls import TlsNet
 from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.server.connection import ClientConnection
@@ -150,7 +154,13 @@ class KafkaServer:
 
     def _accept(self, stream: Stream, listener: str, requires_login: bool) -> None:
         settings = self.context.broker.settings
-        connection = ClientConnection(self, stream, listener, self._loop, requires_login)
+        try:
+            has_name = bool(stream.subject) and not requires_login
+            principal = self._map_subject(listener, stream.subject) if has_name else ANONYMOUS
+        except Refused as refused:
+            self._reject(stream, "certificate", refused.why, listener)
+            return
+        connection = ClientConnection(self, stream, listener, self._loop, requires_login, principal)
         host = connection.host
         if self._closing or (len(self.connections) >= settings.max_connections and not self._make_room(host)):
             self._reject(stream, "too_many", f"max.connections is {settings.max_connections}")
@@ -175,6 +185,10 @@ class KafkaServer:
             else:
                 self._unopened.append(connection)
                 self.context.refusals.record("delayed", stream.peer, "more connections a second than are allowed")
+
+    def _map_subject(self, listener: str, subject: Subject) -> Principal:
+        """Returns the principal of a certificate. Raises `Refused` if no rule makes one."""
+        return map_subject(self.context.broker.settings.for_listener(listener).ssl_principal_mapping_rules, subject)
 
     def _make_room(self, host: str) -> bool:
         """Closes a connection of the address with most connections in favour of the new address. True if it did so.
@@ -223,8 +237,8 @@ class KafkaServer:
                 self._tokens -= 1
                 connection.start_reading()
 
-    def _reject(self, stream: Stream, reason: str, why: str) -> None:
-        self.context.refusals.record(reason, stream.peer, why)
+    def _reject(self, stream: Stream, reason: str, why: str, listener: str = "") -> None:
+        self.context.refusals.record(reason, stream.peer, why, listener)
         stream.close()
 
     def remove_connection(self, connection: ClientConnection) -> None:

@@ -40,7 +40,7 @@ class Call(Generic[R]):
         return self.caller.host
 
 
-REFUSED_LOGINS = ("login", "login_timeout", "stranger", "tls_handshake")
+REFUSED_LOGINS = ("certificate", "login", "login_timeout", "stranger", "tls_handshake")
 """Reasons that the audit log has."""
 
 
