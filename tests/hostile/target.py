@@ -44,10 +44,21 @@ class AttackedBroker:
     def pid(self) -> int:
         return self.served.process.pid
 
-    async def client(self, own: str = "127.0.0.1") -> RawClient:
-        """A connection from one of this machine's addresses."""
-        host, port = self.served.kafka.rsplit(":", 1)
-        found = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=(own, 0)))
+    @property
+    def address(self) -> str:
+        """The first listener of Kafka's protocol."""
+        return self.served.kafka.split(",")[0]
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports of all listeners of Kafka's protocol."""
+        return [int(each.rsplit(":", 1)[1]) for each in self.served.kafka.split(",")]
+
+    async def client(self, own: str = "127.0.0.1", port: int = 0) -> RawClient:
+        """A connection from one of this machine's addresses, to the first listener if no port is given."""
+        found = RawClient(
+            *await asyncio.open_connection("127.0.0.1", port or self.ports[0], limit=1 << 27, local_addr=(own, 0))
+        )
         self._clients.append(found)
         return found
 
@@ -72,7 +83,7 @@ class AttackedBroker:
         the time. `probe_kind` is "heartbeat" for requests that take turns with those of the attackers."""
         kind = [probe_kind] if probe_kind else []
         probe = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.hostile.probe", self.served.kafka, *kind, stdin=PIPE, stdout=PIPE
+            sys.executable, "-m", "tests.hostile.probe", self.address, *kind, stdin=PIPE, stdout=PIPE
         )
         assert probe.stdin is not None and probe.stdout is not None
         try:
@@ -111,10 +122,12 @@ def _write_measured(measured: dict[str, object]) -> None:
 
 
 @contextmanager
-def attacked_broker(directory: Path, *, stop_seconds: float = SECONDS, **settings: object) -> Iterator[AttackedBroker]:
-    """Yields a broker with these settings, which must end cleanly in time."""
+def attacked_broker(
+    directory: Path, *arguments: str, stop_seconds: float = SECONDS, **settings: object
+) -> Iterator[AttackedBroker]:
+    """Yields a broker with these arguments and settings, which must end cleanly in time."""
     given = [word for name, value in settings.items() for word in ("-c", f"{name.replace('_', '.')}={value}")]
-    with ServeProcess(directory, *given) as served:
+    with ServeProcess(directory, *arguments, *given) as served:
         yield AttackedBroker(served)
         served.process.terminate()
         assert served.process.wait(stop_seconds) == 0
