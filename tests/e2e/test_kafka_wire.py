@@ -214,6 +214,7 @@ def test_invalid_frame_ends_the_connection_at_once(tmp_path: Path, start: bytes)
         (1, 4, b"\0" * 14, "malformed"),
         (3, 9, b"\0\xff\xff\xff\xff\x0f", "malformed"),
         (18, 3, b"\0\x05a", "malformed"),
+        (42, 1, b"\0\xff\xff" + b"\0\1g" * 30_000, "malformed"),
     ],
 )
 def test_invalid_request_ends_its_connection(tmp_path: Path, key: int, version: int, body: bytes, reason: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.kafka.values import OURS, TABLES, Drawn, versions
 from tiered.ids import encode_uuid
 from tiered_api.kafka.protocol import decoder, encoder, primitives
-from tiered_api.kafka.protocol.codec import Malformed, decode, encode
+from tiered_api.kafka.protocol.codec import Malformed, decode, decode_in_pieces, encode, encode_in_pieces, has_pieces
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.create_partitions import CreatePartitionsRequest
 from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -34,9 +36,13 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
 )
 from tiered_api.kafka.protocol.messages.offset_delete import OffsetDeleteRequest
 from tiered_api.kafka.protocol.schema import ZERO_ID, Message
+
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize("name", TABLES | OURS)
@@ -268,3 +274,50 @@ def test_ids_have_kafkas_text_form(raw: bytes) -> None:
 def test_source_of_compiled_codecs_is_available() -> None:
     assert "m1.group_id = str(data[at:stop]" in decoder.decoder_source(HeartbeatRequest, 4)
     assert "m.generation_id" in encoder.encoder_source(HeartbeatRequest, 4)
+
+
+def run_steps(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """Returns the result of a generator, and the number of its steps."""
+    count = 1
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value, count
+        count += 1
+
+
+@pytest.mark.parametrize("name", TABLES | OURS)
+def test_pieces_of_a_message_are_the_whole_message(name: str) -> None:
+    table = (TABLES | OURS)[name]
+    version = versions(table)[-1]
+    message = Drawn(1).message(table, version)
+    written = encode(message, version)
+    assert run_steps(encode_in_pieces(message, version))[0] == written
+    assert run_steps(decode_in_pieces(table, version, written))[0] == decode(table, version, written)
+
+
+def test_large_message_is_encoded_and_decoded_in_pieces() -> None:
+    count = 3 * primitives.PIECE_ELEMENTS + 1
+    topics = [MetadataResponseTopic(0, f"t{number}", ZERO_ID) for number in range(count)]
+    answer = MetadataResponse(topics=topics)
+    assert has_pieces(answer) and not has_pieces(MetadataResponse(topics=topics[: primitives.PIECE_ELEMENTS]))
+    written, steps = run_steps(encode_in_pieces(answer, 12))
+    assert (written, steps) == (encode(answer, 12), 4)
+    names = DeleteGroupsRequest([f"g{number}" for number in range(count)])
+    assert run_steps(decode_in_pieces(DeleteGroupsRequest, 2, encode(names, 2))) == (names, 4)
+
+
+def test_elements_of_inner_arrays_count_as_those_of_a_message() -> None:
+    partitions = [MetadataResponsePartition(0, number) for number in range(primitives.PIECE_ELEMENTS)]
+    assert has_pieces(MetadataResponse(topics=[MetadataResponseTopic(0, "t", ZERO_ID, partitions=partitions)]))
+    assert not has_pieces(MetadataResponse(topics=[MetadataResponseTopic(0, "t", ZERO_ID, partitions=partitions[1:])]))
+
+
+def test_message_that_is_malformed_is_refused_in_pieces_too() -> None:
+    names = DeleteGroupsRequest([f"g{number}" for number in range(3 * primitives.PIECE_ELEMENTS)])
+    with pytest.raises(Malformed):
+        run_steps(decode_in_pieces(DeleteGroupsRequest, 2, encode(names, 2)[:-2]))
+    names.groups_names[-1] = None  # type: ignore[call-overload]
+    with pytest.raises(Malformed):
+        run_steps(encode_in_pieces(names, 2))

@@ -7,13 +7,14 @@ version lacks. Adjacent fields of fixed size, and the length of the field after 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from struct import Struct
 from typing import Any
 
 from tiered_api.kafka.protocol.function_builder import FunctionBuilder
 from tiered_api.kafka.protocol.primitives import (
     ELEMENTS_MAX,
+    PIECE_ELEMENTS,
     STRING_MAX_BYTES,
     STRUCT_CODES,
     Buffer,
@@ -28,6 +29,8 @@ from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, fiel
 
 Decoder = Callable[[Buffer, int, int], Any]
 """A function `(data, at, end)` that returns a message."""
+PieceDecoder = Callable[[Buffer, int, int], Generator[None, None, Any]]
+"""A decoder that stops between pieces of a message."""
 
 HEAD = "def decode(data, at, end):"
 
@@ -35,6 +38,12 @@ HEAD = "def decode(data, at, end):"
 def compile_decoder(table: type[Message], version: int) -> Decoder:
     """Returns the decoder of one version of one message."""
     return _generate_decoder(table, version).function(HEAD, f"<{table.__name__} v{version} decode>")
+
+
+def compile_piece_decoder(table: type[Message], version: int) -> PieceDecoder:
+    """Returns the same as a generator, which stops after each piece of `PIECE_ELEMENTS`."""
+    read = _generate_decoder(table, version, PIECE_ELEMENTS)
+    return read.function(HEAD, f"<{table.__name__} v{version} decode in pieces>")
 
 
 def decoder_source(table: type[Message], version: int) -> str:
@@ -67,8 +76,8 @@ def min_struct_size(table: type[Any] | None, version: int, flexible: bool) -> in
     return max(size, 1)
 
 
-def _generate_decoder(table: type[Message], version: int) -> FunctionBuilder:
-    out = FunctionBuilder(Malformed=Malformed, id_text=id_text, new=object.__new__)
+def _generate_decoder(table: type[Message], version: int, piece: int = 0) -> FunctionBuilder:
+    out = FunctionBuilder(piece=piece, Malformed=Malformed, id_text=id_text, new=object.__new__)
     out.names |= {each.__name__: each for each in (read_varint, skip_fields, tag_count, varint_rest)}
     # Responses come from brokers, but any client that can connect sends requests: so only these have a bound on
     # elements.
@@ -241,6 +250,7 @@ class _DecoderWriter:
         items = self.out.local("items")
         self.out.line(f"{target} = {items} = []")
         with self.out.block(f"for _ in range({size}):"):
+            self.out.count_element()
             if row.kind is FieldType.STRUCT:
                 assert row.of is not None
                 made = self.struct(row.of)

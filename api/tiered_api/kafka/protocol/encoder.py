@@ -6,16 +6,26 @@ the next value or the empty tag section of a struct. The parts are joined at the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from struct import Struct
 from typing import Any
 
 from tiered_api.kafka.protocol.function_builder import FunctionBuilder
-from tiered_api.kafka.protocol.primitives import STRING_MAX_BYTES, STRUCT_CODES, Malformed, NumberArrays, id_raw, varint
+from tiered_api.kafka.protocol.primitives import (
+    PIECE_ELEMENTS,
+    STRING_MAX_BYTES,
+    STRUCT_CODES,
+    Malformed,
+    NumberArrays,
+    id_raw,
+    varint,
+)
 from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, field_specs
 
 Encoder = Callable[[Any], bytes]
+PieceEncoder = Callable[[Any], Generator[None, None, bytes]]
+"""An encoder that stops between pieces of a message."""
 
 HEAD = "def encode(m):"
 TAG_COUNT = "x"
@@ -27,13 +37,19 @@ def compile_encoder(table: type[Message], version: int) -> Encoder:
     return _generate_encoder(table, version).function(HEAD, f"<{table.__name__} v{version} encode>")
 
 
+def compile_piece_encoder(table: type[Message], version: int) -> PieceEncoder:
+    """Returns the same as a generator, which stops after each piece of `PIECE_ELEMENTS`."""
+    written = _generate_encoder(table, version, PIECE_ELEMENTS)
+    return written.function(HEAD, f"<{table.__name__} v{version} encode in pieces>")
+
+
 def encoder_source(table: type[Message], version: int) -> str:
     """Returns the source of the encoder, for inspection."""
     return _generate_encoder(table, version).text(HEAD)
 
 
-def _generate_encoder(table: type[Message], version: int) -> FunctionBuilder:
-    out = FunctionBuilder(Malformed=Malformed, id_raw=id_raw, varint=varint)
+def _generate_encoder(table: type[Message], version: int, piece: int = 0) -> FunctionBuilder:
+    out = FunctionBuilder(piece=piece, Malformed=Malformed, id_raw=id_raw, varint=varint)
     writer = _EncoderWriter(out, table.__name__, version, version in table.spec.flexible)
     out.line("parts = []")
     out.line("put = parts.append")
@@ -177,6 +193,7 @@ class _EncoderWriter:
         """Emits the loop over elements that are not plain numbers."""
         item = self.out.local("m")
         with self.out.block(f"for {item} in {var}:"):
+            self.out.count_element()
             before = len(self.out.lines)
             if row.kind is FieldType.STRUCT:
                 assert row.of is not None
@@ -185,7 +202,8 @@ class _EncoderWriter:
                 self.add(f"id_raw({item})", STRUCT_CODES[FieldType.UUID])
             else:
                 self.buffer(row, item, nullable=False)
-            run = self.pack_expression() if self.codes and len(self.out.lines) == before else ""
+            is_run = self.codes and len(self.out.lines) == before and not self.out.piece
+            run = self.pack_expression() if is_run else ""
             if not run:
                 self.flush()
         if run:

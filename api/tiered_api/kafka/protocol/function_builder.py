@@ -8,13 +8,19 @@ from typing import Any
 
 
 class FunctionBuilder:
-    """The lines of one function. Every generated name is used once, so that nested code never reuses a name."""
+    """The lines of one function. Every generated name is used once, so that nested code never reuses a name.
 
-    def __init__(self, **names: Any) -> None:
+    With a `piece`, the function is a generator, which stops after so many elements of arrays.
+    """
+
+    def __init__(self, *, piece: int = 0, **names: Any) -> None:
         self.names = names
+        self.piece = piece
         self.lines: list[str] = []
         self._depth = 1
         self._names_made = 0
+        if piece:
+            self.line(f"piece = {piece}")
 
     def line(self, text: str) -> None:
         """Adds a line at the current depth."""
@@ -27,6 +33,14 @@ class FunctionBuilder:
         self._depth += 1
         yield
         self._depth -= 1
+
+    def count_element(self) -> None:
+        """Adds the lines that count one element of a piece, if the function has pieces."""
+        if self.piece:
+            self.line("piece -= 1")
+            with self.block("if piece < 0:"):
+                self.line(f"piece = {self.piece - 1}")
+                self.line("yield")
 
     def local(self, name: str) -> str:
         """Returns a new name for a variable."""
@@ -45,6 +59,8 @@ class FunctionBuilder:
 
     def function(self, head: str, where: str) -> Callable[..., Any]:
         """Compiles the function; tracebacks show it as `where`."""
+        if self.piece:
+            self.line("yield")  # makes a generator of a function without arrays too
         scope: dict[str, Any] = dict(self.names)
         exec(compile(self.text(head), where, "exec"), scope)
         made: Callable[..., Any] = scope[head.split()[1].partition("(")[0]]

@@ -26,6 +26,9 @@ Elements take 20 times their bytes in memory, and reading them blocks the event 
 comes near it.
 """
 
+PIECE_ELEMENTS = 1_000
+"""The elements of arrays that are decoded or encoded between two pauses of a large message."""
+
 TAGGED_FIELDS_MAX = 100
 """The most tagged fields of one struct."""
 

@@ -19,12 +19,13 @@ from struct import Struct
 from typing import Any, Protocol
 
 from tiered.errors import InvariantViolation
+from tiered.security.principal import Caller
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
-from tiered_api.kafka.protocol.codec import Malformed, decode, encode
-from tiered_api.kafka.protocol.headers import decode_request_header, encode_response_header
+from tiered_api.kafka.protocol.codec import Malformed, decode, decode_in_pieces, encode, encode_in_pieces, has_pieces
+from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.acting import TIERED_ACT_FOR, ActingConnection, handle_act_for
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
 from tiered_api.kafka.server.exchange.latencies import Latencies
 from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, Work
 from tiered_api.kafka.server.exchange.socket_writer import Part
@@ -40,8 +41,7 @@ log = logging.getLogger(__name__)
 
 PRODUCE, FETCH = 0, 1
 LARGE_FRAME_BYTES = 64 << 10
-"""Size from which the decoding of a request may take the time of a turn: the rest of its work waits for the next one.
-"""
+"""Size from which the decoding of a request may take the time of a turn: it is decoded in pieces."""
 SMALL_FRAME_BYTES = 1 << 10
 """Size up to which a request is handled at once, if nothing has to be waited for. It waits for no turn, as a small
 Produce request does not."""
@@ -170,11 +170,14 @@ class Dispatch:
             connection.refuse("frame_size", f"{api.name} of {len(frame)} bytes")
             return None
         self._context.requests[api.key] += 1
-        request = decode(api.request_type, header.version, frame, header.position)
-        call = Call(
-            request, header.version, header.correlation_id, header.client_id or "",
-            connection.peer, connection.listener, connection.caller,
-        )  # fmt: skip
+        if len(frame) >= LARGE_FRAME_BYTES:
+            self.spawn(
+                connection, partial(self._handle_large, connection, connection.caller, bytes(frame), header), api.name
+            )
+            return None
+        call = _make_call(
+            connection, connection.caller, header, decode(api.request_type, header.version, frame, header.position)
+        )
         verdict: Verdict | None = ALLOWED
         if self._context.broker.authorization.authorizer is not None:
             verdict = self._check_now(call, api.name) if len(frame) <= SMALL_FRAME_BYTES else None
@@ -193,9 +196,26 @@ class Dispatch:
                 if verdict.finish is not None:
                     run_without_pause(verdict.finish(response))
                 return self._encode_response(call, api.key, response, begun_ns)
-        work = partial(self._handle, call, api.key, len(frame), verdict)
+        work = partial(self._handle, call, api.key, verdict)
         self.spawn(connection, partial(self._run_long_poll, connection, work) if api.is_long_poll else work, api.name)
         return None
+
+    async def _handle_large(
+        self, connection: RequestConnection, caller: Caller, frame: bytes, header: RequestHeader
+    ) -> Sequence[Part] | None:
+        """Handles a large request in a task. It is decoded in pieces, in turns with other requests. `caller` is the
+        one of its arrival."""
+        assert header.api is not None
+        decoding = decode_in_pieces(header.api.request_type, header.version, frame, header.position)
+        try:
+            call = _make_call(connection, caller, header, await self._context.turns.run_steps(decoding))
+        except Malformed as error:
+            connection.refuse("malformed", f"{header.api.name} version {header.version}: {error}")
+            return None
+        del frame
+        is_allowed = self._context.broker.authorization.authorizer is None
+        work = partial(self._handle, call, header.key, ALLOWED if is_allowed else None)
+        return await (self._run_long_poll(connection, work) if header.api.is_long_poll else work())
 
     async def _run_long_poll(self, connection: RequestConnection, work: Work) -> Sequence[Part] | None:
         self._long_polls[connection] = None
@@ -204,10 +224,10 @@ class Dispatch:
         finally:
             self._long_polls.pop(connection, None)
 
-    async def _handle(self, call: Call[Any], key: int, frame_bytes: int, verdict: Verdict | None) -> Sequence[Part]:
+    async def _handle(self, call: Call[Any], key: int, verdict: Verdict | None) -> Sequence[Part]:
         """Handles a request in a task. Without a verdict its rights are checked here, in turns with other requests."""
         begun_ns, turns = self._mono_ns(), self._context.turns
-        await (turns.wait_next_turn() if frame_bytes >= LARGE_FRAME_BYTES else turns.wait_turn())
+        await turns.wait_turn()
         if verdict is None:
             verdict = await self._rights().check_call(self._context, call, ALL_APIS[key].name)
         if verdict.response is None:
@@ -216,6 +236,8 @@ class Dispatch:
                 await verdict.finish(response)
         else:
             response = verdict.response
+        if not isinstance(response, bytes) and has_pieces(response):
+            response = await turns.run_steps(encode_in_pieces(response, call.version))
         await turns.wait_turn()
         return self._encode_response(call, key, response, begun_ns)
 
@@ -258,6 +280,13 @@ class Dispatch:
             if hasattr(module, "handle_now"):
                 self._immediate_handlers[key] = module.handle_now
         return handle
+
+
+def _make_call(connection: RequestConnection, caller: Caller, header: RequestHeader, request: R) -> Call[R]:
+    return Call(
+        request, header.version, header.correlation_id, header.client_id or "", connection.peer, connection.listener,
+        caller,
+    )  # fmt: skip
 
 
 def _api_name(key: int) -> str:

@@ -11,7 +11,7 @@ which they are due, until they have used `GATHER_SECONDS` together. The rest of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextvars import ContextVar
 from heapq import heappop, heappush, heapreplace
 from itertools import count
@@ -145,6 +145,16 @@ class Turns:
         for first in range(0, len(items), size):
             await self.wait_turn()
             yield items[first : first + size]
+
+    async def run_steps(self, steps: Generator[None, None, T]) -> T:
+        """Returns the result of a generator, with a wait like that of `wait_turn` before each of its steps."""
+        while True:
+            await self.wait_turn()
+            try:
+                next(steps)
+            except StopIteration as ended:
+                result: T = ended.value
+                return result
 
     async def wait_next_turn(self) -> None:
         """Returns in a later turn. The work of one client continues in the order of these calls."""
