@@ -73,6 +73,8 @@ def test_handshakes_that_never_end_delay_nobody(tmp_path: Path) -> None:
     broker = sign("CN=broker", authority)
     key = tmp_path / "broker.pem"
     key.write_text(broker.encrypted_key_pem("eighty-eight") + broker.certificate_pem)
-    settings = {"ssl_keystore_location": key, "ssl_key_password": "eighty-eight"}
-    with attacked_broker(tmp_path / "data", listeners="PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0", **settings) as to:
+    listeners = "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"
+    with attacked_broker(
+        tmp_path / "data", listeners=listeners, ssl_keystore_location=key, ssl_key_password="eighty-eight"
+    ) as to:
         asyncio.run(scenario(to, to.ports[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.e2e.transaction_calls import JAVA_2_8, TransactionalClient
+from tests.e2e.transaction_calls import JAVA_2_8, JAVA_4_2, TransactionalClient
 from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
@@ -14,8 +14,20 @@ from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
 )
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
+from tiered_api.kafka.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from tiered_api.kafka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tiered_api.kafka.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tiered_api.kafka.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 from tiered_api.kafka.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -107,4 +119,71 @@ def test_markers_of_a_stranger_delay_nobody(tmp_path: Path) -> None:
             await asyncio.gather(*map(repeat, range(CLIENTS)))
 
     with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_lists_of_many_transactions_delay_nobody(tmp_path: Path) -> None:
+    """Each of several clients lists all ids with each filter, and describes ids that exist and many that do not."""
+    ids, described = scale(200, 20_000), scale(500, 90_000)
+
+    async def scenario(to: AttackedBroker) -> None:
+        async def init(client_number: int) -> None:
+            client = await to.client()
+            for number in range(client_number, ids, CLIENTS):
+                request = InitProducerIdRequest(f"id-{number}", 60_000, -1, -1)
+                assert (await client.ask(request, 4, InitProducerIdResponse)).error_code == 0
+
+        await asyncio.gather(*map(init, range(CLIENTS)))
+        lists = [
+            ListTransactionsRequest(),
+            ListTransactionsRequest(transactional_id_pattern=".*-.*9"),
+            ListTransactionsRequest(["Ongoing"], list(range(1000)), 1),
+        ]
+        names = [f"id-{number}" for number in range(described)]
+
+        async def read(_: int) -> None:
+            client = await to.client()
+            for _ in range(scale(1, 5)):
+                found = [(await client.ask(each, 2, ListTransactionsResponse)).transaction_states for each in lists]
+                assert [len(each) for each in found] == [ids, ids // 10, 0]
+                got = await client.ask(DescribeTransactionsRequest(names), 0, DescribeTransactionsResponse)
+                codes = [each.error_code for each in got.transaction_states]
+                assert codes.count(0) == min(ids, described) and len(codes) == described
+
+        async with to.attack("lists of many transactions", memory=scale(80, 300)):
+            await asyncio.gather(*map(read, range(CLIENTS)))
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_transactional_offsets_of_many_partitions_delay_nobody(tmp_path: Path) -> None:
+    """Each of several clients commits the offsets of all partitions in a transaction, and ends it."""
+    partitions = scale(200, 10_000)
+
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", partitions, 1))
+        rows = [TxnOffsetCommitRequestPartition(number, 7, -1, "") for number in range(partitions)]
+        topics = [TxnOffsetCommitRequestTopic("t", rows)]
+
+        async def repeat(number: int) -> None:
+            own = TransactionalClient(await to.client(), f"id-{number}", JAVA_4_2)
+            found = FindCoordinatorRequest(coordinator_keys=[f"g{number}"])
+            assert (await own.client.ask(found, 4, FindCoordinatorResponse)).coordinators[0].error_code == 0
+            assert await own.init() is Code.NONE
+            for turn in range(scale(1, 6)):
+                request = TxnOffsetCommitRequest(
+                    own.name, f"g{number}", own.producer_id, own.epoch, -1, "", None, topics
+                )
+                codes = {Code.CONCURRENT_TRANSACTIONS.number}
+                while codes & {Code.CONCURRENT_TRANSACTIONS.number, Code.COORDINATOR_LOAD_IN_PROGRESS.number}:
+                    got = await own.client.ask(request, own.versions.offsets, TxnOffsetCommitResponse)
+                    codes = {each.error_code for each in got.topics[0].partitions}
+                assert codes == {0}
+                assert await own.end(turn % 2 == 0) is Code.NONE
+
+        async with to.attack("transactional offsets of many partitions", memory=scale(80, 150)):
+            await asyncio.gather(*map(repeat, range(CLIENTS)))
+
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
         asyncio.run(scenario(to))

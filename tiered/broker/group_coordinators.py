@@ -10,7 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -207,12 +207,17 @@ class GroupCoordinators:
         """Creates `__consumer_offsets` if it does not exist. Raises `Refused` with COORDINATOR_NOT_AVAILABLE."""
         await self._topic.ensure()
 
-    async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
+    async def list_groups(
+        self,
+        states: Iterable[str] = (),
+        types: Iterable[str] = (),
+        pause: Callable[[], Awaitable[None]] | None = None,
+    ) -> list[ListedGroup]:
         """Returns the groups that this broker coordinates.
 
         Raises `Refused` with COORDINATOR_LOAD_IN_PROGRESS while not all are known.
         """
-        replies = await self.host.submit_to_each(ListGroups(frozenset(states), frozenset(types)))
+        replies = await self.host.submit_to_each(ListGroups(frozenset(states), frozenset(types)), pause)
         return [group for reply in replies for group in cast("ListGroupsReply", reply).groups]
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -202,14 +202,18 @@ class TransactionCoordinators:
         await self._topic.ensure()
 
     async def list_transactions(
-        self, states: Iterable[str] = (), producer_ids: Iterable[int] = (), duration_ms: int = -1
+        self,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = -1,
+        pause: Callable[[], Awaitable[None]] | None = None,
     ) -> list[ListedTransaction]:
         """Returns the transactional ids that this broker coordinates, and that pass all filters.
 
         Raises `Refused` with COORDINATOR_LOAD_IN_PROGRESS while not all are known.
         """
         request = ListTransactions(frozenset(states), frozenset(producer_ids), duration_ms)
-        replies = await self.host.submit_to_each(request)
+        replies = await self.host.submit_to_each(request, pause)
         return [each for reply in replies if isinstance(reply, ListReply) for each in reply.transactions]
 
     def find_names(self, producer_ids: Collection[int]) -> dict[int, str]:

@@ -238,15 +238,20 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
             raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, why)
         return partition.coordinator
 
-    async def submit_to_each(self, request: RequestT) -> list[ReplyT]:
-        """Returns the replies of all coordinators of this broker to a request.
+    async def submit_to_each(
+        self, request: RequestT, pause: Callable[[], Awaitable[None]] | None = None
+    ) -> list[ReplyT]:
+        """Returns the replies of all coordinators of this broker to a request. `pause` comes between two of them.
 
         Raises `Refused` with COORDINATOR_LOAD_IN_PROGRESS if one of them is not loaded yet.
         """
         replies: list[ReplyT] = []
-        for partition in list(self.led_partitions.values()):
-            _, reply = self._require_loaded(partition).submit(request)
-            replies.append(await reply if isinstance(reply, asyncio.Future) else reply)
+        for number, partition in list(self.led_partitions.items()):
+            if pause is not None:
+                await pause()
+            if self.led_partitions.get(number) is partition:
+                _, reply = self._require_loaded(partition).submit(request)
+                replies.append(await reply if isinstance(reply, asyncio.Future) else reply)
         return replies
 
     def submit_unawaited(self, request: RequestT) -> None:

@@ -32,13 +32,15 @@ class TransactionState(IntEnum):
     @property
     def label(self) -> str:
         """Kafka's name of the state in DescribeTransactions and ListTransactions."""
-        return "".join(map(str.capitalize, self.name.split("_")))
+        return _LABELS[self]
 
     @property
     def is_prepared(self) -> bool:
         """True if the outcome is decided, and markers are still to be written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
+
+_LABELS = {state: "".join(map(str.capitalize, state.name.split("_"))) for state in TransactionState}
 
 PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
     TransactionState.EMPTY: frozenset(

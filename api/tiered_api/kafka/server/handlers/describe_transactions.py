@@ -15,7 +15,7 @@ from tiered_api.kafka.protocol.messages.describe_transactions import (
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.transaction_requests import call_coordinator
 
-BETWEEN_TURNS = 500
+BETWEEN_TURNS = 250
 """Ids and partitions between two pauses in which other requests run."""
 
 

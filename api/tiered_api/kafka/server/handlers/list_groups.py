@@ -11,12 +11,20 @@ from tiered_api.kafka.protocol.messages.list_groups import ListedGroup, ListGrou
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.group_requests import coordinator_code
 
+BETWEEN_TURNS = 2_000
+"""Groups between two pauses in which other requests run."""
+
 
 async def handle(context: KafkaContext, call: Call[ListGroupsRequest]) -> ListGroupsResponse:
     """Returns all groups, or an error while some groups are loading."""
     request = call.request
     try:
-        found = await context.broker.group_coordinators.list_groups(request.states_filter, request.types_filter)
+        found = await context.broker.group_coordinators.list_groups(
+            request.states_filter, request.types_filter, context.turns.wait_turn
+        )
     except Refused as refused:
         return ListGroupsResponse(error_code=coordinator_code(refused).number)
-    return ListGroupsResponse(groups=[ListedGroup(*each) for each in found])
+    groups: list[ListedGroup] = []
+    async for piece in context.turns.pieces_of(found, BETWEEN_TURNS):
+        groups += (ListedGroup(*each) for each in piece)
+    return ListGroupsResponse(groups=groups)

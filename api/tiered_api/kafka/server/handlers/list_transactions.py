@@ -18,8 +18,8 @@ from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.group_requests import coordinator_code
 from tiered_api.kafka.server.exchange.id_patterns import IdPattern
 
-BETWEEN_TURNS = 5_000
-"""Characters of ids between two pauses in which other requests run."""
+BETWEEN_TURNS = 2_000
+"""Characters of ids, or ids, between two pauses in which other requests run."""
 STATES = frozenset(state.label for state in State)
 STATES_NEVER_LISTED = frozenset(("Dead", "PrepareEpochFence"))
 """States of Kafka that no listed transaction has."""
@@ -32,15 +32,16 @@ async def handle(context: KafkaContext, call: Call[ListTransactionsRequest]) -> 
     try:
         pattern = IdPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         found = await context.broker.transaction_coordinators.list_transactions(
-            request.state_filters, request.producer_id_filters, request.duration_filter
+            request.state_filters, request.producer_id_filters, request.duration_filter, context.turns.wait_turn
         )
     except Refused as refused:
         return ListTransactionsResponse(error_code=coordinator_code(refused).number, unknown_state_filters=unknown)
     if pattern is not None:
         found = await _select_matching(context, found, pattern)
-    return ListTransactionsResponse(
-        unknown_state_filters=unknown, transaction_states=[TransactionState(*each) for each in found]
-    )
+    states: list[TransactionState] = []
+    async for piece in context.turns.pieces_of(found, BETWEEN_TURNS):
+        states += (TransactionState(*each) for each in piece)
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=states)
 
 
 async def _select_matching(

@@ -22,6 +22,8 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.group_requests import commit_in_pieces, coordinator_code, has_partition
 
+BETWEEN_TURNS = 1_000
+"""Partitions between two pauses in which other requests run."""
 LOADING_FROM, ABORTABLE_FROM, ADDS_PARTITION_FROM = 2, 4, 5
 
 
@@ -34,17 +36,18 @@ async def handle(context: KafkaContext, call: Call[TxnOffsetCommitRequest]) -> T
     for topic in request.topics:
         result = TxnOffsetCommitResponseTopic(topic.name)
         results.append(result)
-        for each in topic.partitions:
-            place = TxnOffsetCommitResponsePartition(each.partition_index, Code.UNKNOWN_TOPIC_OR_PARTITION.number)
-            result.partitions.append(place)
-            if has_partition(image, topic.name, each.partition_index):
-                places.append(place)
-                rows.append(
-                    PartitionOffset(
-                        topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
-                        each.committed_metadata or "",
-                    )
-                )  # fmt: skip
+        async for piece in context.turns.pieces_of(topic.partitions, BETWEEN_TURNS):
+            for each in piece:
+                place = TxnOffsetCommitResponsePartition(each.partition_index, Code.UNKNOWN_TOPIC_OR_PARTITION.number)
+                result.partitions.append(place)
+                if has_partition(image, topic.name, each.partition_index):
+                    places.append(place)
+                    rows.append(
+                        PartitionOffset(
+                            topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
+                            each.committed_metadata or "",
+                        )
+                    )  # fmt: skip
     if rows:
         codes = await _commit_offsets(context, request, tuple(rows), call.version)
         for place, code in zip(places, codes, strict=True):
