@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,6 +19,7 @@ from pyspark_tiered.log_folder import LOG, open_folder
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.typed import load as typed_load
+from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.tables import DeadLetters, TypedTable
 from tests.spark import filling
@@ -151,6 +154,30 @@ def test_change_events_are_columns_with_and_without_their_envelope(site: Site) -
     site.write(encode(wrapped[0]))
     assert (site.load(LoadOptions()).typed_rows, site.verify().ok) == (1, True)
     site.check_offsets()
+
+
+def test_declared_decimals_are_loaded_and_proved(site: Site) -> None:
+    site.write(encode({"price": "12.50", "of": [{"n": 1}]}, {"price": 7, "of": [{"n": "0.125"}]}, {"price": "free"}))
+    site.load(LoadOptions(values=ValueRules("json", "price DECIMAL(9,2), of ARRAY<STRUCT<n: DECIMAL(4,3)>>")))
+    assert site.letters() == {2: "price is no decimal(9,2)"}
+    assert site.rows("price", "of") == [
+        (Decimal("12.50"), [{"n": Decimal("1.000")}]), (Decimal("7.00"), [{"n": Decimal("0.125")}]),
+    ]  # fmt: skip
+    assert (site.verify().ok, site.verify().rows) == (True, 2)
+    with pytest.raises(Refused, match=r"is decimal\(9,2\), which takes numbers and text"):
+        FieldChanger(site.store, "t", site.warehouse, "price").move_values("price_text")
+    site.write(encode({"price": 0.1, "new": 1}))
+    site.load(LoadOptions())
+    assert site.columns() == "price decimal(9,2), of array<struct<n: decimal(4,3)>>, new bigint"
+    assert site.verify().ok
+
+    def raise_price(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**row, "price": row["price"] + Decimal("0.01")} for row in rows]
+
+    path = Path(site.warehouse, "t_typed", site.typed().files()[1]["path"])
+    held = pq.read_table(path)
+    pq.write_table(pa.Table.from_pylist(raise_price(held.to_pylist()), schema=held.schema), path)
+    assert [each.kind for each in site.verify().faults] == ["changed"]
 
 
 def test_partitions_that_contradict_each_other_agree_on_the_first(tmp_path: Path) -> None:

@@ -162,6 +162,10 @@ def add_change(changes: Sequence[FieldRule], schema: StructOf, path: Path, to: s
     path, field = find_field(schema, path)
     if any(isinstance(each, Change) and each.path == path for each in changes):
         raise _refuse(f"{format_path(path)!a} has a rule already, and rows by it: a rule stays")
+    if isinstance(field.kind, Scalar) and field.kind.decimal:
+        raise _refuse(
+            f"{format_path(path)!a} is {field.kind.name}, which takes numbers and text: no rule moves one of them"
+        )
     if to == path[-1]:
         raise _refuse("values cannot move to the field that they are in")
     if DroppedField((*path[:-1], to)) in changes:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 
 from pyspark_tiered.typed.evolve import DEPTH_MAX
-from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf
+from pyspark_tiered.typed.kinds import DECIMAL_DIGITS_MAX, ColumnType, Field, ListOf, Scalar, StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS, choose_column, fold
 from tiered.errors import Code, Refused
 
 ALIASES = {"bigint": "long", "integer": "int", "float": "double", "text": "string", "bool": "boolean"}
 KNOWN = ("boolean", "int", "bigint", "double", "string", "date", "timestamp")
+"""Types without parts that a field may get; a declared schema may also have decimals."""
 
-_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|([<>,:]))", re.ASCII)
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|([<>,:()]))", re.ASCII)
 _SPACES = re.compile(r"\s*")
 
 
@@ -78,12 +79,33 @@ class _Reader:
             found = self.read_fields(path, (">",))
             self._expect(">")
             return found
+        if word in ("decimal", "numeric"):
+            return self._read_decimal()
         name = ALIASES.get(word, word)
         if word == "long" or name in ("long", *KNOWN):
             return Scalar(name)
         raise self._refuse(
-            f"{word or 'nothing'} is no type of a column; there are {', '.join(KNOWN)}, array and struct"
+            f"{word or 'nothing'} is no type of a column; there are {', '.join(KNOWN)}, decimal, array and struct"
         )
+
+    def _read_decimal(self) -> ColumnType:
+        digits, behind = 10, 0
+        if self._peek() == "(":
+            self._next()
+            digits = self._read_number()
+            if self._peek() == ",":
+                self._next()
+                behind = self._read_number()
+            self._expect(")")
+        if not (1 <= digits <= DECIMAL_DIGITS_MAX and behind <= digits):
+            raise self._refuse(f"a decimal has 1 to {DECIMAL_DIGITS_MAX} digits, and no more behind the point")
+        return Scalar(f"decimal({digits},{behind})")
+
+    def _read_number(self) -> int:
+        token = self._next()
+        if not token.isdecimal() or len(token) > 2:
+            raise self._refuse("a number of digits is missing")
+        return int(token)
 
     def _peek(self) -> str:
         at = self._at

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from math import isfinite
 from typing import Any
 
@@ -114,6 +115,8 @@ def convert(kind: ColumnType, value: Value) -> Any:
             return parse_timestamp(value)
         case Scalar("date"):
             return date.fromisoformat(value)
+        case Scalar() if kind.decimal:
+            return Decimal(_write_number(value))
         case Scalar():
             return value
         case ListOf(element):
@@ -154,6 +157,33 @@ def check_time(kind: Scalar, text: str, path: Path) -> None:
     raise Unfit(f"{_at(path)} is no {kind.name} in ISO 8601")
 
 
+def check_decimal(kind: Scalar, value: Value, path: Path) -> None:
+    """Raises `Unfit` if a value is neither text nor a number with the digits that a decimal has."""
+    if type(value) not in (str, int, float):
+        raise _unfit(kind, value, path)
+    if type(value) is not str and not -(1 << 63) <= value < 1 << 63:
+        raise Unfit(f"{_at(path)} is a number beyond 64 bits")
+    if not re.fullmatch(decimal_pattern(kind), _write_number(value)):
+        raise Unfit(f"{_at(path)} is no {kind.name}")
+
+
+def decimal_pattern(kind: Scalar) -> str:
+    """Returns the regular expression of a decimal's text, for Python and for Arrow."""
+    assert kind.decimal is not None
+    digits, behind = kind.decimal
+    before = digits - behind
+    whole = f"(?:0|[1-9][0-9]{{0,{before - 1}}})" if before else "0"
+    return f"-?{whole}(?:\\.[0-9]{{1,{behind}}})?" if behind else f"-?{whole}"
+
+
+def _write_number(value: str | float) -> str:
+    """Returns the text of a decimal. A number behind a point is a double, and has the digits of its shortest text."""
+    if type(value) is not float:
+        return str(value)
+    text = f"{Decimal(repr(value)):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def parse_timestamp(text: str) -> datetime:
     """Returns the time that ISO 8601 text means; without a zone it is UTC."""
     found = datetime.fromisoformat(text)
@@ -181,6 +211,9 @@ def _absorb(kind: ColumnType, value: Value, path: Path) -> ColumnType:
 
 def _absorb_scalar(kind: Scalar, value: Value, path: Path) -> ColumnType:
     found = type(value)
+    if kind.decimal:
+        check_decimal(kind, value, path)
+        return kind
     if found is str:
         if kind in (TIMESTAMP, DATE):
             check_time(kind, value, path)

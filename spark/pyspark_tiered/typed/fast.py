@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered.typed.changes import CHECKED, RETYPED, retype_cell
+from pyspark_tiered.typed.evolve import decimal_pattern
 from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf, Void, field_id
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def _check(array: pyarrow.Array, kind: ColumnType) -> bool:
             return _is_in_calendar(array.cast(pa.date32()).cast(pa.int32()), 1)
         case Scalar("timestamp"):
             return _is_in_calendar(array.cast(pa.int64()), 86_400_000_000)
+        case Scalar() if kind.decimal:
+            return bool(pc.all(pc.match_substring_regex(array, f"^(?:{decimal_pattern(kind)})$")).as_py() is not False)
         case _:
             return True
 
@@ -118,6 +121,8 @@ def reading_type(kind: ColumnType) -> pyarrow.DataType:
         case StructOf(fields):
             return pa.struct([(field.json_name, reading_type(field.kind)) for field in fields])
         case Scalar("date"):
+            return pa.string()
+        case Scalar() if kind.decimal:
             return pa.string()
         case _:
             return _scalar_type(kind)
@@ -153,6 +158,8 @@ def _scalar_type(kind: ColumnType) -> pyarrow.DataType:
     import pyarrow as pa
 
     assert isinstance(kind, Scalar)
+    if kind.decimal:
+        return pa.decimal128(*kind.decimal)
     return {
         "boolean": pa.bool_(),
         "int": pa.int32(),

@@ -6,6 +6,7 @@ in the table itself: Delta's schema, with the name in JSON in the metadata of a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,6 +32,10 @@ SCALARS = {
 """Scalar types, and their names in Delta's schema."""
 
 
+DECIMAL_DIGITS_MAX = 38
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
 @dataclass(frozen=True)
 class Void:
     """A field of which only nulls were seen. It has no column yet."""
@@ -38,9 +43,15 @@ class Void:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A type without parts; `name` is a key of `SCALARS`."""
+    """A type without parts; `name` is a key of `SCALARS`, or decimal(10,2) with other numbers."""
 
     name: str
+
+    @cached_property
+    def decimal(self) -> tuple[int, int] | None:
+        """Returns the digits of a decimal, and those of them behind the point; None for other types."""
+        found = _DECIMAL.fullmatch(self.name)
+        return None if found is None else (int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True)
@@ -149,7 +160,7 @@ def to_delta(kind: StructOf) -> list[Json]:
 def _delta_type(kind: ColumnType) -> str | Json:
     match kind:
         case Scalar(name):
-            return SCALARS[name]
+            return SCALARS.get(name, name)
         case ListOf(element):
             return {"type": "array", "elementType": _delta_type(element), "containsNull": True}
         case StructOf():
@@ -175,6 +186,8 @@ def _from_type(found: str | Json) -> ColumnType:
         for name, delta_name in SCALARS.items():
             if delta_name == found:
                 return Scalar(name)
+        if (plain := Scalar(found.replace(" ", ""))).decimal:
+            return plain
     elif found.get("type") == "array":
         return ListOf(_from_type(found["elementType"]))
     elif found.get("type") == "struct":

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -35,6 +36,7 @@ PYTHON_TYPES: Mapping[str, frozenset[type]] = {
     "date": frozenset({str}),
     "timestamp": frozenset({str}),
 }
+DECIMAL_TYPES = frozenset({int, float, str})
 BITS = {"int": 31, "long": 63}
 DAY_US = 86_400_000_000
 EPOCH = date(1970, 1, 1).toordinal()
@@ -161,7 +163,8 @@ class _Reader:
             case ListOf(element):
                 return self._read_lists(self._keep_types(cells, frozenset({list}), rows), element, rows)
             case Scalar(name):
-                return self._read_scalars(self._keep_types(cells, PYTHON_TYPES[name], rows), name, rows)
+                wanted = PYTHON_TYPES.get(name, DECIMAL_TYPES)
+                return self._read_scalars(self._keep_types(cells, wanted, rows), name, rows)
             case _:
                 raise AssertionError("a column of a table has a type")
 
@@ -200,8 +203,13 @@ class _Reader:
                 times = [None if cell is None else _microseconds(cell) for cell in cells]
                 self._note(cells, times, "no timestamp", rows)
                 return pa.array(times, pa.int64()).view(pa.timestamp("us", tz="UTC"))
-            case _:
+            case "string":
                 return pa.array(cells, pa.string())
+            case _:
+                digits, behind = map(int, name.removeprefix("decimal(").removesuffix(")").split(","))
+                numbers = [None if cell is None else _decimal(cell, digits, behind) for cell in cells]
+                self._note(cells, numbers, f"no {name}", rows)
+                return pa.array(numbers, pa.decimal128(digits, behind))
 
     def _keep_types(self, cells: Cells, wanted: frozenset[type], rows: Rows) -> Cells:
         if set(map(type, cells)) <= wanted | {type(None)}:
@@ -253,6 +261,24 @@ def _count_all_colons(value: Any) -> int:
             return sum(map(_count_all_colons, value))
         case _:
             return 0
+
+
+def _decimal(cell: str | float, digits: int, behind: int) -> Decimal | None:
+    """Returns a number of so many digits that text or a number of JSON is; None if it is none."""
+    if isinstance(cell, str):
+        before, _, after = cell.removeprefix("-").partition(".")
+        is_plain = before.isdecimal() and before.isascii() and (before == "0" or before[0] != "0")
+        if not is_plain or ("." in cell and not (after.isdecimal() and after.isascii())) or len(after) > behind:
+            return None
+        found = Decimal(cell)
+    elif -(2**63) <= cell < 2**63:
+        found = Decimal(repr(cell))
+    else:
+        return None
+    with localcontext(prec=400):
+        scaled = found.scaleb(behind)
+        is_whole = scaled == scaled.to_integral_value()
+    return found if is_whole and abs(scaled) < 10**digits else None
 
 
 def _days(text: str) -> int | None:

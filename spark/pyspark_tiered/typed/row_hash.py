@@ -70,6 +70,9 @@ def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, secret: byte
             start, (_, own_ends, data) = texts.offset, texts.buffers()
             ends = np.frombuffer(own_ends, dtype=np.int32)[start : start + rows + 1] if rows else np.zeros(1, np.int32)
             return _hash_cells(valid, ends, data, rows, secret)
+        case Scalar() if kind.decimal:
+            digits = array.cast(pa.decimal128(*kind.decimal)).cast(pa.string())
+            return _hash(digits, Scalar("string"), rows, secret)
         case Scalar(name):
             numbers = array
             for step in _steps(name):

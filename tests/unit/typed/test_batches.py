@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark_tiered.typed.ddl import parse_ddl
 from pyspark_tiered.typed.evolve import Unfit
 from pyspark_tiered.typed.fast import parse_all
 from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
+from pyspark_tiered.typed.reparse import reparse
 from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
 
 
@@ -60,6 +62,23 @@ def test_columns_that_appear_late_are_null_before() -> None:
     assert found.dead == ()
     assert found.rows.field("id").to_pylist() == [*map(float, range(500)), *[0.5] * 500]
     assert found.rows.field("new").to_pylist() == [None] * 500 + [{"deep": [1]}] * 500
+
+
+def test_decimal_takes_text_exactly_and_numbers_by_their_shortest_text() -> None:
+    schema = parse_ddl("a DECIMAL(5, 2), b NUMERIC(38,38), c DECIMAL")
+    fits = {'"12.30"': "12.30", "12.3": "12.30", "-0": "0.00", "999.99": "999.99", "1e2": "100.00", '"-0.1"': "-0.10"}
+    unfit = ["1000", '"012"', '"1.234"', "1.234", '"1e2"', '" 1"', '"+1"', "true", "1e30", "9223372036854775808", "[1]"]
+    texts = [f'{{"a":{each}}}'.encode() for each in [*fits, *unfit]]
+    found = sort_values(pa.array(texts, pa.binary()), schema)
+    assert found.rows.field("a").to_pylist() == [Decimal(each) for each in fits.values()]
+    assert [at for at, _ in found.dead] == list(range(len(fits), len(texts)))
+    assert found.dead[1][1] == "a is no decimal(5,2)"
+    assert set(reparse(texts, select_columns(schema)).unfit) == {at for at, _ in found.dead}
+    exact = f"0.{'1' * 38}"
+    (row,) = sort_values(
+        pa.array([f'{{"b":"{exact}","c":"1234567890"}}'.encode()], pa.binary()), schema
+    ).rows.to_pylist()
+    assert (row["b"], row["c"]) == (Decimal(exact), Decimal(1234567890))
 
 
 def test_tombstone_is_a_row_without_values() -> None:

@@ -141,8 +141,9 @@ def test_a_column_with_another_name_is_not_stored_as_the_same() -> None:
 
 
 def test_ddl_is_read_as_it_is_written() -> None:
-    text = "a bigint, `b c` array<struct<d: string, e: int>>, f struct<g: double>, h timestamp, i date, j boolean"
+    text = "a bigint, `b c` array<struct<d: string, e: int>>, f struct<g: double>, h timestamp, i date, j decimal(9,2)"
     assert describe_columns(parse_ddl(text)) == text
+    assert from_delta(to_delta(parse_ddl(text))) == parse_ddl(text)
     assert parse_ddl("A LONG,b Array < Int >") == parse_ddl("A bigint, b array<int>")
 
 
@@ -152,6 +153,10 @@ def test_ddl_is_read_as_it_is_written() -> None:
         ("", "a name of a column is missing"),
         ("a", "nothing is no type of a column"),
         ("a MONEY", "money is no type of a column; there are boolean, int"),
+        ("a DECIMAL(39,0)", "a decimal has 1 to 38 digits"),
+        ("a DECIMAL(2,3)", "a decimal has 1 to 38 digits"),
+        ("a DECIMAL(2", "')' is expected"),
+        ("a DECIMAL()", "a number of digits is missing"),
         ("a INT,", "a name of a column is missing"),
         ("a INT, a STRING", "the name a twice"),
         ("a ARRAY<INT", "'>' is expected in the place of ''"),

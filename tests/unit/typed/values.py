@@ -8,15 +8,18 @@ from hypothesis import strategies as st
 
 from pyspark_tiered.typed.ddl import parse_ddl
 
-SCHEMA = parse_ddl("a BIGINT, b DOUBLE, c ARRAY<STRUCT<d: STRING>>, e TIMESTAMP, f DATE, g BOOLEAN, h INT, i STRING")
+SCHEMA = parse_ddl(
+    "a BIGINT, b DOUBLE, c ARRAY<STRUCT<d: STRING>>, e TIMESTAMP, f DATE, g BOOLEAN, h INT, i STRING, j DECIMAL(6,2)"
+)
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.text(max_size=8),
     st.just("2026-11-25"), st.datetimes().map(lambda at: at.isoformat()),
     st.sampled_from(["2026-11-25T13:00:00Z", "2026-11-25 13:00+02:00", "2026-11-25T24:00:00Z", "0000-01-01"]),
-    st.just("é\ud800"),
+    st.just("é\ud800"), st.decimals(-20000, 20000, places=2).map(str), st.sampled_from([0.5, 1e16, 12.25, -0.0]),
+    st.sampled_from(["-0", "0.1", "00.1", "1e2", "9999.99", "10000", "5.", ".5", "+1", "1.234", " 1", "\u0661"]),
 )  # fmt: skip
-NAMES = st.sampled_from(list("abcdefghi"))
+NAMES = st.sampled_from(list("abcdefghij"))
 OBJECTS = st.dictionaries(
     NAMES,
     st.one_of(SCALARS, st.lists(st.one_of(SCALARS, st.dictionaries(st.just("d"), SCALARS)), max_size=3)),
