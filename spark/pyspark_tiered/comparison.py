@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_tiered import compare
 from pyspark_tiered.delta_log import TableFile, TableSnapshot
-from pyspark_tiered.plan import ColdTopic, Split, cleaned_ranges, splits
+from pyspark_tiered.plan import ColdTopic, Split, cleaned_ranges, group_parts, splits
 from pyspark_tiered.summing import SumRules, sum_batches, sum_file, sum_log
 from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, join_runs, range_bits
 from pyspark_tiered.table import Range
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 GROUPS_PER_TASK = 4
-PART_COST_BYTES = 1 << 20
-"""Cost of opening one part, as bytes: many small parts share a task."""
 SECRET_BYTES = 16
 
 
@@ -117,7 +115,9 @@ class Comparison:
         tasks = self._spark.sparkContext.defaultParallelism
         bounds = {number: (low, high) for number, (low, high) in self._bounds.items() if low < high}
         plain, others = self._at.files()
-        groups = _group_parts([*splits(self._cold, bounds, tasks), *plain], GROUPS_PER_TASK * tasks)
+        parts: list[Split | TableFile] = [*splits(self._cold, bounds, tasks), *plain]
+        sizes = [part.log_bytes if isinstance(part, Split) else part.size for part in parts]
+        groups = group_parts(parts, sizes, GROUPS_PER_TASK * tasks)
         if groups:
             run = _group_summer(self._store, self._at.url, self._rules)
             for log, table, unread in self._spark.sparkContext.parallelize(groups, len(groups)).map(run).collect():
@@ -134,21 +134,6 @@ def union(faults: Iterable[DataFrame | None]) -> DataFrame | None:
     """Returns all faults together. None: there is none."""
     found = [each for each in faults if each is not None]
     return reduce(lambda one, other: one.unionByName(other), found) if found else None
-
-
-def _group_parts(parts: Sequence[Split | TableFile], count: int) -> list[list[Split | TableFile]]:
-    """Returns the parts in about so many groups of about equal cost."""
-    costs = [PART_COST_BYTES + (part.log_bytes if isinstance(part, Split) else part.size) for part in parts]
-    most = max(sum(costs) // count, 1)
-    groups: list[list[Split | TableFile]] = []
-    room = 0
-    for part, cost in zip(parts, costs, strict=True):
-        if room <= 0:
-            groups.append([])
-            room = most
-        groups[-1].append(part)
-        room -= cost
-    return groups
 
 
 def _group_summer(

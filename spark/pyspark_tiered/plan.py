@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.errors import Code, Refused
@@ -18,6 +18,10 @@ from tiered.ids import TopicId
 MIB = 1 << 20
 SPLIT_BYTES_MIN = 128 * MIB
 SPLIT_BYTES_MAX = 512 * MIB
+PART_COST_BYTES = MIB
+"""Cost of opening a part in a group of parts, as bytes: many small parts share a task."""
+
+T = TypeVar("T")
 
 
 class ColdPartition(NamedTuple):
@@ -105,6 +109,21 @@ class _Part(NamedTuple):
     start: int
     end: int
     log_bytes: int
+
+
+def group_parts(parts: Sequence[T], sizes: Sequence[int], count: int) -> list[list[T]]:
+    """Returns the parts, in order, in about so many groups of about equal cost. `sizes` are their bytes."""
+    costs = [size + PART_COST_BYTES for size in sizes]
+    most = max(sum(costs) // count, 1)
+    groups: list[list[T]] = []
+    room = 0
+    for part, cost in zip(parts, costs, strict=True):
+        if room <= 0:
+            groups.append([])
+            room = most
+        groups[-1].append(part)
+        room -= cost
+    return groups
 
 
 def split_size(total: int, tasks: int) -> int:

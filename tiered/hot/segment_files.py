@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.ports import Disk, File
+from tiered.ports import Buffer, Disk, File
 from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, WalkedBatch
 from tiered.records.native import walk
 
@@ -115,6 +115,16 @@ class SegmentFiles:
         file = self.disk.open(path, write=False)
         try:
             return file.pread(0, file.size())
+        finally:
+            file.close()
+
+    def map(self, path: str) -> Buffer:
+        """Maps a file read-only. Returns no bytes if it is absent or empty."""
+        if not self.disk.exists(path):
+            return b""
+        file = self.disk.open(path, write=False)
+        try:
+            return file.map() if file.size() else b""
         finally:
             file.close()
 

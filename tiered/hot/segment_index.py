@@ -150,21 +150,15 @@ class SegmentIndex:
 
     def _map_verified(self, segment: Segment) -> tuple[Buffer, Buffer]:
         if segment.index_checksums is not None:
-            offsets, times = (self._map(segment.base_offset, suffix) for suffix in (".index", ".timeindex"))
+            offsets, times = self._map(segment.base_offset)
             if IndexChecksums.of(offsets, times) == segment.index_checksums:
                 return offsets, times
         self._rebuild(segment)
-        return self._map(segment.base_offset, ".index"), self._map(segment.base_offset, ".timeindex")
+        return self._map(segment.base_offset)
 
-    def _map(self, base_offset: int, suffix: str) -> Buffer:
-        path = self._files.path(base_offset, suffix)
-        if not self._files.disk.exists(path):
-            return b""
-        file = self._files.disk.open(path, write=False)
-        try:
-            return file.map() if file.size() else b""
-        finally:
-            file.close()
+    def _map(self, base_offset: int) -> tuple[Buffer, Buffer]:
+        files = self._files
+        return files.map(files.path(base_offset, ".index")), files.map(files.path(base_offset, ".timeindex"))
 
     def _rebuild(self, segment: Segment) -> None:
         log.warning("index is rebuilt from the log directory=%s base=%d", self._files.directory, segment.base_offset)

@@ -143,7 +143,8 @@ class TransactionIndex:
             self._mapped = {}
         index = self._mapped.pop(segment.base_offset, None)
         if index is None:
-            index = self._check_index(segments, segment, self._map(segment))
+            mapped = self._files.map(self._files.path(segment.base_offset, SUFFIX))
+            index = self._check_index(segments, segment, mapped)
         self._mapped[segment.base_offset] = index
         if len(self._mapped) > MAPPED_MAX:
             del self._mapped[next(iter(self._mapped))]
@@ -172,16 +173,6 @@ class TransactionIndex:
             if segment is segments[-1]:
                 self.unwritten = b""
         return encode_aborted_txns(entries)
-
-    def _map(self, segment: Segment) -> Buffer:
-        path = self._files.path(segment.base_offset, SUFFIX)
-        if not self._files.disk.exists(path):
-            return b""
-        file = self._files.disk.open(path, write=False)
-        try:
-            return file.map() if file.size() else b""
-        finally:
-            file.close()
 
 
 def write_index(files: SegmentFiles, segment: Segment, entries: Sequence[AbortedTxn]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from pyspark_tiered import delta_state
-from pyspark_tiered.plan import ColdTopic, cleaned_ranges, splits
+from pyspark_tiered.plan import ColdTopic, cleaned_ranges, group_parts, splits
 from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, join_runs, range_bits
 from pyspark_tiered.table import Range
 from pyspark_tiered.typed.form import DEAD_SUFFIX, TABLE_SCHEMES, TYPED_SUFFIX
@@ -39,8 +39,6 @@ FAULTS_MAX = 1000
 COMPARED_MAX = 1 << 21
 """Offsets in ranges whose sums differ that are compared row by row. The other ranges are listed as a whole."""
 GROUPS_PER_TASK = 4
-PART_COST_BYTES = 1 << 20
-"""Cost of opening one part, as bytes: many small parts share a task."""
 SECRET_BYTES = 16
 SNAPSHOTS_MAX = 10
 
@@ -217,7 +215,7 @@ class _Comparison:
                 bounds[number] = min(low, each[0][0]), max(high, each[-1][1])
         found = splits(self._cold, {number: each for number, each in bounds.items() if each[0] < each[1]}, self._tasks)
         tasks = []
-        for group in _group(found, [split.log_bytes for split in found], self._tasks):
+        for group in group_parts(found, [split.log_bytes for split in found], self._tasks):
             mine = {each.partition: self._dead[each.partition] for each in group if each.partition in self._dead}
             tasks.append(LogTask(self._store, tuple(group), mine, rules))
         return self._runner.run_tasks(f"could not verify {self._tables[0].url}", sum_log, tasks)
@@ -234,7 +232,7 @@ class _Comparison:
                         Code.INVALID_REQUEST,
                         f"the table at {table.url} has deletion vectors: run REORG TABLE ... APPLY (PURGE) on it",
                     )
-            for group in _group(files, [int(add.get("size") or 0) for add in files], self._tasks):
+            for group in group_parts(files, [int(add.get("size") or 0) for add in files], self._tasks):
                 paths = tuple(delta_state.file_path(add, table.url) for add in group)
                 tasks.append(FilesTask(table.url, paths, at, rules))
         return self._runner.run_tasks(f"could not verify {self._tables[0].url}", sum_files, tasks)
@@ -373,18 +371,3 @@ def _may_hold_any(add: Mapping[str, Any], wanted: Ranges) -> bool:
         may_hold(extent, number, each) for extent in delta_state.file_extents(add)
         for number, ranges in wanted.items() for each in ranges
     )  # fmt: skip
-
-
-def _group(parts: Sequence[T], sizes: Sequence[int], count: int) -> list[list[T]]:
-    """Returns the parts, in order, in about so many groups of about equal size."""
-    costs = [size + PART_COST_BYTES for size in sizes]
-    most = max(sum(costs) // count, 1)
-    groups: list[list[T]] = []
-    room = 0
-    for part, cost in zip(parts, costs, strict=True):
-        if room <= 0:
-            groups.append([])
-            room = most
-        groups[-1].append(part)
-        room -= cost
-    return groups
