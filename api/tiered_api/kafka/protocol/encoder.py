@@ -51,11 +51,11 @@ def encoder_source(table: type[Message], version: int) -> str:
 def _generate_encoder(table: type[Message], version: int, piece: int = 0) -> FunctionBuilder:
     out = FunctionBuilder(piece=piece, Malformed=Malformed, id_raw=id_raw, varint=varint)
     writer = _EncoderWriter(out, table.__name__, version, version in table.spec.flexible)
-    out.line("parts = []")
+    out.line("parts, pieces = [], []" if piece else "parts = []")
     out.line("put = parts.append")
     writer.struct(table, "m")
     writer.flush()
-    out.line('return b"".join(parts)')
+    out.line('return b"".join(pieces + parts)' if piece else 'return b"".join(parts)')
     return out
 
 
@@ -193,7 +193,7 @@ class _EncoderWriter:
         """Emits the loop over elements that are not plain numbers."""
         item = self.out.local("m")
         with self.out.block(f"for {item} in {var}:"):
-            self.out.count_element()
+            self.out.count_element('pieces.append(b"".join(parts))', "parts.clear()")
             before = len(self.out.lines)
             if row.kind is FieldType.STRUCT:
                 assert row.of is not None

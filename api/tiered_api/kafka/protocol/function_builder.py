@@ -34,13 +34,13 @@ class FunctionBuilder:
         yield
         self._depth -= 1
 
-    def count_element(self) -> None:
-        """Adds the lines that count one element of a piece, if the function has pieces."""
+    def count_element(self, *at_the_end: str) -> None:
+        """Adds the lines that count one element of a piece, if the function has pieces, and those for its end."""
         if self.piece:
             self.line("piece -= 1")
             with self.block("if piece < 0:"):
-                self.line(f"piece = {self.piece - 1}")
-                self.line("yield")
+                for each in (f"piece = {self.piece - 1}", *at_the_end, "yield"):
+                    self.line(each)
 
     def local(self, name: str) -> str:
         """Returns a new name for a variable."""
