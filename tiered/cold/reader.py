@@ -25,7 +25,7 @@ from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff, txn_index_key
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.fair_slots import FairSlots
-from tiered.hot.aborted_txns import ENTRY_BYTES, find_in_index, list_for_readers
+from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_entries, list_for_readers
 from tiered.hot.checkpoints import parse_lineage
 from tiered.hot.index import lookup_offset, lookup_timestamp
 from tiered.hot.segment_index import CandidateBatch
@@ -134,10 +134,8 @@ class ColdReader:
         if ref is None:
             return ()
         index = (await self._read_refs(piece.entry, [ref]))[ref.kind]
-        if len(index) % ENTRY_BYTES:
-            why = f"transaction index has {len(index)} bytes, which is half an entry"
-            raise Corrupt(why, where=piece.entry.key, position=ref.position)
-        return list_for_readers(find_in_index(index, offset, piece.next_offset).aborted)
+        entries = decode_aborted_txns(index, begin=piece.entry.base_offset, end=MAX_OFFSET, where=piece.entry.key)
+        return list_for_readers(find_in_entries(entries, offset, piece.next_offset).aborted)
 
     async def _read(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int

@@ -63,6 +63,8 @@ class LocalLog:
     disk: SimDisk
     lineage: list[tuple[int, int]] = field(default_factory=lambda: [(1, 0)])
     segments: list[Segment] = field(default_factory=list)
+    txn_indexes: dict[int, bytes] = field(default_factory=dict)
+    """Transaction indexes by the base offset of their segment."""
 
     def write(self, batches: Sequence[bytes], next_offset: int) -> Segment:
         """Adds a closed segment of these encoded batches."""
@@ -95,7 +97,7 @@ class LocalLog:
         return Files(
             b"".join(struct.pack(">ii", b.last_offset - start, b.position - cut) for b in indexed),
             _time_index(found, start),
-            b"",
+            self.txn_indexes.get(base_offset, b""),
             b"producers of " + str(segment.next_offset).encode(),
         )
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.hot.aborted_txns import AbortedTxn, encode_aborted_txns
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.ports import GetResult, NotFound
 from tiered.records.native import walk
@@ -150,5 +151,44 @@ def test_header_fields_without_a_crc_are_checked_against_their_neighbours(at: in
         pieces = [bytes(piece.data) async for piece in reader.reader.iterate(PID, 0, manifest=manifest)]
         assert damaged, what
         assert b"".join(pieces) == whole
+
+    rig.run(scenario)
+
+
+TRUE_INDEX = [AbortedTxn(7, 2, 9, 3), AbortedTxn(8, 3, 19, 20)]
+NEXT_INDEX = [AbortedTxn(7, 22, 29, 23), AbortedTxn(8, 23, 39, 40)]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        encode_aborted_txns(NEXT_INDEX)[:-1],
+        b"\0\1" + encode_aborted_txns(NEXT_INDEX)[2:],
+        encode_aborted_txns(NEXT_INDEX[::-1]),
+        encode_aborted_txns([NEXT_INDEX[0], NEXT_INDEX[0]]),
+        encode_aborted_txns([AbortedTxn(7, 29, 22, 23)]),
+        encode_aborted_txns([AbortedTxn(7, 22, 29, 1 << 62)]),
+        encode_aborted_txns(TRUE_INDEX),
+    ],
+    ids=[
+        "half an entry", "version 1", "out of order", "a marker twice", "end before begin", "stable beyond the marker",
+        "the index of another segment",
+    ],
+)  # fmt: skip
+def test_transaction_index_that_lies_refuses_committed_reads_of_its_segment_only(index: bytes) -> None:
+    """The CRC of the section is right: whoever wrote the object is wrong."""
+    rig = Rig()
+    for base in (0, 20):
+        rig.log.fill(base, 2)
+    rig.log.txn_indexes = {0: encode_aborted_txns(TRUE_INDEX), 20: index}
+
+    async def scenario() -> None:
+        reader, manifest = await cold(rig)
+        data, aborted = await reader.reader.read_committed(PID, manifest, 0, MIB)
+        assert data and aborted == ((7, 2), (8, 3))
+        with pytest.raises(Corrupt, match=manifest.entries[1].key):
+            await reader.reader.read_committed(PID, manifest, 20, MIB)
+        assert await reader.reader.read(PID, manifest, 20, MIB)
+        assert (await reader.reader.read_committed(PID, manifest, 10, MIB))[1] == ((8, 3),)
 
     rig.run(scenario)
