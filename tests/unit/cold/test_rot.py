@@ -175,7 +175,7 @@ NEXT_INDEX = [AbortedTxn(7, 22, 29, 23), AbortedTxn(8, 23, 39, 40)]
         "the index of another segment",
     ],
 )  # fmt: skip
-def test_transaction_index_that_lies_refuses_committed_reads_of_its_segment_only(index: bytes) -> None:
+def test_index_that_lies_refuses_committed_reads_of_its_segment(index: bytes) -> None:
     """The CRC of the section is right: whoever wrote the object is wrong."""
     rig = Rig()
     for base in (0, 20):
