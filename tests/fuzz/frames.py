@@ -1,6 +1,7 @@
 """Fuzzing of frames for every table and version: the codec reads them or raises `Malformed`, and soon.
 
 python -m tests.fuzz.frames --seconds 60 --seed 7       ends with 1 and the frame that broke a rule
+python -m tests.fuzz.frames --keep list_transactions    writes a request in each version into the corpus
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 from tests.fuzz.mutations import mutate
+from tests.fuzz.rounds import CORPUS
 from tests.unit.kafka.values import TABLES, Drawn, versions
-from tiered_api.kafka.protocol import codec, headers
+from tiered_api.kafka.protocol import apis, codec, headers
 from tiered_api.kafka.protocol.schema import Message
 
 SECONDS_MOST = 0.05
@@ -55,12 +58,29 @@ def mutated_frames(seed: int) -> Iterator[tuple[type[Message], int, bytes]]:
             yield table, version, mutate(rng, body)
 
 
+def keep_requests(module_name: str) -> Path:
+    """Writes a request of an API in each served version into the corpus. Raises `StopIteration` for an unknown name."""
+    api = next(each for each in apis.ALL_APIS.values() if each.module_name == module_name)
+    drawn, path = Drawn(api.key, gentle=True), CORPUS / "wire" / f"frame-{module_name}.many"
+    table = TABLES[f"{api.name}Request"]
+    frames = [
+        headers.encode_request_header(api, version, 7, "c") + codec.encode(drawn.message(table, version), version)
+        for version in api.served_versions
+    ]
+    path.write_bytes(b"".join(len(each).to_bytes(4, "big") + each for each in frames))
+    return path
+
+
 def main(arguments: list[str]) -> int:
     """Checks frames for a while; returns 1 if a rule was broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", metavar="API", help="name of its file in messages/")
     given = parser.parse_args(arguments)
+    if given.keep:
+        print(keep_requests(given.keep))
+        return 0
     end, count, worst = time.monotonic() + given.seconds, 0, 0.0
     for table, version, frame in mutated_frames(given.seed):
         try:
