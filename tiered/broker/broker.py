@@ -76,6 +76,7 @@ from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.security.broker_secrets import BrokerSecrets, choose_secrets
 
 T = TypeVar("T")
 
@@ -117,8 +118,9 @@ class Broker:
         self.audit = AuditLog(world.clock)
         self.authorization = Authorization(settings, self.audit)
         self.cluster_id = ""
-        self.credential = b""
-        """The credential of requests between brokers of this cluster; empty before the store was read."""
+        self.secrets = BrokerSecrets()
+        """The secrets of brokers of this cluster; none before the store was read."""
+        self._first_secret = b""
         self.ended = asyncio.Event()
         self.served = asyncio.Event()
         self._rng = world.rng.stream("node")
@@ -364,10 +366,22 @@ class Broker:
         held, _ = await self._write_at_startup(
             self._metadata.load_or_create_format(self.data_directory.read_cluster_id())
         )
-        self.cluster_id, self.credential = held.cluster_id, held.credential
+        self.cluster_id, self._first_secret = held.cluster_id, held.credential
         if self.peers is not None:
-            self.peers.cluster_id, self.peers.credential = self.cluster_id, self.credential
-        return await self._metadata.load()
+            self.peers.cluster_id = self.cluster_id
+        image = await self._metadata.load()
+        self._apply_secrets(image)
+        return image
+
+    def _apply_secrets(self, image: Image) -> None:
+        self.secrets = choose_secrets(self._first_secret, image.broker_secrets)
+        if self.peers is not None:
+            self.peers.credential = self.secrets.sent
+
+    @property
+    def credential(self) -> bytes:
+        """The secret by which this broker proves itself to others; empty before the store was read."""
+        return self.secrets.sent
 
     async def _write_at_startup(self, step: Coroutine[Any, Any, T]) -> T:
         """Writes metadata during the start. Raises `Unavailable` if a reachable store does not take it in time."""
@@ -460,6 +474,7 @@ class Broker:
         elif self._is_registered:
             raise Fenced(f"another process has taken the node id {self.settings.node_id}")
         self._apply_settings(new)
+        self._apply_secrets(new)
         self.authorization.apply_image(new)
         await self.hosted_replicas.apply_image(old, new)
         self.group_coordinators.on_image(old, new)

@@ -3,7 +3,8 @@
 `image` is ahead of the log by the changes that are decided and not yet committed. Brokers act on committed images only
 (M5). A request that is granted changes the image only by its changes, which stand in the log (I24). Every election
 raises the leader epoch, and no leader epoch is used twice (I8). The decisions themselves are in `topics`, `brokers`,
-`leaders`, `reassignment`, `features`, `acls`, `scram_credentials` and `client_quotas`.
+`leaders`, `reassignment`, `features`, `acls`, `scram_credentials`,
+`client_quotas` and `broker_secrets`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from dataclasses import replace
 from typing import Any
 
 from tiered.config.settings import Settings
-from tiered.controller import acls, brokers, client_quotas, features, leaders, reassignment, requests, scram_credentials
+from tiered.controller import (
+    acls,
+    broker_secrets,
+    brokers,
+    client_quotas,
+    features,
+    leaders,
+    reassignment,
+    requests,
+    scram_credentials,
+)
 from tiered.controller.decision import ControllerResult
 from tiered.controller.requests import Request
 from tiered.controller.topics import Topics
@@ -108,6 +119,8 @@ class Controller:
                 return scram_credentials.alter_credentials(image, request)
             case requests.AlterClientQuotas():
                 return client_quotas.alter_quotas(image, request)
+            case requests.RotateBrokerSecret():
+                return broker_secrets.rotate_secret(image, request)
             case _:
                 return self._decide_topic_request(request, now_ms)
 

@@ -395,6 +395,14 @@ class AlterClientQuotas:
     validate_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RotateBrokerSecret:
+    """-> the version of the secret. Sets the next secret of brokers, if the newest one has the version `expected`."""
+
+    expected: int
+    secret: str = field(repr=False)
+
+
 Request = (
     CreateTopic
     | CreateTopics
@@ -425,4 +433,5 @@ Request = (
     | DeleteAcls
     | AlterScramCredentials
     | AlterClientQuotas
+    | RotateBrokerSecret
 )

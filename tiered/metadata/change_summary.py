@@ -45,6 +45,8 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
                 brokers.append(f"broker is about to stop node_id={change.node_id}")
             case kinds.BrokerUnregistered():
                 brokers.append(f"broker is unregistered node_id={change.node_id}")
+            case kinds.BrokerSecretSet():
+                brokers.append(f"secret of brokers set version={change.version}")
             case kinds.PartitionChanged():
                 changed[change.topic_id, change.partition] = None
     yield from _format_lines("topic created name=", created, "topics created count=")

@@ -281,6 +281,14 @@ class ClientQuotaRemoved:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerSecretSet:
+    """Brokers have this secret, with the next version, as hexadecimal digits."""
+
+    version: int
+    secret: str = field(repr=False)
+
+
 Change = (
     ControllerElected
     | BrokerRegistered
@@ -307,6 +315,7 @@ Change = (
     | ScramCredentialRemoved
     | ClientQuotaSet
     | ClientQuotaRemoved
+    | BrokerSecretSet
 )
 
 KINDS: dict[str, type[Change]] = {
@@ -335,6 +344,7 @@ KINDS: dict[str, type[Change]] = {
     "scram_credential_removed": ScramCredentialRemoved,
     "client_quota_set": ClientQuotaSet,
     "client_quota_removed": ClientQuotaRemoved,
+    "broker_secret_set": BrokerSecretSet,
 }
 
 _NAMES = {kind: name for name, kind in KINDS.items()}

@@ -22,7 +22,9 @@ from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, freeze
 from tiered.quotas.entity import QuotaEntity
 from tiered.security.acls import Acl, acl_from_texts
+from tiered.security.broker_secrets import BrokerSecret, add_secret
 from tiered.security.scram import ScramCredential
+from tiered.security.secret import Secret
 from tiered.value import value
 
 CORDONED = "cordoned.log.dirs"
@@ -168,6 +170,8 @@ class Image:
     """SCRAM credentials by user and mechanism. Another object after each change."""
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     """Client quotas by entity and key. Another object after each change."""
+    broker_secrets: tuple[BrokerSecret, ...] = ()
+    """The newest secrets of brokers after the first one of the cluster, the oldest first."""
     partition_count: int = field(default=0, compare=False)
     """Number of partitions of all topics."""
     replica_counts: Mapping[int, int] = field(default_factory=dict, compare=False)
@@ -235,6 +239,7 @@ class _ImageBuilder:
         self.features, self.features_epoch = image.features, image.features_epoch
         self.changed_acls: set[Acl] | None = None
         self.scram = image.scram
+        self.broker_secrets = image.broker_secrets
         self.quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
         self.partition_count, self.replica_counts = image.partition_count, Counter(image.replica_counts)
         self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
@@ -249,7 +254,8 @@ class _ImageBuilder:
         return Image(
             slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics,
             self.topics_by_id, self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses,
-            self.features, self.features_epoch, acls, self.scram, quotas, self.partition_count, self.replica_counts,
+            self.features, self.features_epoch, acls, self.scram, quotas, self.broker_secrets,
+            self.partition_count, self.replica_counts,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -319,6 +325,9 @@ class _ImageBuilder:
                 self.scram = {**others, change.user: kept} if kept else others
             case kinds.ClientQuotaSet() | kinds.ClientQuotaRemoved():
                 self._change_quota(change)
+            case kinds.BrokerSecretSet():
+                secret = BrokerSecret(change.version, Secret(change.secret))
+                self.broker_secrets = add_secret(self.broker_secrets, secret)
 
     def _change_quota(self, change: kinds.ClientQuotaSet | kinds.ClientQuotaRemoved) -> None:
         if self.quotas is None:
@@ -509,6 +518,7 @@ def to_json(image: Image) -> dict[str, Any]:
             for user, credentials in image.scram.items()
         },
         "quotas": [[[list(part) for part in entity], dict(values)] for entity, values in image.quotas.items()],
+        "broker_secrets": [[each.version, each.digits.reveal()] for each in image.broker_secrets],
     }
 
 
@@ -542,6 +552,7 @@ def from_json(body: dict[str, Any]) -> Image:
             for user, credentials in body.get("scram", {}).items()
         },
         {freeze(entity): values for entity, values in body.get("quotas", ())},
+        tuple(BrokerSecret(version, Secret(digits)) for version, digits in body.get("broker_secrets", ())),
         sum(len(topic.partitions) for topic in topics),
         counts,
     )

@@ -10,6 +10,7 @@ May import: words
   scram       SCRAM (RFC 5802, RFC 7677): credentials, and both sides of a login
   http_basic  user and password of HTTP Basic (RFC 7617)
   sasl_plain  PLAIN (RFC 4616): users of a listener, and both sides of a login
+  broker_secrets  the secrets of brokers, through a rotation
   broker_login  the login of brokers at each other, by the secret of the cluster
   jaas        the login module in a value of `sasl.jaas.config`
   acls        access control lists: their values, and filters over them

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from tiered.security.broker_secrets import BrokerSecrets
 from tiered.security.principal import BROKER, Principal
 from tiered.security.scram import (
     ITERATIONS_MIN,
@@ -36,9 +37,10 @@ def principal_of(user: str) -> Principal:
     return Principal(BROKER, user.removeprefix("broker-"))
 
 
-def find_credential(secret: bytes, user: str) -> ScramCredential | None:
-    """Returns the credential of a broker, None if the name is not a broker's or this broker has no secret yet."""
-    return _credential(secret) if secret and _NAME.fullmatch(user) else None
+def find_credentials(secrets: BrokerSecrets, user: str) -> tuple[ScramCredential, ...]:
+    """Returns the credentials of a broker, one for each accepted secret. None if the name is not a broker's, or if this
+    broker has no secret yet."""
+    return tuple(map(_credential, secrets.accepted)) if _NAME.fullmatch(user) else ()
 
 
 def make_client(secret: bytes, node_id: int, nonce: str) -> ScramClient:

@@ -13,7 +13,7 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from hashlib import new, pbkdf2_hmac
 from typing import NamedTuple
@@ -126,23 +126,24 @@ def make_absent_credential(mechanism: ScramMechanism, secret: bytes, user: str) 
 
 
 class ScramServer:
-    """The server's side of one login. `find_credential` returns the credential of a user, None if there is none."""
+    """The server's side of one login. `find_credentials` returns the credentials of a user, each of which proves it.
+    They have the same salt and iterations."""
 
     def __init__(
         self,
         mechanism: ScramMechanism,
-        find_credential: Callable[[str], ScramCredential | None],
+        find_credentials: Callable[[str], Sequence[ScramCredential]],
         nonce: str,
         secret: bytes,
     ) -> None:
         self.user = ""
         """The user, once its proof was accepted."""
         self._mechanism = mechanism
-        self._find_credential = find_credential
+        self._find_credentials = find_credentials
         self._nonce = nonce
         self._secret = secret
         self._claimed_user = ""
-        self._credential: ScramCredential | None = None
+        self._credentials: Sequence[ScramCredential] = ()
         self._is_known = False
         self._binding = b""
         self._sent = ""
@@ -159,10 +160,10 @@ class ScramServer:
             self._has_ended = True
             raise _refuse("the SCRAM message is not UTF-8") from None
         try:
-            if self._credential is None:
+            if not self._credentials:
                 return self._on_first(text)
             self._has_ended = True
-            return self._on_final(text, self._credential)
+            return self._on_final(text)
         except Refused:
             self._has_ended = True
             raise
@@ -178,17 +179,18 @@ class ScramServer:
             raise _refuse("the authorization id differs from the user")
         if len(match["nonce"]) > NONCE_MAX:
             raise _refuse(f"the nonce is longer than {NONCE_MAX} characters")
-        found = self._find_credential(user)
-        self._is_known = found is not None
-        credential = found or make_absent_credential(self._mechanism, self._secret, user)
-        self._claimed_user, self._credential = user, credential
+        found = self._find_credentials(user)
+        self._is_known = bool(found)
+        self._credentials = found or (make_absent_credential(self._mechanism, self._secret, user),)
+        credential = self._credentials[0]
+        self._claimed_user = user
         self._binding = match["gs2"].encode()
         self._nonce = match["nonce"] + self._nonce
         reply = f"r={self._nonce},s={_encode(credential.salt)},i={credential.iterations}"
         self._sent = f"{match['bare']},{reply}"
         return reply.encode()
 
-    def _on_final(self, text: str, credential: ScramCredential) -> bytes:
+    def _on_final(self, text: str) -> bytes:
         match = _FINAL.fullmatch(text)
         if match is None:
             raise _refuse("the last message is not of the form c=binding,r=nonce,p=proof")
@@ -201,12 +203,15 @@ class ScramServer:
         mechanism = self._mechanism
         if len(proof) != mechanism.digest_bytes:
             raise _refuse(FAILED)
-        client_key = _xor(proof, mechanism.hmac(credential.stored_key, signed))
-        fits = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
-        if not fits or not self._is_known:
+        proven = [each for each in self._credentials if self._fits(each, proof, signed)]
+        if not proven or not self._is_known:
             raise _refuse(FAILED)
         self.user = self._claimed_user
-        return f"v={_encode(mechanism.hmac(credential.server_key, signed))}".encode()
+        return f"v={_encode(mechanism.hmac(proven[0].server_key, signed))}".encode()
+
+    def _fits(self, credential: ScramCredential, proof: bytes, signed: bytes) -> bool:
+        client_key = _xor(proof, self._mechanism.hmac(credential.stored_key, signed))
+        return hmac.compare_digest(self._mechanism.hash(client_key), credential.stored_key)
 
 
 class ScramClient:

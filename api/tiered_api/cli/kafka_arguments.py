@@ -393,6 +393,13 @@ def _cluster(verbs: Commands) -> None:
             metavar="BYTES",
             help="most bytes a second that each broker copies; waits for the moves, then removes the limit",
         )
+    rotate = add_verb(
+        verbs, "rotate-secret", "give the brokers a new secret, and end the old one", "cluster.secrets", "rotate_secret"
+    )
+    rotate.add_argument(
+        "--wait", type=_duration, default=60.0, metavar="60s",
+        help="longest wait until all brokers know the new secret (default 60s)",
+    )  # fmt: skip
     add_verb(verbs, "unthrottle", "remove all rates that moves have set", "cluster.moves", "remove_throttles")
     config = verbs.add_parser("config", help="settings of brokers", epilog=EXIT_CODES_HELP)
     keys = config.add_subparsers(metavar="VERB", required=True)

@@ -23,6 +23,7 @@ from tiered.ids import decode_uuid, incarnation_digest, incarnation_number
 from tiered.metadata.image import Image, to_json
 from tiered.peers import MetadataFetch, PartitionFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.security.broker_secrets import BrokerSecrets
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
@@ -244,10 +245,10 @@ def test_every_request_among_brokers_has_the_credential(key: int) -> None:
                 request.cluster_id, request.credential = cluster_id, credential
                 answer: Any = await link.send(request, api.response_type, 5, 0)
                 assert answer.error_code == REFUSED.number
-        node.credential, ours = b"", node.credential
+        node.secrets, ours = BrokerSecrets(), node.secrets
         answer = await link.send(api.request_type(), api.response_type, 5, 0)
         assert answer.error_code == REFUSED.number, "a broker that has not read the store knows nobody"
-        node.credential = ours
+        node.secrets = ours
         peers = make_peers(site, "two")
         assert (await peers.get_controller_view("one:9092", 5)).node_id == 1
         await peers.close()

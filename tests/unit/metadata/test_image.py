@@ -14,7 +14,9 @@ from tiered.metadata.image import BrokerImage, DeletedTopic, End, Image, Loss, P
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.object_store.envelope import seal
 from tiered.security.acls import acl_from_texts
+from tiered.security.broker_secrets import BrokerSecret
 from tiered.security.scram import ScramCredential
+from tiered.security.secret import Secret
 
 FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 ONE_OF_EACH: list[Change] = [
@@ -51,6 +53,7 @@ ONE_OF_EACH: list[Change] = [
     kinds.ClientQuotaSet((("ip", "10.0.0.1"),), "connection_creation_rate", 5.0),
     kinds.ClientQuotaRemoved((("client-id", None), ("user", "alice")), "producer_byte_rate"),
     kinds.ClientQuotaRemoved((("ip", "10.0.0.1"),), "connection_creation_rate"),
+    *(kinds.BrokerSecretSet(version, f"{version:032x}") for version in (1, 2, 3, 4)),
 ]
 
 
@@ -82,6 +85,7 @@ def test_every_change_has_its_effect_on_the_image() -> None:
         features_epoch=1,
         acls=frozenset({acl_from_texts("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY")}),
         quotas={(("client-id", None), ("user", "alice")): {"request_percentage": 12.5}},
+        broker_secrets=tuple(BrokerSecret(version, Secret(f"{version:032x}")) for version in (2, 3, 4)),
         scram={"alice": {"SCRAM-SHA-512": ScramCredential(b"salt", b"stored", b"server", 8192)}},
     )
 

@@ -36,7 +36,8 @@ RFC_CREDENTIAL = make(ScramMechanism.SHA_256, RFC_PASSWORD)
 
 def server(nonce: str = RFC_SERVER_NONCE) -> ScramServer:
     """Returns a server that knows the user of the RFC."""
-    return ScramServer(ScramMechanism.SHA_256, lambda user: RFC_CREDENTIAL if user == RFC_USER else None, nonce, SECRET)
+    known = {RFC_USER: (RFC_CREDENTIAL,)}
+    return ScramServer(ScramMechanism.SHA_256, lambda user: known.get(user, ()), nonce, SECRET)
 
 
 def test_server_follows_the_example_of_rfc_7677() -> None:
@@ -176,7 +177,7 @@ def test_login_succeeds_exactly_with_the_password(
 ) -> None:
     credential = make(mechanism, password)
     for given_password in {password, other}:
-        login = ScramServer(mechanism, {user: credential}.get, "server", SECRET)
+        login = ScramServer(mechanism, lambda name: (credential,) if name == user else (), "server", SECRET)
         client = ScramClient(mechanism, user, given_password, "client")
         last = client.step(login.step(client.make_first()))
         if given_password == password:

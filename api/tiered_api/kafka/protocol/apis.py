@@ -136,7 +136,11 @@ _INTER_BROKER_TABLE = (
     Api(20006, "TieredActFor", 0, 0, 0, max_request_bytes=16 << 10),
 )
 
-_OPERATOR_TABLE = (Api(20004, "TieredAcknowledge", 0, 0, 0), Api(20005, "TieredCompact", 0, 0, 0))
+_OPERATOR_TABLE = (
+    Api(20004, "TieredAcknowledge", 0, 0, 0),
+    Api(20005, "TieredCompact", 0, 0, 0),
+    Api(20007, "TieredRotateSecret", 0, 0, 0),
+)
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 """Kafka's APIs."""

@@ -21,10 +21,11 @@ from typing import Protocol
 
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
+from tiered.metadata.image import Image
 from tiered.security import broker_login, sasl_plain
 from tiered.security.principal import USER, Caller, Principal
 from tiered.security.sasl_plain import PlainServer
-from tiered.security.scram import MECHANISMS, ScramMechanism, ScramServer
+from tiered.security.scram import MECHANISMS, ScramCredential, ScramMechanism, ScramServer
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
@@ -182,16 +183,14 @@ class LoginHandler:
         nonce = f"{self._rng.getrandbits(NONCE_BITS):040x}"
         secret = broker.credential
         if mechanism == broker_login.MECHANISM and is_inter_broker_listener(self._context, connection.listener):
-            find = partial(broker_login.find_credential, secret)
+            find = partial(broker_login.find_credentials, broker.secrets)
             return ScramServer(ScramMechanism.SHA_256, find, nonce, secret)
         enabled = self._enabled_mechanisms(connection)
         if mechanism not in enabled:
             raise Refused(Code.UNSUPPORTED_SASL_MECHANISM, f"enabled mechanisms: {', '.join(enabled)}")
         if mechanism == sasl_plain.MECHANISM:
             return PlainServer(broker.settings.plain_users(connection.listener), secret)
-        return ScramServer(
-            MECHANISMS[mechanism], lambda user: broker.image.scram.get(user, {}).get(mechanism), nonce, secret
-        )
+        return ScramServer(MECHANISMS[mechanism], partial(_find_user, broker.image, mechanism), nonce, secret)
 
     def _authenticate(
         self, connection: LoginConnection, login: LoginState, header: RequestHeader, message: bytes
@@ -234,6 +233,11 @@ class LoginHandler:
     def _lifetime_ms(self, connection: LoginConnection, mechanism: str) -> int:
         """Returns the time until a connection has to log in again; 0 for ever. Brokers do not log in again."""
         return 0 if mechanism == broker_login.MECHANISM else self._settings(connection).connections_max_reauth_ms
+
+
+def _find_user(image: Image, mechanism: str, user: str) -> tuple[ScramCredential, ...]:
+    found = image.scram.get(user, {}).get(mechanism)
+    return () if found is None else (found,)
 
 
 def _encode_refusal(header: RequestHeader, code: Code, why: str, mechanisms: list[str]) -> Sequence[Part]:

@@ -51,6 +51,7 @@ May import: kafka.protocol
   sasl_handshake                 SaslHandshake (API key 17)
   sync_group                     SyncGroup (API key 14)
   tiered_act_for                 TieredActFor (API key 20006, between brokers)
+  tiered_rotate_secret           TieredRotateSecret (API key 20007, ours)
   tiered_acknowledge             TieredAcknowledge (API key 20004, between brokers)
   tiered_compact                 TieredCompact (API key 20005, for the command line)
   tiered_follow                  TieredFollow (API key 20001, between brokers)

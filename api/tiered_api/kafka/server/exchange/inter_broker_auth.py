@@ -1,12 +1,11 @@
 """The check of requests that only brokers of this cluster may send.
 
 Any client can learn the cluster id, node ids and epochs. A client cannot know the credential, which is derived from an
-object in the bucket. Every inter-broker request carries the credential.
+object in the bucket or is in the metadata log there. Every inter-broker request carries the credential.
 """
 
 from __future__ import annotations
 
-from hmac import compare_digest
 from typing import Protocol
 
 from tiered.errors import Code, Refused
@@ -52,8 +51,7 @@ def check_credential(context: KafkaContext, sender: Sender, credential: bytes) -
         return Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"{why}; give all brokers the same value")
     if sender.caller.principal.kind == BROKER:
         return None
-    ours = context.broker.credential
-    if not ours or not compare_digest(credential, ours):
+    if not context.broker.secrets.accepts(credential):
         return Refused(
             Code.CLUSTER_AUTHORIZATION_FAILED,
             "only brokers of this cluster may send this request: it lacks their credential",

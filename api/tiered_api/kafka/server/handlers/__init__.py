@@ -48,6 +48,7 @@ May import: as kafka.server
 ~ produce                        Produce (0): record batches from producers
 ~ sync_group                     SyncGroup (14): assignments of group members
 ~ tiered_acknowledge             TieredAcknowledge (20004): acknowledges possible losses
+~ tiered_rotate_secret           TieredRotateSecret (20007): the next secret of the brokers
 ~ tiered_compact                 TieredCompact (20005): facts of compaction, and a clean now
 ~ tiered_follow                  TieredFollow (20001): entries of the metadata log for another broker
 ~ tiered_heard                   TieredHeard (20003): this broker's view of the controller

@@ -25,6 +25,7 @@ from tiered_api.kafka.protocol.messages import (
     list_partition_reassignments,
     sync_group,
     tiered_acknowledge,
+    tiered_rotate_secret,
     unregister_broker,
     update_features,
 )
@@ -232,6 +233,9 @@ API_RULES: dict[str, Rule] = {
     "TieredActFor": Rule((), note=CREDENTIAL),
     "TieredAcknowledge": Rule(
         (_cluster(_ALTER),), cluster.check_cluster(_ALTER, tiered_acknowledge.TieredAcknowledgeResponse)
+    ),
+    "TieredRotateSecret": Rule(
+        (_cluster(_ALTER),), cluster.check_cluster(_ALTER, tiered_rotate_secret.TieredRotateSecretResponse)
     ),
     "TieredCompact": Rule(
         (_topic(_DESCRIBE), _topic(_ALTER)), topics.check_compact, "DESCRIBE to look, ALTER to clean"
