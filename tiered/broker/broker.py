@@ -20,6 +20,7 @@ from tiered.broker.audit_log import AuditLog
 from tiered.broker.authorization import Authorization
 from tiered.broker.awaited_ends import AwaitedEnds
 from tiered.broker.clean_throttle import CleanThrottle
+from tiered.broker.client_quotas import ClientQuotas
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.duplicate_check import refuse_duplicate_broker
@@ -117,6 +118,7 @@ class Broker:
         self._log_level = log_level
         self.audit = AuditLog(world.clock)
         self.authorization = Authorization(settings, self.audit)
+        self.client_quotas = ClientQuotas(settings, world.clock, metrics)
         self.cluster_id = ""
         self.secrets = BrokerSecrets()
         """The secrets of brokers of this cluster; none before the store was read."""
@@ -476,6 +478,7 @@ class Broker:
         self._apply_settings(new)
         self._apply_secrets(new)
         self.authorization.apply_image(new)
+        self.client_quotas.apply_image(new)
         await self.hosted_replicas.apply_image(old, new)
         self.group_coordinators.on_image(old, new)
         self.transaction_coordinators.on_image()

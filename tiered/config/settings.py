@@ -455,6 +455,14 @@ class Settings:
         500, "Most connections from one address at the same time.", 1, INT_MAX, dynamic=True
     )
     max_connection_creation_rate: int = setting(1_000, "Most new connections per second.", 1, INT_MAX, dynamic=True)
+    quota_window_num: int = setting(11, "Samples over which the rates of client quotas are measured.", 1, 100)
+    quota_window_size_seconds: int = setting(1, "Length of a sample of client quotas.", 1, 3600)
+    controller_quota_window_num: int = setting(
+        11, "Samples over which partitions may be created or deleted at once, under a client quota.", 1, 100
+    )
+    controller_quota_window_size_seconds: int = setting(
+        1, "Length of a sample of client quotas for created and deleted partitions.", 1, 3600
+    )
     connections_max_idle_ms: int = setting(
         10 * MINUTE_MS, "Time after which a connection without requests is closed.", 1, LONG_MAX
     )

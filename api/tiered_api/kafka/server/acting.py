@@ -29,6 +29,8 @@ class ActingConnection(LoginConnection, Protocol):
     """A connection whose requests may come from other callers than the one that it has proved."""
 
     caller: Caller
+    is_acting: bool
+    """True if a broker sends requests of its HTTP clients."""
 
     def act_for(self, caller: Caller) -> None:
         """Serves the requests that follow as those of this caller."""
@@ -50,6 +52,7 @@ def handle_act_for(context: KafkaContext, connection: ActingConnection, frame: m
     try:
         authorize_call(context, call, request.cluster_id, request.credential)
         connection.act_for(_read_caller(request))
+        connection.is_acting = True
     except Refused as refused:
         return _encode(header, TieredActForResponse(refused.code.number, refusal_text(refused)))
     return _encode(header, TieredActForResponse())

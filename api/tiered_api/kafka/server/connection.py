@@ -8,7 +8,7 @@ memory is bounded by the frames that are read and the replies that wait.
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,8 +20,10 @@ from tiered.ports import FileSlice, Stream
 from tiered.security.principal import ANONYMOUS, Caller, Principal
 from tiered_api.kafka.server.dispatch import Dispatch
 from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.response_slot import SlotCharge
 from tiered_api.kafka.server.exchange.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.login import LOGIN_FRAME_BYTES, LOGIN_SECONDS, LoginState
+from tiered_api.kafka.server.metering import Meter
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
@@ -93,17 +95,20 @@ class ConnectionOwner(Protocol):
 class ReplySlot:
     """The place of one reply, and the reply once it is there. Implements the protocol `ResponseSlot`."""
 
-    __slots__ = ("_connection", "api_key", "on_close", "parts", "started_ns")
+    __slots__ = ("_connection", "api_key", "charge", "on_close", "parts", "started_ns")
 
     def __init__(self, connection: ClientConnection, api_key: int = 0, started_ns: int = 0) -> None:
         self._connection = connection
         self.api_key = api_key
         self.started_ns = started_ns
         self.parts: Sequence[Part] | None = None
+        self.charge: SlotCharge | None = None
         self.on_close: Callable[[], object] | None = None
 
     def reply(self, parts: Sequence[Part]) -> None:
         """Fills the slot. The reply leaves once all replies before it are there."""
+        if self.charge is not None and not self._connection.closed:
+            parts = self.charge.settle(parts)
         self.parts, self.on_close = parts, None
         self._connection.on_reply(self)
 
@@ -119,6 +124,7 @@ class ClientConnection:
         "_is_busy",
         "_loop",
         "_max_request_bytes",
+        "_muted",
         "_parse_paused",
         "_reading",
         "_resuming",
@@ -138,10 +144,12 @@ class ClientConnection:
         "fetch_rotation",
         "frame_started",
         "host",
+        "is_acting",
         "last_activity",
         "listener",
         "login",
         "login_ends",
+        "meter",
         "peer",
         "produce_cache",
         "produce_prefix_end",
@@ -165,7 +173,7 @@ class ClientConnection:
         self._stream = stream
         self._loop = loop
         self._scratch = server.scratch
-        self._dispatch_request = server.dispatch.handle_request
+        self._dispatch_request = server.dispatch.serve_request
         self._max_request_bytes = server.max_request_bytes
         self._unparsed = b""
         self._frame: Frame | None = None
@@ -181,8 +189,13 @@ class ClientConnection:
         """The large frame that is handled now."""
         self._is_busy = False
         """True while a whole large frame waits for its turn, or a request is handled in pieces."""
+        self._muted: TimerHandle | None = None
+        """Ends the pause in which the broker reads nothing."""
         self._finishing = False
         self.closed = False
+        self.meter: Meter | None = None
+        self.is_acting = False
+        """True if a broker sends requests of its HTTP clients."""
         self.listener = listener
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
@@ -218,7 +231,7 @@ class ClientConnection:
         """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
         if caller != self.caller:
             self.act_for(caller)
-        self._dispatch_request = self._server.dispatch.handle_request
+        self._dispatch_request = self._server.dispatch.serve_request
         self._max_request_bytes = self._server.max_request_bytes
         self.login_ends = self._loop.time() + lifetime_seconds if lifetime_seconds > 0 else -1.0
 
@@ -227,6 +240,29 @@ class ClientConnection:
         self.caller = caller
         self.produce_cache = self._server.dispatch.produce_handler.caches.find(caller)
         self.read_sources = self._server.dispatch.fetch_handler.fetches.sources.find(caller)
+
+    def on_quotas(self) -> None:
+        """Serves the requests that follow under other quotas, and ends a pause."""
+        if self.login_ends < 0 or self.login is None or self.login.principal is not None:
+            self._dispatch_request = self._server.dispatch.serve_request
+        self._unmute()
+
+    def mute(self, seconds: float) -> None:
+        """Reads nothing for so long, or until the quotas change. Replies leave meanwhile."""
+        ends = self._loop.time() + seconds
+        if self.closed or (self._muted is not None and self._muted.when() >= ends):
+            return
+        if self._muted is not None:
+            self._muted.cancel()
+        self._muted = self._loop.call_at(ends, self._unmute)
+        self._stop_reading()
+
+    def _unmute(self) -> None:
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+            if not self.closed:
+                self._resume_soon()
 
     def start_reading(self) -> None:
         """Starts to read."""
@@ -242,6 +278,16 @@ class ClientConnection:
     def oldest_slot(self) -> ReplySlot:
         """Place of the reply that leaves next, while any is pending."""
         return self._slots[0]
+
+    @property
+    def is_muted(self) -> bool:
+        """True during a pause. The connection idles meanwhile, as in Kafka."""
+        return self._muted is not None
+
+    @property
+    def newest_slot(self) -> ReplySlot:
+        """Place of the reply that leaves last, while any is pending."""
+        return self._slots[-1]
 
     @property
     def is_reading(self) -> bool:
@@ -365,7 +411,13 @@ class ClientConnection:
         """Handles the complete frames in `scratch[:end]`, keeps the rest, and sends the replies."""
         scratch, at, taken = self._scratch, 0, 0
         while end - at >= 4:
-            if taken == REQUESTS_PER_EVENT or self._write_blocked or self._is_busy or (self._slots and self._is_full()):
+            if (
+                taken == REQUESTS_PER_EVENT
+                or self._write_blocked
+                or self._is_busy
+                or self._muted is not None
+                or (self._slots and self._is_full())
+            ):
                 self._parse_paused = True
                 break
             (size,) = _SIZE.unpack_from(scratch, at)
@@ -524,6 +576,8 @@ class ClientConnection:
         self._resuming = False
         if self.closed or self._finishing or self._waits_for_memory or self._is_busy or self._write_blocked:
             return
+        if self._muted is not None:
+            return
         if self._slots and self._is_full():
             return
         self._parse_paused, rest = False, self._unparsed
@@ -552,6 +606,8 @@ class ClientConnection:
         if self.closed:
             return
         self.closed = True
+        if self._muted is not None:
+            self._muted.cancel()
         self._stream.close()
         self._server.remove_connection(self)
         if self._frame is not None:

@@ -24,7 +24,7 @@ from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, decode_in_pieces, encode, encode_in_pieces, has_pieces
 from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.schema import Message
-from tiered_api.kafka.server.acting import TIERED_ACT_FOR, ActingConnection, handle_act_for
+from tiered_api.kafka.server.acting import TIERED_ACT_FOR, handle_act_for
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
 from tiered_api.kafka.server.exchange.latencies import Latencies
 from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, Work
@@ -35,6 +35,7 @@ from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
 from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceHandler
 from tiered_api.kafka.server.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoginHandler
+from tiered_api.kafka.server.metering import Dispatched, MeteredConnection, Metering, TimedSteps
 from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict, run_without_pause
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ ImmediateHandler = Callable[[KafkaContext, Call[Any]], Message | None]
 _SIZE = Struct(">i")
 
 
-class DispatchConnection(FetchConnection, ProduceConnection, ActingConnection, Protocol):
+class DispatchConnection(FetchConnection, ProduceConnection, MeteredConnection, Protocol):
     """The connection of a client, with what any handler uses of it."""
 
     started_ns: int
@@ -75,6 +76,11 @@ class Dispatch:
         self.login_handler = LoginHandler(context, self.spawn)
         self.handlers: dict[int, Handler] = {}
         self._immediate_handlers: dict[int, ImmediateHandler] = {}
+        self._metering = Metering(context, self.handle_request)
+        self.serve_request: Dispatched = self.handle_request
+        """Serves a request, and charges it if any client has a quota."""
+        context.broker.client_quotas.subscribe(self._on_quotas)
+        self._on_quotas()
         self._tasks: set[asyncio.Task[None]] = set()
         self._long_polls: dict[RequestConnection, None] = {}
         """Connections with a request that waits for an event."""
@@ -115,6 +121,10 @@ class Dispatch:
         if reply is not None:
             self._record_latency(connection.api_key, self._mono_ns() - since_ns)
         return reply
+
+    def _on_quotas(self) -> None:
+        has_quotas = self._context.broker.client_quotas.table.has_client_quotas
+        self.serve_request = self._metering.handle_request if has_quotas else self.handle_request
 
     def on_response(self, slot: ResponseSlot) -> None:
         """Records the latency of a reply that came later."""
@@ -254,7 +264,8 @@ class Dispatch:
         """Runs the work of a task; the error boundary of every task."""
         CLIENT.set(connection.turn_share)
         try:
-            parts = await work()
+            charge = slot.charge
+            parts = await (work() if charge is None else TimedSteps(work(), charge, self._mono_ns))
         except Exception as error:
             log.exception("request failed api=%s peer=%s", what, connection.peer)
             self._on_failure(connection, error, what)

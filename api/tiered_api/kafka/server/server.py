@@ -87,6 +87,7 @@ class KafkaServer:
         self._to_flush: list[ClientConnection] = []
         """Connections whose replies leave at the end of this turn."""
         self._flush_scheduled = False
+        broker.client_quotas.subscribe(self._on_quotas)
         metrics = broker.metrics
         metrics.gauge("tiered_kafka_connections", "Open connections.").set_function(
             lambda: float(len(self.connections))
@@ -166,6 +167,8 @@ class KafkaServer:
             self._reject(stream, "too_many", f"max.connections is {settings.max_connections}")
         elif self._connections_by_host[host] >= settings.max_connections_per_ip:
             self._reject(stream, "too_many_of_one", f"max.connections.per.ip is {settings.max_connections_per_ip}")
+        elif not self.context.broker.client_quotas.admit_connection(host):
+            self._reject(stream, "connection_rate", "its address opens more connections than its quota allows")
         else:
             now = self._loop.time()
             # Counts as idle for some time already: the first request makes it an ordinary connection.
@@ -189,6 +192,10 @@ class KafkaServer:
     def _map_subject(self, listener: str, subject: Subject) -> Principal:
         """Returns the principal of a certificate. Raises `Refused` if no rule makes one."""
         return map_subject(self.context.broker.settings.for_listener(listener).ssl_principal_mapping_rules, subject)
+
+    def _on_quotas(self) -> None:
+        for connection in self.connections:
+            connection.on_quotas()
 
     def _make_room(self, host: str) -> bool:
         """Closes a connection of the address with most connections in favour of the new address. True if it did so.
@@ -269,7 +276,7 @@ class KafkaServer:
                 connection.refuse("slow_frame", "a frame that is not complete in time")
             elif connection.has_stalled(least) and scarce:
                 connection.refuse("stalled_frame", "a frame that makes no progress while others wait for memory")
-            elif not connection.is_reading or connection.pending:
+            elif connection.pending or not (connection.is_reading or connection.is_muted):
                 connection.last_activity = now
             elif now - connection.last_activity > self._idle_seconds:
                 self.context.refusals.record_unlogged("idle")

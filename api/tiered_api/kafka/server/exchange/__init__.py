@@ -15,6 +15,7 @@ May import: as kafka.server
 ~ inter_broker_auth   the check of requests that only brokers may send
   advertised_brokers  brokers and addresses in replies to a client
 ~ led_partitions      look-up of partitions that this broker leads
+  mutation_charges    created and deleted partitions against the quota of a client (KIP-599)
   leader_hints        the current leader inside error replies (KIP-951)
   metadata_fragments  encoded topics of Metadata replies, reused while unchanged
 ~ config_resources    resource names and edits of the config APIs

@@ -14,6 +14,16 @@ from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.exchange.turns import TurnShare
 
 
+class SlotCharge(Protocol):
+    """The charge of a request whose reply comes later."""
+
+    spent_ns: int
+    """Time of the event loop that the request has used so far."""
+
+    def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Charges the client. Returns the reply with the pause of the client."""
+
+
 class ResponseSlot(Protocol):
     """The place of one reply among the replies of its connection, which leave in the order of the requests."""
 
@@ -21,6 +31,8 @@ class ResponseSlot(Protocol):
     """API key of the request, for the latency metrics."""
     started_ns: int
     """Time at which the request began, by the monotonic clock."""
+    charge: SlotCharge | None
+    """The charge of the request against quotas; None if its client has none."""
     on_close: Callable[[], object] | None
     """Ends the work on the reply if the connection closes first."""
 

@@ -21,8 +21,11 @@ from tiered_api.kafka.server.exchange.error_codes import (
     clamp_timeout_ms,
     find_duplicates,
 )
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 TOO_MANY = Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most")
+STRICT_FROM = 3
+"""Version from which clients know THROTTLING_QUOTA_EXCEEDED."""
 TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done within the timeout, and may still be done")
 
 
@@ -33,10 +36,12 @@ async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> 
     wanted = {topic.name: topic for topic in request.topics}
     if sum(_count_added_partitions(context, topic) for topic in wanted.values()) > PARTITIONS_PER_REQUEST_MAX:
         return CreatePartitionsResponse(results=[_make_refused_result(name, TOO_MANY) for name in wanted])
+    charges = MutationCharges(context, call, STRICT_FROM)
     works = [
         partial(
             _create_partitions,
             context,
+            charges,
             topic,
             name in doubled,
             request.validate_only,
@@ -52,7 +57,7 @@ async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> 
         context.turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
-    return CreatePartitionsResponse(results=results)
+    return CreatePartitionsResponse(charges.pause_ms, results)
 
 
 def _count_added_partitions(context: KafkaContext, topic: CreatePartitionsTopic) -> int:
@@ -61,11 +66,18 @@ def _count_added_partitions(context: KafkaContext, topic: CreatePartitionsTopic)
 
 
 async def _create_partitions(
-    context: KafkaContext, topic: CreatePartitionsTopic, is_duplicate: bool, validate_only: bool, timeout: int
+    context: KafkaContext,
+    charges: MutationCharges,
+    topic: CreatePartitionsTopic,
+    is_duplicate: bool,
+    validate_only: bool,
+    timeout: int,
 ) -> CreatePartitionsTopicResult:
     try:
         if is_duplicate:
             raise Refused(Code.INVALID_REQUEST, "the request names the topic twice")
+        if not validate_only:
+            charges.add(_count_added_partitions(context, topic))
         given = topic.assignments
         assignments = None if given is None else [each.broker_ids for each in given]
         create = CreatePartitions(topic.name, topic.count, validate_only, assignments)

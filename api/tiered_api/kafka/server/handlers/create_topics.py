@@ -26,11 +26,14 @@ from tiered_api.kafka.protocol.messages.create_topics import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 CHANGES_AT_ONCE = 800
 """Approximate number of changes that the controller decides in one turn: a topic of one partition takes two. Changes
 that are decided while it writes an entry of the metadata log form the next entry."""
 CONFIGS_FROM = 5
+STRICT_FROM = 6
+"""Version from which clients know THROTTLING_QUOTA_EXCEEDED."""
 BETWEEN_TURNS = 500
 """Topics between two pauses in which other requests run."""
 
@@ -43,6 +46,7 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
     request = call.request
     doubled = find_duplicates(topic.name for topic in request.topics)
     room = PARTITIONS_PER_REQUEST_MAX
+    charges = MutationCharges(context, call, STRICT_FROM)
     results: dict[str, CreatableTopicResult] = {}
     wanted: list[CreateTopic] = []
     for number, topic in enumerate(request.topics):
@@ -58,11 +62,14 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
             if topic.name in context.broker.image.topics:
                 raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
             requested = _parse_topic(topic, request.validate_only)
-            room -= _count_partitions(requested, context.broker.settings.num_partitions)
+            partitions = _count_partitions(requested, context.broker.settings.num_partitions)
+            room -= partitions
             if room < 0:
                 raise Refused(
                     Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most"
                 )
+            if not request.validate_only:
+                charges.add(partitions)
             wanted.append(requested)
         except Refused as refused:
             results[topic.name] = _make_refused_result(topic.name, refused)
@@ -78,7 +85,7 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
                 results[requested.name] = _make_refused_result(requested.name, outcome)
             else:
                 results[requested.name] = _make_created_result(settings, outcome, call.version, shown)
-    return CreateTopicsResponse(topics=list(results.values()))
+    return CreateTopicsResponse(charges.pause_ms, list(results.values()))
 
 
 async def _create(

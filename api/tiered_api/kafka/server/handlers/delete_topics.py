@@ -21,8 +21,11 @@ from tiered_api.kafka.protocol.schema import ZERO_ID
 from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import CONCURRENT_CHANGES_MAX, clamp_timeout_ms, has_id
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 BY_ID = 6
+STRICT_FROM = 5
+"""Version from which clients know THROTTLING_QUOTA_EXCEEDED."""
 
 
 async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
@@ -33,7 +36,8 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
     for each in requested:
         place = each.name, each.topic_id
         wanted[place] = place not in wanted
-    works = [partial(_delete, context, name, topic_id, once) for (name, topic_id), once in wanted.items()]
+    charges = MutationCharges(context, call, STRICT_FROM)
+    works = [partial(_delete, context, charges, name, topic_id, once) for (name, topic_id), once in wanted.items()]
     places = list(wanted)
     results = await run_bounded(
         works,
@@ -44,10 +48,12 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
         context.turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
-    return DeleteTopicsResponse(responses=results)
+    return DeleteTopicsResponse(charges.pause_ms, results)
 
 
-async def _delete(context: KafkaContext, name: str | None, topic_id: str, is_unique: bool) -> DeletableTopicResult:
+async def _delete(
+    context: KafkaContext, charges: MutationCharges, name: str | None, topic_id: str, is_unique: bool
+) -> DeletableTopicResult:
     try:
         if not is_unique:
             raise Refused(Code.INVALID_REQUEST, "the request names the topic twice")
@@ -57,13 +63,16 @@ async def _delete(context: KafkaContext, name: str | None, topic_id: str, is_uni
             raise Refused(Code.INVALID_REQUEST, "neither a name nor an id is given")
         if not context.broker.settings.delete_topic_enable:
             raise Refused(Code.TOPIC_DELETION_DISABLED, "delete.topic.enable=false")
+        image = context.broker.image
+        found = image.topics_by_id.get(TopicId(topic_id)) if name is None else image.topics.get(name)
+        if found is not None:
+            charges.add(len(found.partitions))
         if name is not None:
             deleted = await context.broker.submit(DeleteTopic(name))
         else:
-            known = context.broker.image.topics_by_id.get(TopicId(topic_id))
-            if known is None:
+            if found is None:
                 raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
-            deleted = await context.broker.submit(DeleteTopic(known.name, known.topic_id))
+            deleted = await context.broker.submit(DeleteTopic(found.name, found.topic_id))
     except Refused as refused:
         return _make_refused_result(name, topic_id, refused)
     return DeletableTopicResult(deleted.name, deleted.topic_id)

@@ -1,0 +1,264 @@
+"""The charge of requests against client quotas, and the pauses that follow (KIP-219).
+
+A reply leaves at once and names the pause. Then the broker reads nothing from the connection until the pause is over.
+While no client has a quota, connections do not pass through here: they have the dispatch itself.
+
+Produce is charged by the bytes of the request, Fetch by those of the reply. A Fetch of a client that is over its quota
+gets no records, as in Kafka. The time of a request is that of the event loop, without its waits. Brokers are
+exempt, and so are the requests that they send for clients of HTTP: HTTP charges these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import lru_cache
+from struct import Struct, calcsize
+from typing import Any, Protocol
+
+from tiered.broker.client_quotas import ClientLimits, ClientQuotas
+from tiered.ports import FileSlice
+from tiered.quotas.precedence import QuotaTable
+from tiered.security.principal import BROKER
+from tiered_api.kafka.protocol.apis import ALL_APIS, INTER_BROKER_APIS
+from tiered_api.kafka.protocol.primitives import STRUCT_CODES
+from tiered_api.kafka.protocol.schema import field_specs
+from tiered_api.kafka.server.acting import TIERED_ACT_FOR, ActingConnection
+from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
+from tiered_api.kafka.server.exchange.response_slot import ResponseSlot, SlotCharge
+from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.fetch import frames as fetch_frames
+from tiered_api.kafka.server.fetch import replica_frames
+
+PRODUCE, FETCH, WRITE_TXN_MARKERS = 0, 1, 27
+EXEMPT = frozenset({*INTER_BROKER_APIS, TIERED_ACT_FOR, WRITE_TXN_MARKERS})
+"""APIs that only brokers use."""
+HEADER_BYTES = 10
+"""Bytes of a request before its client id."""
+
+_INT = Struct(">i")
+_NO_TAGS_END = bytes(5)
+"""End of a flexible Produce reply without tagged fields of its own: the throttle time, then their number."""
+
+Dispatched = Callable[..., Sequence[Part] | None]
+
+
+class MeteredConnection(ActingConnection, Protocol):
+    """A connection whose requests count against quotas."""
+
+    closed: bool
+    """True once the connection has ended."""
+    meter: Meter | None
+    """The limits of the last client id on the connection."""
+
+    @property
+    def pending(self) -> int:
+        """Number of requests whose replies are missing."""
+
+    @property
+    def newest_slot(self) -> ResponseSlot:
+        """Place of the reply that leaves last, while any is pending."""
+
+    def mute(self, seconds: float) -> None:
+        """Reads nothing for so long."""
+
+
+class Meter:
+    """The limits of one client, as long as the table of quotas and the caller are the same."""
+
+    __slots__ = ("caller", "client_id", "limits", "table")
+
+    def __init__(self, table: QuotaTable, caller: object, client_id: bytes, limits: ClientLimits | None) -> None:
+        self.table = table
+        self.caller = caller
+        self.client_id = client_id
+        self.limits = limits
+
+
+class Charge:
+    """One request that is served now, and what it has used so far."""
+
+    __slots__ = ("_quotas", "api_key", "connection", "limits", "size", "spent_ns", "version")
+
+    def __init__(
+        self, quotas: ClientQuotas, connection: MeteredConnection, limits: ClientLimits, api_key: int, version: int,
+        size: int, spent_ns: int,
+    ) -> None:  # fmt: skip
+        self._quotas = quotas
+        self.connection = connection
+        self.limits = limits
+        self.api_key = api_key
+        self.version = version
+        self.size = size
+        self.spent_ns = spent_ns
+
+    def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Charges the client, and mutes its connection if it is over a quota. Returns the reply with the pause."""
+        quotas, limits = self._quotas, self.limits
+        pause_ms = read_throttle_ms(self.api_key, self.version, parts)
+        if self.api_key == PRODUCE and limits.produced is not None:
+            pause_ms = max(pause_ms, quotas.record_produced(limits.produced, self.size))
+        elif self.api_key == FETCH and limits.fetched is not None:
+            size = sum(each.length if isinstance(each, FileSlice) else len(each) for each in parts)
+            pause_ms = max(pause_ms, quotas.record_fetched(limits.fetched, size))
+        if limits.requests is not None:
+            pause_ms = max(pause_ms, quotas.record_request_time(limits.requests, self.spent_ns))
+        if pause_ms <= 0:
+            return parts
+        self.connection.mute(pause_ms / 1000)
+        return with_throttle_ms(self.api_key, self.version, parts, min(pause_ms, 2**31 - 1))
+
+
+class Metering:
+    """Serves requests as the dispatch does, and charges them."""
+
+    def __init__(self, context: KafkaContext, dispatch: Dispatched) -> None:
+        self._context = context
+        self._quotas = context.broker.client_quotas
+        self._mono_ns = context.clock.mono_ns
+        self._dispatch = dispatch
+
+    def handle_request(
+        self,
+        connection: MeteredConnection,
+        frame: memoryview,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        body: int,
+    ) -> Sequence[Part] | None:
+        """Handles a request, as `Dispatch.handle_request` does."""
+        limits = None
+        if api_key not in EXEMPT and not connection.is_acting and connection.caller.principal.kind != BROKER:
+            limits = self._find_limits(connection, bytes(frame[HEADER_BYTES:body]))
+        if limits is None:
+            return self._dispatch(connection, frame, api_key, version, correlation_id, body)
+        if (
+            api_key == FETCH
+            and limits.fetched is not None
+            and 4 <= version <= 18
+            and not _may_be_follower(frame, version)
+        ):
+            pause_ms = self._quotas.find_fetch_pause(limits.fetched)
+            if pause_ms > 0:
+                connection.mute(pause_ms / 1000)
+                empty = fetch_frames.encode_response(version, correlation_id, (), 0)
+                return with_throttle_ms(FETCH, version, empty, min(pause_ms, 2**31 - 1))
+        before, since_ns = connection.pending, self._mono_ns()
+        reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
+        if connection.api_key == FOLLOWER_FETCH:
+            return reply
+        charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, self._mono_ns() - since_ns)
+        if reply is not None:
+            return charge.settle(reply)
+        if connection.pending > before:
+            connection.newest_slot.charge = charge
+        elif not connection.closed:
+            charge.settle(())  # acks=0
+        return None
+
+    def _find_limits(self, connection: MeteredConnection, client_id: bytes) -> ClientLimits | None:
+        meter, table = connection.meter, self._quotas.table
+        if (
+            meter is None
+            or meter.table is not table
+            or meter.client_id != client_id
+            or meter.caller is not connection.caller
+        ):
+            limits = self._quotas.find_limits(connection.caller.principal.name, client_id.decode(errors="replace"))
+            meter = connection.meter = Meter(table, connection.caller, client_id, limits)
+        return meter.limits
+
+
+def _may_be_follower(frame: memoryview, version: int) -> bool:
+    """True if the dispatch may find that a follower sent a Fetch. If it does not find so, the Fetch is charged."""
+    return version == replica_frames.VERSION and replica_frames.is_replica_fetch(frame)
+
+
+@lru_cache(512)
+def _throttle_at(api_key: int, version: int) -> int:
+    """Returns the position of the throttle time in a reply, -1 if fields of unknown size stand before it."""
+    api = ALL_APIS.get(api_key)
+    if api is None or api_key == PRODUCE or version not in api.served_versions:
+        return -1
+    at = 9 if api.is_flexible(version) else 8
+    for row in field_specs(api.response_type):
+        if version not in row.versions:
+            continue
+        if row.name == "throttle_time_ms":
+            return at
+        if row.is_array or row.kind not in STRUCT_CODES:
+            break
+        at += calcsize(f">{STRUCT_CODES[row.kind]}")
+    return -1
+
+
+def read_throttle_ms(api_key: int, version: int, parts: Sequence[Part]) -> int:
+    """Returns the throttle time that a handler has put into a reply; 0 if there is none."""
+    at = _throttle_at(api_key, version)
+    if at < 0 or not parts or isinstance(parts[0], FileSlice) or len(parts[0]) < at + 4:
+        return 0
+    found: int = _INT.unpack_from(parts[0], at)[0]
+    return found
+
+
+def with_throttle_ms(api_key: int, version: int, parts: Sequence[Part], pause_ms: int) -> Sequence[Part]:
+    """Returns a reply with its throttle time. A reply whose throttle time has no fixed place stays as it is."""
+    if not parts:
+        return parts
+    first, *rest = parts
+    if isinstance(first, FileSlice):
+        return parts
+    changed = bytearray(first)
+    if api_key == PRODUCE:
+        is_flexible = ALL_APIS[PRODUCE].is_flexible(version)
+        if rest or (is_flexible and changed[-5:] != _NO_TAGS_END):
+            return parts
+        at = len(changed) - (5 if is_flexible else 4)
+    else:
+        at = _throttle_at(api_key, version)
+        if at < 0 or len(changed) < at + 4:
+            return parts
+    _INT.pack_into(changed, at, pause_ms)
+    return [bytes(changed), *rest]
+
+
+class TimedSteps:
+    """Awaits work, and adds the time of its steps to a charge. The waits between them do not count."""
+
+    __slots__ = ("_charge", "_mono_ns", "_steps")
+
+    def __init__(self, work: Awaitable[Any], charge: SlotCharge, mono_ns: Callable[[], int]) -> None:
+        self._steps: Any = work.__await__()
+        self._charge = charge
+        self._mono_ns = mono_ns
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps: Any = self
+        found: Generator[Any, Any, Any] = steps
+        return found
+
+    def __iter__(self) -> TimedSteps:
+        return self
+
+    def __next__(self) -> Any:
+        return self._time(self._steps.send, None)
+
+    def send(self, value: Any) -> Any:
+        """Runs the next step."""
+        return self._time(self._steps.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        """Runs the next step, which begins with an error."""
+        return self._time(self._steps.throw, *error)
+
+    def close(self) -> None:
+        """Ends the work."""
+        self._steps.close()
+
+    def _time(self, step: Callable[..., Any], *values: Any) -> Any:
+        begun_ns = self._mono_ns()
+        try:
+            return step(*values)
+        finally:
+            self._charge.spent_ns += self._mono_ns() - begun_ns

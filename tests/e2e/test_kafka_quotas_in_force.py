@@ -1,0 +1,187 @@
+"""Tests of client quotas in force over real sockets: replies name the pause, and the broker reads nothing meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run, wait_until
+from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
+from tiered.errors import Code
+from tiered.quotas.entity import QuotaEntity
+from tiered_api.kafka.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tiered_api.kafka.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+
+CLIENT: QuotaEntity = (("client-id", "test"),)
+"""The client id of raw clients."""
+
+
+async def put(site: KafkaBroker, entity: QuotaEntity, **quotas: float | None) -> None:
+    """Sets or removes quotas of an entity, without a connection."""
+    alteration = QuotaAlteration(entity, tuple(quotas.items()))
+    assert await site.node.submit(AlterClientQuotas((alteration,))) == (None,)
+
+
+def reading(site: KafkaBroker) -> list[bool]:
+    """Returns for each connection if the broker reads from it."""
+    return [each.is_reading for each in site.server.connections]
+
+
+async def assert_muted_until_lifted(site: KafkaBroker, client: RawClient, removed: Mapping[str, None]) -> None:
+    """Asserts that a request gets its reply only after the quota is removed."""
+    assert reading(site) == [False]
+    await client.send(client.frame(ListGroupsRequest(), 4))
+    other = await site.client()
+    await wait_until(lambda: len(site.server.connections) == 2)
+    assert reading(site) == [False, True] and not site.server.pending_requests
+    await put(site, CLIENT, **removed)
+    assert (await client.receive(ListGroupsResponse, 4)).throttle_time_ms == 0
+    other.close()
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 13])
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_producer_over_its_quota_waits(tmp_path: Path, version: int, acks: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        before = await client.ask(produce(replica, b"x" * 5000), version, ProduceResponse)
+        assert before.throttle_time_ms == 0
+        await put(site, CLIENT, producer_byte_rate=1.0)
+        request = produce(replica, b"y" * 5000, acks=acks)
+        if acks:
+            answer = await client.ask(request, version, ProduceResponse)
+            assert answer.responses[0].partition_responses[0].base_offset == 1
+            assert answer.throttle_time_ms > 400_000, "5,000 bytes at one a second"
+        else:
+            await client.send(client.frame(request, version))
+            await wait_until(lambda: not all(reading(site)))
+        await assert_muted_until_lifted(site, client, {"producer_byte_rate": None})
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [4, 12, 16])
+def test_consumer_over_its_quota_gets_no_records_from_any_connection(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        await client.ask(produce(replica, b"x" * 5000), 9, ProduceResponse)
+        await put(site, CLIENT, consumer_byte_rate=1.0)
+        answer = await client.ask(fetch((replica, 0)), version, FetchResponse)
+        assert len(answer.responses) == 1 and answer.throttle_time_ms > 400_000
+        other = await site.client()
+        empty = await other.ask(fetch((replica, 0)), version, FetchResponse)
+        assert not empty.responses and empty.error_code == 0 and empty.throttle_time_ms > 400_000
+        assert reading(site) == [False, False]
+        await put(site, CLIENT, consumer_byte_rate=None)
+        for each in (client, other):
+            assert (await each.ask(fetch((replica, 0)), version, FetchResponse)).throttle_time_ms == 0
+
+    run(tmp_path, scenario)
+
+
+def test_parked_fetch_is_charged_when_its_records_leave(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        consumer, producer = await site.client(), await site.client()
+        await put(site, CLIENT, consumer_byte_rate=1.0)
+        await consumer.send(consumer.frame(fetch((replica, 0), wait_ms=60_000), 12))
+        await wait_until(lambda: site.server.pending_requests == 1)
+        await producer.ask(produce(replica, b"x" * 5000), 9, ProduceResponse)
+        answer = await consumer.receive(FetchResponse, 12)
+        assert len(answer.responses) == 1 and answer.throttle_time_ms > 400_000
+        assert reading(site) == [False, True]
+
+    run(tmp_path, scenario)
+
+
+def test_time_of_requests_counts_and_the_pause_is_one_window(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        await put(site, CLIENT, request_percentage=1e-9)
+        answer = await client.ask(ListGroupsRequest(), 4, ListGroupsResponse)
+        assert answer.throttle_time_ms == 3_600_000
+        await assert_muted_until_lifted(site, client, {"request_percentage": None})
+
+    run(tmp_path, scenario, quota_window_size_seconds=3600)
+
+
+def creation(*names: str, partitions: int = 20) -> CreateTopicsRequest:
+    """Returns the request that creates topics."""
+    return CreateTopicsRequest([CreatableTopic(name, partitions, 1) for name in names], 60_000)
+
+
+def test_client_with_a_debt_may_not_change_topics(tmp_path: Path) -> None:
+    """A bucket of eleven seconds: the first topic may overdraw it."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        throttled = Code.THROTTLING_QUOTA_EXCEEDED.number
+        await put(site, CLIENT, controller_mutation_rate=0.001)
+
+        async def open_client() -> RawClient:
+            return await site.client()
+
+        first = await (await open_client()).ask(creation("a", "b"), 7, CreateTopicsResponse)
+        assert [each.error_code for each in first.topics] == [0, throttled]
+        assert first.throttle_time_ms > 10_000_000
+        assert False in reading(site)
+        deletion = DeleteTopicsRequest([DeleteTopicState("a")], timeout_ms=60_000)
+        deleted = await (await open_client()).ask(deletion, 6, DeleteTopicsResponse)
+        assert ([each.error_code for each in deleted.responses], deleted.throttle_time_ms > 0) == ([throttled], True)
+        more = CreatePartitionsRequest([CreatePartitionsTopic("a", 21)], 60_000)
+        added = await (await open_client()).ask(more, 3, CreatePartitionsResponse)
+        assert ([each.error_code for each in added.results], added.throttle_time_ms > 0) == ([throttled], True)
+        lenient = await (await open_client()).ask(creation("c"), 5, CreateTopicsResponse)
+        assert [each.error_code for each in lenient.topics] == [0], "old clients do not know the error"
+        assert lenient.throttle_time_ms > first.throttle_time_ms
+        assert site.node.image.topics.keys() >= {"a", "c"} and "b" not in site.node.image.topics
+
+    run(tmp_path, scenario)
+
+
+def test_address_over_its_rate_gets_no_more_connections(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await put(site, (("ip", None),), connection_creation_rate=1.0)
+        await put(site, (("ip", "127.0.0.2"),), connection_creation_rate=100.0)
+        first = [await site.client() for _ in range(10)]
+        refused = await site.client()
+        assert await refused.read_to_end() == b""
+        assert site.count_refusals("connection_rate") == 1
+        named = [await site.client("127.0.0.2") for _ in range(11)]
+        for client in (first[0], named[-1]):
+            assert not (await client.ask(ListGroupsRequest(), 4, ListGroupsResponse)).groups
+
+    run(tmp_path, scenario)
+
+
+def test_cluster_without_quotas_charges_nothing(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        dispatch = site.server.dispatch
+        assert dispatch.serve_request == dispatch.handle_request
+        await put(site, (("ip", None),), connection_creation_rate=1000.0)
+        assert dispatch.serve_request == dispatch.handle_request
+        await put(site, (("user", "nobody"),), producer_byte_rate=1.0)
+        assert dispatch.serve_request != dispatch.handle_request
+        replica = await site.create("t")
+        client = await site.client()
+        answer = await client.ask(produce(replica, b"x" * 5000), 9, ProduceResponse)
+        assert answer.throttle_time_ms == 0 and all(reading(site)), "another user's quota"
+        await put(site, (("user", "nobody"),), producer_byte_rate=None)
+        assert dispatch.serve_request == dispatch.handle_request
+
+    run(tmp_path, scenario)

@@ -1,0 +1,130 @@
+"""Tests of the throttle time in encoded replies, and of the time that a task of a request takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.unit.kafka.values import Drawn
+from tiered_api.kafka.protocol.apis import APIS, Api
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.headers import decode_response_header, encode_response_header
+from tiered_api.kafka.server.metering import TimedSteps, read_throttle_ms, with_throttle_ms
+from tiered_api.kafka.server.produce import frames
+from tiered_api.kafka.server.produce.frames import ProduceResult, ResponseTemplate
+
+UNTOLD = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
+"""Replies without a throttle time at a fixed place. Their clients are muted all the same."""
+CASES = [
+    (api, version) for api in APIS.values() for version in api.served_versions if api.name not in UNTOLD | {"Produce"}
+]
+
+
+def frame(api: Api, version: int, message: Any) -> bytes:
+    """Returns a whole reply."""
+    body = encode_response_header(api.key, version, 7) + encode(message, version)
+    return len(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(("api", "version"), CASES, ids=lambda each: getattr(each, "name", each))
+def test_reply_gets_its_throttle_time_and_nothing_else_changes(api: Api, version: int) -> None:
+    message = Drawn(version, gentle=True).message(api.response_type, version)
+    if not hasattr(message, "throttle_time_ms"):
+        return
+    message.throttle_time_ms = 3
+    encoded = frame(api, version, message)
+    has_place = read_throttle_ms(api.key, version, [encoded]) == 3
+    changed: Any
+    (changed,) = with_throttle_ms(api.key, version, [encoded], 1234)
+    _, position = decode_response_header(api, version, memoryview(changed)[4:])
+    found: Any = decode(api.response_type, version, bytes(memoryview(changed)[4:]), position)
+    message.throttle_time_ms = 1234 if has_place else found.throttle_time_ms
+    assert found == message
+    assert has_place or version < 3, "only old versions have no throttle time"
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produce_reply_gets_its_throttle_time(version: int) -> None:
+    api, echo = APIS[0], b"\0\1t" if version < 9 else (b"\2t" if version < 13 else bytes(16))
+    template = ResponseTemplate(version, echo, 5).fill(7, 11, -1, 0)
+    failed = frames.encode_response(version, 7, [(echo, [ProduceResult(5, 3)])])
+    changed: Any
+    for encoded in (template, failed):
+        (changed,) = with_throttle_ms(0, version, [encoded], 1234)
+        _, position = decode_response_header(api, version, memoryview(changed)[4:])
+        found: Any = decode(api.response_type, version, bytes(memoryview(changed)[4:]), position)
+        assert (found.throttle_time_ms, found.responses[0].partition_responses[0].index) == (1234, 5)
+        _, before = decode_response_header(api, version, memoryview(encoded)[4:])
+        assert decode(api.response_type, version, encoded[4:], before) == _without_pause(found)
+
+
+def test_produce_reply_with_tagged_fields_stays_as_it_is() -> None:
+    encoded = frames.encode_response(12, 7, [(b"\2t", [ProduceResult(5, 6)])], b"\1\0\2\1\0")
+    assert with_throttle_ms(0, 12, [encoded], 1234) == [encoded]
+
+
+def _without_pause(message: Any) -> Any:
+    message.throttle_time_ms = 0
+    return message
+
+
+class SpentTime:
+    """A charge that only keeps the time."""
+
+    spent_ns = 0
+
+    def settle(self, parts: Any) -> Any:
+        """Charges nothing."""
+        return parts
+
+
+def test_time_of_a_task_is_that_of_its_steps() -> None:
+    """A clock that moves only where the work says so: the wait between two steps does not count."""
+    now = 0
+    spent = SpentTime()
+
+    def pass_time(ns: int) -> None:
+        nonlocal now
+        now += ns
+
+    async def work() -> str:
+        pass_time(5)
+        await asyncio.sleep(0)
+        pass_time(7)
+        try:
+            await asyncio.wait_for(asyncio.Event().wait(), 0)
+        except TimeoutError:
+            pass_time(11)
+        return "done"
+
+    async def scenario() -> str:
+        asyncio.get_running_loop().call_soon(pass_time, 1000)
+        return await TimedSteps(work(), spent, lambda: now)  # type: ignore[no-any-return]
+
+    assert asyncio.run(scenario()) == "done"
+    assert spent.spent_ns == 5 + 7 + 11
+
+
+def test_cancelled_task_ends_its_work() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    async def wait() -> None:
+        await TimedSteps(work(), SpentTime(), lambda: 0)
+
+    async def scenario() -> None:
+        task = asyncio.get_running_loop().create_task(wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    assert ended == ["cancelled"]

@@ -1,0 +1,151 @@
+"""The client quotas of this broker: what each entity has used of it, and how long the entity has to wait.
+
+The quotas are those of the image. Use is counted on each broker on its own, as in Kafka. Without quotas nothing is
+counted, and nobody is asked who sends a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from tiered.config.settings import Settings
+from tiered.errors import Code, Refused
+from tiered.metadata.image import Image
+from tiered.metrics import Metrics
+from tiered.ports import Clock
+from tiered.quotas.entity import QuotaEntity
+from tiered.quotas.precedence import Limit, QuotaTable
+from tiered.quotas.rate import SampledRate, TokenBucket
+from tiered.quotas.sensors import Sensors
+from tiered.quotas.validation import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
+
+THROTTLED = "The throttling quota has been exceeded."
+"""Kafka's text of THROTTLING_QUOTA_EXCEEDED."""
+
+
+class ClientLimits(NamedTuple):
+    """The limits of one user with one client id."""
+
+    produced: Limit | None
+    fetched: Limit | None
+    requests: Limit | None
+    mutations: Limit | None
+
+
+class ClientQuotas:
+    """The quotas in force. `table` is another object after each change of them."""
+
+    def __init__(self, settings: Settings, clock: Clock, metrics: Metrics) -> None:
+        self._mono_ns = clock.mono_ns
+        self.window_ms = settings.quota_window_size_seconds * 1000
+        samples, window_ms = settings.quota_window_num, self.window_ms
+        bucket_samples, bucket_ms = (
+            settings.controller_quota_window_num,
+            settings.controller_quota_window_size_seconds * 1000,
+        )
+        self._rates = Sensors(lambda bound, now_ms: SampledRate(samples, window_ms, now_ms))
+        self._buckets = Sensors(lambda bound, now_ms: TokenBucket(bucket_samples, bucket_ms, bound, now_ms))
+        self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self._on_change: list[Callable[[], object]] = []
+        self.table = QuotaTable({})
+        self._throttled = metrics.counter(
+            "tiered_throttled_total", "Requests and connections that a client quota delayed or refused.", ("quota",)
+        )
+
+    def subscribe(self, on_change: Callable[[], object]) -> None:
+        """Calls a function after each change of quotas."""
+        self._on_change.append(on_change)
+
+    def apply_image(self, image: Image) -> None:
+        """Takes the quotas of an image."""
+        if image.quotas is self._quotas or image.quotas == self._quotas:
+            return
+        self._quotas = image.quotas
+        self.table = QuotaTable(image.quotas)
+        for on_change in self._on_change:
+            on_change()
+
+    def find_limits(self, user: str, client_id: str) -> ClientLimits | None:
+        """Returns the limits of a client, or None if it has none."""
+        find = self.table.find_limit
+        limits = ClientLimits(
+            find(PRODUCER_BYTE_RATE, user, client_id),
+            find(CONSUMER_BYTE_RATE, user, client_id),
+            find(REQUEST_PERCENTAGE, user, client_id),
+            find(CONTROLLER_MUTATION_RATE, user, client_id),
+        )
+        return None if limits == (None, None, None, None) else limits
+
+    # -- use of bytes and time: each returns the pause in ms ----------------------------------------------------------
+
+    def record_produced(self, limit: Limit, count: int) -> int:
+        """Counts bytes of a Produce request."""
+        return self._record(PRODUCER_BYTE_RATE, limit, count)
+
+    def record_fetched(self, limit: Limit, count: int) -> int:
+        """Counts bytes of a reply with records."""
+        return self._record(CONSUMER_BYTE_RATE, limit, count)
+
+    def find_fetch_pause(self, limit: Limit) -> int:
+        """Returns the pause of a client before its next read; 0 if it may read."""
+        now_ms = self._now_ms()
+        rate = self._rates.peek((CONSUMER_BYTE_RATE, limit.user, limit.client_id))
+        return 0 if rate is None else rate.throttle_ms(limit.bound, now_ms)
+
+    def record_request_time(self, limit: Limit, spent_ns: int) -> int:
+        """Counts time of the event loop. The pause is one window at most, as in Kafka."""
+        return min(self.window_ms, self._record(REQUEST_PERCENTAGE, limit, spent_ns * 100 / 1e9))
+
+    def _record(self, key: str, limit: Limit, value: float) -> int:
+        now_ms = self._now_ms()
+        rate = self._rates.find((key, limit.user, limit.client_id), limit.bound, now_ms)
+        rate.record(value, now_ms)
+        pause_ms = rate.throttle_ms(limit.bound, now_ms)
+        if pause_ms:
+            self._throttled.inc(1, key)
+        return pause_ms
+
+    # -- mutations and connections ------------------------------------------------------------------------------------
+
+    def charge_mutations(self, limit: Limit, count: int, *, is_strict: bool) -> int:
+        """Counts created or deleted partitions (KIP-599), and returns the pause in ms.
+
+        A strict charge is refused while the client has a debt. Others only grow the debt.
+        """
+        now_ms = self._now_ms()
+        bucket = self._buckets.find((CONTROLLER_MUTATION_RATE, limit.user, limit.client_id), limit.bound, now_ms)
+        if is_strict and bucket.measure(limit.bound, now_ms) < 0:
+            self._throttled.inc(1, CONTROLLER_MUTATION_RATE)
+            raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, THROTTLED)
+        bucket.record(count, limit.bound, now_ms)
+        return 0 if is_strict else bucket.throttle_ms(limit.bound, now_ms)
+
+    def find_mutation_pause(self, limit: Limit) -> int:
+        """Returns the time after which a client has no debt."""
+        now_ms = self._now_ms()
+        bucket = self._buckets.peek((CONTROLLER_MUTATION_RATE, limit.user, limit.client_id))
+        return 0 if bucket is None else bucket.throttle_ms(limit.bound, now_ms)
+
+    def admit_connection(self, host: str) -> bool:
+        """True if an address may open one more connection now. A refused connection does not count."""
+        bound = self.table.find_ip_bound(host)
+        if bound is None:
+            return True
+        now_ms = self._now_ms()
+        rate = self._rates.find((CONNECTION_CREATION_RATE, host, ""), bound, now_ms)
+        rate.record(1, now_ms)
+        if rate.measure(now_ms) <= bound:
+            return True
+        rate.record(-1, now_ms)
+        self._throttled.inc(1, CONNECTION_CREATION_RATE)
+        return False
+
+    def _now_ms(self) -> int:
+        return self._mono_ns() // 1_000_000
