@@ -1,4 +1,4 @@
-"""Finishes swaps of cleaned segments that a crash has interrupted, before the segments of a log are loaded."""
+"""Finishes swaps of cleaned segments that a crash has interrupted, before a log loads its segments. Keeps I26."""
 
 from __future__ import annotations
 

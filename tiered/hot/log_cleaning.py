@@ -1,8 +1,8 @@
 """One clean of the closed segments of a log, on its disk: two passes over the batches, then the swap of each group.
 
-The rules are in `tiered/compaction`. Blocking work runs where the caller says, piece by piece, so that the event loop
-goes on. The segments that are read stay in use until they are replaced. If the log changes meanwhile, the clean ends
-without an effect on what changed.
+Keeps I26. The rules are in `tiered/compaction`. The caller says where blocking work runs. It runs piece by piece, so
+that the event loop goes on. The segments that are read stay in use until they are replaced. If a truncation or deletion
+changes them meanwhile, the clean ends and leaves them as they are.
 """
 
 from __future__ import annotations
