@@ -80,7 +80,7 @@ async def clean_rounds(root: Path, dirty_ratio: float) -> Cost:
     for number in range(ROUNDS):
         _append(log, drawn, value, ROUND_BYTES, clock.wall_ms())
         before = store.request_count()
-        while (uploaded := await uploader.upload_next(log, manifest, 0, log.end_offset)) is not None:
+        while (uploaded := await uploader.upload_next(log, manifest, 0, log.end_offset, with_keys=True)) is not None:
             manifest = uploaded
         uploads = store.request_count() - before
         found = await cleaner.find_cleanable(manifest, config, clock.wall_ms())

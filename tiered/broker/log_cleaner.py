@@ -164,6 +164,9 @@ class LogCleaner:
             return
         if replica.log.active_view.size:
             replica.roll()
+        if isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
+            replica.cold.cleaner.request_thorough(replica.partition_id)
+            self._cold_ranges.pop(replica, None)
         self._requested[replica] = replica.log.end_offset
         self._looked_ns = None
         self._retry_ns.pop(replica.log, None)

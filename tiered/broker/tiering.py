@@ -17,6 +17,7 @@ from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, SubmanifestNeeded
 from tiered.cold.planner import find_expiry, may_expire
 from tiered.cold.uploader import TOGETHER_BYTES
+from tiered.compaction.cleanable_range import is_compacted
 from tiered.config.settings import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot import retention
@@ -299,7 +300,9 @@ class Tiering:
         if replica.is_stopped or replica.manifest is None:
             return
         stable = replica.last_stable_offset
-        written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
+        written = await replica.cold.uploader.upload_next(
+            replica.log, replica.manifest, epoch, stable, with_keys=is_compacted(replica.config)
+        )
         if written is not None:
             replica.unified_log.update_manifest(written)
             if not replica.is_stopped and replica.unified_log.waiting_segments:

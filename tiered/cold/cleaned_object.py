@@ -55,6 +55,11 @@ class CleanedObject:
         self._keys = keys
         self._record_count = 0
 
+    @property
+    def has_keys(self) -> bool:
+        """True if the object, as it is now, would say its keys."""
+        return self._keys.has_section(len(self.data))
+
     def add_keys(self, data: Buffer) -> None:
         """Takes the keys of batches that are added too. A thread may do so."""
         self._keys.add(data)

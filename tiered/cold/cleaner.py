@@ -1,10 +1,15 @@
 """The clean of the cold part of a compacted topic: new objects first, then one change of the manifest, then garbage.
 
-Keeps I26. The first pass puts the last offset of each key of the dirty part into a bounded map. The second pass reads
-all segments up to the end of the map, oldest first, and writes runs of them again without what is superseded. The
-manifest takes runs in that order. Therefore an older record of a key is never there without the tombstone that deleted
-it. A clean that ends early has changed nothing, or some of the oldest runs; the next one begins again where the last
-whole one ended.
+Keeps I26. A thorough clean puts the last offset of each key of the dirty part into a bounded map. Then it reads all
+segments up to the end of the map, oldest first, and writes runs of them again without what is superseded. The manifest
+takes runs in that order. Therefore an older record of a key is never there without the tombstone that deleted it. A
+clean that ends early has changed nothing, or some of the oldest runs; the next one begins again where the last whole
+one ended.
+
+A sparing clean leaves segments alone of which little is superseded (`tiered/compaction/rewrites.py`). It reads the keys
+sections of all objects, and the log part of those only that it writes again. No tombstone above `clean_to` goes, and no
+marker at all. `clean_to` moves up as far as keys have been applied to all older segments. The leader remembers up to
+which offset it has looked; its successor looks again from `clean_to` on.
 
 Uploads, expiry and sweeps of the partition go on meanwhile. Objects that a clean has put are no garbage until it ends.
 If a change of the manifest stays undecided, they are none until `settle`.
@@ -36,6 +41,7 @@ from tiered.compaction.cleanable_range import (
     find_cleanable,
     group_segments,
 )
+from tiered.compaction.rewrites import KeyedSegment, KeySurvey, has_no_age_limit, needs_thorough_clean, plan_rewrites
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
@@ -56,6 +62,8 @@ OBJECT_BYTES = 64 << 20
 """Limit on the log part of a cleaned object, which is in memory as a whole until it is put."""
 CHANGE_BYTES = 512 << 20
 """Limit on the bytes of new objects that one manifest change names, and that are garbage if it fails."""
+NO_HORIZON_PASSED = -1
+"""A time at which no tombstone and no marker may go."""
 INLINE_BYTES = 64 << 10
 """Size of a step that runs on the event loop. A thread runs a larger one."""
 
@@ -178,6 +186,11 @@ class ColdCleaner:
         self._object_bytes = object_bytes
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
         self._running: set[PartitionId] = set()
+        self._looked_to: dict[PartitionId, int] = {}
+        """By partition: the offset below which a sparing clean has found all that is worth its cost."""
+        self._requested: set[PartitionId] = set()
+        """Partitions whose next clean is a thorough one: an operator asked for it, or it goes on where a map got
+        full."""
         self._bytes = metrics.counter(
             "tiered_cold_clean_bytes_total",
             "Bytes of compacted topics that cleans read and wrote in the bucket, and read on the disk instead",
@@ -196,19 +209,31 @@ class ColdCleaner:
     def forget(self, partition_id: PartitionId) -> None:
         """Drops the state of a partition that is led elsewhere: its next leader decides what was undecided."""
         self._keys_in_flight.pop(partition_id, None)
+        self._looked_to.pop(partition_id, None)
+        self._requested.discard(partition_id)
+
+    def request_thorough(self, partition_id: PartitionId) -> None:
+        """Has the next clean apply all keys to all segments."""
+        self._looked_to.pop(partition_id, None)
+        self._requested.add(partition_id)
 
     async def find_cleanable(self, manifest: Manifest, config: CompactionConfig, now_ms: int) -> CleanableRange:
         """Returns what a clean may read. Reads no sub-manifest of the clean part.
 
         Raises `Unavailable` and `Corrupt` from the others.
         """
-        first_dirty = max(manifest.clean_to, manifest.log_start_offset)
+        first_dirty = max(self._looked_at(manifest, config), manifest.log_start_offset)
         dirty = [_facts(each) async for each in self._manifests.list_segments(manifest, first_dirty)]
         clean_bytes = manifest.cold_bytes - sum(each.size for each in dirty)
         if clean_bytes > 0:
             begin, end = manifest.log_start_offset, dirty[0].base_offset if dirty else first_dirty
             dirty.insert(0, CleanableSegment(begin, end, clean_bytes, -1, -1))
-        return _find_cleanable(dirty, manifest, config, now_ms)
+        return _find_cleanable(dirty, manifest, self._looked_at(manifest, config), config, now_ms)
+
+    def _looked_at(self, manifest: Manifest, config: CompactionConfig) -> int:
+        """Returns where the dirty part begins. Looks do not count if superseded records have a longest age."""
+        looked_to = self._looked_to.get(manifest.partition_id, -1) if has_no_age_limit(config) else -1
+        return max(manifest.clean_to, looked_to if looked_to <= manifest.cold_end_offset else -1)
 
     async def clean(
         self,
@@ -278,11 +303,33 @@ class ColdCleaner:
     async def _clean(self, clean: _Clean) -> None:
         manifest = clean.manifest
         entries = [each async for each in self._manifests.list_segments(manifest)]
-        cleanable = _find_cleanable([_facts(each) for each in entries], manifest, clean.config, clean.now_ms)
+        facts, partition_id = [_facts(each) for each in entries], manifest.partition_id
+        looked_to = self._looked_at(manifest, clean.config)
+        cleanable = _find_cleanable(facts, manifest, looked_to, clean.config, clean.now_ms)
         if not cleanable.dirty_bytes:
             clean.result.is_whole = True
             return
         clean.raw_from = _find_raw_part(entries, max(manifest.clean_to, 0))
+        if partition_id not in self._requested and not needs_thorough_clean(facts, manifest.clean_to, clean.config):
+            await self._clean_sparingly(clean, entries, cleanable.first_uncleanable)
+            if clean.result.is_whole and self._is_led(clean):
+                self._looked_to[partition_id] = cleanable.first_uncleanable
+            return
+        cleanable = _find_cleanable(facts, manifest, manifest.clean_to, clean.config, clean.now_ms)
+        await self._clean_thoroughly(clean, entries, cleanable)
+        if clean.result.is_map_full and self._is_led(clean):
+            self._requested.add(partition_id)
+        elif clean.result.is_whole:
+            self._requested.discard(partition_id)
+
+    def _is_led(self, clean: _Clean) -> bool:
+        """True if the partition was led here all the time since the clean began."""
+        return self._keys_in_flight.get(clean.manifest.partition_id) is clean.keys
+
+    async def _clean_thoroughly(
+        self, clean: _Clean, entries: Sequence[SegmentEntry], cleanable: CleanableRange
+    ) -> None:
+        """Applies the keys of the dirty part to all segments, as far as the map has room for them."""
         resources = clean.resources
         memory = min(resources.map_bytes, max(MAP_BYTES_MIN, 2 * cleanable.dirty_bytes))
         key_map = KeyOffsetMap(memory, clean.key_seed, resources.load_factor)
@@ -298,6 +345,71 @@ class ColdCleaner:
             clean.result.is_whole = await self._replace(clean, clean_to)
         finally:
             key_map.close()
+
+    async def _clean_sparingly(self, clean: _Clean, entries: Sequence[SegmentEntry], end: int) -> None:
+        """Writes those segments again that are worth their cost, of all below `end`."""
+        manifest, resources = clean.manifest, clean.resources
+        covered = [each for each in entries if each.next_offset <= end]
+        above = sum(each.log_bytes for each in covered if each.next_offset > manifest.clean_to)
+        memory = min(resources.map_bytes, max(MAP_BYTES_MIN, 2 * above))
+        key_map = KeyOffsetMap(memory, clean.key_seed, resources.load_factor)
+        try:
+            survey = KeySurvey(key_map, end, manifest.clean_to)
+            segments = [await self._survey(clean, survey, entry) for entry in reversed(covered)][::-1]
+            plan = plan_rewrites(
+                segments, survey.map_from, end, manifest.clean_to, min(clean.config.segment_bytes, self._object_bytes),
+                clean.config.segment_index_bytes,
+            )  # fmt: skip
+            rules = await self._make_rules(clean, entries[-1]) if plan.runs else None
+            by_offset = {each.base_offset: each for each in covered}
+            for group in plan.runs:
+                assert rules is not None
+                run = [by_offset[each.base_offset] for each in group]
+                clean.transactions = CleanedTransactions(await self._list_aborted(run, 0), keeps_markers=True)
+                is_applied = run[-1].next_offset <= manifest.clean_to
+                run_rules = rules if is_applied else replace(rules, now_ms=NO_HORIZON_PASSED)
+                needs_keys = not all(each.is_known for each in group)
+                await self._clean_run(clean, run, key_map, run_rules, end, needs_keys=needs_keys)
+                if clean.pending_bytes >= CHANGE_BYTES and not await self._replace(clean):
+                    return
+            if plan.runs or plan.clean_to > manifest.clean_to:
+                clean.result.is_whole = await self._replace(clean, plan.clean_to)
+            else:
+                clean.result.is_whole = True
+        finally:
+            key_map.close()
+
+    async def _survey(self, clean: _Clean, survey: KeySurvey, entry: SegmentEntry) -> KeyedSegment:
+        """Adds the keys of a segment to the survey. Returns what is known of the segment."""
+        manifest, facts = clean.manifest, _facts(entry)
+        local_from = max(clean.raw_from, clean.local.local_start_offset) if clean.local is not None else MAX_OFFSET
+        keys, superseded, repeated = await self._reader.read_keys(entry), 0, 0
+        applied_to = manifest.clean_to if entry.base_offset < manifest.clean_to else entry.base_offset
+        is_known = keys is not None and keys.seed == clean.key_seed
+        if keys is not None and is_known:
+            clean.result.bytes_read += len(keys.rows)
+            applied_to = max(applied_to, keys.applied_to)
+            work = partial(survey.add_rows, keys.rows, entry.base_offset, entry.next_offset)
+            superseded = await _run(clean, len(keys.rows), work)
+            repeated = entry.record_count - keys.key_count if applied_to < entry.next_offset else 0
+        elif survey.takes(entry.next_offset):
+            is_full = await self._map_segment(clean, survey.key_map, entry)
+            survey.end_segment(entry.base_offset, is_full=is_full)
+        return KeyedSegment(
+            entry.base_offset, entry.next_offset, entry.log_bytes, entry.record_count, superseded, repeated,
+            applied_to, is_known, entry.base_offset >= local_from, facts.index_bytes,
+        )  # fmt: skip
+
+    async def _map_segment(self, clean: _Clean, key_map: KeyOffsetMap, entry: SegmentEntry) -> bool:
+        """Puts the keys of the records of one segment into the map. Returns True if the map is full."""
+        transactions = CleanedTransactions(await self._list_aborted([entry], 0))
+        async with aclosing(self._read(clean, entry.base_offset, entry.next_offset)) as steps:
+            async for step in steps:
+                put = partial(put_batches, key_map, step.data, transactions, from_offset=entry.base_offset)
+                _, is_full = await _run_step(clean, step, put)
+                if is_full:
+                    return True
+        return False
 
     async def _map_keys(
         self, clean: _Clean, entries: Sequence[SegmentEntry], cleanable: CleanableRange, key_map: KeyOffsetMap
@@ -342,9 +454,11 @@ class ColdCleaner:
         key_map: KeyOffsetMap,
         rules: CleanRules,
         applied_to: int,
+        *,
+        needs_keys: bool = False,
     ) -> None:
-        """Puts the objects of a run of segments, unless its only segment stays as it is. The map has the keys of all
-        records below `applied_to`, as far as earlier cleans have not applied them."""
+        """Puts the objects of a run of segments, unless its only segment stays as it is and needs no keys section. The
+        map has the keys of all records below `applied_to`, as far as earlier cleans have not applied them."""
         if clean.newest is not None and clean.newest[0] == replaced[-1].key:
             sections = clean.newest[1]
         else:
@@ -370,7 +484,8 @@ class ColdCleaner:
                     made.add(part, batches)
                     await _run(clean, len(part), partial(made.add_keys, part))
         clean.result.bytes_before += bytes_before
-        if not successors and await _run(clean, len(made.data), partial(run.is_unchanged, made.data)):
+        gets_keys = needs_keys and made.has_keys
+        if not (successors or gets_keys) and await _run(clean, len(made.data), partial(run.is_unchanged, made.data)):
             clean.result.bytes_after += bytes_before
             return
         if not made.data:  # offsets above the last batch have no record, so no batch ends at the end of the run
@@ -556,10 +671,10 @@ async def _run(clean: _Clean, size: int, work: Callable[[], T]) -> T:
 
 
 def _find_cleanable(
-    segments: Sequence[CleanableSegment], manifest: Manifest, config: CompactionConfig, now_ms: int
+    segments: Sequence[CleanableSegment], manifest: Manifest, first_dirty: int, config: CompactionConfig, now_ms: int
 ) -> CleanableRange:
     end = manifest.cold_end_offset
-    ends = LogEnds(manifest.log_start_offset, manifest.clean_to, end, end, end)
+    ends = LogEnds(manifest.log_start_offset, first_dirty, end, end, end)
     return find_cleanable(segments, ends, config, now_ms)
 
 

@@ -69,27 +69,34 @@ class KeysBuilder:
         keys_max = _keys_max(log_bytes_max)
         self._base_offset = base_offset
         self._transactions = CleanedTransactions(aborted)
-        self._is_complete = True
+        self.is_complete = True
+        """False once a batch could not be read or had too many keys: the object has no section."""
         self._map = KeyOffsetMap((keys_max + 2) * SLOT_BYTES * 10 // 9, seed[:SEED_BYTES])
 
-    def add(self, data: Buffer) -> None:
-        """Takes the keys of whole batches. Keys of aborted transactions do not count.
+    def add(self, data: Buffer) -> int:
+        """Takes the keys of the whole batches at the start of `data`. Returns their bytes.
 
-        Records that cannot be read leave the object without the section: a clean names them.
+        Keys of aborted transactions do not count. Records that cannot be read leave the object without the section: a
+        clean names them.
         """
-        if not self._is_complete:
-            return
+        if not self.is_complete:
+            return len(data)
         try:
             end, is_full = put_batches(self._map, data, self._transactions, from_offset=self._base_offset)
         except Corrupt:
-            self._is_complete = False
-        else:
-            self._is_complete = not is_full and end == len(data)
+            self.is_complete = False
+            return len(data)
+        self.is_complete = not is_full
+        return end
+
+    def has_section(self, log_bytes: int) -> bool:
+        """True if an object with so many bytes of log gets the section."""
+        return self.is_complete and self._map.keys <= _keys_max(log_bytes)
 
     def finish(self, log_bytes: int, applied_to: int) -> bytes:
         """Returns the section, empty if there is none. No more batches may come."""
         try:
-            if not self._is_complete or self._map.keys > _keys_max(log_bytes):
+            if not self.has_section(log_bytes):
                 return b""
             rows = native.pack_keys(self._map.table, self._base_offset)
             return encode_keys(ObjectKeys(self._map.seed, applied_to, rows))

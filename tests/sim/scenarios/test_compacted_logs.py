@@ -127,6 +127,8 @@ def test_leaders_that_crash_during_a_tiered_clean_lose_no_last_record(seed: int)
             await three.wait_until(lambda: len(isr_brokers(three)) == 3, SECONDS)
             seen = await read(await wait_leader(three))
             assert last_of_each(written) <= set(seen) <= set(written) and seen == sorted(seen), number
+        thorough = {**tiered, "max.compaction.lag.ms": "1000"}
+        await three.controller.node.submit(AlterTopicConfigs("t", thorough))
         leader = await wait_leader(three)
         closed = leader.log.active_view.base_offset
         await three.wait_until(lambda: leader.manifest is not None and leader.manifest.clean_to >= closed, SECONDS)

@@ -167,10 +167,14 @@ class Broker:
     async def take_over(self, epoch: int) -> Manifest:
         return await self.manifests.take_over(PID, TOPIC, epoch)
 
-    async def upload_all(self, source: LocalLog, epoch: int, *, stable: int = 1 << 60) -> Manifest:
+    async def upload_all(
+        self, source: LocalLog, epoch: int, *, stable: int = 1 << 60, with_keys: bool = False
+    ) -> Manifest:
         """Uploads every closed segment below `stable`."""
         manifest = await self.take_over(epoch)
-        while (written := await self.uploader.upload_next(source, manifest, epoch, stable)) is not None:
+        while (
+            written := await self.uploader.upload_next(source, manifest, epoch, stable, with_keys=with_keys)
+        ) is not None:
             manifest = written
         return manifest
 

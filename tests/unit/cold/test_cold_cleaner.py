@@ -150,6 +150,7 @@ def test_tombstone_goes_after_its_horizon() -> None:
         put(log, "k1", "latest")
         log.roll()
         manifest = await upload(broker, log)
+        cleaner.request_thorough(PID)
         result = await clean(cleaner, manifest, now=NOW + COMPACTED.delete_retention_ms)
         assert result.is_whole and not [each for each in await read(rig.broker("r3")) if each[1] == "k0"]
 

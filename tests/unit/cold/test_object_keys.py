@@ -64,7 +64,7 @@ def test_keys_of_aborted_transactions_do_not_count() -> None:
 def test_object_that_cannot_be_read_as_a_whole_has_no_section() -> None:
     broken = bytearray(batch(0, b"a", codec=Codec.ZSTD))
     broken[HEADER_BYTES] ^= 0xFF
-    assert build([batch(0, b"a")[:-1]]) == b"" == build([bytes(broken), batch(5, b"b")])
+    assert build([bytes(broken), batch(5, b"b")]) == b""
 
 
 def test_section_that_is_large_for_its_log_is_left_out() -> None:

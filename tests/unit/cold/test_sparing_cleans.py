@@ -1,0 +1,285 @@
+"""Tests of cleans in the bucket that leave segments alone of which little is superseded."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.harness.disk import SimDisk
+from tests.unit.cold.rig import PID, Broker, Rig
+from tests.unit.cold.test_cold_cleaner import check_bucket, clean, filled, last_of_each, read, run, upload
+from tests.unit.hot.cleaning import facts, put
+from tests.unit.hot.fixtures import NOW, config, open_log
+from tests.unit.hot.transactions import TransactionWriter
+from tiered.cold.layout import SectionKind
+from tiered.cold.manifest import Manifest
+from tiered.config.settings import LONG_MAX, TopicConfig
+from tiered.errors import Unavailable
+from tiered.hot.disk_log import DiskLog
+from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.records.batch import decode_header
+
+SETTINGS = config(cleanup_policy=("compact",), segment_bytes=2048)
+HOT_KEYS, COLD_KEYS = 4, 60
+
+
+async def written(broker: Broker) -> tuple[DiskLog, Manifest]:
+    """Returns a log that is clean in the bucket, with a record of each cold key."""
+    log = await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024))
+    write(log, [f"cold{number}" for number in range(COLD_KEYS)], "first")
+    manifest = await upload_keyed(broker, log)
+    assert broker.cleaner is not None
+    return log, (await clean(broker.cleaner, manifest, settings=SETTINGS)).manifest
+
+
+def write(log: DiskLog, keys: list[str], value: str) -> None:
+    for key in keys:
+        put(log, key, value)
+    log.roll()
+
+
+async def upload_keyed(broker: Broker, log: DiskLog) -> Manifest:
+    return await broker.upload_all(log, 1, with_keys=True)  # type: ignore[arg-type]
+
+
+def test_segments_of_which_little_is_superseded_stay_as_they_are() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        broker.make_cleaner()
+        log, manifest = await written(broker)
+        cold = [each.key for each in manifest.entries]
+        assert broker.cleaner is not None and len(cold) > 2
+        for number in range(8):
+            write(log, [f"hot{key}" for key in range(HOT_KEYS)] * 3 + [f"cold{number}"], f"v{number}")
+            manifest = await upload_keyed(broker, log)
+            result = await clean(broker.cleaner, manifest, settings=SETTINGS)
+            manifest = result.manifest
+            assert result.is_whole
+            assert (await broker.cleaner.find_cleanable(manifest, SETTINGS, NOW)).dirty_bytes == 0
+        assert [each.key for each in manifest.entries][: len(cold)] == cold
+        assert manifest.segment_count < len(cold) + 8 and manifest.clean_to < manifest.cold_end_offset
+        before = facts(await broker.read_all())
+        hot = [each for each in before if each[1].startswith("hot")]
+        assert len(hot) < 8 * HOT_KEYS * 3 / 2
+        assert set(last_of_each(before)) <= set(before)
+        successor = rig.broker("successor")
+        again = await successor.take_over(2)
+        dirty = await successor.make_cleaner().find_cleanable(again, SETTINGS, NOW)
+        assert dirty.first_dirty == manifest.clean_to and dirty.dirty_bytes, "it looks again"
+        await check_bucket(rig, broker, manifest)
+
+    run(scenario)
+
+
+def test_cheap_clean_reads_the_log_of_no_segment_that_stays() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        broker.make_cleaner()
+        log, manifest = await written(broker)
+        assert broker.cleaner is not None
+        write(log, ["hot"] * 12, "v")
+        manifest = await upload_keyed(broker, log)
+        stay = [each.log_bytes for each in manifest.entries[:-1]]
+        result = await clean(broker.cleaner, manifest, settings=SETTINGS, local=log)
+        assert 0 < result.bytes_read < sum(stay) / 2 and result.records_kept == 1
+        assert result.manifest.clean_to == result.manifest.cold_end_offset, "keys apply to all older segments"
+
+    run(scenario)
+
+
+def test_tombstone_and_marker_stay_while_older_segments_need_them() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, manifest = await written(broker)
+        writer = TransactionWriter(log)
+        open_offset = writer.write(3, key=b"transactional")
+        write(log, [f"warm{number}" for number in range(10)], "v")
+        hot = [f"hot{number}" for number in range(12)] * 2
+        tombstone, marker = put(log, "cold1", None), writer.end(3, commit=True)
+        write(log, hot, "v")
+        log.producers.on_high_watermark(log.end_offset)
+        merging = replace(SETTINGS, segment_bytes=1 << 13)
+        for number in range(4):
+            manifest = await upload_keyed(broker, log)
+            now = NOW + number * 2 * SETTINGS.delete_retention_ms
+            manifest = (await clean(cleaner, manifest, settings=merging, now=now)).manifest
+            write(log, hot, f"v{number}")
+        data = await rig.broker("reader").read_all()
+        seen = {each[0]: each[1:] for each in facts(data)}
+        assert seen[1] == ("cold1", "first") and seen[tombstone] == ("cold1", None)
+        assert seen[open_offset][0] == "transactional" and marker in markers_of(data)
+        written_again = next(each for each in manifest.entries if each.base_offset <= tombstone < each.next_offset)
+        assert written_again.cleaned_ms >= NOW + 2 * SETTINGS.delete_retention_ms, "after the delete horizon"
+        cleaner.request_thorough(PID)
+        write(log, ["hot0"], "last")
+        manifest = await upload_keyed(broker, log)
+        await clean(cleaner, manifest, settings=SETTINGS, now=NOW + 10 * SETTINGS.delete_retention_ms)
+        data = await rig.broker("later").read_all()
+        assert not [each for each in facts(data) if each[1] == "cold1"] and marker in markers_of(data)
+
+    run(scenario)
+
+
+def test_marker_below_the_mark_stays_for_records_in_an_older_segment() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, _ = await written(broker)
+        writer, hot = TransactionWriter(log), [f"hot{number}" for number in range(12)]
+        offset = writer.write(3, key=b"transactional")
+        write(log, [f"warm{number}" for number in range(10)], "v")
+        marker = writer.end(3, commit=True)
+        write(log, hot, "v")
+        log.producers.on_high_watermark(log.end_offset)
+        cleaner.request_thorough(PID)
+        apart = replace(SETTINGS, segment_bytes=1024)
+        manifest = (await clean(cleaner, await upload_keyed(broker, log), settings=apart)).manifest
+        assert manifest.clean_to == manifest.cold_end_offset > marker
+        merging = replace(SETTINGS, segment_bytes=1 << 13)
+        for number in range(1, 5):
+            write(log, hot, f"v{number}")
+            manifest = await upload_keyed(broker, log)
+            now = NOW + number * 2 * SETTINGS.delete_retention_ms
+            manifest = (await clean(cleaner, manifest, settings=merging, now=now)).manifest
+        data = await rig.broker("reader").read_all()
+        assert (offset, "transactional") in [each[:2] for each in facts(data)] and marker in markers_of(data)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["asked for", "with an age"])
+def test_thorough_clean_applies_all_keys(how: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        broker.make_cleaner()
+        log, manifest = await written(broker)
+        assert broker.cleaner is not None
+        write(log, ["cold1"], "second")
+        manifest = (await clean(broker.cleaner, await upload_keyed(broker, log), settings=SETTINGS)).manifest
+        assert len(await read(rig.broker("r1"))) == COLD_KEYS + 1
+        settings = SETTINGS
+        if how == "asked for":
+            broker.cleaner.request_thorough(PID)
+        else:
+            settings = config(cleanup_policy=("compact",), segment_bytes=2048, max_compaction_lag_ms=LONG_MAX - 1)
+        result = await clean(broker.cleaner, manifest, settings=settings)
+        assert result.clean_to == result.manifest.cold_end_offset
+        assert len(await read(rig.broker("r2"))) == COLD_KEYS
+
+    run(scenario)
+
+
+def test_objects_without_keys_get_them_in_the_next_clean() -> None:
+    """An older program uploaded and cleaned them. It dropped the seed of the keys, too."""
+
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        broker.make_cleaner()
+        log = await filled()
+        assert broker.cleaner is not None
+        manifest = (await clean(broker.cleaner, await upload(broker, log), settings=SETTINGS)).manifest
+        for number in range(COLD_KEYS):
+            put(log, f"cold{number}", "v")
+        log.roll()
+        manifest = (await clean(broker.cleaner, await upload(broker, log), settings=SETTINGS)).manifest
+        write(log, ["k1"], "last")
+        manifest = (await clean(broker.cleaner, await upload(broker, log), settings=SETTINGS)).manifest
+        assert all(any(ref.kind == SectionKind.KEYS for ref in each.sections) for each in manifest.entries)
+        seen = await read(rig.broker("reader"))
+        assert len(last_of_each(seen)) == 5 + COLD_KEYS and len(seen) <= 6 + COLD_KEYS
+
+    run(scenario)
+
+
+def test_deposed_leader_forgets_how_far_it_looked() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        broker.make_cleaner()
+        log, manifest = await written(broker)
+        assert broker.cleaner is not None
+        write(log, ["cold1"], "second")
+        manifest = (await clean(broker.cleaner, await upload_keyed(broker, log), settings=SETTINGS)).manifest
+        assert (await broker.cleaner.find_cleanable(manifest, SETTINGS, NOW)).dirty_bytes == 0
+        broker.cleaner.forget(PID)
+        assert (await broker.cleaner.find_cleanable(manifest, SETTINGS, NOW)).dirty_bytes > 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 12])
+def test_any_writes_and_cleans_keep_last_records_and_bring_none_back(seed: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        rng, log = random.Random(seed), await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024))
+        broker, writer = rig.broker(), TransactionWriter(log)
+        cleaner = broker.make_cleaner(object_bytes=3000)
+        settings: TopicConfig = config(cleanup_policy=("compact",), segment_bytes=4096, delete_retention_ms=1000)
+        raw: list[tuple[int, str, str | None]] = []
+        for number in range(14):
+            for step in range(rng.randrange(5, 40)):
+                key = f"k{min(rng.randrange(40), rng.randrange(40))}"
+                if rng.random() < 0.2:
+                    raw.append((writer.write(rng.randrange(3), key=key.encode()), key, "v" * 40))
+                elif writer.open and rng.random() < 0.4:
+                    writer.end(rng.choice(list(writer.open)), commit=rng.random() < 0.6)
+                else:
+                    value = None if rng.random() < 0.15 else f"{number}.{step}" * rng.randrange(1, 9)
+                    raw.append((put(log, key, value), key, value))
+            for producer in list(writer.open):
+                writer.end(producer, commit=rng.random() < 0.6)
+            log.roll()
+            log.producers.on_high_watermark(log.end_offset)
+            manifest = await broker.upload_all(log, 1, with_keys=rng.random() < 0.9)  # type: ignore[arg-type]
+            if rng.random() < 0.2:
+                cleaner.forget(PID)
+            if rng.random() < 0.15:
+                broker.fail(FaultRule(FaultKind.ERROR, ("put",), skip=rng.randrange(3), times=1))
+            local = log if rng.random() < 0.5 else None
+            memory = rng.choice([20 * 24, 1 << 16])
+            try:
+                manifest = (
+                    await clean(
+                        cleaner, manifest, settings=settings, now=NOW + number * 600, local=local, memory=memory
+                    )
+                ).manifest
+            except Unavailable:
+                broker.fail()
+                manifest = await cleaner.settle(await broker.take_over(1), 1)
+            broker.fail()
+            await check_state(rig.broker(f"reader{number}"), raw, writer, manifest)
+        await check_bucket(rig, broker, manifest)
+
+    run(scenario, seed)
+
+
+def markers_of(data: bytes) -> set[int]:
+    """Returns the offsets of the markers in whole batches."""
+    found, at = set[int](), 0
+    while at < len(data):
+        head = decode_header(data, at)
+        found |= {head.base_offset} if head.is_control and head.count else set()
+        at += head.size
+    return found
+
+
+async def check_state(
+    broker: Broker, raw: list[tuple[int, str, str | None]], writer: TransactionWriter, manifest: Manifest
+) -> None:
+    data = await broker.read_all()
+    aborted = {offset for each in writer.ended if not each.commit for offset in each.offsets}
+    seen, markers = facts(data), markers_of(data)
+    offsets = {each[0] for each in seen}
+    for transaction in writer.ended:
+        if offsets & set(transaction.offsets):
+            assert transaction.marker_offset in markers, "a marker goes after the records of its transaction"
+    committed = [each for each in raw if each[0] not in aborted]
+    assert set(seen) <= set(raw)
+    latest = {key: (offset, key, value) for offset, key, value in committed}
+    there = [each for each in seen if each[0] not in aborted]
+    for key, last in latest.items():
+        kept = [each for each in there if each[1] == key]
+        assert last in kept or (last[2] is None and not kept), (key, last, kept)
+    below = [each[1] for each in there if each[0] < manifest.clean_to]
+    assert len(below) == len(set(below)), "keys below the mark are applied"
