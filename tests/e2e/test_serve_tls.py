@@ -71,7 +71,10 @@ def test_broker_and_its_clients_speak_tls(tmp_path: Path) -> None:
             read += [message.value() for message in batch]
         consumer.close()
         assert read == values
-        described = run_tiered("cluster", "config", "list", "--node", "1", *options(broker, ca))
+        properties = tmp_path / "client.properties"
+        properties.write_text(f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={ca}\n")
+        reach = ("--brokers", broker.kafka, "--command-config", str(properties))
+        described = run_tiered("cluster", "config", "list", "--node", "1", *reach)
         assert "ssl.key.password" in described.stdout and PASSWORD not in described.stdout, described.stderr
 
         renewed = sign("CN=renewed", AUTHORITY)
