@@ -21,15 +21,16 @@ from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.known_producers import KnownProducers
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.harness.disk import SimDisk
-from tests.sim.harness.durable_bytes import Inode
+from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.loop import PROCESS
 from tiered.broker.data_directory import DataDirectory
 from tiered.cold.collector import Collector
 from tiered.errors import Unavailable
-from tiered.hot.checkpoints import BOOT_MARK, METADATA_FILE, is_torn_metadata
+from tiered.hot.checkpoints import BOOT_MARK, CLEAN_MARK, METADATA_FILE, is_torn_metadata
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_writer import LogWriter
 from tiered.ids import PartitionId, TopicId
+from tiered.ports import Disk
 from tiered.replication import become_leader
 from tiered.replication import follower_replica as copy
 from tiered.replication.follower_replica import FollowerReplica
@@ -153,6 +154,10 @@ class Observer:
     def _write(self, original: Any) -> Any:
         def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
             original(log, data, batches, now_ms)
+            if may_be_marked_clean(log._files.disk):
+                self._model.report(
+                    "R1", f"b{acting_node()} writes to {log.name}, and a power cut brings its clean mark back"
+                )
             partition_id = self._pid(log)
             if partition_id is not None:
                 copies, compacted = self._model.copies_of(partition_id), self._model.compacted_log(partition_id)
@@ -337,6 +342,13 @@ def has_boot_mark(disk: SimDisk) -> bool:
     """True if the next start trusts all that was written since the machine booted."""
     mark = disk._find(f"{LOG_DIR}/{BOOT_MARK}")
     return isinstance(mark, Inode) and bytes(mark.data).decode() == disk.boot_mark()
+
+
+def may_be_marked_clean(disk: Disk) -> bool:
+    """True if the mark of a clean stop is there after a power cut, though it may be removed by now."""
+    assert isinstance(disk, SimDisk)
+    folder = disk._find(LOG_DIR)
+    return isinstance(folder, Folder) and CLEAN_MARK in folder.durable
 
 
 def has_torn_metadata(disk: SimDisk, directory: str) -> bool:

@@ -26,7 +26,7 @@ from tests.sim.cluster.history import (
     verdict_of,
 )
 from tests.sim.cluster.moves import OFFSETS, ExpectedReplicas
-from tests.sim.cluster.observer import Finding, has_boot_mark, has_torn_metadata
+from tests.sim.cluster.observer import Finding, has_boot_mark, has_torn_metadata, may_be_marked_clean
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import batch
 from tiered.broker.data_directory import DataDirectory
@@ -372,6 +372,17 @@ def test_disk_log_ends_where_a_power_cut_emptied_a_segment(first: list[int], fou
         )
     start, batches = read_disk_log(disk, "t-0")
     assert (start, [each.base for each in batches]) == (0, found)
+
+
+def test_r1_clean_mark_may_come_back_until_its_removal_is_durable() -> None:
+    disk = SimDisk(random.Random(1))
+    disk.make_dirs("log")
+    asyncio.run(DataDirectory(disk).mark_clean([]))
+    assert may_be_marked_clean(disk)
+    disk.remove("log/.kafka_cleanshutdown")
+    assert may_be_marked_clean(disk)
+    asyncio.run(disk.sync_dir("log"))
+    assert not may_be_marked_clean(disk)
 
 
 def test_log_whose_topic_id_a_power_cut_tore_is_no_log_of_the_next_start() -> None:
