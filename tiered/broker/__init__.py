@@ -40,6 +40,7 @@ May import: controller, coordinator, groups, transactions
 ~ lost_markers        pending offsets of transactions whose marker was lost with the disks
   audit_log           logins and refused operations as lines of JSON
   client_quotas       what each client has used of its quotas on this broker (I28)
+~ token_validator     bearer tokens of clients, and the public keys that check them
   authorization       the rights of callers under the ACLs of the image
 ~ health              the health report of this broker
 ~ cluster_metrics     cluster gauges under the names of Kafka's JMX exporter

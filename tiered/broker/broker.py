@@ -47,6 +47,7 @@ from tiered.broker.store_watch import StoreWatch
 from tiered.broker.stored_ends import StoredEnds
 from tiered.broker.suspects import SuspectedBrokers
 from tiered.broker.tiering import Tiering
+from tiered.broker.token_validator import TokenValidator
 from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
 from tiered.broker.transaction_coordinators import TransactionCoordinators, TransactionPorts
 from tiered.broker.transaction_snapshots import make_transaction_snapshot_store
@@ -119,6 +120,7 @@ class Broker:
         self.audit = AuditLog(world.clock)
         self.authorization = Authorization(settings, self.audit)
         self.client_quotas = ClientQuotas(settings, world.clock, metrics)
+        self.tokens = TokenValidator(settings, world.clock)
         self.cluster_id = ""
         self.secrets = BrokerSecrets()
         """The secrets of brokers of this cluster; none before the store was read."""
@@ -337,6 +339,7 @@ class Broker:
 
         Raises `Refused` if this broker must not run, and `Unavailable` if the store refuses.
         """
+        await self.tokens.start()
         image = await self.startup_retry.retry_until_store_is_back(self._load_metadata)
         await refuse_duplicate_broker(image, self.settings, self.world.net, self.peers)
         found = await self.data_directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
@@ -511,6 +514,7 @@ class Broker:
         suspect. The call is safe after a start that failed.
         """
         self.audit.close()
+        await self.tokens.close()
         if clean:
             await self._report_losses()
             await self.hand_over()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from tiered.config.listener_overrides import PLAIN_USERS, PREFIX, ListenerOverride
 from tiered.config.listeners import Endpoint
@@ -18,6 +19,7 @@ from tiered.security.principal_mapping import parse_mapping_rules
 from tiered.security.secret import Secret
 
 _REPLICA = re.compile(r"\d+:\d+")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
@@ -54,6 +56,18 @@ class BrokerValues(Protocol):
     def tiered_http_allowed_hosts(self) -> Sequence[str]: ...
     @property
     def authentication_method(self) -> Sequence[str]: ...
+    @property
+    def uses_tokens(self) -> bool: ...
+    @property
+    def sasl_oauthbearer_jwks_endpoint_url(self) -> str: ...
+    @property
+    def sasl_oauthbearer_expected_issuer(self) -> str: ...
+    @property
+    def sasl_oauthbearer_expected_audience(self) -> Sequence[str]: ...
+    @property
+    def sasl_oauthbearer_sub_claim_name(self) -> str: ...
+    @property
+    def tiered_sasl_oauthbearer_allowed_urls(self) -> Sequence[str]: ...
     @property
     def inter_broker_listener_name(self) -> str: ...
     @property
@@ -129,6 +143,7 @@ def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> Non
     if named and named not in names:
         why = f"no listener has that name; there are: {', '.join(names) or 'none'}"
         raise table["inter.broker.listener.name"].refuse(named, why)
+    _check_tokens(settings, table)
     _check_encryption(settings, table)
     _check_overrides(settings, table)
 
@@ -149,6 +164,31 @@ def _check_encryption(settings: BrokerValues, table: Mapping[str, SettingRow]) -
     if without_key:
         why = f"the listener {without_key[0]} needs a key and a certificate"
         raise table["ssl.keystore.location"].refuse("", why)
+
+
+def _check_tokens(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:
+    """Checks that tokens have keys from a place that is allowed, an issuer and an audience. Without them, tokens for
+    any other service would log in here."""
+    if not settings.uses_tokens:
+        return
+    name, url = "sasl.oauthbearer.jwks.endpoint.url", settings.sasl_oauthbearer_jwks_endpoint_url
+    if not url:
+        raise table[name].refuse(url, "logins by token need the public keys of the issuer")
+    parts = urlsplit(url)
+    if parts.scheme != "file":
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+            raise table[name].refuse(url, "it must begin with file:/// or https://")
+        if url not in settings.tiered_sasl_oauthbearer_allowed_urls:
+            raise table[name].refuse(url, "tiered.sasl.oauthbearer.allowed.urls does not have it")
+    elif parts.netloc or not parts.path:
+        raise table[name].refuse(url, "a file must have the form file:///PATH")
+    for needed, value in (
+        ("sasl.oauthbearer.expected.issuer", settings.sasl_oauthbearer_expected_issuer),
+        ("sasl.oauthbearer.expected.audience", settings.sasl_oauthbearer_expected_audience),
+        ("sasl.oauthbearer.sub.claim.name", settings.sasl_oauthbearer_sub_claim_name),
+    ):
+        if not value:
+            raise table[needed].refuse("", "logins by token need it: a token for another service is no login here")
 
 
 def _has_key(settings: BrokerValues) -> bool:

@@ -24,6 +24,7 @@ from tiered.config.listeners import BUILT, PLAINTEXT, Endpoint
 from tiered.config.setting import SettingRow, Value, rows, setting, setting_fields, text_of, unknown_setting
 from tiered.errors import Code, Refused
 from tiered.security import sasl_plain
+from tiered.security.sasl_oauthbearer import MECHANISM as OAUTHBEARER
 from tiered.security.secret import Secret
 
 INT_MAX = 2**31 - 1
@@ -35,6 +36,7 @@ HTTPS = "https://"
 STORE_TYPES = ("PEM", "PKCS12")
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 SASL_MECHANISMS = (*SCRAM_MECHANISMS, sasl_plain.MECHANISM)
+"""The mechanisms that the command line knows too."""
 
 NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps the objects in the bucket"
 NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the reply"
@@ -172,7 +174,8 @@ def topic_rows() -> dict[str, SettingRow]:
 
 
 NO_LOGIN = "NONE"
-HTTP_LOGINS = (NO_LOGIN, "BASIC")
+BEARER = "BEARER"
+HTTP_LOGINS = (NO_LOGIN, "BASIC", BEARER)
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -256,7 +259,24 @@ class Settings:
         "DEFAULT", "Principals of clients with certificates: DEFAULT, or RULE:pattern/replacement/[LU], ..."
     )
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
-        SCRAM_MECHANISMS, "Mechanisms of logins. (Kafka: GSSAPI.)", choices=SASL_MECHANISMS
+        SCRAM_MECHANISMS, "Mechanisms of logins. (Kafka: GSSAPI.)", choices=(*SASL_MECHANISMS, OAUTHBEARER)
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str = setting(
+        "", "Public keys of tokens, as a JWK set: file:///PATH, or one of tiered.sasl.oauthbearer.allowed.urls."
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
+        3_600_000, "Time between two looks for newer keys of tokens; a file is looked at more often.", 10_000, INT_MAX
+    )
+    sasl_oauthbearer_expected_issuer: str = setting("", "Issuer of tokens. (Kafka: any.)")
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
+        (), "Audiences of tokens: a token names one of them. (Kafka: any.)"
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = setting(
+        30, "Most seconds that the clocks of issuer and broker may differ.", 0, 3600
+    )
+    sasl_oauthbearer_sub_claim_name: str = setting("sub", "Claim of tokens with the name of the principal.")
+    tiered_sasl_oauthbearer_allowed_urls: tuple[str, ...] = setting(
+        (), "URLs from which keys of tokens may be fetched. (Kafka: a property of the JVM.)"
     )
     connections_max_reauth_ms: int = setting(
         0, "Milliseconds after which a client has to log in again (KIP-368); 0: never.", 0, 2**53
@@ -545,9 +565,10 @@ class Settings:
         "Host names, beside its own, by which HTTP clients may reach the broker, and whose pages may; `*` is any name.",
     )
     authentication_method: tuple[str, ...] = setting(
-        (NO_LOGIN,), "Logins of HTTP requests, by the name that the REST Proxy has: BASIC is HTTP Basic.",
+        (NO_LOGIN,),
+        "Logins of HTTP requests, as in the REST Proxy: BASIC with a password, BEARER with a token.",
         choices=HTTP_LOGINS,
-    )  # fmt: skip
+    )
     tiered_metrics_max_topics: int = setting(
         1000, "Most topics with their own labels in metrics; all others share one.", 0, 100_000
     )
@@ -609,6 +630,13 @@ class Settings:
             if each.listener == name and each.name != PLAIN_USERS
         }
         return replace(self, **own) if own else self  # type: ignore[arg-type]
+
+    @property
+    def uses_tokens(self) -> bool:
+        """True if clients may log in by token."""
+        listeners = [each.name for each in self.effective_listeners() if each.requires_login]
+        enabled = (self.for_listener(name).sasl_enabled_mechanisms for name in listeners)
+        return BEARER in self.authentication_method or any(OAUTHBEARER in each for each in enabled)
 
     def plain_users(self, listener: str) -> Mapping[str, Secret]:
         """Returns the users of a listener that log in by PLAIN."""

@@ -11,6 +11,8 @@ May import: words
   http_basic  user and password of HTTP Basic (RFC 7617)
   sasl_plain  PLAIN (RFC 4616): users of a listener, and both sides of a login
   broker_secrets  the secrets of brokers, through a rotation
+  bearer_tokens  signed tokens, judged by a set of public keys
+  sasl_oauthbearer  OAUTHBEARER (RFC 7628): the server's side of a login by a token
   broker_login  the login of brokers at each other, by the secret of the cluster
   jaas        the login module in a value of `sasl.jaas.config`
   acls        access control lists: their values, and filters over them

@@ -1,6 +1,7 @@
 """The login of HTTP requests: the principal that each request comes from.
 
-`authentication.method` says which logins there are. BASIC is HTTP Basic with a user of the cluster (SCRAM). The broker
+`authentication.method` says which logins there are. BEARER is a token (RFC 6750). BASIC is HTTP Basic with a user of
+the cluster (SCRAM). The broker
 keeps no password, so it salts and iterates each password that it gets, as SCRAM does, in a thread. It remembers what
 was proved, until the user changes. The client certificate of a connection is a login too, if there is no other one.
 
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from tiered.config.settings import BEARER
 from tiered.errors import Refused, Unavailable
 from tiered.fair_slots import FairSlots
 from tiered.log_limiter import LogLimiter
@@ -41,7 +43,9 @@ WAITING_MAX = 64
 PROOF_SECONDS = 5.0
 PROVEN_MAX = 1_000
 """Most logins that are remembered; the oldest goes first."""
-CHALLENGES = {BASIC: 'Basic realm="tiered", charset="UTF-8"'}
+CHALLENGES = {BASIC: 'Basic realm="tiered", charset="UTF-8"', BEARER: 'Bearer realm="tiered"'}
+INVALID_TOKEN = ', error="invalid_token"'
+TOKEN_SCHEME = "bearer"
 FAILED = "authentication failed: the user or the password is wrong"
 
 Credentials = Mapping[str, ScramCredential]
@@ -98,7 +102,13 @@ class Authenticator:
         """Returns the principal of a login. Raises `HttpError` 401 after a delay if it is wrong."""
         scheme, _, text = sent.partition(" ")
         begun_ns = self._context.clock.mono_ns()
-        if scheme.lower() == SCHEME and BASIC in self._methods:
+        why, is_token = FAILED, scheme.lower() == TOKEN_SCHEME and BEARER in self._methods
+        if is_token:
+            try:
+                return self._prove_token(text.strip(" "), peer)
+            except Refused as refused:
+                why = refused.why
+        elif scheme.lower() == SCHEME and BASIC in self._methods:
             principal = await self._prove_password(text, peer)
             if principal is not None:
                 return principal
@@ -108,8 +118,17 @@ class Authenticator:
         suppressed = self._log_limiter.admit()
         if suppressed is not None:
             log.warning("http login refused peer=%s suppressed=%d", peer, suppressed)
-        self._context.broker.audit.record_refused_login(peer, HTTP, FAILED)
-        raise self._challenge(FAILED)
+        self._context.broker.audit.record_refused_login(peer, HTTP, why)
+        raise self._challenge(why, INVALID_TOKEN if is_token else "")
+
+    def _prove_token(self, token: str, peer: str) -> Principal:
+        """Returns the principal of a token. Raises `Refused` with the reason."""
+        tokens = self._context.broker.tokens
+        is_new = not tokens.has_accepted(token)
+        principal = Principal(USER, tokens.verify(token).name)
+        if is_new:
+            self._context.broker.audit.record_login(Caller(principal, peer), BEARER, HTTP)
+        return principal
 
     async def _prove_password(self, text: str, peer: str) -> Principal | None:
         key = hmac.digest(self._key, text.encode(errors="surrogateescape"), "sha256")
@@ -147,8 +166,10 @@ class Authenticator:
     def _find_credentials(self, user: str) -> Credentials:
         return self._context.broker.image.scram.get(user, {})
 
-    def _challenge(self, why: str) -> HttpError:
-        challenges = tuple(("WWW-Authenticate", CHALLENGES[each]) for each in self._methods)
+    def _challenge(self, why: str, token_fault: str = "") -> HttpError:
+        challenges = tuple(
+            ("WWW-Authenticate", CHALLENGES[each] + (token_fault if each == BEARER else "")) for each in self._methods
+        )
         return HttpError(NOT_AUTHENTICATED, why, challenges)
 
 

@@ -8,6 +8,7 @@ The reply to a failed login comes after a delay, and ends the connection. The re
 a wrong password.
 
 With `connections.max.reauth.ms`, a connection has to log in again in time, with the same mechanism and user (KIP-368).
+A login by token lasts until the token expires at most.
 Version 0 of SaslHandshake is refused: after it, clients send messages without headers.
 """
 
@@ -22,8 +23,9 @@ from typing import Protocol
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
-from tiered.security import broker_login, sasl_plain
+from tiered.security import broker_login, sasl_oauthbearer, sasl_plain
 from tiered.security.principal import USER, Caller, Principal
+from tiered.security.sasl_oauthbearer import OAuthBearerServer
 from tiered.security.sasl_plain import PlainServer
 from tiered.security.scram import MECHANISMS, ScramCredential, ScramMechanism, ScramServer
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
@@ -45,6 +47,8 @@ LOGIN_FRAME_BYTES = 64 << 10
 """Largest frame before login."""
 LOGIN_SECONDS = 10.0
 """Time for the login of a new connection."""
+LIFETIME_MS_MIN = 1_000
+"""Shortest lifetime of a login by a token that the clock of its issuer still takes for good."""
 NONCE_BITS = 160
 _SIZE = Struct(">i")
 
@@ -131,7 +135,7 @@ class LoginHandler:
     def handle_again(self, connection: LoginConnection, frame: memoryview) -> Sequence[Part] | None:
         """Handles SaslHandshake or SaslAuthenticate of a connection that has logged in, or that needs no login."""
         login = connection.login
-        if login is not None and self._lifetime_ms(connection, login.proven_mechanism):
+        if login is not None and self._may_log_in_again(connection, login.proven_mechanism):
             if login.has_failed:
                 connection.close()
                 return None
@@ -188,6 +192,8 @@ class LoginHandler:
         enabled = self._enabled_mechanisms(connection)
         if mechanism not in enabled:
             raise Refused(Code.UNSUPPORTED_SASL_MECHANISM, f"enabled mechanisms: {', '.join(enabled)}")
+        if mechanism == sasl_oauthbearer.MECHANISM:
+            return OAuthBearerServer(broker.tokens.verify)
         if mechanism == sasl_plain.MECHANISM:
             return PlainServer(broker.settings.plain_users(connection.listener), secret)
         return ScramServer(MECHANISMS[mechanism], partial(_find_user, broker.image, mechanism), nonce, secret)
@@ -208,8 +214,11 @@ class LoginHandler:
                 Code.SASL_AUTHENTICATION_FAILED,
                 f"the connection belongs to {login.principal}, and cannot become that of another principal",
             )
-        login.machine, login.principal, login.proven_mechanism = None, principal, mechanism
         lifetime_ms = self._lifetime_ms(connection, mechanism)
+        if isinstance(machine, OAuthBearerServer):
+            left_ms = max(int(machine.expires_at * 1000) - self._context.clock.wall_ms(), LIFETIME_MS_MIN)
+            lifetime_ms = min(lifetime_ms or left_ms, left_ms)
+        login.machine, login.principal, login.proven_mechanism = None, principal, mechanism
         caller = Caller(principal, connection.peer.rpartition(":")[0])
         self._context.broker.audit.record_login(caller, mechanism, connection.listener)
         connection.on_login(caller, lifetime_ms / 1000)
@@ -229,6 +238,9 @@ class LoginHandler:
 
     def _enabled_mechanisms(self, connection: LoginConnection) -> list[str]:
         return list(self._settings(connection).sasl_enabled_mechanisms)
+
+    def _may_log_in_again(self, connection: LoginConnection, mechanism: str) -> bool:
+        return mechanism == sasl_oauthbearer.MECHANISM or self._lifetime_ms(connection, mechanism) > 0
 
     def _lifetime_ms(self, connection: LoginConnection, mechanism: str) -> int:
         """Returns the time until a connection has to log in again; 0 for ever. Brokers do not log in again."""

@@ -1,0 +1,171 @@
+"""The bearer tokens of this broker's clients: the public keys that check them, kept fresh, and the tokens in use.
+
+The keys come from a file, or from an address that the operator has allowed. No redirect is followed, and nothing that a
+token names is fetched. A token with an unknown key makes the broker look for newer keys, at most once in
+`PAUSE_SECONDS`. If newer keys cannot be had, the old ones stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from tiered.config.settings import Settings
+from tiered.errors import Code, Refused, Unavailable
+from tiered.ports import Clock
+from tiered.security.bearer_tokens import (
+    KEY_SET_BYTES,
+    KeySet,
+    TokenRules,
+    UnknownKey,
+    VerifiedToken,
+    read_key_set,
+    verify_token,
+)
+from tiered.thread_pool import ThreadPool
+
+log = logging.getLogger(__name__)
+
+FETCH_SECONDS = 10.0
+PAUSE_SECONDS = 10.0
+"""Shortest time between two looks for newer keys, and the time between two looks at a file."""
+REMEMBERED_MAX = 1_000
+"""Most tokens that are remembered; the oldest goes first."""
+CHUNK_BYTES = 64 << 10
+
+
+class _Remembered(NamedTuple):
+    verified: VerifiedToken
+    keys: KeySet
+
+
+class TokenValidator:
+    """Judges tokens by the settings of one broker. Without a setting for the keys, it refuses all."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._clock = clock
+        self._url = settings.sasl_oauthbearer_jwks_endpoint_url
+        self._refresh_seconds = settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000
+        self._rules = TokenRules(
+            settings.sasl_oauthbearer_expected_issuer,
+            settings.sasl_oauthbearer_expected_audience,
+            settings.sasl_oauthbearer_clock_skew_seconds,
+            settings.sasl_oauthbearer_sub_claim_name,
+        )
+        self._is_used = settings.uses_tokens
+        self.keys = KeySet()
+        """The public keys that are known now."""
+        self._text = b""
+        self._are_newer_wanted = asyncio.Event()
+        self._remembered: dict[bytes, _Remembered] = {}
+        self._threads = ThreadPool("jwks", 1)
+        self._refresher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Reads the keys, and keeps them fresh. Raises `Refused` (INVALID_CONFIG) if a file cannot be used."""
+        if not self._is_used:
+            return
+        await self._load(is_needed=self._url.startswith("file:"))
+        self._refresher = asyncio.create_task(self._refresh(), name="jwks")
+
+    async def close(self) -> None:
+        """Ends the looks for newer keys."""
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.gather(self._refresher, return_exceptions=True)
+        self._threads.close()
+
+    def has_accepted(self, token: str) -> bool:
+        """True if the token was accepted before, and is remembered."""
+        return _digest(token) in self._remembered
+
+    def verify(self, token: str) -> VerifiedToken:
+        """Returns the principal of a token. Raises `Refused` with the reason."""
+        now = self._clock.wall_ms() / 1000
+        digest = _digest(token)
+        known = self._remembered.pop(digest, None)
+        if known is not None and known.keys is self.keys and now < known.verified.expires_at:
+            self._remembered[digest] = known
+            return known.verified
+        try:
+            verified = verify_token(token, self.keys, self._rules, now)
+        except UnknownKey:
+            self._are_newer_wanted.set()
+            raise
+        if len(self._remembered) >= REMEMBERED_MAX:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[digest] = _Remembered(verified, self.keys)
+        return verified
+
+    async def _refresh(self) -> None:
+        while True:
+            await self._clock.sleep(PAUSE_SECONDS)
+            if len(self.keys) and not self._url.startswith("file:"):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(self._refresh_seconds - PAUSE_SECONDS, 0)):
+                        await self._are_newer_wanted.wait()
+            self._are_newer_wanted.clear()
+            await self._load()
+
+    async def _load(self, *, is_needed: bool = False) -> None:
+        try:
+            text = await self._threads.run(lambda: read_url(self._url), 2 * FETCH_SECONDS)
+            if text != self._text:
+                self.keys, self._text = read_key_set(text), text
+                log.info("keys of tokens were read keys=%d", len(self.keys))
+        except (OSError, Refused, Unavailable) as error:
+            why = error.why if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            if is_needed:
+                raise Refused(Code.INVALID_CONFIG, f"sasl.oauthbearer.jwks.endpoint.url={self._url}: {why}") from None
+            log.error("keys of tokens cannot be read: the known ones stay keys=%d why=%s", len(self.keys), why)
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode(errors="surrogateescape")).digest()
+
+
+def read_url(url: str) -> bytes:
+    """Returns the bytes of a file or of a web resource; called in a thread. Raises `OSError` if they cannot be had in
+    time, or are too many."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        with open(unquote(parts.path), "rb") as file:
+            return _read_whole(file.read)
+    connection = _connect(parts)
+    try:
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("GET", target, headers={"Accept": "application/json"})
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            raise OSError(f"the reply has the status {response.status}")
+        return _read_whole(response.read1)
+    except http.client.HTTPException as error:
+        raise OSError(f"the reply is not HTTP: {type(error).__name__}") from None
+    finally:
+        connection.close()
+
+
+def _connect(parts: SplitResult) -> http.client.HTTPConnection:
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=FETCH_SECONDS)
+    context = ssl.create_default_context()
+    return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=FETCH_SECONDS, context=context)
+
+
+def _read_whole(read: Callable[[int], bytes]) -> bytes:
+    end, whole = time.monotonic() + FETCH_SECONDS, b""
+    while piece := read(CHUNK_BYTES):
+        whole += piece
+        if len(whole) > KEY_SET_BYTES:
+            raise OSError(f"the keys have more than {KEY_SET_BYTES} bytes")
+        if time.monotonic() > end:
+            raise OSError(f"the keys did not come within {FETCH_SECONDS:g} s")
+    return whole

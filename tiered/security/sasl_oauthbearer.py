@@ -1,0 +1,69 @@
+"""OAUTHBEARER (RFC 7628): the server's side of a login by a bearer token, as a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tiered.errors import Code, Refused
+from tiered.security.bearer_tokens import VerifiedToken
+
+MECHANISM = "OAUTHBEARER"
+INVALID = b'{"status":"invalid_token"}'
+"""The reply to a token that is refused. The client answers it, and the login fails then."""
+_SCHEME = "bearer"
+_FIRST = re.compile(
+    rb"n,(?:a=(?P<acting>(?:[^=,\x00\x01]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x20-\x7e\t\r\n]*\x01)*)\x01"
+)
+
+
+class OAuthBearerServer:
+    """The server's side of one login. `user` is set once the token was accepted, which is valid until `expires_at`."""
+
+    def __init__(self, verify: Callable[[str], VerifiedToken]) -> None:
+        self.user = ""
+        self.expires_at = 0.0
+        self._verify = verify
+        self._has_ended = False
+        self._refused: Refused | None = None
+
+    def step(self, message: bytes) -> bytes:
+        """Returns the reply to the next message. Raises `Refused` if the login failed."""
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            raise refused
+        if self._has_ended:
+            raise _refuse("the login has ended")
+        self._has_ended = True
+        acting, token = _parse(message)
+        try:
+            verified = self._verify(token)
+        except Refused as refused:
+            self._refused = refused
+            return INVALID
+        if acting not in ("", verified.name):
+            raise _refuse("the authorization id differs from the principal of the token")
+        self.user, self.expires_at = verified.name, verified.expires_at
+        return b""
+
+
+def _parse(message: bytes) -> tuple[str, str]:
+    """Returns the authorization id and the token of the first message."""
+    match = _FIRST.fullmatch(message)
+    if match is None:
+        raise _refuse("the first message is not of the form n,,^Aauth=Bearer TOKEN^A^A")
+    values = [pair[5:] for pair in match["pairs"].split(b"\x01") if pair.lower().startswith(b"auth=")]
+    if len(values) != 1:
+        raise _refuse("the first message has no single token")
+    scheme, _, token = values[0].decode("ascii").partition(" ")
+    if scheme.lower() != _SCHEME or not token.strip():
+        raise _refuse("the first message has no bearer token")
+    try:
+        acting = (match["acting"] or b"").decode()
+    except UnicodeDecodeError:
+        raise _refuse("the authorization id is not UTF-8") from None
+    return acting.replace("=2C", ",").replace("=3D", "="), token.strip()
+
+
+def _refuse(why: str) -> Refused:
+    return Refused(Code.SASL_AUTHENTICATION_FAILED, why)
