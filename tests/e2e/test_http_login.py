@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import ssl
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.certificates import sign
 from tests.e2e.http_site import HttpBroker, HttpReply, http_broker, run, wait_until
+from tiered.broker.audit_log import LOGGER
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AlterScramCredentials, CreateAcls, ScramDeletion
 from tiered.metadata.changes import AclAdded, ScramCredentialSet
@@ -86,7 +90,11 @@ def test_health_and_identity_need_no_login_but_tell_a_stranger_no_details(tmp_pa
     run(tmp_path, scenario, authentication_method=BASIC)
 
 
-def test_change_of_a_password_and_removal_of_a_user_count_at_once(tmp_path: Path) -> None:
+def test_change_of_a_password_and_removal_of_a_user_count_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+
     async def scenario(site: HttpBroker) -> None:
         old, new = basic("alice", "wonderland"), basic("alice", "underland")
         await set_user(site, "alice", "wonderland")
@@ -95,6 +103,9 @@ def test_change_of_a_password_and_removal_of_a_user_count_at_once(tmp_path: Path
         assert [(await ask_as(site, each)).status for each in (old, new)] == [401, 200]
         await remove_user(site, "alice")
         assert (await ask_as(site, new)).status == 401
+        events = [json.loads(record.getMessage()) for record in caplog.records if record.name == LOGGER]
+        outcomes = [(each["outcome"], each.get("principal")) for each in events]
+        assert outcomes == [("allowed", "User:alice"), ("refused", None)] * 2, "what is remembered is no new login"
 
     run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
 
@@ -165,11 +176,12 @@ def test_certificate_of_a_client_gives_its_principal(tmp_path: Path) -> None:
             "ssl_keystore_location": key,
             "ssl_truststore_location": str(tmp_path / "ca.pem"),
             "ssl_client_auth": "requested",
+            "ssl_principal_mapping_rules": "RULE:^CN=(alice),.*$/$1@example/",
             "authorizer_class_name": STANDARD_AUTHORIZER,
         }
         async with http_broker(tmp_path / "data", **settings) as site:
             await site.create("t")
-            name = "User:CN=alice,O=Example"
+            name = "User:alice@example"
             await site.broker.submit(CreateAcls((AclAdded("TOPIC", "LITERAL", "t", name, "*", "READ", "ALLOW"),)))
             server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
             try:
@@ -184,6 +196,10 @@ def test_certificate_of_a_client_gives_its_principal(tmp_path: Path) -> None:
                     session.get(url, ssl=with_certificate) as known,
                 ):
                     assert await known.json() == ["t"]
+                with_certificate.load_cert_chain(sign("CN=eve", authority).write(tmp_path / "eve.pem"))
+                async with aiohttp.ClientSession() as session:
+                    with pytest.raises(aiohttp.ClientError):
+                        await session.get(url, ssl=with_certificate)
             finally:
                 await server.close()
 

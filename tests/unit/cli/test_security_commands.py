@@ -28,6 +28,13 @@ DENY = BOB._replace(principal="User:*", permission=Permission.DENY)
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
+class Terminal(io.StringIO):
+    """Standard input of somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def test_rules_are_the_combinations_of_the_options() -> None:
     words = "acl add --topic a --topic b --allow-principal User:bob --deny-principal User:eve --operation read"
     made = read_new_acls(parser().parse_args([*words.split(), "--resource-pattern-type", "prefixed"]))
@@ -120,6 +127,15 @@ def test_password_comes_from_a_file_or_from_standard_input(tmp_path: Path, monke
         monkeypatch.setattr("sys.stdin", io.StringIO(text))
         with pytest.raises(Refused, match=why):
             read_password(given, "bob")
+
+
+def test_password_is_asked_for_twice_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["pen", "pen", "pen", "pin"])
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("tiered_api.cli.security.passwords.getpass", lambda prompt, stream: next(typed))
+    assert read_password(None, "bob") == "pen"
+    with pytest.raises(Refused, match="the two passwords differ"):
+        read_password(None, "bob")
 
 
 def test_client_properties_say_how_a_connection_is_made(tmp_path: Path) -> None:
