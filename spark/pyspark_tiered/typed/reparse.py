@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal, localcontext
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -64,10 +65,9 @@ def reparse(values: Sequence[bytes | None], schema: StructOf, changes: Sequence[
     columns = reader.read_fields(objects, schema, lambda: range(len(values)))
     # A name twice in an object is once in what orjson returns. Then the text has more colons than names and strings.
     # An escaped colon would hide that, and a rule changes the colons of its value.
-    texts = [data for row, data in enumerate(values) if data is not None and row not in changed]
-    is_certain = not any(b"\\u003" in data for data in texts)
+    text = b"".join(data for row, data in enumerate(values) if data and row not in changed)
     wanted = reader.colons - sum(_count_all_colons(objects[row]) for row in changed)
-    if not is_certain or sum(data.count(b":") for data in texts) != wanted:
+    if b"\\u003" in text or text.count(b":") != wanted:
         changed = set(range(len(values)))
     for row in changed:
         data = values[row]
@@ -79,7 +79,9 @@ def reparse(values: Sequence[bytes | None], schema: StructOf, changes: Sequence[
 def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cells:
     """Returns a dict for each value, an empty one for NULL and for what is no object."""
     try:
-        found = [{} if data is None else orjson.loads(data) for data in values]
+        found = list(
+            map(orjson.loads, [b"{}" if data is None else data for data in values] if None in values else values)
+        )
         if set(map(type, found)) <= {dict}:
             return found
     except orjson.JSONDecodeError:
@@ -143,12 +145,14 @@ class _Reader:
                 self.colons += name.count(":") * sum(name in cell for cell in there)
         if unknown := seen.difference(kind.places):
             self._check_unknown(cells, unknown, rows)
-        is_whole = len(there) == len(cells)
-        return [self._read_field(cells, field, is_whole, rows) for field in kind.fields]
+        return [self._read_field(cells, field, rows) for field in kind.fields]
 
-    def _read_field(self, cells: Cells, field: Field, is_whole: bool, rows: Rows) -> pyarrow.Array:
+    def _read_field(self, cells: Cells, field: Field, rows: Rows) -> pyarrow.Array:
         name = field.json_name
-        parts = [cell.get(name) for cell in cells] if is_whole else [cell.get(name) if cell else None for cell in cells]
+        try:
+            parts = list(map(itemgetter(name), cells))
+        except (KeyError, TypeError):  # without this field in each object, or no object
+            parts = [cell.get(name) if cell else None for cell in cells]
         return self._read(parts, field.kind, rows)
 
     def _read(self, cells: Cells, kind: ColumnType, rows: Rows) -> pyarrow.Array:
@@ -190,9 +194,16 @@ class _Reader:
             case "boolean":
                 return pa.array(cells, pa.bool_())
             case "int" | "long":
+                if name == "long":
+                    try:
+                        return pa.array(cells, pa.int64())
+                    except OverflowError:
+                        pass
                 most = (1 << BITS[name]) - 1
                 cells = self._keep(cells, lambda cell: -most - 1 <= cell <= most, f"no {BITS[name] + 1} bits", rows)
                 return pa.array(cells, pa.int64())
+            case "double" if int not in set(map(type, cells)):
+                return pa.array(cells, pa.float64())
             case "double":
                 return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
             case "date":
