@@ -48,6 +48,8 @@ LOOKUP_BYTES = 64 * MIB
 LOOKUPS_MAX = 8
 """Limit on the look-ups by time at once: each holds a chunk in memory."""
 LOOKUPS_WAITING_MAX = 2_000
+SMALL_SECTIONS_BYTES = 512 << 10
+"""Limit on sections that are read together: a clean needs the keys and others of one object, with one get."""
 GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -269,9 +271,9 @@ class ColdReader:
     async def read_sections(self, entry: SegmentEntry) -> SegmentSections:
         """Returns the sections after the log of a segment, checked against their CRCs. One get, then from the cache.
 
-        The keys are not among them: they may be large. Raises `Unavailable` and `Corrupt`.
+        The keys are not among them. Raises `Unavailable` and `Corrupt`.
         """
-        parts = await self._read_refs(entry, [ref for ref in entry.sections if ref.kind < SectionKind.KEYS])
+        parts = await self._read_refs(entry, _list_read_together(entry, SectionKind.LINEAGE))
         return SegmentSections(
             offset_index=bytes(parts.get(SectionKind.OFFSET_INDEX, b"")),
             time_index=bytes(parts.get(SectionKind.TIME_INDEX, b"")),
@@ -285,10 +287,10 @@ class ColdReader:
 
         Raises `Unavailable` and `Corrupt`.
         """
-        ref = next((ref for ref in entry.sections if ref.kind == SectionKind.KEYS), None)
-        if ref is None:
+        if not any(ref.kind == SectionKind.KEYS for ref in entry.sections):
             return None
-        return decode_keys(bytes((await self._read_refs(entry, [ref]))[ref.kind]), where=entry.key)
+        parts = await self._read_refs(entry, _list_read_together(entry, SectionKind.KEYS))
+        return decode_keys(bytes(parts[SectionKind.KEYS]), where=entry.key)
 
     async def _read_refs(self, entry: SegmentEntry, refs: Sequence[SectionRef]) -> dict[int, memoryview]:
         """Returns adjacent sections by kind, checked against their CRCs, with one get."""
@@ -492,3 +494,10 @@ async def _find_in_stream(
 
 def _take_first(data: memoryview, size: int) -> memoryview:
     return data[:size]
+
+
+def _list_read_together(entry: SegmentEntry, kind: SectionKind) -> list[SectionRef]:
+    """Returns the sections to read for one of a kind: all if they are small, else the keys alone or all but them."""
+    if sum(ref.length for ref in entry.sections) <= SMALL_SECTIONS_BYTES:
+        return list(entry.sections)
+    return [ref for ref in entry.sections if (ref.kind >= SectionKind.KEYS) == (kind >= SectionKind.KEYS)]
