@@ -5,7 +5,7 @@ May import: broker, security, kafka.protocol.messages, kafka.server.produce
 ~ server           the listeners, their connection limits, and shutdown
 ~ connection       one connection: frames in, replies out in request order
 ~ login            the login of connections, and their state before it
-~ acting           clients for whom a broker sends requests
+~ acting           clients for whom a broker sends requests (I29)
 ~ metering         the charge of requests against client quotas, and the pauses of clients (I28)
 ~ dispatch         the handler for each request, and the outermost error boundary
   request_buffers  pooled memory for large requests
