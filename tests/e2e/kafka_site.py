@@ -19,7 +19,7 @@ from tiered.ports import Buffer, World
 from tiered.records.batch import decode_records
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.protocol.apis import APIS, Api
+from tiered_api.kafka.protocol.apis import ALL_APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.headers import decode_response_header, encode_request_header
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -74,7 +74,7 @@ class RawClient:
         """Returns the next reply, which must be of this type."""
         frame = await self.read_reply()
         key = table.spec.key
-        found, position = decode_response_header(APIS[key], version, frame)
+        found, position = decode_response_header(ALL_APIS[key], version, frame)
         assert correlation_id is None or found == correlation_id, (found, correlation_id)
         return decode(table, version, frame, position)
 
@@ -95,7 +95,7 @@ class RawClient:
 
 
 def _api(message: Message) -> Api:
-    return APIS[type(message).spec.key]
+    return ALL_APIS[type(message).spec.key]
 
 
 class KafkaBroker:

@@ -117,8 +117,9 @@ def test_fetches_of_many_partitions_delay_nobody(tmp_path: Path) -> None:
         asyncio.run(scenario(to))
 
 
-def produce_to_each(count: int, acks: int) -> ProduceRequest:
-    parts = [PartitionProduceData(index=p, records=batch([b"v"])) for p in range(count)]
+def produce_to_each(count: int, acks: int, key: bytes | None = None) -> ProduceRequest:
+    data = encode_batch([(now_ms(), key, b"v", ())])
+    parts = [PartitionProduceData(index=p, records=bytearray(data)) for p in range(count)]
     return ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=[TopicProduceData(name="t", partition_data=parts)])
 
 

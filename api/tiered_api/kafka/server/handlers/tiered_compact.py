@@ -20,7 +20,7 @@ from tiered_api.kafka.protocol.messages.tiered_compact import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
-BETWEEN_YIELDS = 10
+BETWEEN_YIELDS = 4
 """Partitions of a piece: each of them may get a new segment."""
 
 
