@@ -10,6 +10,7 @@ import pytest
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.table import Advance
 from tests.e2e.serving import ServeProcess
+from tests.spark.whole_topic_queries import run_queries
 from tiered_api.cli.main import main
 
 
@@ -28,3 +29,9 @@ def test_records_of_a_broker_are_rows_at_once(tmp_path: Path, capfd: pytest.Capt
         assert capfd.readouterr().out == ""
         assert main(["table", "ls", *where, "--bootstrap", broker.url]) == 0
         assert json.loads(capfd.readouterr().out)["lag"] == 1
+
+
+def test_queries_count_a_prefix_of_the_log_while_producers_and_loads_go_on(tmp_path: Path) -> None:
+    found = run_queries(None, tmp_path, 30)
+    assert found["queries"] == 30
+    assert found["native"] > 0

@@ -1,8 +1,8 @@
-"""Queries of a whole topic (`pyspark_tiered.whole_topic`) while producers, loaders, maintenance and retention run.
+"""Queries of a whole topic while producers, loaders, maintenance and retention run, by Spark or by `tiered sql`.
 
 Each query has to count a prefix of the acknowledged log: no gap, no double, everything that was acknowledged before.
 
-python -m tests.spark.whole_topic_queries [QUERIES]     1,000 queries
+python -m tests.spark.whole_topic_queries [QUERIES [spark|native]]     1,000 queries
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -22,7 +23,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_tiered.load import load
+from pyspark_tiered.log_tail import BrokerTail
 from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.session import session
 from pyspark_tiered.whole_topic import whole_topic
 from tests.e2e.serving import ServeProcess
@@ -39,6 +42,10 @@ LOADS = 0.3
 SPARK_LOAD_EVERY, OPTIMIZE_EVERY = 25, 40
 """Queries after which Spark loads, or joins the files."""
 CONFIGS = {"segment.bytes": "8192", "local.retention.bytes": "16384", "retention.bytes": "131072"}
+
+
+Counted = dict[int, tuple[int, ...]]
+"""Partition -> its first offset, number of rows, number of distinct offsets, and end."""
 
 
 class Site:
@@ -110,21 +117,32 @@ class Site:
             self.has_loaded.set()
 
 
-def check_query(spark: SparkSession, site: Site) -> bool:
+def count_by_spark(spark: SparkSession, site: Site) -> Counted:
+    frame = whole_topic(spark, TOPIC, warehouse=site.warehouse, bootstrap=site.broker.url)
+    bounds = (f.min("offset"), f.count("*"), f.countDistinct("offset"), f.max("offset") + 1)
+    return {row[0]: tuple(row[1:]) for row in frame.groupBy("partition").agg(*bounds).collect()}
+
+
+def count_by_sql(sql: SqlSession) -> Counted:
+    query = (
+        f"SELECT partition, min(offset), count(*), count(DISTINCT offset), max(offset) + 1 FROM {TOPIC} GROUP BY ALL"
+    )
+    return {row[0]: tuple(row[1:]) for row in sql.run(query).collect().rows}
+
+
+def check_query(count: Callable[[], Counted], site: Site) -> bool:
     """Counts the topic. Returns false if records expired between the look and the read, which is refused."""
     low = list(site.acknowledged)
     try:
-        frame = whole_topic(spark, TOPIC, warehouse=site.warehouse, bootstrap=site.broker.url)
-        bounds = (f.min("offset"), f.count("*"), f.countDistinct("offset"), f.max("offset") + 1)
-        rows = {row[0]: tuple(row[1:]) for row in frame.groupBy("partition").agg(*bounds).collect()}
+        rows = count()
     except (Refused, PySparkException) as refused:
         if "expired" in str(refused) or "are not all in the log" in str(refused):
             return False
         raise
     high = list(site.sent)
     for number in range(PARTITIONS):
-        first, count, places, end = rows.get(number, (0, 0, 0, 0))
-        assert (first, count, places) == (0, end, end), f"partition {number}: {rows}"
+        first, held, places, end = rows.get(number, (0, 0, 0, 0))
+        assert (first, held, places) == (0, end, end), f"partition {number}: {rows}"
         assert low[number] <= end <= high[number], f"partition {number}: {low} {rows} {high}"
     return True
 
@@ -140,19 +158,21 @@ def optimize(spark: SparkSession, site: Site) -> bool:
     return True
 
 
-def run_queries(spark: SparkSession, folder: Path, queries: int) -> Counter[str]:
-    """Returns how many queries and loads there were, after a check of each query."""
+def run_queries(spark: SparkSession | None, folder: Path, queries: int) -> Counter[str]:
+    """Returns how many queries and loads there were, after a check of each query. Without Spark, DuckDB counts."""
     site = Site(folder)
     found = Counter[str]()
     with site.broker:
-        with site.running():
+        with site.running(), ExitStack() as stack:
             assert site.has_loaded.wait(120)
+            sql = stack.enter_context(SqlSession(site.warehouse, BrokerTail(site.broker.url)))
+            count = partial(count_by_sql, sql) if spark is None else partial(count_by_spark, spark, site)
             while found["queries"] < queries:
                 site.check_running()
-                found["queries" if check_query(spark, site) else "refused"] += 1
-                if found["queries"] % SPARK_LOAD_EVERY == 0:
+                found["queries" if check_query(count, site) else "refused"] += 1
+                if spark is not None and found["queries"] % SPARK_LOAD_EVERY == 0:
                     site.load(spark=spark)
-                if found["queries"] % OPTIMIZE_EVERY == 0:
+                if spark is not None and found["queries"] % OPTIMIZE_EVERY == 0:
                     found["joined by Spark"] += optimize(spark, site)
         partition = site.broker.ask("GET", f"/tiered/v1/topics/{TOPIC}/partitions/0")[1]
         found["log start of partition 0"] = partition["log_start_offset"]
@@ -163,9 +183,10 @@ def run_queries(spark: SparkSession, folder: Path, queries: int) -> Counter[str]
 def main() -> None:
     queries = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     with tempfile.TemporaryDirectory(prefix="tiered-queries-") as folder:
-        spark = session(master="local[2]", conf=FAST_START)
+        spark = session(master="local[2]", conf=FAST_START) if sys.argv[2:] != ["native"] else None
         found = run_queries(spark, Path(folder), queries)
-        spark.stop()
+        if spark is not None:
+            spark.stop()
     print(f"{dict(found)}: each count is a prefix of the acknowledged log", flush=True)
 
 
