@@ -75,6 +75,23 @@ def test_producer_over_its_quota_waits(tmp_path: Path, version: int, acks: int) 
     run(tmp_path, scenario)
 
 
+def test_request_that_came_with_the_one_over_the_quota_waits(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        await put(site, CLIENT, producer_byte_rate=1.0)
+        first = client.frame(produce(replica, b"x" * 5000), 9)
+        await client.send(first + client.frame(ListGroupsRequest(), 4))
+        assert (await client.receive(ProduceResponse, 9)).throttle_time_ms > 400_000
+        other = await site.client()
+        await other.ask(ListGroupsRequest(), 4, ListGroupsResponse)
+        assert site.server.context.requests[16] == 1, "that of the other connection"
+        await put(site, CLIENT, producer_byte_rate=None)
+        await client.receive(ListGroupsResponse, 4)
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("version", [4, 12, 16])
 def test_consumer_over_its_quota_gets_no_records_from_any_connection(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:

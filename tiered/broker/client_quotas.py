@@ -95,13 +95,19 @@ class ClientQuotas:
 
     def find_fetch_pause(self, limit: Limit) -> int:
         """Returns the pause of a client before its next read; 0 if it may read."""
-        now_ms = self._now_ms()
-        rate = self._rates.peek((CONSUMER_BYTE_RATE, limit.user, limit.client_id))
-        return 0 if rate is None else rate.throttle_ms(limit.bound, now_ms)
+        return self._find_pause(CONSUMER_BYTE_RATE, limit)
+
+    def find_produce_pause(self, limit: Limit) -> int:
+        """Returns the pause of a client before its next write; 0 if it may write."""
+        return self._find_pause(PRODUCER_BYTE_RATE, limit)
 
     def record_request_time(self, limit: Limit, spent_ns: int) -> int:
         """Counts time of the event loop. The pause is one window at most, as in Kafka."""
         return min(self.window_ms, self._record(REQUEST_PERCENTAGE, limit, spent_ns * 100 / 1e9))
+
+    def _find_pause(self, key: str, limit: Limit) -> int:
+        rate = self._rates.peek((key, limit.user, limit.client_id))
+        return 0 if rate is None else rate.throttle_ms(limit.bound, self._now_ms())
 
     def _record(self, key: str, limit: Limit, value: float) -> int:
         now_ms = self._now_ms()

@@ -17,6 +17,7 @@ from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.decompress import inflate
 from tiered_api.http.exchange.errors import NOT_AUTHORIZED, HttpError
+from tiered_api.http.exchange.metering import HttpMeter
 
 QUERY_PARAMETERS = 32
 
@@ -43,12 +44,14 @@ class HttpRequest(web.BaseRequest):
         """The principal that sends the request, and its host."""
         self.lacks_login = False
         """True if the listener has a login, and the request comes without one: it has no rights at all."""
+        self.meter: HttpMeter | None = None
+        """Charges the client of the request; None if the client has no quota."""
         self.held_bytes = 0
         """Bytes of the memory budget, released once the response is sent."""
         self._query: dict[str, str] | None = None
 
     ATTRS = web.BaseRequest.ATTRS | frozenset(
-        ("context", "target", "operation", "args", "caller", "lacks_login", "held_bytes")
+        ("context", "target", "operation", "args", "caller", "lacks_login", "meter", "held_bytes")
     )
 
     @property

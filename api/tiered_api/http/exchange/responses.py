@@ -35,6 +35,11 @@ class HttpResponse(web.StreamResponse):
         self.media_type = media_type
         self.extra_headers = headers
 
+    @property
+    def body_bytes(self) -> int:
+        """Size of the body."""
+        return len(self.payload)
+
     async def send(self, request: web.BaseRequest) -> None:
         """Returns once the kernel has all of it, to send it; the client may still miss it. `ConnectionError` where the
         client went before."""

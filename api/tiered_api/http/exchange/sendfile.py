@@ -25,6 +25,11 @@ class FileSliceResponse(HttpResponse):
         super().__init__(media_type=media_type, headers=headers)
         self._slice = piece
 
+    @property
+    def body_bytes(self) -> int:
+        """Size of the body."""
+        return self._slice.length
+
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         transport = request.transport
         if transport is None:

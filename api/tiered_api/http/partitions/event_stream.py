@@ -54,9 +54,21 @@ async def _stream(request: HttpRequest, spec: ReadSpec, form: str) -> web.Stream
             await _send(request, response, _error_event(to_http_error(error)))
             break
         await _send(request, response, text or b": silence\n\n")
+        if request.meter is not None:
+            await _slow_down(request, response, len(text), deadline)
     response.force_close()
     await response.write_eof()
     return response
+
+
+async def _slow_down(request: HttpRequest, response: web.StreamResponse, count: int, deadline: float) -> None:
+    """Charges events, and waits until the client may have more. Comments keep the connection meanwhile."""
+    meter, loop = request.meter, asyncio.get_running_loop()
+    assert meter is not None
+    left = await meter.pace(request.operation, count, request)
+    while left and loop.time() < deadline and not request.context.closing and request.transport is not None:
+        await _send(request, response, b": silence\n\n")
+        left = await meter.rest(request.operation, request)
 
 
 def _resume_offset(request: HttpRequest, offset: int) -> int:

@@ -26,8 +26,9 @@ from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
 from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.exchange.metering import CLIENT_ID, find_meter
 from tiered_api.http.exchange.request import HttpRequest
-from tiered_api.http.exchange.responses import error_response
+from tiered_api.http.exchange.responses import HttpResponse, error_response
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
@@ -134,6 +135,8 @@ class HttpConnection(web.RequestHandler):
         if waiter is None or waiter.done() or self._messages or transport is None:
             return False
         assert isinstance(listener, HttpListener)
+        if listener.context.broker.client_quotas.table.has_client_quotas:
+            return False
         answer = listener.head_cache.try_produce(data) if not transport.get_write_buffer_size() else None
         if answer is None:
             return False
@@ -286,7 +289,16 @@ class HttpListener(web.Server):
             route.check_body_type(request)
             if route.operation not in ANSWERED_WHILE_STARTING and not self.context.broker.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
+            quotas = self.context.broker.client_quotas
+            if quotas.table.has_client_quotas:
+                user, client_id = request.caller.principal.name, request.headers.get(CLIENT_ID, "")
+                request.meter = find_meter(quotas, user, client_id)
+            if request.meter is not None:
+                request.meter.check(route.operation)
             response = await route.handler(request)
+            if request.meter is not None:
+                sent = response.body_bytes if isinstance(response, HttpResponse) else 0
+                request.meter.charge(route.operation, request.content.total_bytes, sent)
         except EXPECTED_ERRORS as error:
             response = self._refuse(request, to_http_error(error), error)
         except (ConnectionError, asyncio.CancelledError):

@@ -37,6 +37,8 @@ async def serve_stream(
     response = open_stream(media_types.JSON)
     pieces = _request_chunks(request) if body is None else _split_body(body)
     splitter = JsonSplitter(request.context.limits.record_bytes)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + request.context.limits.stream_seconds
     try:
         async for piece in pieces:
             texts = splitter.feed(piece)
@@ -45,6 +47,10 @@ async def serve_stream(
             elif splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
                 await asyncio.sleep(splitter.pending_bytes / RESCAN_BYTES_PER_SECOND)
             splitter.raise_fault()
+            if request.meter is not None and body is None:
+                left = await request.meter.pace(request.operation, len(piece), request)
+                while left and loop.time() < deadline and not request.context.closing:
+                    left = await request.meter.rest(request.operation, request)
         texts = splitter.finish()
         if texts:
             await _send(request, response, await _append(request, topic, reports, texts))

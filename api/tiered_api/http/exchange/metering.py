@@ -1,0 +1,101 @@
+"""The charge of HTTP requests against client quotas: 429 with Retry-After for a client over its quota, slow streams.
+
+The entity is the user of the login and the client id in the header `X-Client-Id`. Records that are written count by the
+bytes of the body, records that are read by the bytes of the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from tiered.broker.client_quotas import ClientLimits, ClientQuotas
+from tiered_api.http.exchange.errors import HttpError
+
+CLIENT_ID = "X-Client-Id"
+CLIENT_ID_MAX = 255
+WRITES = frozenset(
+    (
+        "commit_transaction",
+        "v2_produce_to_partition",
+        "v2_produce_to_topic",
+        "v3_produce_batch",
+        "v3_produce_records",
+        "write_batches",
+    )
+)
+"""Operations that write records."""
+READS = frozenset(("read_records", "v2_read_consumer"))
+"""Operations that read records."""
+NAP_SECONDS = 15.0
+"""A stream that is slowed looks at the quotas again after this time."""
+
+
+class MeteredStream(Protocol):
+    """A request whose response may take long."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The connection; None once it is lost."""
+
+
+class HttpMeter:
+    """The limits of the client of one request, and what was charged so far."""
+
+    def __init__(self, quotas: ClientQuotas, limits: ClientLimits) -> None:
+        self._quotas = quotas
+        self._limits = limits
+        self._charged = 0
+        """Bytes of a stream that were charged as they came."""
+
+    def check(self, operation: str) -> None:
+        """Raises `HttpError` 429 if the client is over the quota of the operation."""
+        pause_ms = self._find_pause_ms(operation)
+        if pause_ms > 0:
+            seconds = -(-pause_ms // 1000)
+            why = f"the client is over its quota: try again in {seconds} s"
+            raise HttpError(429, why, (("Retry-After", str(seconds)),))
+
+    def charge(self, operation: str, received: int, sent: int) -> None:
+        """Charges the bytes of a body and of a whole response, without what a stream has charged already."""
+        self._record(operation, (received if operation in WRITES else sent) - self._charged)
+
+    async def pace(self, operation: str, count: int, stream: MeteredStream) -> float:
+        """Charges bytes of a stream. Returns after the pause that follows, or sooner: with the seconds that are left.
+
+        0 means that the stream may go on.
+        """
+        self._charged += count
+        self._record(operation, count)
+        return await self.rest(operation, stream)
+
+    async def rest(self, operation: str, stream: MeteredStream) -> float:
+        """Waits for the pause of the client, at most `NAP_SECONDS`. Returns the seconds that are left."""
+        pause_seconds = self._find_pause_ms(operation) / 1000
+        if pause_seconds <= 0 or stream.transport is None:
+            return 0
+        await asyncio.sleep(min(pause_seconds, NAP_SECONDS))
+        return max(0.0, self._find_pause_ms(operation) / 1000)
+
+    def _find_pause_ms(self, operation: str) -> int:
+        if operation in WRITES and self._limits.produced is not None:
+            return self._quotas.find_produce_pause(self._limits.produced)
+        if operation in READS and self._limits.fetched is not None:
+            return self._quotas.find_fetch_pause(self._limits.fetched)
+        return 0
+
+    def _record(self, operation: str, count: int) -> None:
+        if count <= 0:
+            return
+        if operation in WRITES and self._limits.produced is not None:
+            self._quotas.record_produced(self._limits.produced, count)
+        elif operation in READS and self._limits.fetched is not None:
+            self._quotas.record_fetched(self._limits.fetched, count)
+
+
+def find_meter(quotas: ClientQuotas, user: str, client_id: str) -> HttpMeter | None:
+    """Returns the meter of a client, or None if it has no quota."""
+    if len(client_id) > CLIENT_ID_MAX:
+        raise HttpError(400, f"{CLIENT_ID} has {CLIENT_ID_MAX} characters at most")
+    limits = quotas.find_limits(user, client_id)
+    return None if limits is None else HttpMeter(quotas, limits)

@@ -1,0 +1,96 @@
+"""Tests of client quotas over HTTP: 429 with Retry-After, and streams that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+
+from tests.e2e.http_site import HttpBroker, run, wait_until
+from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
+
+RECORD = {"value": {"type": "STRING", "data": "x" * 2000}}
+APP = {"X_Client_Id": "app"}
+READ = "/topics/t/partitions/0/records?offset=0"
+
+
+async def put(site: HttpBroker, **quotas: float | None) -> None:
+    """Sets or removes quotas of the client id `app`."""
+    alteration = QuotaAlteration((("client-id", "app"),), tuple(quotas.items()))
+    assert await site.broker.submit(AlterClientQuotas((alteration,))) == (None,)
+
+
+def test_writer_over_its_quota_gets_429_and_others_do_not(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        path = f"{site.cluster}/topics/t/records"
+
+        async def write(**headers: str) -> int:
+            answer = await site.ask("POST", path, RECORD, **headers)
+            if answer.status == 429:
+                assert 1_000 < int(answer.headers["Retry-After"]) < 2_500, "about 2,000 bytes at one a second"
+            return answer.status
+
+        assert [await write(**APP) for _ in range(3)] == [200] * 3, "the head is known now"
+        await put(site, producer_byte_rate=1.0)
+        assert [await write(**APP) for _ in range(3)] == [200, 429, 429], "the first request may go beyond the quota"
+        assert [await write(), await write(X_Client_Id="other")] == [200, 200]
+        batches = await site.ask("POST", f"{path}:batch", {"entries": [{"id": "1", **RECORD}]}, **APP)
+        v2 = await site.ask("POST", "/topics/t", b"{}", kind="application/vnd.kafka.json.v2+json", **APP)
+        assert (batches.status, v2.status) == (429, 429)
+        await put(site, producer_byte_rate=None)
+        assert await write(**APP) == 200
+
+    run(tmp_path, scenario)
+
+
+def test_reader_over_its_quota_gets_429(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await site.produce("t", "x" * 2000)
+        await put(site, consumer_byte_rate=1.0)
+        answers = [await site.ask("GET", READ, **APP) for _ in range(2)]
+        assert [each.status for each in answers] == [200, 429]
+        assert 1_000 < int(answers[1].headers["Retry-After"]) < 4_000
+        assert (await site.get(READ)).status == 200
+        assert (await site.ask("GET", "/topics", **APP)).status == 200, "no records"
+
+    run(tmp_path, scenario)
+
+
+def test_client_id_has_a_limit(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await put(site, consumer_byte_rate=1.0)
+        assert (await site.ask("GET", "/topics", X_Client_Id="a" * 256)).status == 400
+
+    run(tmp_path, scenario)
+
+
+def test_stream_of_events_waits_until_the_quota_allows_more(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await site.produce("t", "x" * 2000)
+        await put(site, consumer_byte_rate=1.0)
+        headers = {"Accept": "text/event-stream", "X-Client-Id": "app"}
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with site.session.get(site.url + READ, headers=headers, timeout=timeout) as response:
+            seen = bytearray()
+
+            async def read_on() -> None:
+                async for piece in response.content.iter_any():
+                    seen.extend(piece)
+
+            reading = asyncio.get_running_loop().create_task(read_on())
+            await wait_until(lambda: b"x" * 2000 in seen)
+            await site.produce("t", "y" * 50)
+            await wait_until(
+                lambda: (
+                    site.broker.metrics.counter("tiered_throttled_total", "", ("quota",)).value("consumer_byte_rate")
+                    >= 1
+                )
+            )
+            assert b"y" * 50 not in seen
+            reading.cancel()
+
+    run(tmp_path, scenario)
