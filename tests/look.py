@@ -42,6 +42,11 @@ METAPHORS = {
     }.items()
 }
 """Words for which docs/GLOSSARY.md has a term of Kafka, Raft or S3, or a plain one."""
+WIRE_NAMES = {"TieredHeardRequest", "TieredHeardResponse", "tiered_heard", "heard_ms_ago", "IsrWish", "wishes"}
+"""Names in messages between brokers, or made of such names: they stay."""
+METAPHOR = re.compile("|".join(pattern.pattern.replace(r"\b", "") for pattern in METAPHORS.values()), re.IGNORECASE)
+BEGINNING = re.compile(rf"(?:\A|[.!?:]\s+|^[-*] +|\n\n *)((?:{'|'.join(OPENINGS)}) [^.]*)", re.MULTILINE)
+"""The beginning of a sentence with one of the words, in a text, a paragraph or an item of a list."""
 PARTICIPLES = {
     *("begun", "born", "bound", "broken", "brought", "built", "caught", "chosen", "drawn", "driven", "fed", "found"),
     *(
@@ -191,6 +196,32 @@ def openings(found: Sequence[Source]) -> Measure:
     return Measure(f"docstrings that begin with {', '.join(OPENINGS)}", sum(counts.values()), _by_word(counts))
 
 
+def sentence_openings(found: Sequence[Source]) -> Measure:
+    """Counts sentences of docstrings and of docs that begin with such a word."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "infra").rglob("*.md")]
+    texts = [(each.path, text) for each in found for text in docstrings([each])]
+    texts += [(str(page.relative_to(ROOT)), page.read_text()) for page in sorted(pages)]
+    begun = [f"{path}: {sentence:.80}" for path, text in texts for sentence in BEGINNING.findall(text)]
+    return Measure(f"sentences that begin with {', '.join(OPENINGS)}", len(begun), begun[:SHOWN])
+
+
+def metaphors_in_names(found: Sequence[Source]) -> Measure:
+    """Counts files, classes, functions, parameters and attributes that have one of the words in their names."""
+    names: set[tuple[str, str]] = set()
+    for each in found:
+        names.add((each.path.rpartition("/")[2].removesuffix(".py"), each.path))
+        for node in ast.walk(each.tree):
+            name = getattr(node, "name", None) or getattr(node, "arg", None) or getattr(node, "attr", None)
+            if isinstance(name, str):
+                names.add((name, each.path))
+    found_names = sorted(
+        f"{path} {name}"
+        for name, path in names
+        if name not in WIRE_NAMES and any(METAPHOR.fullmatch(word) for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name))
+    )
+    return Measure("metaphors in names", len(found_names), found_names[:SHOWN])
+
+
 def metaphors(found: Sequence[Source]) -> Measure:
     """Counts the words in docstrings."""
     counts = dict.fromkeys(METAPHORS, 0)
@@ -282,9 +313,9 @@ def measures() -> Iterator[Measure]:
     for measure in (long_files, long_functions, full_folders):
         found = measure(tests)
         yield found._replace(name=f"tests: {found.name}")
-    for measure in (classes_twice, participles, openings, metaphors):
+    for measure in (classes_twice, participles, openings, sentence_openings, metaphors, metaphors_in_names):
         yield measure(product)
-    for measure in (openings, metaphors):
+    for measure in (openings, metaphors, metaphors_in_names):
         found = measure(tests)
         yield found._replace(name=f"tests: {found.name}")
     yield from import_circles()

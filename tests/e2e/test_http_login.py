@@ -76,7 +76,7 @@ def test_user_with_its_password_is_served_and_nobody_else(tmp_path: Path) -> Non
     run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
 
 
-def test_health_and_identity_need_no_login_but_tell_a_stranger_no_details(tmp_path: Path) -> None:
+def test_health_and_identity_without_a_login_have_no_details(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await set_user(site, "alice", "wonderland")
         assert (await site.get("/healthz")).json == {"ok": True, "problems": [], "details": {}}

@@ -448,7 +448,7 @@ def test_clients_do_not_write_to_the_topic_of_the_coordinators(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_markers_of_strangers_abort_and_do_not_commit(tmp_path: Path, version: int) -> None:
+def test_markers_of_clients_abort_and_do_not_commit(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("a")
         client = await site.client()

@@ -98,7 +98,7 @@ def test_transactions_of_many_partitions_delay_nobody(tmp_path: Path) -> None:
         asyncio.run(scenario(to))
 
 
-def test_markers_of_a_stranger_delay_nobody(tmp_path: Path) -> None:
+def test_markers_of_a_client_delay_nobody(tmp_path: Path) -> None:
     """Each marker of a request names all partitions. None of these has a transaction, and none gets a record."""
 
     async def scenario(to: AttackedBroker) -> None:

@@ -26,9 +26,9 @@ THOROUGH_SHARE = 0.8
 class KeyedSegment(NamedTuple):
     """A segment, and what is known of its keys.
 
-    Of its `records`, `superseded` have a later one with their key in a later segment, and `repeated` have one in the
-    segment itself, or are no records with a key. Keys of all records below `applied_to` have been applied to it.
-    `is_known` is false if nobody knows its keys. `is_local`: to read it costs nothing in the bucket.
+    It has `records` in all. `superseded` counts those with a later record of their key in a later segment. `repeated`
+    counts those with a later one in the segment itself, and those without a key. Keys of all records below `applied_to`
+    have been applied to it. `is_known` is false if nobody knows its keys. `is_local`: a read costs no request.
     """
 
     base_offset: int

@@ -30,7 +30,7 @@ async def write(three: ThreeBrokers) -> None:
     await replica.append(batch([b"r"]), acks=ACKS_ALL, timeout_ms=5_000)
 
 
-def count_strangers(three: ThreeBrokers) -> int:
+def count_refused(three: ThreeBrokers) -> int:
     return sum(each.server.context.refusals.count("stranger") for each in three.brokers.values())
 
 
@@ -58,12 +58,12 @@ def test_cluster_works_through_two_rotations(seed: int) -> None:
                 await three.wait_until(lambda before=before: written > before, 5)  # type: ignore[misc]
         done.set()
         await writing
-        assert count_strangers(three) == 0
+        assert count_refused(three) == 0
         assert {each.node.secrets.versions for each in three.brokers.values()} == {(4, 5, 6)}
-        stranger = KafkaPeers(three.network.host("far"), cluster_id=three.controller.node.cluster_id, credential=old)
+        outdated = KafkaPeers(three.network.host("far"), cluster_id=three.controller.node.cluster_id, credential=old)
         with pytest.raises(Refused):
-            await stranger.get_controller_view(three.controller.advertised, 5)
-        await stranger.close()
+            await outdated.get_controller_view(three.controller.advertised, 5)
+        await outdated.close()
 
     run_scenario(scenario, seed)
 

@@ -29,7 +29,7 @@ class Narrator:
 
     def say(self, command: Command) -> str:
         lines = getattr(self, f"_{command.verb}")(command)
-        return "\n".join([*lines, *self._heard(), *self._written()])
+        return "\n".join([*lines, *self._received(), *self._written()])
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Narrator:
         self._waiting[token] = name
         return [] if token in self._rig.replies else [f"{name} waits"]
 
-    def _heard(self) -> list[str]:
+    def _received(self) -> list[str]:
         answers = [(self._waiting.pop(token), self._rig.replies[token]) for token in self._answered()]
         for name, reply in answers:
             if isinstance(reply, r.JoinGroupReply) and reply.code in (Code.NONE, Code.MEMBER_ID_REQUIRED):

@@ -59,7 +59,7 @@ class Groups(RuleBasedStateMachine):
         found = self.rig.shard.state.groups.get(group)
         return (found.generation if found else 1) + off
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """Takes member ids from the replies that have come since the last step."""
         for token in [each for each in self.parked if each in self.rig.replies]:
             group, instance = self.parked.pop(token)
@@ -74,7 +74,7 @@ class Groups(RuleBasedStateMachine):
             token = self.rig.join(instance_id=instance, id_required=False, session_ms=30_000)
             self.parked[token] = ("g", instance)
         self.rig.pass_ms(2_000)
-        self.heard()
+        self.received()
         self.rebalance("g", len(instances))
 
     # -- members -------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def offsets_are_those_that_were_committed(self) -> None:
-        self.heard()
+        self.received()
         for group in ("g", "h"):
             fetched = self.rig.told(FetchOffsets(group, None), FetchOffsetsReply).offsets
             assert {(group, row.topic, row.partition): row.offset for row in fetched} == {

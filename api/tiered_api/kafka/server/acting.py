@@ -1,7 +1,8 @@
 """TieredActFor (20006): a broker sends requests of HTTP for a client, and this broker judges the client.
 
-Only a broker may name another caller. It proves itself by the credential in the request, or by its login. What the
-connection has proved does not change: the next TieredActFor is judged by that, and not by the caller that it acts for.
+Only a broker may name another caller. It proves itself by the credential in the request, or by its login. The principal
+of the connection stays the same. The next TieredActFor is judged by this principal, and not by the caller that the
+broker acts for.
 """
 
 from __future__ import annotations
