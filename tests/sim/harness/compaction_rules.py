@@ -190,6 +190,8 @@ def judge_clean(
         for record in batch.records:
             if record.offset not in there:
                 yield from _check_removed(batch, record, history, bounds)
+                if record.value is None and record.key is not None:
+                    yield from _check_deleted(record, [*ahead, *after], history, bounds)
     for producer_id, base in history.last_of_producers.items():
         if base in old and old[base].last < bounds.log_start:
             continue
@@ -236,6 +238,21 @@ def _check_removed(batch: StoredBatch, record: Record, history: History, bounds:
     elif bounds.keeps_tombstones or batch.horizon_ms is None or batch.horizon_ms > bounds.now_ms:
         horizon = "none" if batch.horizon_ms is None else f"{batch.horizon_ms - bounds.now_ms} ms ahead"
         yield f"the tombstone at {record.offset} of {record.key!r} is gone, its delete horizon is {horizon}"
+
+
+def _check_deleted(
+    tombstone: Record, there: Iterable[StoredBatch], history: History, bounds: CleanBounds
+) -> Iterator[str]:
+    """A tombstone that is the last record of its key goes once no older one is there: that would come back."""
+    if history.latest.get(tombstone.key or b"", -1) != tombstone.offset:
+        return
+    for batch in there:
+        if batch.is_control or history.is_aborted(batch):
+            continue
+        for record in batch.records:
+            if record.key == tombstone.key and bounds.log_start <= record.offset < tombstone.offset:
+                yield f"the tombstone at {tombstone.offset} of {record.key!r} is gone, its key is at {record.offset}"
+                return
 
 
 def _check_marker(

@@ -164,3 +164,17 @@ def test_marker_at_the_log_start_counts_unless_its_records_were_below(
     found = list(judge_clean(before, before, before[1:], log.end, bounds, earlier_epochs=earlier))
     lost = "the batch at 1 is gone, it has the last sequence of producer 6"
     assert found == ([lost] if earlier_epoch is None else [])
+
+
+@pytest.mark.parametrize("is_older_there", [True, False])
+def test_tombstone_that_goes_before_an_older_record_of_its_key_is_reported(is_older_there: bool) -> None:
+    made = CleanedHistory()
+    made.log.add((b"a", b"1"))
+    made.log.add((b"a", None))
+    made.log.add((b"b", b"1"))
+    first, _, last = read_stored(made.log.data)
+    tombstone = next(each for each in read_stored(made.clean()) if each.base == 1)
+    ahead = [first] if is_older_there else []
+    bounds = made.bounds(HORIZON)
+    found = list(judge_clean(read_stored(made.log.data), [tombstone, last], [last], 3, bounds, ahead))
+    assert found == (["the tombstone at 1 of b'a' is gone, its key is at 0"] if is_older_there else [])

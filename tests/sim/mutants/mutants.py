@@ -30,6 +30,7 @@ from tiered.cold.manifest import Manifest
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
+from tiered.compaction import rewrites
 from tiered.compaction.batch_filter import CleanRules
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.controller import partition_transitions
@@ -50,6 +51,7 @@ from tiered.hot.segment_files import OpenFiles
 from tiered.hot.verification import VerificationGuards
 from tiered.metadata import log_writer
 from tiered.metadata.log_writer import MetadataLog
+from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.replication import become_leader, leader_replica, offset_lookup
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState
@@ -552,6 +554,22 @@ MUTANTS = {
         SimMutant(
             "successor_lacks_a_batch", "the last piece of a run is not written", ("I26",),
             ((cleaner, "split_batches", compaction_bugs.drop_last_piece),), _with_cold_compaction,
+        ),
+        SimMutant(
+            "tombstone_before_all_segments", "a tombstone goes though older segments were left alone", ("I26",),
+            ((cleaner, "NO_HORIZON_PASSED", compaction_bugs.let_all_horizons_pass),), _with_cold_compaction,
+        ),
+        SimMutant(
+            "mark_beyond_what_was_applied", "the mark moves over segments that were left alone", ("I26",),
+            ((rewrites, "_find_mark", compaction_bugs.move_mark_over_all),), _with_cold_compaction,
+        ),
+        SimMutant(
+            "own_keys_supersede", "an object loses the last records of its own keys", ("I26",),
+            ((KeyOffsetMap, "match_keys", compaction_bugs.take_own_keys_for_later),), _with_cold_compaction,
+        ),
+        SimMutant(
+            "marker_without_its_batches", "a marker goes, its batches are in a segment left alone", ("I26",),
+            ((CleanedTransactions, "__init__", compaction_bugs.walk_from_the_run),), _with_cold_compaction,
         ),
         SimMutant(
             "compact_only_expires", "retention takes what only compaction may", ("I22",),

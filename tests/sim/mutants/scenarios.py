@@ -83,6 +83,10 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "cold_boundary_forgotten": cleaning_scenarios.objects_are_cleaned,
     "cold_tombstone_too_early": cleaning_scenarios.objects_are_cleaned,
     "successor_lacks_a_batch": cleaning_scenarios.objects_are_cleaned,
+    "tombstone_before_all_segments": cleaning_scenarios.segments_are_left_alone,
+    "mark_beyond_what_was_applied": cleaning_scenarios.segments_are_left_alone,
+    "own_keys_supersede": cleaning_scenarios.segments_are_left_alone,
+    "marker_without_its_batches": cleaning_scenarios.segments_are_left_alone,
     "compact_only_expires": cleaning_scenarios.compact_only_topic_keeps_everything,
 }
 """The scenario of each such mutant, by its name."""

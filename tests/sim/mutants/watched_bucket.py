@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from tests.sim.cluster.cold_cleans import ColdCleans, ColdLog
 from tests.sim.cluster.compacted_logs import CompactedLog, read_compacted_log
@@ -49,16 +50,19 @@ class WatchedBucket(BucketRules):
             put(self.log, tombstone, None)
         self.log.roll()
 
-    async def upload(self) -> None:
+    async def upload(self, *, with_keys: bool = False) -> None:
         """Uploads every closed segment."""
         _, held = read_compacted_log(self._disk, DIRECTORY)
         for each in held:
             self._compacted.take(each.batch.base, each)
-        self.manifest = await self.broker.upload_all(self.log, 1)  # type: ignore[arg-type]
+        self.manifest = await self.broker.upload_all(self.log, 1, with_keys=with_keys)  # type: ignore[arg-type]
 
-    async def clean(self, *, at_ms: int = NOW, memory: int = 1 << 16) -> ColdCleanResult:
+    async def clean(
+        self, *, at_ms: int = NOW, memory: int = 1 << 16, segment_bytes: int = COMPACTED.segment_bytes
+    ) -> ColdCleanResult:
         """Cleans once, as the leader."""
-        result = await clean(self.cleaner, self.manifest, settings=COMPACTED, now=at_ms, memory=memory)
+        settings = replace(COMPACTED, segment_bytes=segment_bytes)
+        result = await clean(self.cleaner, self.manifest, settings=settings, now=at_ms, memory=memory)
         self.manifest = result.manifest
         return result
 
