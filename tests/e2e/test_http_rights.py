@@ -197,3 +197,23 @@ def test_transaction_needs_every_right_before_it_writes(tmp_path: Path) -> None:
         assert written.json["error_code"] == 40002 and "Kafka listener" in written.json["message"]
 
     run(tmp_path, scenario, **SETTINGS)
+
+
+def test_idempotency_key_is_of_one_principal(tmp_path: Path) -> None:
+    """Otherwise a tenant that guesses a key could make the record of another one look as if it were written."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await start(site, "t")
+        for user in ("alice", "bob"):
+            await grant(site, user, ("TOPIC", "t", "WRITE"))
+        path, body = f"{site.cluster}/topics/t/records", {"value": {"type": "JSON", "data": 1}}
+
+        async def write(user: str) -> int:
+            login, key = basic(user, "secret"), '"order-1"'
+            reply = await site.ask("POST", path, body, Authorization=login, Idempotency_Key=key)
+            assert reply.status == 200, reply
+            return int(reply.json["offset"])
+
+        assert [await write(user) for user in ("alice", "bob", "alice", "bob")] == [1, 2, 1, 2]
+
+    run(tmp_path, scenario, **SETTINGS)
