@@ -15,6 +15,7 @@ from pyspark_tiered.log_folder import LOG
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.session import spark_url
+from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.verify import ValueFault
 from pyspark_tiered.verify import verify
@@ -81,12 +82,17 @@ def test_values_are_columns_whichever_engine_loads_them(spark: SparkSession, pla
     write(2, b'{"id": 2, "city": "Oslo", "mayor": {"name": "M"}}')
     load(store, "t", warehouse, engine=NativeEngine(), options=options)
     write(3, b'{"id": 4294967296}')
+    FieldChanger(store, "t", warehouse, "id").retype("string")
+    FieldChanger(store, "t", warehouse, "city").rename("town")
     load(store, "t", warehouse, spark=spark)
     url = spark_url(warehouse)
-    typed = spark.sql(f"SELECT _offset, id, city, mayor.name FROM delta.`{url}/t_typed` ORDER BY _offset").collect()
+    typed = spark.sql(f"SELECT _offset, id, town, mayor.name FROM delta.`{url}/t_typed` ORDER BY _offset").collect()
     assert [tuple(row) for row in typed] == [
-        (0, 1, "Rome", None), (2, 2, "Oslo", "M"), (3, 4294967296, None, None),
+        (0, "1", "Rome", None), (2, "2", "Oslo", "M"), (3, "4294967296", None, None),
     ]  # fmt: skip
+    field = "variant_get(parse_json(CAST(value AS STRING)), '$.mayor.name', 'string')"
+    (mayor,) = spark.sql(f"SELECT {field} FROM delta.`{url}/t` WHERE offset = 2").collect()
+    assert mayor[0] == "M"
     (letter,) = spark.sql(f"SELECT _offset, _value FROM delta.`{url}/t__dead`").collect()
     assert (letter["_offset"], bytes(letter["_value"])) == (1, b"no JSON")
     assert spark.read.format("delta").load(f"{url}/t").count() == 4
@@ -94,8 +100,8 @@ def test_values_are_columns_whichever_engine_loads_them(spark: SparkSession, pla
     assert found is not None and (found.ok, found.rows, found.dead) == (True, 3, 1)
     done = erase(store, "t", warehouse, "offset IN (1, 2)", "asked for", spark=spark)
     assert (done.rows, done.removed, done.values) == (2, 2, 2)
-    typed = spark.sql(f"SELECT _offset, id, city FROM delta.`{url}/t_typed` ORDER BY _offset").collect()
-    assert [tuple(row) for row in typed] == [(0, 1, "Rome"), (3, 4294967296, None)]
+    typed = spark.sql(f"SELECT _offset, id, town FROM delta.`{url}/t_typed` ORDER BY _offset").collect()
+    assert [tuple(row) for row in typed] == [(0, "1", "Rome"), (3, "4294967296", None)]
     assert spark.sql(f"SELECT * FROM delta.`{url}/t__dead`").count() == 0
     spark.sql(f"DELETE FROM delta.`{url}/t_typed` WHERE _offset = 0")
     whole = verify(store, "t", warehouse, spark=spark)

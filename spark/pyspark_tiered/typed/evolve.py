@@ -160,7 +160,7 @@ def check_time(kind: Scalar, text: str, path: Path) -> None:
 def check_decimal(kind: Scalar, value: Value, path: Path) -> None:
     """Raises `Unfit` if a value is neither text nor a number with the digits that a decimal has."""
     if type(value) not in (str, int, float):
-        raise _unfit(kind, value, path)
+        raise Unfit(str(_unfit(kind, value, path)))  # no rule moves values out of a decimal
     if type(value) is not str and not -(1 << 63) <= value < 1 << 63:
         raise Unfit(f"{_at(path)} is a number beyond 64 bits")
     if not re.fullmatch(decimal_pattern(kind), _write_number(value)):
