@@ -101,7 +101,7 @@ async def http_broker(
 ) -> AsyncIterator[HttpBroker]:
     """Yields a broker on `directory`, and stops it cleanly at the end. `ports` may replace the real ports."""
     directory.mkdir(parents=True, exist_ok=True)
-    chosen = Settings(data_dir=str(directory), http="127.0.0.1:0", **settings)
+    chosen = Settings(**{"data_dir": str(directory), "http": "127.0.0.1:0", **settings})
     world = real_world(chosen)
     node = Broker(chosen, ports(world) if ports else world, Metrics())
     try:

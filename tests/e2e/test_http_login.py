@@ -18,8 +18,10 @@ from tests.e2e.http_site import HttpBroker, HttpReply, http_broker, run, wait_un
 from tiered.broker.audit_log import LOGGER
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AlterScramCredentials, CreateAcls, ScramDeletion
+from tiered.errors import Refused
 from tiered.metadata.changes import AclAdded, ScramCredentialSet
 from tiered.security.scram import ScramCredential, ScramMechanism, make_credential, salt_password
+from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.http.server.server import serve_http
 
 RECORD = {"value": {"type": "JSON", "data": 1}}
@@ -224,3 +226,16 @@ def test_flood_of_wrong_passwords_from_one_address_leaves_a_bounded_queue(tmp_pa
         assert (await ask_as(site, basic("alice", "wonderland"))).status == 200
 
     run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
+
+
+def test_redirect_from_https_never_leads_to_plain_http(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        remote_brokers = RemoteBrokers(site.broker)
+        await site.broker.announce("127.0.0.1:1", {})
+        with pytest.raises(Refused, match="no https"):
+            remote_brokers.redirect_error("/topics", 1, "has it")
+        await site.broker.announce("127.0.0.1:1", {}, "https://broker:1")
+        redirect = remote_brokers.redirect_error("/topics", 1, "has it")
+        assert redirect.headers == (("Location", "https://broker:1/topics"),)
+
+    run(tmp_path, scenario, http="https://127.0.0.1:0")

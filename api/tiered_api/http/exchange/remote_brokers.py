@@ -134,6 +134,9 @@ class RemoteBrokers:
             where = (
                 f"http://[{advertised[0]}]:{place[1]}" if ":" in advertised[0] else f"http://{advertised[0]}:{place[1]}"
             )
+        if self._broker.settings.http_scheme == "https" and not where.startswith("https:"):
+            # A client may send its login there, in plain text.
+            raise Refused(Code.LEADER_NOT_AVAILABLE, f"broker {node_id} {reason}, and has no https")
         return HttpError(307, f"broker {node_id} {reason}", (("Location", f"{where}{target}"),))
 
     # -- partitions ---------------------------------------------------------------------------------------------------
