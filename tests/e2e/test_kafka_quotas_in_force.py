@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run, wa
 from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
 from tiered.errors import Code
 from tiered.quotas.entity import QuotaEntity
+from tiered_api.kafka.protocol.apis import APIS
+from tiered_api.kafka.protocol.codec import encode
+from tiered_api.kafka.protocol.headers import encode_request_header
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -112,6 +116,25 @@ def test_consumer_over_its_quota_gets_no_records_from_any_connection(tmp_path: P
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("version", [4, 11, 12, 15, 17])
+def test_reply_has_no_more_than_the_quota_of_a_window(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        for _ in range(4):
+            await client.ask(produce(replica, b"x" * 1000), 9, ProduceResponse)
+        await put(site, CLIENT, consumer_byte_rate=250.0)
+        (topic,) = (await client.ask(fetch((replica, 0)), version, FetchResponse)).responses
+        assert 2000 < len(topic.partitions[0].records or b"") <= 2500, "two batches; ten seconds at 250 bytes"
+        await put(site, CLIENT, consumer_byte_rate=None)
+        await put(site, (("user", "ANONYMOUS"),), consumer_byte_rate=50.0)
+        asked = fetch((replica, 0), wait_ms=60_000, min_bytes=1 << 20)
+        (topic,) = (await client.ask(asked, version, FetchResponse)).responses
+        assert 1000 < len(topic.partitions[0].records or b"") < 2000, "one batch, which is more than 500 bytes"
+
+    run(tmp_path, scenario)
+
+
 def test_parked_fetch_is_charged_when_its_records_leave(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
@@ -200,5 +223,29 @@ def test_cluster_without_quotas_charges_nothing(tmp_path: Path) -> None:
         assert answer.throttle_time_ms == 0 and all(reading(site)), "another user's quota"
         await put(site, (("user", "nobody"),), producer_byte_rate=None)
         assert dispatch.serve_request == dispatch.handle_request
+
+    run(tmp_path, scenario)
+
+
+def test_tenant_that_floods_leaves_the_others_their_share(tmp_path: Path) -> None:
+    """Counts, no times: the flood gets its quota of the window and one request, and its neighbour everything."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        flooded, quiet = await site.create("flooded"), await site.create("quiet")
+        await put(site, (("client-id", "flood"),), producer_byte_rate=10_000.0)
+        began = asyncio.get_running_loop().time()
+        body = encode(produce(flooded, b"x" * 20_000), 9)
+        head = encode_request_header(APIS[0], 9, 1, "flood")
+        frame = (len(head) + len(body)).to_bytes(4, "big") + head + body
+        for _ in range(3):
+            client = await site.client()
+            client.writer.write(frame * 20)
+        tenant = await site.client()
+        for count in range(300):
+            answer = await tenant.ask(produce(quiet, b"y" * 1000), 9, ProduceResponse)
+            assert (answer.throttle_time_ms, answer.responses[0].partition_responses[0].base_offset) == (0, count)
+        seconds = asyncio.get_running_loop().time() - began
+        written = flooded.reads.offset_snapshot()[0]
+        assert 5 <= written <= (10_000 * (seconds + 10)) // 20_000 + 3, "one request more for each connection"
 
     run(tmp_path, scenario)

@@ -46,6 +46,7 @@ class ClientQuotas:
         self._mono_ns = clock.mono_ns
         self.window_ms = settings.quota_window_size_seconds * 1000
         samples, window_ms = settings.quota_window_num, self.window_ms
+        self._full_windows = max(1, samples - 1)
         bucket_samples, bucket_ms = (
             settings.controller_quota_window_num,
             settings.controller_quota_window_size_seconds * 1000,
@@ -92,6 +93,10 @@ class ClientQuotas:
     def record_fetched(self, limit: Limit, count: int) -> int:
         """Counts bytes of a reply with records."""
         return self._record(CONSUMER_BYTE_RATE, limit, count)
+
+    def window_bytes(self, limit: Limit) -> int:
+        """Returns the bytes that a client may have at once: its quota of all samples but the current one."""
+        return max(1, int(min(2**31 - 1, limit.bound * self._full_windows * self.window_ms / 1000)))
 
     def find_fetch_pause(self, limit: Limit) -> int:
         """Returns the pause of a client before its next read; 0 if it may read."""

@@ -33,6 +33,7 @@ from tiered_api.kafka.server.fetch import replica_frames
 PRODUCE, FETCH, WRITE_TXN_MARKERS = 0, 1, 27
 EXEMPT = frozenset({*INTER_BROKER_APIS, TIERED_ACT_FOR, WRITE_TXN_MARKERS})
 """APIs that only brokers use."""
+NO_REPLICA_ID_FROM = 15
 HEADER_BYTES = 10
 """Bytes of a request before its client id."""
 
@@ -144,6 +145,7 @@ class Metering:
                 connection.mute(pause_ms / 1000)
                 empty = fetch_frames.encode_response(version, correlation_id, (), 0)
                 return with_throttle_ms(FETCH, version, empty, min(pause_ms, 2**31 - 1))
+            limit_fetch(frame, version, body, self._quotas.window_bytes(limits.fetched))
         before, since_ns = connection.pending, self._mono_ns()
         reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if connection.api_key == FOLLOWER_FETCH:
@@ -173,6 +175,21 @@ class Metering:
 def _may_be_follower(frame: memoryview, version: int) -> bool:
     """True if the dispatch may find that a follower sent a Fetch. If it does not find so, the Fetch is charged."""
     return version == replica_frames.VERSION and replica_frames.is_replica_fetch(frame)
+
+
+def limit_fetch(frame: memoryview, version: int, body: int, most: int) -> None:
+    """Lowers the most bytes and the least bytes of a Fetch, in place: a client gets no more than its quota of a window
+    in one reply, as in Kafka. The first batch of a reply may be larger."""
+    at = body + (8 if version >= NO_REPLICA_ID_FROM else 12)
+    if version >= fetch_frames.FLEXIBLE_FROM:
+        if len(frame) <= body or frame[body]:
+            return  # tagged fields in the header, which no client sends
+        at += 1
+    if len(frame) < at + 4:
+        return
+    for place in (at, at - 4):
+        if _INT.unpack_from(frame, place)[0] > most:
+            _INT.pack_into(frame, place, most)
 
 
 @lru_cache(512)
