@@ -311,10 +311,11 @@ class ColdCleaner:
             return
         clean.raw_from = _find_raw_part(entries, max(manifest.clean_to, 0))
         if partition_id not in self._requested and not needs_thorough_clean(facts, manifest.clean_to, clean.config):
-            await self._clean_sparingly(clean, entries, cleanable.first_uncleanable)
+            is_done = await self._clean_sparingly(clean, entries, cleanable.first_uncleanable)
             if clean.result.is_whole and self._is_led(clean):
                 self._looked_to[partition_id] = cleanable.first_uncleanable
-            return
+            if is_done:
+                return
         cleanable = _find_cleanable(facts, manifest, manifest.clean_to, clean.config, clean.now_ms)
         await self._clean_thoroughly(clean, entries, cleanable)
         if clean.result.is_map_full and self._is_led(clean):
@@ -346,8 +347,9 @@ class ColdCleaner:
         finally:
             key_map.close()
 
-    async def _clean_sparingly(self, clean: _Clean, entries: Sequence[SegmentEntry], end: int) -> None:
-        """Writes those segments again that are worth their cost, of all below `end`."""
+    async def _clean_sparingly(self, clean: _Clean, entries: Sequence[SegmentEntry], end: int) -> bool:
+        """Writes those segments again that are worth their cost, of all below `end`. Returns False if it did nothing,
+        because the map has no room for the keys, and the clean has to be a thorough one."""
         manifest, resources = clean.manifest, clean.resources
         covered = [each for each in entries if each.next_offset <= end]
         above = sum(each.log_bytes for each in covered if each.next_offset > manifest.clean_to)
@@ -356,6 +358,9 @@ class ColdCleaner:
         try:
             survey = KeySurvey(key_map, end, manifest.clean_to)
             segments = [await self._survey(clean, survey, entry) for entry in reversed(covered)][::-1]
+            facts = [_facts(each) for each in entries]
+            if survey.is_full and needs_thorough_clean(facts, manifest.clean_to, clean.config, is_map_full=True):
+                return False
             plan = plan_rewrites(
                 segments, survey.map_from, end, manifest.clean_to, min(clean.config.segment_bytes, self._object_bytes),
                 clean.config.segment_index_bytes,
@@ -371,13 +376,14 @@ class ColdCleaner:
                 needs_keys = not all(each.is_known for each in group)
                 await self._clean_run(clean, run, key_map, run_rules, end, needs_keys=needs_keys)
                 if clean.pending_bytes >= CHANGE_BYTES and not await self._replace(clean):
-                    return
+                    return True
             if plan.runs or plan.clean_to > manifest.clean_to:
                 clean.result.is_whole = await self._replace(clean, plan.clean_to)
             else:
                 clean.result.is_whole = True
         finally:
             key_map.close()
+        return True
 
     async def _survey(self, clean: _Clean, survey: KeySurvey, entry: SegmentEntry) -> KeyedSegment:
         """Adds the keys of a segment to the survey. Returns what is known of the segment."""

@@ -23,6 +23,10 @@ THOROUGH_SHARE = 0.8
 """Share of the log above `clean_to` from which on a clean writes all segments: only then tombstones there may go."""
 
 
+FULL_MAP_SHARE = 0.5
+"""The same share for a log whose keys above `clean_to` do not fit into the map: little of it can be written again."""
+
+
 class KeyedSegment(NamedTuple):
     """A segment, and what is known of its keys.
 
@@ -66,12 +70,12 @@ class KeySurvey:
         self.key_map = key_map
         self.map_from = end
         self._clean_to = clean_to
-        self._is_full = False
+        self.is_full = False
         key_map.cover(end - 1)
 
     def takes(self, next_offset: int) -> bool:
         """True if the map takes the keys of a segment that ends there."""
-        return not self._is_full and next_offset > self._clean_to
+        return not self.is_full and next_offset > self._clean_to
 
     def add_rows(self, rows: Buffer, base_offset: int, next_offset: int) -> int:
         """Adds the rows of a keys section. Returns how many of them have a later record in a later segment."""
@@ -83,8 +87,8 @@ class KeySurvey:
 
     def end_segment(self, base_offset: int, *, is_full: bool) -> None:
         """Notes that the map has all keys of a segment, unless the map is full."""
-        self._is_full |= is_full
-        if not self._is_full:
+        self.is_full |= is_full
+        if not self.is_full:
             self.map_from = base_offset
 
 
@@ -100,13 +104,16 @@ def has_no_age_limit(config: CompactionConfig) -> bool:
     return config.max_compaction_lag_ms >= LONG_MAX
 
 
-def needs_thorough_clean(segments: Sequence[CleanableSegment], clean_to: int, config: CompactionConfig) -> bool:
+def needs_thorough_clean(
+    segments: Sequence[CleanableSegment], clean_to: int, config: CompactionConfig, *, is_map_full: bool = False
+) -> bool:
     """True if a clean has to apply all keys to all segments: the log was never clean, superseded records have a
     longest age, or most of the log is above `clean_to`."""
     if clean_to < 0 or not has_no_age_limit(config):
         return True
     above = sum(each.size for each in segments if each.next_offset > clean_to)
-    return above > THOROUGH_SHARE * sum(each.size for each in segments)
+    share = FULL_MAP_SHARE if is_map_full else THOROUGH_SHARE
+    return above > share * sum(each.size for each in segments)
 
 
 def plan_rewrites(

@@ -172,6 +172,24 @@ def test_thorough_clean_applies_all_keys(how: str) -> None:
     run(scenario)
 
 
+def test_log_with_more_keys_than_the_map_is_cleaned_by_its_half() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, manifest = await written(broker)
+        clean_to = manifest.clean_to
+        for number in range(4):
+            write(log, [f"cold{key}" for key in range(COLD_KEYS // 3)], f"v{number}")
+            manifest = await upload_keyed(broker, log)
+            result = await clean(cleaner, manifest, settings=SETTINGS, memory=12 * 24)
+            manifest = result.manifest
+            above = sum(each.log_bytes for each in manifest.entries if each.next_offset > clean_to)
+            assert result.is_whole and (manifest.clean_to > clean_to or above <= manifest.cold_bytes / 2)
+        assert manifest.clean_to > clean_to
+
+    run(scenario)
+
+
 def test_objects_without_keys_get_them_in_the_next_clean() -> None:
     """An older program uploaded and cleaned them. It dropped the seed of the keys, too."""
 

@@ -210,3 +210,5 @@ def test_first_clean_is_thorough_and_one_with_little_below_the_mark(
     segments = [CleanableSegment(base, base + 10, 100, 0, 0) for base in range(0, 100, 10)]
     made = replace(config(cleanup_policy=("compact",)), **changes)  # type: ignore[arg-type]
     assert needs_thorough_clean(segments, clean_to, made) is needed
+    assert needs_thorough_clean(segments, 40, config(), is_map_full=True)
+    assert not needs_thorough_clean(segments, 50, config(), is_map_full=True)
