@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal, localcontext
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import orjson
 
@@ -79,9 +79,10 @@ def reparse(values: Sequence[bytes | None], schema: StructOf, changes: Sequence[
 def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cells:
     """Returns a dict for each value, an empty one for NULL and for what is no object."""
     try:
-        found = list(
-            map(orjson.loads, [b"{}" if data is None else data for data in values] if None in values else values)
+        texts = (
+            [b"{}" if data is None else data for data in values] if None in values else cast(Sequence[bytes], values)
         )
+        found = list(map(orjson.loads, texts))
         if set(map(type, found)) <= {dict}:
             return found
     except orjson.JSONDecodeError:
