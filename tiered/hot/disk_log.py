@@ -519,9 +519,12 @@ class DiskLog:
     ) -> CleanResult:
         """Cleans the closed segments in `found`, which `find_cleanable` has just returned. One clean at a time.
 
-        Before offsets are removed, the log is marked as compacted: a start then takes a gap for lawful. Raises
+        The whole log is durable first: a marker above the segments decides which of their records go. Before offsets
+        are removed, the log is marked as compacted: a start then takes a gap for lawful. Raises
         `LogChanged`, `Corrupt` for a batch that cannot be read, and `Unavailable` of the disk.
         """
+        if self.flushed_offset < self.end_offset:
+            await self.flush()
         if self.compaction is None:
             await self._save_compaction(CompactionState())
         now_ms = self._clock.wall_ms()

@@ -322,6 +322,30 @@ def test_records_that_are_not_flushed_are_not_cleaned() -> None:
 # -- followers --------------------------------------------------------------------------------------------------------
 
 
+def test_marker_that_decided_a_clean_outlives_a_power_cut() -> None:
+    """Once, a power cut took the marker of a transaction. The clean had dropped the older record of its key by it."""
+
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on, compacted())
+        writer = TransactionWriter(log)
+        old = put(log, "k", "old")
+        writer.write(3, key=b"k")
+        log.roll()
+        await log.flush()
+        marker = writer.end(3, commit=True)
+        log.producers.on_high_watermark(log.end_offset)
+        assert log.flushed_offset <= marker
+        result = await clean(log)
+        assert result.clean_to == marker and old not in [each[0] for each in served(log)]
+        for seed in range(8):
+            found = await open_log(on.crash_image(random.Random(seed)), compacted(), same_boot=False, recovery_point=0)
+            found.producers.on_high_watermark(found.end_offset)
+            assert found.end_offset == found.first_unstable_offset == marker + 1, seed
+
+    asyncio.run(scenario())
+
+
 def test_follower_copies_a_cleaned_log_with_its_gaps() -> None:
     async def scenario() -> None:
         log = await filled(disk())
