@@ -142,10 +142,12 @@ class TransactionLoad:
             lambda: not any(self._find_undecided(self.sources)), DECIDED_SECONDS, "every transaction is decided"
         )
         for copier in self.copiers:
-            await run.wait_until(
-                lambda copier=copier: copier.position >= ends[copier.source],  # type: ignore[misc]
-                COPIED_SECONDS, "every copier reaches the end",
-            )  # fmt: skip
+            # A copy may take more than a second (a slow network, cold sources), and many may be left.
+            while (position := copier.position) < ends[copier.source]:
+                await run.wait_until(
+                    lambda copier=copier, position=position: copier.position > position,  # type: ignore[misc]
+                    COPIED_SECONDS, "every copier goes on until it reaches the end",
+                )  # fmt: skip
 
     def _end_of(self, tp: TopicPartition) -> int:
         return max((each.log.end_offset for each in self._leaders(tp)), default=0)
