@@ -20,7 +20,7 @@ from tiered.security.secret import Secret
 PREFIX = "listener.name."
 JAAS = "sasl.jaas.config"
 PLAIN_USERS = f"plain.{JAAS}"
-OWN_LOGIN = "brokers log in at each other with the secret of the cluster"
+OWN_LOGIN = "brokers log in at each other with the secret of the brokers"
 _OVERRIDABLE = ("sasl.enabled.mechanisms", "connections.max.reauth.ms")
 _LOGIN_MODULES_WITHOUT_EFFECT = (f"scram-sha-256.{JAAS}", f"scram-sha-512.{JAAS}")
 

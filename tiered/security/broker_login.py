@@ -1,4 +1,4 @@
-"""The login of brokers at each other: SCRAM with the secret of the cluster in place of a password.
+"""The login of brokers at each other: SCRAM with the secret of the brokers in place of a password.
 
 The secret is derived from an object in the bucket, so whoever reads the bucket is a broker. Both sides prove that they
 know the secret, and neither sends it. The user name is that of a broker, such as `broker-3`.

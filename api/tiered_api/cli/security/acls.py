@@ -1,4 +1,4 @@
-"""`tiered acl list|add|remove`: the rules that say which operations a principal may carry out."""
+"""`tiered acl list|add|remove`: the ACLs that say which operations a principal may carry out."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from tiered_api.cli.status import OK, format_status
 
 COLUMNS = ("principal", "host", "permission", "operation", "resource_type", "resource_name", "pattern")
 RULES_PER_REQUEST = 100
-"""Most rules in one request."""
+"""Most ACLs in one request."""
 
 
 def list_acls(args: Namespace) -> int:
-    """Lists the rules that the options choose."""
+    """Lists the ACLs that the options choose."""
     print_rows(list(map(_row, asyncio.run(_list(args)))), args.format, COLUMNS)
     return Exit.OK
 
 
 def add_acls(args: Namespace) -> int:
-    """Adds the rules of all combinations of the options."""
+    """Adds the ACLs of all combinations of the options."""
     acls = read_new_acls(args)
     faults = [refused for refused in map(find_acl_fault, acls) if refused is not None]
     if faults:
@@ -48,7 +48,7 @@ def add_acls(args: Namespace) -> int:
 
 
 def remove_acls(args: Namespace) -> int:
-    """Removes the rules that the options choose."""
+    """Removes the ACLs that the options choose."""
     filters = read_filters(args)
     if filters == [AclFilter()]:
         raise Refused(Code.INVALID_REQUEST, "acl remove needs an option that chooses rules")
@@ -56,7 +56,7 @@ def remove_acls(args: Namespace) -> int:
 
 
 def read_new_acls(args: Namespace) -> list[Acl]:
-    """Returns the rules that the options of `add` name."""
+    """Returns the ACLs that the options of `add` name."""
     resources = _resources(args)
     principals = [
         *((principal, Permission.ALLOW) for principal in args.allow_principal),
@@ -141,7 +141,7 @@ def _in_force(rights: ClusterRights) -> frozenset[Acl]:
 async def _carry_out(
     acls: list[Acl], args: Namespace, send: Callable[[list[Acl]], Awaitable[Sequence[AclOutcome]]]
 ) -> list[tuple[Acl, str]]:
-    """Sends rules in shares, and returns the status of each."""
+    """Sends ACLs in shares, and returns the status of each."""
     if args.dry_run:
         return [(acl, f"{OK} (dry run)") for acl in acls]
     statuses: list[str] = []

@@ -1,6 +1,6 @@
 """The refusal of a change after which nobody could administrate the cluster any more.
 
-The rules are those of the cluster, and the settings those of one broker. A broker that does not show `super.users`
+The ACLs are those of the cluster, and the settings those of one broker. A broker that does not show `super.users`
 counts as one without.
 """
 
@@ -30,14 +30,14 @@ class ClusterRights(NamedTuple):
     has_shown_settings: bool = True
 
     def administrators(self, acls: Collection[Acl] | None) -> frozenset[str]:
-        """Returns the administrators under these rules."""
+        """Returns the administrators under these ACLs."""
         if acls is None:
             return frozenset((ANY_USER,))
         return find_administrators(acls, self.super_users, is_open=self.is_open)
 
 
 async def fetch_rights(client: KafkaClient) -> ClusterRights:
-    """Fetches the rules and the settings."""
+    """Fetches the ACLs and the settings."""
     try:
         acls = await fetch_acls(client)
     except Refused as refused:
@@ -57,7 +57,7 @@ async def fetch_rights(client: KafkaClient) -> ClusterRights:
 
 
 def check_rules(rights: ClusterRights, acls: Collection[Acl]) -> None:
-    """Raises `Refused` if no principal may change the rules under other ones, and somebody may now."""
+    """Raises `Refused` if no principal may change the ACLs under other ones, and somebody may now."""
     if rights.administrators(rights.acls) and not rights.administrators(acls):
         raise _refuse(rights, "after this change no principal may ALTER the cluster, so nobody can change its rules")
 

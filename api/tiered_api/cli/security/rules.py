@@ -25,7 +25,7 @@ AclOutcome: TypeAlias = AclCreationResult | DeleteAclsFilterResult
 
 
 async def fetch_acls(client: KafkaClient) -> frozenset[Acl]:
-    """Fetches all rules. Raises `Refused` (SECURITY_DISABLED) without an authorizer."""
+    """Fetches all ACLs. Raises `Refused` (SECURITY_DISABLED) without an authorizer."""
     request = DescribeAclsRequest(
         ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
     )  # fmt: skip
@@ -43,7 +43,7 @@ async def fetch_acls(client: KafkaClient) -> frozenset[Acl]:
 
 
 async def create_acls(client: KafkaClient, acls: Sequence[Acl]) -> list[AclCreationResult]:
-    """Adds rules, each with its own result."""
+    """Adds ACLs, each with its own result."""
     creations = [
         AclCreation(
             acl.resource_type, acl.resource_name, acl.pattern_type, acl.principal, acl.host, acl.operation,
@@ -55,7 +55,7 @@ async def create_acls(client: KafkaClient, acls: Sequence[Acl]) -> list[AclCreat
 
 
 async def delete_acls(client: KafkaClient, acls: Sequence[Acl]) -> list[DeleteAclsFilterResult]:
-    """Removes exactly these rules, each with its own result."""
+    """Removes exactly these ACLs, each with its own result."""
     filters = [
         DeleteAclsFilter(
             acl.resource_type, acl.resource_name, acl.pattern_type, acl.principal, acl.host, acl.operation,
@@ -67,5 +67,5 @@ async def delete_acls(client: KafkaClient, acls: Sequence[Acl]) -> list[DeleteAc
 
 
 def choose_acls(acls: frozenset[Acl], filters: Sequence[AclFilter]) -> list[Acl]:
-    """Returns the rules that one of the filters chooses, in their order."""
+    """Returns the ACLs that one of the filters chooses, in their order."""
     return sorted(acl for acl in acls if any(each.matches(acl) for each in filters))
