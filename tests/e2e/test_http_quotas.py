@@ -84,12 +84,8 @@ def test_stream_of_events_waits_until_the_quota_allows_more(tmp_path: Path) -> N
             reading = asyncio.get_running_loop().create_task(read_on())
             await wait_until(lambda: b"x" * 2000 in seen)
             await site.produce("t", "y" * 50)
-            await wait_until(
-                lambda: (
-                    site.broker.metrics.counter("tiered_throttled_total", "", ("quota",)).value("consumer_byte_rate")
-                    >= 1
-                )
-            )
+            throttled = site.broker.metrics.counter("tiered_throttled_total", "", ("quota", "entity"))
+            await wait_until(lambda: throttled.value("consumer_byte_rate", "client-id app") >= 1)
             assert b"y" * 50 not in seen
             reading.cancel()
 

@@ -14,7 +14,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.ports import Clock
-from tiered.quotas.entity import QuotaEntity
+from tiered.quotas.entity import CLIENT_ID, USER, QuotaEntity
 from tiered.quotas.precedence import Limit, QuotaTable
 from tiered.quotas.rate import SampledRate, TokenBucket
 from tiered.quotas.sensors import Sensors
@@ -26,6 +26,10 @@ from tiered.quotas.validation import (
     REQUEST_PERCENTAGE,
 )
 
+SHOWN_MAX = 100
+"""Most entities with a count of their own in the metrics."""
+SHOWN_TEXT_MAX = 100
+OTHERS = "(others)"
 THROTTLED = "The throttling quota has been exceeded."
 """Kafka's text of THROTTLING_QUOTA_EXCEEDED."""
 
@@ -57,8 +61,12 @@ class ClientQuotas:
         self._on_change: list[Callable[[], object]] = []
         self.table = QuotaTable({})
         self._throttled = metrics.counter(
-            "tiered_throttled_total", "Requests and connections that a client quota delayed or refused.", ("quota",)
+            "tiered_throttled_total",
+            "Requests and connections that a client quota delayed or refused.",
+            ("quota", "entity"),
         )
+        self._shown: set[str] = set()
+        """Entities with a count of their own."""
 
     def subscribe(self, on_change: Callable[[], object]) -> None:
         """Calls a function after each change of quotas."""
@@ -120,7 +128,7 @@ class ClientQuotas:
         rate.record(value, now_ms)
         pause_ms = rate.throttle_ms(limit.bound, now_ms)
         if pause_ms:
-            self._throttled.inc(1, key)
+            self._count(key, limit)
         return pause_ms
 
     # -- mutations and connections ------------------------------------------------------------------------------------
@@ -133,7 +141,7 @@ class ClientQuotas:
         now_ms = self._now_ms()
         bucket = self._buckets.find((CONTROLLER_MUTATION_RATE, limit.user, limit.client_id), limit.bound, now_ms)
         if is_strict and bucket.measure(limit.bound, now_ms) < 0:
-            self._throttled.inc(1, CONTROLLER_MUTATION_RATE)
+            self._count(CONTROLLER_MUTATION_RATE, limit)
             raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, THROTTLED)
         bucket.record(count, limit.bound, now_ms)
         return 0 if is_strict else bucket.throttle_ms(limit.bound, now_ms)
@@ -155,8 +163,19 @@ class ClientQuotas:
         if rate.measure(now_ms) <= bound:
             return True
         rate.record(-1, now_ms)
-        self._throttled.inc(1, CONNECTION_CREATION_RATE)
+        self._count_entity(CONNECTION_CREATION_RATE, f"ip {host}")
         return False
+
+    def _count(self, key: str, limit: Limit) -> None:
+        parts = ((CLIENT_ID, limit.client_id), (USER, limit.user))
+        self._count_entity(key, ", ".join(f"{kind} {name}"[:SHOWN_TEXT_MAX] for kind, name in parts if name))
+
+    def _count_entity(self, key: str, entity: str) -> None:
+        if entity not in self._shown:
+            if len(self._shown) >= SHOWN_MAX:
+                entity = OTHERS
+            self._shown.add(entity)
+        self._throttled.inc(1, key, entity)
 
     def _now_ms(self) -> int:
         return self._mono_ns() // 1_000_000

@@ -1,0 +1,74 @@
+"""The quotas of one broker: their use, who was throttled, and the number of entities that metrics name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.hot.fixtures import FixedClock
+from tiered.broker.client_quotas import OTHERS, SHOWN_MAX, ClientQuotas
+from tiered.config.settings import Settings
+from tiered.errors import Code, Refused
+from tiered.metadata.changes import ClientQuotaSet
+from tiered.metadata.image import Image
+from tiered.metrics import Metrics
+
+QUOTAS = (
+    ClientQuotaSet((("client-id", None),), "producer_byte_rate", 1000.0),
+    ClientQuotaSet((("user", "alice"),), "request_percentage", 1.0),
+    ClientQuotaSet((("user", "alice"),), "controller_mutation_rate", 1.0),
+    ClientQuotaSet((("ip", None),), "connection_creation_rate", 1.0),
+)
+
+
+class Site:
+    """The quotas of a broker whose clock stands still, and its metrics."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.quotas = ClientQuotas(Settings(), FixedClock(), self.metrics)
+        self.quotas.apply_image(Image().apply(QUOTAS))
+
+    def count(self, quota: str, entity: str) -> float:
+        """Returns how often an entity was throttled."""
+        return self.metrics.counter("tiered_throttled_total", "", ("quota", "entity")).value(quota, entity)
+
+
+def test_throttled_entities_have_counts_and_their_number_is_bounded() -> None:
+    site = Site()
+    for number in range(SHOWN_MAX + 50):
+        limits = site.quotas.find_limits("bob", f"app-{number}")
+        assert limits is not None and limits.produced is not None
+        assert site.quotas.record_produced(limits.produced, 10_000) == 0
+        assert site.quotas.record_produced(limits.produced, 5_000) == 5_000
+        assert site.quotas.find_produce_pause(limits.produced) == 5_000
+    assert site.count("producer_byte_rate", "client-id app-0") == 1
+    assert site.count("producer_byte_rate", OTHERS) == 50
+
+
+def test_time_of_requests_pauses_for_one_window_at_most() -> None:
+    site = Site()
+    limits = site.quotas.find_limits("alice", "app")
+    assert limits is not None and limits.requests is not None
+    assert site.quotas.record_request_time(limits.requests, 100_000_000) == 0, "a tenth of a second in ten"
+    assert site.quotas.record_request_time(limits.requests, 1_000_000) == 100
+    assert site.quotas.record_request_time(limits.requests, 900_000_000) == 1_000
+    assert site.count("request_percentage", "user alice") == 2
+
+
+def test_debt_of_partitions_refuses_strict_charges_only() -> None:
+    site = Site()
+    limits = site.quotas.find_limits("alice", "app")
+    assert limits is not None and limits.mutations is not None
+    assert site.quotas.charge_mutations(limits.mutations, 20, is_strict=True) == 0, "the bucket had eleven"
+    assert site.quotas.find_mutation_pause(limits.mutations) == 9_000
+    with pytest.raises(Refused) as refused:
+        site.quotas.charge_mutations(limits.mutations, 1, is_strict=True)
+    assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED
+    assert site.quotas.charge_mutations(limits.mutations, 1, is_strict=False) == 10_000
+
+
+def test_address_above_its_rate_is_refused_and_counted() -> None:
+    site = Site()
+    assert [site.quotas.admit_connection("10.0.0.1") for _ in range(12)] == [True] * 10 + [False] * 2
+    assert site.count("connection_creation_rate", "ip 10.0.0.1") == 2
+    assert site.quotas.admit_connection("10.0.0.2")
