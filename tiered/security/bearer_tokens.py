@@ -107,7 +107,7 @@ def verify_token(token: str, keys: KeySet, rules: TokenRules, now_seconds: float
     try:
         header = jwt.get_unverified_header(token)
         algorithm, key_id = header.get("alg"), header.get("kid")
-        if algorithm not in ALGORITHMS:
+        if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise _refuse("its algorithm is not accepted")
         if "crit" in header:
             raise _refuse("it has critical extensions")
