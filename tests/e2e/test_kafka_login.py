@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tiered.config.listener_overrides import PLAIN_USERS, ListenerOverride
 from tiered.config.settings import SASL_MECHANISMS
-from tiered.controller.requests import AlterScramCredentials
+from tiered.controller.requests import AlterScramCredentials, ScramDeletion
 from tiered.errors import Code, Refused
 from tiered.security import broker_login
 from tiered.security.scram import ScramClient, ScramMechanism
@@ -232,6 +232,21 @@ def test_connection_has_to_log_in_again_as_the_same_user(tmp_path: Path) -> None
         assert await client.read_to_end() == b""
 
     run_with_login(tmp_path, scenario, connections_max_reauth_ms=600_000, connection_failed_authentication_delay_ms=0)
+
+
+def test_user_that_is_removed_during_a_login_cannot_log_in(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        shaken, halfway = await site.client(), await site.client()
+        machine, other = (ScramClient(ScramMechanism.SHA_256, "alice", "pencil", "nonce") for _ in range(2))
+        await shake_hands(shaken)
+        await shake_hands(halfway)
+        reply = await authenticate(halfway, machine.make_first())
+        await site.node.submit(AlterScramCredentials((ScramDeletion("alice", SMALL),)))
+        assert (await authenticate(halfway, machine.step(reply.auth_bytes))).error_code != 0
+        reply = await authenticate(shaken, other.make_first())
+        assert (await authenticate(shaken, other.step(reply.auth_bytes))).error_code != 0
+
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
 
 
 def test_connection_without_a_login_in_time_ends(tmp_path: Path) -> None:

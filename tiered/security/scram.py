@@ -126,8 +126,8 @@ def make_absent_credential(mechanism: ScramMechanism, secret: bytes, user: str) 
 
 
 class ScramServer:
-    """The server's side of one login. `find_credentials` returns the credentials of a user, each of which proves it.
-    They have the same salt and iterations."""
+    """The server's side of one login. `find_credentials` returns the credentials that a user has now, each of which
+    proves it. They have the same salt and iterations."""
 
     def __init__(
         self,
@@ -204,6 +204,9 @@ class ScramServer:
         if len(proof) != mechanism.digest_bytes:
             raise _refuse(FAILED)
         proven = [each for each in self._credentials if self._fits(each, proof, signed)]
+        # The user may have changed since the first message.
+        current = self._find_credentials(self._claimed_user)
+        proven = [each for each in proven if each in current]
         if not proven or not self._is_known:
             raise _refuse(FAILED)
         self.user = self._claimed_user

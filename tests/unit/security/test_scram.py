@@ -109,6 +109,16 @@ def test_recorded_login_does_not_open_a_second_one() -> None:
         login.step(RFC_FINAL)
 
 
+@pytest.mark.parametrize("later", [(), (make(ScramMechanism.SHA_256, "other"),)], ids=["removed", "changed"])
+def test_user_that_changes_between_the_messages_cannot_log_in(later: tuple[ScramCredential, ...]) -> None:
+    found = iter([(RFC_CREDENTIAL,), later])
+    login = ScramServer(ScramMechanism.SHA_256, lambda _: next(found), RFC_SERVER_NONCE, SECRET)
+    login.step(RFC_FIRST)
+    with pytest.raises(Refused, match=scram.FAILED):
+        login.step(RFC_FINAL)
+    assert not login.user
+
+
 def test_unknown_user_looks_like_a_wrong_password() -> None:
     replies, faults = [], []
     for user, password in (("nobody", RFC_PASSWORD), (RFC_USER, "wrong")):

@@ -22,7 +22,6 @@ from typing import Protocol
 
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
-from tiered.metadata.image import Image
 from tiered.security import broker_login, sasl_oauthbearer, sasl_plain
 from tiered.security.principal import USER, Caller, Principal
 from tiered.security.sasl_oauthbearer import OAuthBearerServer
@@ -187,8 +186,7 @@ class LoginHandler:
         nonce = f"{self._rng.getrandbits(NONCE_BITS):040x}"
         secret = broker.credential
         if mechanism == broker_login.MECHANISM and is_inter_broker_listener(self._context, connection.listener):
-            find = partial(broker_login.find_credentials, broker.secrets)
-            return ScramServer(ScramMechanism.SHA_256, find, nonce, secret)
+            return ScramServer(ScramMechanism.SHA_256, self._find_broker, nonce, secret)
         enabled = self._enabled_mechanisms(connection)
         if mechanism not in enabled:
             raise Refused(Code.UNSUPPORTED_SASL_MECHANISM, f"enabled mechanisms: {', '.join(enabled)}")
@@ -196,7 +194,7 @@ class LoginHandler:
             return OAuthBearerServer(broker.tokens.verify)
         if mechanism == sasl_plain.MECHANISM:
             return PlainServer(broker.settings.plain_users(connection.listener), secret)
-        return ScramServer(MECHANISMS[mechanism], partial(_find_user, broker.image, mechanism), nonce, secret)
+        return ScramServer(MECHANISMS[mechanism], partial(self._find_user, mechanism), nonce, secret)
 
     def _authenticate(
         self, connection: LoginConnection, login: LoginState, header: RequestHeader, message: bytes
@@ -233,6 +231,13 @@ class LoginHandler:
         connection.drain()
         return reply
 
+    def _find_broker(self, user: str) -> tuple[ScramCredential, ...]:
+        return broker_login.find_credentials(self._context.broker.secrets, user)
+
+    def _find_user(self, mechanism: str, user: str) -> tuple[ScramCredential, ...]:
+        found = self._context.broker.image.scram.get(user, {}).get(mechanism)
+        return () if found is None else (found,)
+
     def _settings(self, connection: LoginConnection) -> Settings:
         return self._context.broker.settings.for_listener(connection.listener)
 
@@ -245,11 +250,6 @@ class LoginHandler:
     def _lifetime_ms(self, connection: LoginConnection, mechanism: str) -> int:
         """Returns the time until a connection has to log in again; 0 for ever. Brokers do not log in again."""
         return 0 if mechanism == broker_login.MECHANISM else self._settings(connection).connections_max_reauth_ms
-
-
-def _find_user(image: Image, mechanism: str, user: str) -> tuple[ScramCredential, ...]:
-    found = image.scram.get(user, {}).get(mechanism)
-    return () if found is None else (found,)
 
 
 def _encode_refusal(header: RequestHeader, code: Code, why: str, mechanisms: list[str]) -> Sequence[Part]:
