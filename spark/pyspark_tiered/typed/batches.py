@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.typed.changes import FieldRule, apply_changes
+from pyspark_tiered.typed.changes import FieldRule, add_dropped_fields, apply_changes
 from pyspark_tiered.typed.evolve import Path, Unfit, Value, convert, evolve
 from pyspark_tiered.typed.fast import column_type, parse_all, shape
 from pyspark_tiered.typed.json_text import parse
@@ -84,9 +84,10 @@ class _Sorter:
         window = end - start
         while start < end:
             stop = min(start + window, end)
-            found, bad = parse_all(self._values.slice(start, stop - start), self.schema)
+            reading = add_dropped_fields(self.schema, self._changes)
+            found, bad = parse_all(self._values.slice(start, stop - start), reading)
             if found is not None:
-                self.parts.append((found, self.schema))
+                self.parts.append((found, reading))
                 start, window = stop, 2 * window
             elif bad is not None and RUN_MIN <= bad < stop - start:
                 self.sort(start, start + bad)
@@ -124,9 +125,10 @@ class _Sorter:
             fits = np.ones(end - start, dtype=bool)
             fits[[at - start for at, _ in dead]] = False
             part = part.filter(pa.array(fits))
-        found = parse_all(part, self.schema).rows
+        reading = add_dropped_fields(self.schema, self._changes)
+        found = parse_all(part, reading).rows
         if found is not None:
-            self.parts.append((found, self.schema))
+            self.parts.append((found, reading))
         else:
             columns = select_columns(self.schema)
             self.parts.append((pa.array([convert(columns, value) for value in kept], column_type(columns)), columns))

@@ -20,7 +20,10 @@ from pyspark_tiered.typed.kinds import (
     ListOf,
     Scalar,
     StructOf,
+    add_field,
+    delta_type,
     describe,
+    from_type,
     replace_field,
 )
 from pyspark_tiered.typed.names import RECORD_COLUMNS, choose_column, fold
@@ -74,9 +77,10 @@ class RetypedField(NamedTuple):
 
 
 class DroppedField(NamedTuple):
-    """A rule: the field has no column, and its values are left out."""
+    """A rule: the field has no column, and its values are left out. Its column had the type `kind`."""
 
     path: Path
+    kind: ColumnType
 
 
 class Envelope(NamedTuple):
@@ -90,8 +94,17 @@ FieldRule = Change | RetypedField | DroppedField | Envelope
 
 def encode_changes(changes: Sequence[FieldRule]) -> str:
     """Returns the form in which the properties of a table keep rules. An envelope follows from the kind of values."""
-    words: dict[type, list[str]] = {RetypedField: [RETYPE], DroppedField: [DROP]}
-    return json.dumps([[*words.get(type(each), ()), *each] for each in changes])
+    return json.dumps([_encode_rule(each) for each in changes])
+
+
+def _encode_rule(rule: FieldRule) -> list[Any]:
+    match rule:
+        case DroppedField(path, kind):
+            return [DROP, path, delta_type(kind)]
+        case RetypedField():
+            return [RETYPE, *rule]
+        case _:
+            return list(rule)
 
 
 def decode_changes(text: str) -> tuple[FieldRule, ...]:
@@ -107,13 +120,13 @@ def _decode_rule(first: Any, *rest: Any) -> FieldRule:
     path = tuple(map(str, rest[0] if isinstance(first, str) else first))
     if not path or path[-1] == ITEMS:
         raise Corrupt("the rules of a typed table name no field")
-    match first, *map(str, rest[isinstance(first, str) :]):
+    match first, *rest[isinstance(first, str) :]:
         case list(), stays, to if stays in TYPES.values():
-            return Change(path, stays, to)
+            return Change(path, str(stays), str(to))
         case "retype", before, to if (before, to) in RETYPED:
             return RetypedField(path, before, to)
-        case ("drop",):
-            return DroppedField(path)
+        case "drop", kind:
+            return DroppedField(path, from_type(kind))
         case _:
             raise Corrupt("the rules of a typed table name no type")
 
@@ -168,7 +181,7 @@ def add_change(changes: Sequence[FieldRule], schema: StructOf, path: Path, to: s
         )
     if to == path[-1]:
         raise _refuse("values cannot move to the field that they are in")
-    if DroppedField((*path[:-1], to)) in changes:
+    if any(isinstance(each, DroppedField) and each.path == (*path[:-1], to) for each in changes):
         raise _refuse(f"values cannot move to {to!a}: this field was dropped, and a rule stays")
     return _with_rule(changes, Change(path, _column_type(field.kind), to))
 
@@ -213,10 +226,20 @@ def retype_field(
 
 def drop_field(changes: Sequence[FieldRule], schema: StructOf, path: Path) -> tuple[tuple[FieldRule, ...], StructOf]:
     """Returns the rules and the schema without a field. Raises `Refused` if there is no such field."""
-    path, _ = find_field(schema, path)
+    path, field = find_field(schema, path)
     found = replace_field(schema, path, None)
     assert isinstance(found, StructOf)
-    return _with_rule(changes, DroppedField(path)), found
+    return _with_rule(changes, DroppedField(path, field.kind)), found
+
+
+def add_dropped_fields(schema: StructOf, changes: Sequence[FieldRule]) -> StructOf:
+    """Returns the schema by which Arrow reads: with the dropped fields whose objects have columns."""
+    found: ColumnType = schema
+    for each in changes:
+        if isinstance(each, DroppedField):
+            found = add_field(found, each.path[:-1], Field(each.path[-1], each.path[-1], each.kind))
+    assert isinstance(found, StructOf)
+    return found
 
 
 def find_fields(schema: StructOf, path: Path) -> tuple[Field, ...]:

@@ -119,6 +119,21 @@ def _keep(fields: Sequence[Field], kinds: Sequence[ColumnType]) -> ColumnType:
     return StructOf(kept) if kept else VOID
 
 
+def add_field(kind: ColumnType, path: Sequence[str], field: Field) -> ColumnType:
+    """Returns a type with one more field in the object at a path, and the same one if there is no such object."""
+    match kind:
+        case ListOf(element) if path:
+            return ListOf(add_field(element, path[1:], field))
+        case StructOf(fields) if not path:
+            return kind if field.json_name in kind.places else StructOf((*fields, field))
+        case StructOf(fields) if path[0] in kind.places:
+            at = kind.places[path[0]]
+            grown = replace(fields[at], kind=add_field(fields[at].kind, path[1:], field))
+            return StructOf((*fields[:at], grown, *fields[at + 1 :]))
+        case _:
+            return kind
+
+
 def replace_field(kind: ColumnType, path: Sequence[str], field: Field | None) -> ColumnType:
     """Returns a type with another field in the place of the one at a path of names in JSON; without it for None."""
     match kind:
@@ -149,7 +164,7 @@ def to_delta(kind: StructOf) -> list[Json]:
     return [
         {
             "name": field.column,
-            "type": _delta_type(field.kind),
+            "type": delta_type(field.kind),
             "nullable": True,
             "metadata": {} if field.column == field.json_name else {JSON_NAME: field.json_name},
         }
@@ -157,12 +172,13 @@ def to_delta(kind: StructOf) -> list[Json]:
     ]
 
 
-def _delta_type(kind: ColumnType) -> str | Json:
+def delta_type(kind: ColumnType) -> str | Json:
+    """Returns a type in the form of Delta's schema."""
     match kind:
         case Scalar(name):
             return SCALARS.get(name, name)
         case ListOf(element):
-            return {"type": "array", "elementType": _delta_type(element), "containsNull": True}
+            return {"type": "array", "elementType": delta_type(element), "containsNull": True}
         case StructOf():
             return {"type": "struct", "fields": to_delta(kind)}
         case _:
@@ -173,15 +189,14 @@ def from_delta(fields: Sequence[Json]) -> StructOf:
     """Returns the type of a Delta schema's fields. Raises `ValueError` for a type that no JSON value becomes."""
     return StructOf(
         tuple(
-            Field(
-                str(field.get("metadata", {}).get(JSON_NAME, field["name"])), field["name"], _from_type(field["type"])
-            )
+            Field(str(field.get("metadata", {}).get(JSON_NAME, field["name"])), field["name"], from_type(field["type"]))
             for field in fields
         )
     )
 
 
-def _from_type(found: str | Json) -> ColumnType:
+def from_type(found: str | Json) -> ColumnType:
+    """Returns the type that a form of Delta's schema means. Raises `ValueError` as `from_delta` does."""
     if isinstance(found, str):
         for name, delta_name in SCALARS.items():
             if delta_name == found:
@@ -189,7 +204,7 @@ def _from_type(found: str | Json) -> ColumnType:
         if (plain := Scalar(found.replace(" ", ""))).decimal:
             return plain
     elif found.get("type") == "array":
-        return ListOf(_from_type(found["elementType"]))
+        return ListOf(from_type(found["elementType"]))
     elif found.get("type") == "struct":
         return from_delta(found["fields"])
     raise ValueError(f"a column has the type {found}, which no JSON value becomes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_tiered.typed import batches
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import (
     CHANGES_MAX,
@@ -21,13 +23,14 @@ from pyspark_tiered.typed.changes import (
     add_change,
     apply_changes,
     decode_changes,
+    drop_field,
     encode_changes,
     format_path,
     parse_path,
 )
 from pyspark_tiered.typed.ddl import parse_ddl
 from pyspark_tiered.typed.evolve import Unfit
-from pyspark_tiered.typed.kinds import describe_columns, select_columns
+from pyspark_tiered.typed.kinds import DOUBLE, ListOf, describe_columns, select_columns
 from pyspark_tiered.typed.reparse import reparse
 from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
 from tiered.errors import Corrupt, Refused
@@ -149,7 +152,7 @@ def test_payload_that_is_no_event_does_not_fit(payload: Any, more: dict[str, str
 
 
 def test_rules_are_kept_and_a_damaged_one_is_told() -> None:
-    rules = (DROP, MOVE, RetypedField(("a", "[]", "b"), "long", "string"), DroppedField(("drop",)))
+    rules = (DROP, MOVE, RetypedField(("a", "[]", "b"), "long", "string"), DroppedField(("drop",), ListOf(DOUBLE)))
     assert decode_changes(encode_changes(rules)) == rules
     assert decode_changes("") == ()
     for text in (
@@ -158,6 +161,7 @@ def test_rules_are_kept_and_a_damaged_one_is_told() -> None:
         "[[]]",
         '[["a", "number"]]',
         '[["drop"]]',
+        '[["drop", ["a"], "x"]]',
         '[["retype", ["a"], "long", "date"]]',
         '[[[], "number", ""]]',
         '[[["a"], "colour", ""]]',
@@ -204,10 +208,20 @@ def test_name_twice_is_seen_beside_changed_values() -> None:
     assert reparse(texts[:2] * 9, schema, [MOVE]).unfit == {}
 
 
+def test_values_with_a_dropped_field_are_read_by_arrow_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules, schema = drop_field((), parse_ddl("a BIGINT, o ARRAY<STRUCT<b: STRING, c: DATE>>"), parse_path("o[].b"))
+    rules, schema = drop_field(rules, schema, parse_path("a"))
+    texts = [b'{"a":1,"o":[{"b":"x","c":"2026-11-26"}]}', b'{"a":null,"o":[{"b":"y"},null]}', b'{"o":[{"b":5}]}']
+    strict = sort_values(pa.array(texts, pa.binary()), schema, rules).rows.to_pylist()
+    assert strict == [{"o": [{"c": date(2026, 11, 26)}]}, {"o": [{"c": None}, None]}, {"o": [{"c": None}]}]
+    monkeypatch.delattr(batches, "parse")
+    assert sort_values(pa.array(texts[:2], pa.binary()), schema, rules).rows.to_pylist() == strict[:2]
+
+
 RULES: list[FieldRule] = [
     RetypedField(("h",), "string", "int"),
     RetypedField(("i",), "double", "string"),
-    DroppedField(("d",)),
+    DroppedField(("d",), SCHEMA.fields[2].kind),
     Change(("a",), "number", "i"),
     Change(("b",), "number"),
     Change(("c", "[]", "d"), "text"),
