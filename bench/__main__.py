@@ -8,7 +8,10 @@ import sys
 
 from bench.figures import Figure, table
 
-NAMES = ("append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction", "transactions_load")
+NAMES = (
+    "append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction", "large_topic",
+    "transactions_load",
+)  # fmt: skip
 
 
 def main() -> int:
