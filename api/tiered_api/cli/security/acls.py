@@ -23,8 +23,8 @@ from tiered.security.acls import (
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.reach import open_client
+from tiered_api.cli.security.acl_requests import AclOutcome, choose_acls, create_acls, delete_acls, fetch_acls
 from tiered_api.cli.security.lockout import ClusterRights, check_rules, fetch_rights
-from tiered_api.cli.security.rules import AclOutcome, choose_acls, create_acls, delete_acls, fetch_acls
 from tiered_api.cli.status import OK, format_status
 
 COLUMNS = ("principal", "host", "permission", "operation", "resource_type", "resource_name", "pattern")

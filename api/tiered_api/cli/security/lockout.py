@@ -14,7 +14,7 @@ from tiered.security.acls import ANY_USER, Acl
 from tiered.security.administrators import find_administrators, parse_super_users
 from tiered.security.principal import USER, Principal
 from tiered_api.cli.configs import BROKER, describe_configs
-from tiered_api.cli.security.rules import fetch_acls
+from tiered_api.cli.security.acl_requests import fetch_acls
 from tiered_api.kafka.client.client import KafkaClient
 
 SUPER_USERS, IS_OPEN = "super.users", "allow.everyone.if.no.acl.found"
