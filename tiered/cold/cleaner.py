@@ -393,6 +393,7 @@ class ColdCleaner:
         applied_to = manifest.clean_to if entry.base_offset < manifest.clean_to else entry.base_offset
         is_known = keys is not None and keys.seed == clean.key_seed
         if keys is not None and is_known:
+            await clean.resources.admit(len(keys.rows))
             clean.result.bytes_read += len(keys.rows)
             applied_to = max(applied_to, keys.applied_to)
             work = partial(survey.add_rows, keys.rows, entry.base_offset, entry.next_offset)

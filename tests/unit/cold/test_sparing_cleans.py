@@ -18,6 +18,7 @@ from tiered.cold.manifest import Manifest
 from tiered.config.settings import LONG_MAX, TopicConfig
 from tiered.errors import Unavailable
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_cleaning import LogChanged
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.batch import decode_header
 
@@ -208,6 +209,24 @@ def test_objects_without_keys_get_them_in_the_next_clean() -> None:
         assert all(any(ref.kind == SectionKind.KEYS for ref in each.sections) for each in manifest.entries)
         seen = await read(rig.broker("reader"))
         assert len(last_of_each(seen)) == 5 + COLD_KEYS and len(seen) <= 6 + COLD_KEYS
+
+    run(scenario)
+
+
+def test_clean_of_a_log_that_changed_ends_while_it_reads_keys() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, _ = await written(broker)
+        write(log, ["cold1"], "second")
+        manifest = await upload_keyed(broker, log)
+
+        async def resign() -> None:
+            raise LogChanged
+
+        with pytest.raises(LogChanged):
+            await clean(cleaner, manifest, settings=SETTINGS, on_step=resign)
+        assert (await cleaner.find_cleanable(manifest, SETTINGS, NOW)).dirty_bytes > 0
 
     run(scenario)
 
