@@ -23,12 +23,25 @@ def throttle_ms(rate: float, bound: float, window_ms: int) -> int:
 class SampledRate:
     """The rate of a quantity, in units a second. `now_ms` never goes back."""
 
-    __slots__ = ("_current", "_keep_ms", "_samples", "_starts", "_times", "_values", "_window_ms")
+    __slots__ = (
+        "_current",
+        "_full_seconds",
+        "_keep_ms",
+        "_samples",
+        "_starts",
+        "_times",
+        "_total",
+        "_values",
+        "_window_ms",
+    )
 
     def __init__(self, samples: int, window_ms: int, now_ms: int) -> None:
         self._samples = samples
         self._window_ms = window_ms
         self._keep_ms = samples * window_ms
+        self._full_seconds = (samples - 1) * window_ms / 1000
+        self._total = 0.0
+        """Sum of all samples, those that are too old included."""
         self._current = 0
         self._starts, self._times, self._values = [now_ms], [now_ms], [0.0]
         """Start of each sample, the time of its last value, and its sum."""
@@ -43,8 +56,10 @@ class SampledRate:
                 self._times.append(now_ms)
                 self._values.append(0.0)
             else:
+                self._total -= self._values[at]
                 self._starts[at], self._values[at] = now_ms, 0.0
         self._values[at] += value
+        self._total += value
         self._times[at] = now_ms
 
     def measure(self, now_ms: int) -> float:
@@ -57,6 +72,7 @@ class SampledRate:
         for at, last in enumerate(self._times):
             if now_ms - last >= self._keep_ms:
                 self._starts[at] = self._times[at] = now_ms
+                self._total -= self._values[at]
                 self._values[at] = 0.0
         elapsed_ms = now_ms - min(self._starts)
         missing = self._samples - 1 - elapsed_ms // self._window_ms
@@ -64,6 +80,8 @@ class SampledRate:
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
         """Returns the pause after which the rate is back at a bound; 0 if it is not above."""
+        if self._total <= bound * self._full_seconds:
+            return 0  # the rate is measured over this time at least
         rate = self.measure(now_ms)
         return throttle_ms(rate, bound, self.elapsed_ms(now_ms)) if rate > bound else 0
 

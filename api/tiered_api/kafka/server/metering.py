@@ -96,7 +96,7 @@ class Charge:
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client, and mutes its connection if it is over a quota. Returns the reply with the pause."""
         quotas, limits = self._quotas, self.limits
-        pause_ms = read_throttle_ms(self.api_key, self.version, parts)
+        pause_ms = 0 if self.api_key in (PRODUCE, FETCH) else read_throttle_ms(self.api_key, self.version, parts)
         if self.api_key == PRODUCE and limits.produced is not None:
             pause_ms = max(pause_ms, quotas.record_produced(limits.produced, self.size))
         elif self.api_key == FETCH and limits.fetched is not None:
@@ -129,10 +129,16 @@ class Metering:
         body: int,
     ) -> Sequence[Part] | None:
         """Handles a request, as `Dispatch.handle_request` does."""
-        limits = None
-        if api_key not in EXEMPT and not connection.is_acting and connection.caller.principal.kind != BROKER:
-            limits = self._find_limits(connection, bytes(frame[HEADER_BYTES:body]))
-        if limits is None:
+        meter = connection.meter
+        if (
+            meter is None
+            or meter.table is not self._quotas.table
+            or meter.client_id != frame[HEADER_BYTES:body]
+            or meter.caller is not connection.caller
+        ):
+            meter = self._make_meter(connection, bytes(frame[HEADER_BYTES:body]))
+        limits = meter.limits
+        if limits is None or connection.is_acting or api_key in EXEMPT:
             return self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if (
             api_key == FETCH
@@ -159,17 +165,12 @@ class Metering:
             charge.settle(())  # acks=0
         return None
 
-    def _find_limits(self, connection: MeteredConnection, client_id: bytes) -> ClientLimits | None:
-        meter, table = connection.meter, self._quotas.table
-        if (
-            meter is None
-            or meter.table is not table
-            or meter.client_id != client_id
-            or meter.caller is not connection.caller
-        ):
-            limits = self._quotas.find_limits(connection.caller.principal.name, client_id.decode(errors="replace"))
-            meter = connection.meter = Meter(table, connection.caller, client_id, limits)
-        return meter.limits
+    def _make_meter(self, connection: MeteredConnection, client_id: bytes) -> Meter:
+        caller, limits = connection.caller, None
+        if caller.principal.kind != BROKER:
+            limits = self._quotas.find_limits(caller.principal.name, client_id.decode(errors="replace"))
+        meter = connection.meter = Meter(self._quotas.table, caller, client_id, limits)
+        return meter
 
 
 def _may_be_follower(frame: memoryview, version: int) -> bool:
