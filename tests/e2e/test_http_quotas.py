@@ -59,6 +59,17 @@ def test_reader_over_its_quota_gets_429(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_write_that_fails_is_charged_and_a_refused_one_is_not(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await put(site, producer_byte_rate=1.0)
+        path = f"{site.cluster}/topics/absent/records:batch"
+        answers = [await site.ask("POST", path, {"entries": [{"id": "1", **RECORD}]}, **APP) for _ in range(3)]
+        assert [each.status for each in answers] == [404, 429, 429]
+        assert int(answers[2].headers["Retry-After"]) < 2_500, "about 2,000 bytes at one a second"
+
+    run(tmp_path, scenario)
+
+
 def test_client_id_has_a_limit(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await put(site, consumer_byte_rate=1.0)

@@ -34,7 +34,7 @@ from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
 from tiered_api.http.server.authentication import HTTP, Authenticator
 from tiered_api.http.server.operations import check_route
-from tiered_api.http.server.router import RouteTable
+from tiered_api.http.server.router import Route, RouteTable
 from tiered_api.http.server.routes import table
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
 from tiered_api.http.v3 import fast_produce
@@ -293,12 +293,7 @@ class HttpListener(web.Server):
             if quotas.table.has_client_quotas:
                 user, client_id = request.caller.principal.name, request.headers.get(CLIENT_ID, "")
                 request.meter = find_meter(quotas, user, client_id)
-            if request.meter is not None:
-                request.meter.check(route.operation)
-            response = await route.handler(request)
-            if request.meter is not None:
-                sent = response.body_bytes if isinstance(response, HttpResponse) else 0
-                request.meter.charge(route.operation, request.content.total_bytes, sent)
+            response = await (route.handler(request) if request.meter is None else _serve_metered(route, request))
         except EXPECTED_ERRORS as error:
             response = self._refuse(request, to_http_error(error), error)
         except (ConnectionError, asyncio.CancelledError):
@@ -328,6 +323,19 @@ class HttpListener(web.Server):
         elif answer.status >= 500:
             log.debug("request failed operation=%s status=%d reason=%s", request.operation, answer.status, error)
         return error_response(answer, close=answer.close or not request.content.is_eof())
+
+
+async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamResponse:
+    """Runs the handler of a client that has a quota. A request that fails is charged too: its records may be there."""
+    meter, sent = request.meter, 0
+    assert meter is not None
+    meter.check(route.operation)
+    try:
+        response = await route.handler(request)
+        sent = response.body_bytes if isinstance(response, HttpResponse) else 0
+        return response
+    finally:
+        meter.charge(route.operation, request.content.total_bytes, sent)
 
 
 class HttpServer:
