@@ -15,6 +15,10 @@ from tiered.quotas.entity import QuotaEntity
 from tiered_api.kafka.protocol.apis import APIS
 from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.headers import encode_request_header
+from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -157,6 +161,31 @@ def test_time_of_requests_counts_and_the_pause_is_one_window(tmp_path: Path) -> 
         answer = await client.ask(ListGroupsRequest(), 4, ListGroupsResponse)
         assert answer.throttle_time_ms == 3_600_000
         await assert_muted_until_lifted(site, client, {"request_percentage": None})
+
+    run(tmp_path, scenario, quota_window_size_seconds=3600)
+
+
+def test_request_of_a_client_that_goes_before_the_reply_is_charged(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        await put(site, CLIENT, request_percentage=1e-9)
+        await client.send(client.frame(fetch((replica, 0), wait_ms=60_000), 12))
+        await wait_until(lambda: site.server.pending_requests == 1)
+        client.close()
+        await wait_until(lambda: not site.server.connections)
+        throttled = site.node.metrics.counter("tiered_throttled_total", "", ("quota", "entity"))
+        assert throttled.value("request_percentage", "client-id test") == 1
+
+    run(tmp_path, scenario, quota_window_size_seconds=3600)
+
+
+def test_request_that_only_brokers_send_is_not_charged(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        await put(site, CLIENT, request_percentage=1e-9)
+        answer = await client.ask(AddPartitionsToTxnRequest(), 5, AddPartitionsToTxnResponse)
+        assert (answer.throttle_time_ms, reading(site)) == (0, [True])
 
     run(tmp_path, scenario, quota_window_size_seconds=3600)
 

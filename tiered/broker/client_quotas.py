@@ -22,6 +22,7 @@ from tiered.quotas.validation import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
+    NAME_MAX,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
@@ -82,8 +83,9 @@ class ClientQuotas:
             on_change()
 
     def find_limits(self, user: str, client_id: str) -> ClientLimits | None:
-        """Returns the limits of a client, or None if it has none."""
-        find = self.table.find_limit
+        """Returns the limits of a client, or None if it has none. A long client id counts by its first `NAME_MAX`
+        characters: a request may name anything, and the table of sensors keeps the name."""
+        find, client_id = self.table.find_limit, client_id[:NAME_MAX]
         limits = ClientLimits(
             find(PRODUCER_BYTE_RATE, user, client_id),
             find(CONSUMER_BYTE_RATE, user, client_id),

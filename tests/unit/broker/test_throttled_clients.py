@@ -45,6 +45,13 @@ def test_throttled_entities_have_counts_and_their_number_is_bounded() -> None:
     assert site.count("producer_byte_rate", OTHERS) == 50
 
 
+def test_long_client_ids_share_a_sensor_that_keeps_a_short_name() -> None:
+    site = Site()
+    one, other = (site.quotas.find_limits("bob", "a" * 255 + end) for end in ("b", "c" * 32_000))
+    assert one == other and one is not None and one.produced is not None
+    assert one.produced.client_id == "a" * 255
+
+
 def test_time_of_requests_pauses_for_one_window_at_most() -> None:
     site = Site()
     limits = site.quotas.find_limits("alice", "app")

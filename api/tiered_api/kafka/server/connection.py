@@ -620,5 +620,7 @@ class ClientConnection:
         self._send_queue.clear()
         self._unparsed = b""
         for slot in queue:
+            if slot.charge is not None and slot.parts is None:
+                slot.charge.settle(())
             if slot.on_close is not None:
                 slot.on_close()

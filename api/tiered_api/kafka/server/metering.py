@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tiered.broker.client_quotas import ClientLimits, ClientQuotas
 from tiered.ports import FileSlice
 from tiered.quotas.precedence import QuotaTable
+from tiered.quotas.validation import NAME_MAX
 from tiered.security.principal import BROKER
 from tiered_api.kafka.protocol.apis import ALL_APIS, INTER_BROKER_APIS
 from tiered_api.kafka.protocol.primitives import STRUCT_CODES
@@ -30,9 +31,13 @@ from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.fetch import frames as fetch_frames
 from tiered_api.kafka.server.fetch import replica_frames
 
-PRODUCE, FETCH, WRITE_TXN_MARKERS = 0, 1, 27
+PRODUCE, FETCH, ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS = 0, 1, 24, 27
 EXEMPT = frozenset({*INTER_BROKER_APIS, TIERED_ACT_FOR, WRITE_TXN_MARKERS})
 """APIs that only brokers use."""
+BATCHED_FROM = 4
+"""Lowest version of AddPartitionsToTxn that only brokers use."""
+CLIENT_ID_BYTES = 4 * NAME_MAX
+"""The limits of a longer client id are found anew for each request: a connection keeps no long one."""
 NO_REPLICA_ID_FROM = 15
 HEADER_BYTES = 10
 """Bytes of a request before its client id."""
@@ -138,7 +143,8 @@ class Metering:
         ):
             meter = self._make_meter(connection, bytes(frame[HEADER_BYTES:body]))
         limits = meter.limits
-        if limits is None or connection.is_acting or api_key in EXEMPT:
+        is_exempt = api_key in EXEMPT or (api_key == ADD_PARTITIONS_TO_TXN and version >= BATCHED_FROM)
+        if limits is None or connection.is_acting or is_exempt:
             return self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if (
             api_key == FETCH
@@ -161,15 +167,17 @@ class Metering:
             return charge.settle(reply)
         if connection.pending > before:
             connection.newest_slot.charge = charge
-        elif not connection.closed:
-            charge.settle(())  # acks=0
+        else:
+            charge.settle(())  # acks=0, or the connection has ended
         return None
 
     def _make_meter(self, connection: MeteredConnection, client_id: bytes) -> Meter:
         caller, limits = connection.caller, None
         if caller.principal.kind != BROKER:
             limits = self._quotas.find_limits(caller.principal.name, client_id.decode(errors="replace"))
-        meter = connection.meter = Meter(self._quotas.table, caller, client_id, limits)
+        meter = Meter(self._quotas.table, caller, client_id, limits)
+        if len(client_id) <= CLIENT_ID_BYTES:
+            connection.meter = meter
         return meter
 
 
