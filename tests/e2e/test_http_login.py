@@ -22,6 +22,7 @@ from tiered.errors import Refused
 from tiered.metadata.changes import AclAdded, ScramCredentialSet
 from tiered.security.scram import ScramCredential, ScramMechanism, make_credential, salt_password
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
+from tiered_api.http.server.authentication import list_tried
 from tiered_api.http.server.server import serve_http
 
 RECORD = {"value": {"type": "JSON", "data": 1}}
@@ -110,6 +111,18 @@ def test_change_of_a_password_and_removal_of_a_user_count_at_once(
         assert outcomes == [("allowed", "User:alice"), ("refused", None)] * 2, "what is remembered is no new login"
 
     run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
+
+
+def test_unknown_user_costs_as_many_checks_as_any_user() -> None:
+    """Many logins wait for one thread: their time would show how much work a user costs."""
+    both = {each.mechanism_name: credential("one", each) for each in ScramMechanism}
+    one = {ScramMechanism.SHA_256.mechanism_name: credential("one", ScramMechanism.SHA_256)}
+    works = [
+        [(mechanism, each.iterations) for mechanism, each in list_tried(found, b"key", "alice")]
+        for found in ({}, one, both)
+    ]
+    assert works[0] == works[1] == works[2] == [(each, 4096) for each in ScramMechanism]
+    assert list_tried(both, b"key", "alice") == [(each, both[each.mechanism_name]) for each in ScramMechanism]
 
 
 def test_each_mechanism_of_a_user_may_have_its_own_password(tmp_path: Path) -> None:

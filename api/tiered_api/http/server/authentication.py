@@ -141,11 +141,7 @@ class Authenticator:
         if parsed is None:
             return None
         credentials = self._find_credentials(parsed.user)
-        if credentials:
-            tried = [(MECHANISMS[name], each) for name, each in credentials.items()]
-        else:
-            absent = make_absent_credential(ScramMechanism.SHA_512, self._key, parsed.user)
-            tried = [(ScramMechanism.SHA_512, absent)]
+        tried = list_tried(credentials, self._key, parsed.user)
         fits = await self._compute(partial(_fits_any, tried, parsed.password.reveal()), peer)
         if not fits or not credentials or self._find_credentials(parsed.user) != credentials:
             return None
@@ -171,6 +167,15 @@ class Authenticator:
             ("WWW-Authenticate", CHALLENGES[each] + (token_fault if each == BEARER else "")) for each in self._methods
         )
         return HttpError(NOT_AUTHENTICATED, why, challenges)
+
+
+def list_tried(credentials: Credentials, secret: bytes, user: str) -> list[tuple[ScramMechanism, ScramCredential]]:
+    """Returns the credentials that a password is tried with: one of each mechanism. No password fits those that the
+    user does not have, and their work is that of credentials with the default iterations."""
+    return [
+        (mechanism, credentials.get(name) or make_absent_credential(mechanism, secret, user))
+        for name, mechanism in MECHANISMS.items()
+    ]
 
 
 def _fits_any(tried: Sequence[tuple[ScramMechanism, ScramCredential]], password: str) -> bool:
