@@ -16,7 +16,7 @@ ISSUER, AUDIENCE = "https://login.example.com/", "tiered"
 RULES = TokenRules(ISSUER, (AUDIENCE, "logs"), 30.0)
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())
-STRANGER = ec.generate_private_key(ec.SECP256R1())
+UNTRUSTED = ec.generate_private_key(ec.SECP256R1())
 
 
 def public_key(key: Any, key_id: str | None, **more: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.e2e.kafka_site import run as run_kafka
 from tests.e2e.serving import ServeProcess
 from tests.e2e.test_http_login import basic, set_user
 from tests.e2e.test_kafka_login import authenticate, list_groups, shake_hands
-from tests.tokens import AUDIENCE, ISSUER, RSA, STRANGER, key_set, public_key, token
+from tests.tokens import AUDIENCE, ISSUER, RSA, UNTRUSTED, key_set, public_key, token
 from tiered.broker import token_validator
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
 from tiered.controller.requests import CreateAcls
@@ -68,7 +68,7 @@ def test_token_gives_its_principal_and_the_rights_of_it(tmp_path: Path) -> None:
             for subject, status in (("alice", 200), ("bob", 403)):
                 login = f"Bearer {token(sub=subject)}"
                 assert (await site.ask("POST", path, RECORD, Authorization=login)).status == status
-        for wrong in (token(STRANGER), token(aud="other"), token(exp=1), token(key=None, algorithm="none"), "", "x"):
+        for wrong in (token(UNTRUSTED), token(aud="other"), token(exp=1), token(key=None, algorithm="none"), "", "x"):
             refused = await ask_with(site, wrong)
             assert (refused.status, refused.json["error_code"]) == (401, 40101), wrong
             assert refused.headers["WWW-Authenticate"] == 'Bearer realm="tiered", error="invalid_token"'
@@ -234,7 +234,7 @@ def test_kafka_client_logs_in_by_token_until_it_expires(tmp_path: Path) -> None:
     run_kafka(tmp_path / "data", scenario, **kafka_settings(tmp_path))
 
 
-@pytest.mark.parametrize("wrong", [{"key": STRANGER}, {"exp": 1}, {"key": None, "algorithm": "none"}])
+@pytest.mark.parametrize("wrong", [{"key": UNTRUSTED}, {"exp": 1}, {"key": None, "algorithm": "none"}])
 def test_kafka_client_with_another_token_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()

@@ -381,12 +381,12 @@ class Broker:
     def _apply_secrets(self, image: Image) -> None:
         self.secrets = choose_secrets(self._first_secret, image.broker_secrets)
         if self.peers is not None:
-            self.peers.credential = self.secrets.sent
+            self.peers.credential = self.secrets.proof
 
     @property
     def credential(self) -> bytes:
         """The secret by which this broker proves itself to others; empty before the store was read."""
-        return self.secrets.sent
+        return self.secrets.proof
 
     async def _write_at_startup(self, step: Coroutine[Any, Any, T]) -> T:
         """Writes metadata during the start. Raises `Unavailable` if a reachable store does not take it in time."""

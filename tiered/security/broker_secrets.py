@@ -36,7 +36,7 @@ class BrokerSecrets(NamedTuple):
         return f"BrokerSecrets(versions={self.versions})"
 
     @property
-    def sent(self) -> bytes:
+    def proof(self) -> bytes:
         """The secret by which this broker proves itself; nothing before it has read its store."""
         return self.accepted[-2:][0] if self.accepted else b""
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tokens import AUDIENCE, EC, RSA, RULES, STRANGER, key_set, public_key
+from tests.tokens import AUDIENCE, EC, RSA, RULES, UNTRUSTED, key_set, public_key
 from tests.tokens import token as signed
 from tiered.errors import Refused
 from tiered.security.bearer_tokens import TOKEN_MAX, UnknownKey, read_key_set, verify_token
@@ -71,8 +71,8 @@ def test_token_of_the_issuer_names_its_principal(text: str) -> None:
         (token(sub=7), "no name"),
         (token(sub="a\nb"), "no name"),
         (token(sub="x" * 1025), "no name"),
-        (token(STRANGER), "signature is wrong"),
-        (token(STRANGER, key_id="x"), "key is not known"),
+        (token(UNTRUSTED), "signature is wrong"),
+        (token(UNTRUSTED, key_id="x"), "key is not known"),
         (token(RSA, "RS256", "ec"), "key is not known"),
         (token(key=b"k" * 64, algorithm="HS256"), "algorithm"),
         (forged({"alg": "HS256", "kid": "rsa"}, bytes(32)), "algorithm"),

@@ -32,7 +32,7 @@ def log_in(sender: BrokerSecrets, receiver: BrokerSecrets) -> str:
     server = ScramServer(
         ScramMechanism.SHA_256, lambda user: broker_login.find_credentials(receiver, user), "server", b"key"
     )
-    client = broker_login.make_client(sender.sent, 3, "client")
+    client = broker_login.make_client(sender.proof, 3, "client")
     client.step(server.step(client.step(server.step(client.make_first()))))
     assert client.is_done
     return server.user
@@ -45,7 +45,7 @@ def test_brokers_one_step_apart_understand_each_other() -> None:
     known = [choose_secrets(FIRST, image.broker_secrets) for image in images]
     steps = list(pairwise(known))
     for one, other in [*((each, each) for each in known), *steps, *((new, old) for old, new in steps)]:
-        assert other.accepts(one.sent) and log_in(one, other) == "broker-3"
+        assert other.accepts(one.proof) and log_in(one, other) == "broker-3"
     assert [each.newest_version for each in known] == list(range(7))
 
 
@@ -61,7 +61,7 @@ def test_three_steps_end_the_secrets_from_before() -> None:
 
 def test_broker_without_a_secret_accepts_nobody() -> None:
     nobody = BrokerSecrets()
-    assert not nobody.accepts(b"") and not nobody.accepts(FIRST) and nobody.sent == b""
+    assert not nobody.accepts(b"") and not nobody.accepts(FIRST) and nobody.proof == b""
     with pytest.raises(Refused):
         log_in(choose_secrets(FIRST, ()), nobody)
     assert FIRST.decode() not in repr(choose_secrets(FIRST, ()))
