@@ -83,6 +83,21 @@ def test_producer_over_its_quota_waits(tmp_path: Path, version: int, acks: int) 
     run(tmp_path, scenario)
 
 
+def test_records_of_a_client_that_has_left_count(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t", flush="ack")
+        await put(site, CLIENT, producer_byte_rate=1.0)
+        limits = site.node.client_quotas.find_limits("ANONYMOUS", "test")
+        assert limits is not None and limits.produced is not None
+        client = await site.client()
+        await client.send(client.frame(produce(replica, b"x" * 5000), 9))
+        client.close()
+        await wait_until(lambda: not site.server.connections and site.server.context.produced_bytes > 0)
+        assert site.node.client_quotas.find_produce_pause(limits.produced) > 400_000
+
+    run(tmp_path, scenario)
+
+
 def test_request_that_came_with_the_one_over_the_quota_waits(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")

@@ -84,7 +84,7 @@ class Meter:
 class Charge:
     """One request that is served now, and what it has used so far."""
 
-    __slots__ = ("_quotas", "api_key", "connection", "limits", "size", "spent_ns", "version")
+    __slots__ = ("_produce_pause_ms", "_quotas", "api_key", "connection", "limits", "size", "spent_ns", "version")
 
     def __init__(
         self, quotas: ClientQuotas, connection: MeteredConnection, limits: ClientLimits, api_key: int, version: int,
@@ -97,14 +97,22 @@ class Charge:
         self.version = version
         self.size = size
         self.spent_ns = spent_ns
+        self._produce_pause_ms = 0
+
+    def charge_produced(self) -> None:
+        """Charges the records of a Produce request once: before the reply, because the client may leave meanwhile."""
+        limit, size = self.limits.produced, self.size
+        if self.api_key == PRODUCE and limit is not None and size:
+            self.size = 0
+            self._produce_pause_ms = self._quotas.record_produced(limit, size)
 
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client, and mutes its connection if it is over a quota. Returns the reply with the pause."""
         quotas, limits = self._quotas, self.limits
         pause_ms = 0 if self.api_key in (PRODUCE, FETCH) else read_throttle_ms(self.api_key, self.version, parts)
-        if self.api_key == PRODUCE and limits.produced is not None:
-            pause_ms = max(pause_ms, quotas.record_produced(limits.produced, self.size))
-        elif self.api_key == FETCH and limits.fetched is not None:
+        self.charge_produced()
+        pause_ms = max(pause_ms, self._produce_pause_ms)
+        if self.api_key == FETCH and limits.fetched is not None:
             size = sum(each.length if isinstance(each, FileSlice) else len(each) for each in parts)
             pause_ms = max(pause_ms, quotas.record_fetched(limits.fetched, size))
         if limits.requests is not None:
@@ -166,6 +174,7 @@ class Metering:
         if reply is not None:
             return charge.settle(reply)
         if connection.pending > before:
+            charge.charge_produced()
             connection.newest_slot.charge = charge
         else:
             charge.settle(())  # acks=0, or the connection has ended
