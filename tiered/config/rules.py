@@ -174,8 +174,14 @@ def _check_tokens(settings: BrokerValues, table: Mapping[str, SettingRow]) -> No
     name, url = "sasl.oauthbearer.jwks.endpoint.url", settings.sasl_oauthbearer_jwks_endpoint_url
     if not url:
         raise table[name].refuse(url, "logins by token need the public keys of the issuer")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError as error:
+        raise table[name].refuse(url, f"it is no URL: {error}") from None
     if parts.scheme != "file":
+        if not host:
+            raise table[name].refuse(url, "it has no host")
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
             raise table[name].refuse(url, "it must begin with file:/// or https://")
         if url not in settings.tiered_sasl_oauthbearer_allowed_urls:
