@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
@@ -78,11 +79,15 @@ def test_client_id_has_a_limit(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_stream_of_events_waits_until_the_quota_allows_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_stream_of_events_waits_until_the_quota_allows_more(tmp_path: Path, is_late: bool) -> None:
+    """The quota is set before the stream begins, or after its first event."""
+
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "x" * 2000)
-        await put(site, consumer_byte_rate=1.0)
+        if not is_late:
+            await put(site, consumer_byte_rate=1.0)
         headers = {"Accept": "text/event-stream", "X-Client-Id": "app"}
         timeout = aiohttp.ClientTimeout(total=60)
         async with site.session.get(site.url + READ, headers=headers, timeout=timeout) as response:
@@ -94,6 +99,9 @@ def test_stream_of_events_waits_until_the_quota_allows_more(tmp_path: Path) -> N
 
             reading = asyncio.get_running_loop().create_task(read_on())
             await wait_until(lambda: b"x" * 2000 in seen)
+            if is_late:
+                await put(site, consumer_byte_rate=1.0)
+                await site.produce("t", "z" * 2000)
             await site.produce("t", "y" * 50)
             throttled = site.broker.metrics.counter("tiered_throttled_total", "", ("quota", "entity"))
             await wait_until(lambda: throttled.value("consumer_byte_rate", "client-id app") >= 1)

@@ -10,6 +10,7 @@ import asyncio
 from typing import Protocol
 
 from tiered.broker.client_quotas import ClientLimits, ClientQuotas
+from tiered.quotas.precedence import QuotaTable
 from tiered_api.http.exchange.errors import HttpError
 
 CLIENT_ID = "X-Client-Id"
@@ -27,6 +28,9 @@ WRITES = frozenset(
 """Operations that write records."""
 READS = frozenset(("read_records", "v2_read_consumer"))
 """Operations that read records."""
+STREAMED = frozenset(("read_records", "v3_produce_records"))
+"""Operations that may be streams, which may last a day."""
+NO_LIMITS = ClientLimits(None, None, None, None)
 NAP_SECONDS = 15.0
 """A stream that is slowed looks at the quotas again after this time."""
 
@@ -40,13 +44,25 @@ class MeteredStream(Protocol):
 
 
 class HttpMeter:
-    """The limits of the client of one request, and what was charged so far."""
+    """The limits of the client of one request, and what was charged so far. A stream outlives changes of quotas, so
+    the limits are those of the quotas in force."""
 
-    def __init__(self, quotas: ClientQuotas, limits: ClientLimits) -> None:
+    def __init__(self, quotas: ClientQuotas, user: str, client_id: str) -> None:
         self._quotas = quotas
-        self._limits = limits
+        self._user = user
+        self._client_id = client_id
+        self._table: QuotaTable | None = None
+        self._known_limits = NO_LIMITS
         self._charged = 0
         """Bytes of a stream that were charged as they came."""
+
+    @property
+    def _limits(self) -> ClientLimits:
+        """The limits now."""
+        if self._table is not self._quotas.table:
+            self._table = self._quotas.table
+            self._known_limits = self._quotas.find_limits(self._user, self._client_id) or NO_LIMITS
+        return self._known_limits
 
     def check(self, operation: str) -> None:
         """Raises `HttpError` 429 if the client is over the quota of the operation."""
@@ -93,9 +109,9 @@ class HttpMeter:
             self._quotas.record_fetched(self._limits.fetched, count)
 
 
-def find_meter(quotas: ClientQuotas, user: str, client_id: str) -> HttpMeter | None:
-    """Returns the meter of a client, or None if it has no quota."""
-    if len(client_id) > CLIENT_ID_MAX:
+def find_meter(quotas: ClientQuotas, operation: str, user: str, client_id: str) -> HttpMeter | None:
+    """Returns the meter of a client; None if no client has a quota, and none can get one before the request ends."""
+    has_quotas = quotas.table.has_client_quotas
+    if has_quotas and len(client_id) > CLIENT_ID_MAX:
         raise HttpError(400, f"{CLIENT_ID} has {CLIENT_ID_MAX} characters at most")
-    limits = quotas.find_limits(user, client_id)
-    return None if limits is None else HttpMeter(quotas, limits)
+    return HttpMeter(quotas, user, client_id) if has_quotas or operation in STREAMED else None

@@ -289,10 +289,8 @@ class HttpListener(web.Server):
             route.check_body_type(request)
             if route.operation not in ANSWERED_WHILE_STARTING and not self.context.broker.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
-            quotas = self.context.broker.client_quotas
-            if quotas.table.has_client_quotas:
-                user, client_id = request.caller.principal.name, request.headers.get(CLIENT_ID, "")
-                request.meter = find_meter(quotas, user, client_id)
+            quotas, user = self.context.broker.client_quotas, request.caller.principal.name
+            request.meter = find_meter(quotas, route.operation, user, request.headers.get(CLIENT_ID, ""))
             response = await (route.handler(request) if request.meter is None else _serve_metered(route, request))
         except EXPECTED_ERRORS as error:
             response = self._refuse(request, to_http_error(error), error)
