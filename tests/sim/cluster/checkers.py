@@ -287,6 +287,10 @@ def check_commit_generations(
                 break
 
 
+DEPOSED_NS = 10_000_000_000
+"""Maximum time in which a leader that others cannot reach goes on after an unclean election."""
+
+
 def check_offsets_stable(
     commits: Sequence[CommitAttempt],
     fetched: Iterable[tuple[GroupOffsets, bool]],
@@ -294,8 +298,9 @@ def check_offsets_stable(
     may_be_gone: LossPredicate = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
     """I18: an offset that any coordinator returned stays, while no commit is requested that may follow it: the next
-    reply of a sole coordinator is the same. At the times of `loss_times` it may be lost. A coordinator that loads its
-    groups cuts an offset back to the end of a partition that lost records, however long ago."""
+    reply of a sole coordinator is the same. At the times of `loss_times` it may be lost. So may a commit that the
+    leader before an unclean election took until it heard of that. A coordinator that loads its groups cuts an offset
+    back to the end of a partition that lost records, however long ago."""
     asked: dict[tuple[str, TopicPartition, int], list[CommitAttempt]] = {}
     for commit in commits:
         if commit.code in MAYBE_COMMITTED_CODES:
@@ -318,7 +323,7 @@ def check_offsets_stable(
                 for each in asked.get((group, tp, found), ())
                 if each.invoked_ns <= said.answered_ns and (each.code is not Code.NONE or each.done_ns >= since_ns)
             )
-            lost = any(since_ns <= at <= said.answered_ns for at in loss_times)
+            lost = any(since_ns - DEPOSED_NS <= at <= said.answered_ns for at in loss_times)
             if next(later, None) is None and not lost and not _may_be_cut_back(tp, offset, found, may_be_gone):
                 yield Finding(
                     "I18", f"{group} {tp} was shown at {offset} at {before.answered_ns}, and at {found} at"

@@ -240,6 +240,11 @@ def test_i18_returned_offset_stays_until_the_next_commit() -> None:
     assert reply(8, 5, lost_at=60) == ["I18"]
     commits = [commit(5, 0, None), commit(8, 10), commit(7, 40)]
     assert reply(8, 5) == reply(8, 7) == [], "it may have come late; it was asked for since"
+    end = 20 * SECOND
+    commits = [commit(5, 0), commit(8, end)]
+    shown = [(GroupOffsets("g", {T: 8}, end + 2, end + 3), False), (GroupOffsets("g", {T: 5}, end + 4, end + 5), True)]
+    assert rules(checkers.check_offsets_stable(commits, shown, [11 * SECOND])) == [], "the leader did not know it yet"
+    assert rules(checkers.check_offsets_stable(commits, shown, [9 * SECOND])) == ["I18"]
     commits = [commit(5, 0), commit(8, 10), commit(5, 52)]
     assert reply(8, 5) == ["I18"], "it was asked for later than it was shown"
     commits = [commit(9, 40), commit(8, 60)]

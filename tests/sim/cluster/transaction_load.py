@@ -146,7 +146,7 @@ class TransactionLoad:
             while (position := copier.position) < ends[copier.source]:
                 await run.wait_until(
                     lambda copier=copier, position=position: copier.position > position,  # type: ignore[misc]
-                    COPIED_SECONDS, "every copier goes on until it reaches the end",
+                    COPIED_SECONDS, "every copier reaches the end",
                 )  # fmt: skip
 
     def _end_of(self, tp: TopicPartition) -> int:
