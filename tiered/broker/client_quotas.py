@@ -34,6 +34,8 @@ OTHERS = "(others)"
 THROTTLED = "The throttling quota has been exceeded."
 """Kafka's text of THROTTLING_QUOTA_EXCEEDED."""
 
+RATE_QUOTAS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE)
+
 
 class ClientLimits(NamedTuple):
     """The limits of one user with one client id."""
@@ -56,7 +58,10 @@ class ClientQuotas:
             settings.controller_quota_window_num,
             settings.controller_quota_window_size_seconds * 1000,
         )
-        self._rates = Sensors(lambda bound, now_ms: SampledRate(samples, window_ms, now_ms))
+        self._rates = {
+            key: Sensors(lambda bound, now_ms: SampledRate(samples, window_ms, now_ms)) for key in RATE_QUOTAS
+        }
+        """A table by quota: many client ids under one quota push nobody out of another."""
         self._buckets = Sensors(lambda bound, now_ms: TokenBucket(bucket_samples, bucket_ms, bound, now_ms))
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._on_change: list[Callable[[], object]] = []
@@ -121,12 +126,12 @@ class ClientQuotas:
         return min(self.window_ms, self._record(REQUEST_PERCENTAGE, limit, spent_ns * 100 / 1e9))
 
     def _find_pause(self, key: str, limit: Limit) -> int:
-        rate = self._rates.peek((key, limit.user, limit.client_id))
+        rate = self._rates[key].peek((key, limit.user, limit.client_id))
         return 0 if rate is None else rate.throttle_ms(limit.bound, self._now_ms())
 
     def _record(self, key: str, limit: Limit, value: float) -> int:
         now_ms = self._now_ms()
-        rate = self._rates.find((key, limit.user, limit.client_id), limit.bound, now_ms)
+        rate = self._rates[key].find((key, limit.user, limit.client_id), limit.bound, now_ms)
         rate.record(value, now_ms)
         pause_ms = rate.throttle_ms(limit.bound, now_ms)
         if pause_ms:
@@ -160,7 +165,7 @@ class ClientQuotas:
         if bound is None:
             return True
         now_ms = self._now_ms()
-        rate = self._rates.find((CONNECTION_CREATION_RATE, host, ""), bound, now_ms)
+        rate = self._rates[CONNECTION_CREATION_RATE].find((CONNECTION_CREATION_RATE, host, ""), bound, now_ms)
         rate.record(1, now_ms)
         if rate.measure(now_ms) <= bound:
             return True

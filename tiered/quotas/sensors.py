@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 IDLE_MS = 3_600_000
 SENSORS_MAX = 10_000
-"""Most entities with a sensor. A sensor has about 1 KiB."""
+"""Most entities with a sensor, for each quota. A sensor has about 1 KiB."""
 
 S = TypeVar("S")
 SensorKey = tuple[str, str, str]
