@@ -23,7 +23,7 @@ _OPERATIONS = {each.name.replace("_", ""): each for each in Operation if each >=
 def add_security_commands(commands: Commands) -> None:
     """Adds `tiered acl` and `tiered user`."""
     acl = commands.add_parser(
-        "acl", help="the rules that say which operations a principal may carry out", epilog=EXIT_CODES_HELP
+        "acl", help="the ACLs: which operations a principal may carry out", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _acl(acl)
     user = commands.add_parser(
@@ -34,9 +34,9 @@ def add_security_commands(commands: Commands) -> None:
 
 def _acl(verbs: Commands) -> None:
     module = "security.acls"
-    listed = add_verb(verbs, "list", "list rules", module, "list_acls", aliases=("ls",))
-    added = add_verb(verbs, "add", "add rules", module, "add_acls", aliases=("create",))
-    removed = add_verb(verbs, "remove", "remove rules", module, "remove_acls", aliases=("delete", "rm"))
+    listed = add_verb(verbs, "list", "list ACLs", module, "list_acls", aliases=("ls",))
+    added = add_verb(verbs, "add", "add ACLs", module, "add_acls", aliases=("create",))
+    removed = add_verb(verbs, "remove", "remove ACLs", module, "remove_acls", aliases=("delete", "rm"))
     for verb in (listed, added, removed):
         for option, form, what in RESOURCES:
             verb.add_argument(option, action="append", default=[], metavar=form, help=f"{what} by its name, * for all")
