@@ -173,9 +173,9 @@ MAPS = [
 
 @pytest.mark.parametrize("page", MAPS, ids=lambda page: page.name)
 def test_files_and_names_of_a_page_exist(page: Path) -> None:
-    """The pages have `path`, or `path` and behind it a `name` that stands in that file."""
+    """The pages have `path`, or `path` and behind it a `name` that stands in that file, perhaps in parentheses."""
     for path, name in re.findall(
-        r"`((?:api|bench|docs|infra|spark|tests|tiered)/[\w./-]+)`(?: `([\w.]+)`)?", page.read_text()
+        r"`((?:api|bench|docs|infra|spark|tests|tiered)/[\w./-]+)`(?:\s+\(?`([\w.]+)`)?", page.read_text()
     ):
         assert (ROOT / path).exists(), f"{page.name}: {path}"
         for word in name.split(".") if name else ():
