@@ -7,6 +7,7 @@
 #   make compat  Kafka's clients against ours and against Apache Kafka, the same assertions: make -j2 compat for both at
 #                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
 #   make check   format, lint, types, floors, tidy, docs, known holes of dependencies: what takes seconds
+#   make hooks   the hook of git that checks the message of each commit, for this clone; a hook that is there stays
 #   make look    a report on files, names, words and import circles; it fails nothing. BEFORE=counts.json shows both counts
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single, cluster, groups
@@ -39,7 +40,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-peer check look lock sim sim-mutants mutation-test fuzz sanitize chaos \
+.PHONY: demo test test-all compat compat-ours compat-peer check hooks look lock sim sim-mutants mutation-test fuzz sanitize chaos \
   hostile race-tables kill-tables query-tables bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
@@ -69,6 +70,15 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py tests/test_dependencies.py
 	$(BIN)/python -m tests.dependencies audit
+
+# pre-commit (CONTRIBUTING.md) has this hook too. It keeps one that is there, and calls it.
+hooks: $(VENV)/.dev
+	@folder="$$(git rev-parse --git-path hooks)" || exit 1; hook="$$folder/commit-msg"; \
+	if [ -e "$$hook" ]; then echo "$$hook is there already, and stays as it is"; exit 0; fi; \
+	mkdir -p "$$folder"; \
+	printf '%s\n' '#!/bin/sh' '# From `make hooks`. Without .venv it checks nothing.' \
+	  '[ ! -x .venv/bin/python ] || exec .venv/bin/python -m tests.commit_message "$$1"' > "$$hook"; \
+	chmod +x "$$hook"; echo "$$hook checks the message of each commit"
 
 look: $(VENV)/.dev
 	$(BIN)/python -m tests.look $(if $(BEFORE),--before $(BEFORE))
