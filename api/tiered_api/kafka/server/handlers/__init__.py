@@ -29,10 +29,10 @@ May import: as kafka.server
 ~ elect_leaders                  ElectLeaders (43): preferred and unclean elections (KIP-460)
 ~ end_txn                        EndTxn (26): commits or aborts a transaction
 ~ fetch                          Fetch (1): record batches for consumers
-~ find_coordinator               FindCoordinator (10): the broker that coordinates a group
+~ find_coordinator               FindCoordinator (10): the coordinators of groups and of transactional ids
 ~ heartbeat                      Heartbeat (12): the heartbeat of a group member
 ~ incremental_alter_configs      IncrementalAlterConfigs (44): changes single settings (KIP-339)
-~ init_producer_id               InitProducerId (22): an id for an idempotent producer
+~ init_producer_id               InitProducerId (22): an id and an epoch for a producer, with or without transactions
 ~ join_group                     JoinGroup (11): a member joins a group
 ~ leave_group                    LeaveGroup (13): members leave a group
 ~ list_config_resources          ListConfigResources (74): resources that have settings (KIP-1142)
@@ -48,10 +48,10 @@ May import: as kafka.server
 ~ produce                        Produce (0): record batches from producers
 ~ sync_group                     SyncGroup (14): assignments of group members
 ~ tiered_acknowledge             TieredAcknowledge (20004): acknowledges possible losses
-~ tiered_rotate_secret           TieredRotateSecret (20007): the next secret of the brokers
 ~ tiered_compact                 TieredCompact (20005): facts of compaction, and a clean now
 ~ tiered_follow                  TieredFollow (20001): entries of the metadata log for another broker
 ~ tiered_heard                   TieredHeard (20003): this broker's view of the controller
+~ tiered_rotate_secret           TieredRotateSecret (20007): the next secret of the brokers
 ~ tiered_submit                  TieredSubmit (20002): a request forwarded to the controller
 ~ txn_offset_commit              TxnOffsetCommit (28): offsets of a group, as a part of a transaction
 ~ unregister_broker              UnregisterBroker (64): removes a broker for good (KIP-631)
