@@ -30,7 +30,7 @@ HORIZON_MAX = 2**62
 
 
 class LastRecord(NamedTuple):
-    """The last record of a producer that may still write. `offset` is -1 if only markers of its are known."""
+    """The last record of a producer that may still write. `offset` is -1 if only its markers are known."""
 
     offset: int
     epoch: int

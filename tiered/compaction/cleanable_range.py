@@ -91,7 +91,7 @@ def find_cleanable(
 ) -> CleanableRange:
     """Returns the range of a log with these closed segments, oldest first; the active segment is not among them.
 
-    The log was truncated below `clean_to`, or its start moved above: then the dirty part begins at the log start.
+    If the log was truncated below `clean_to`, or its start moved above, the dirty part begins at the log start.
     """
     first_dirty = ends.clean_to
     if not ends.start_offset <= first_dirty <= ends.end_offset:

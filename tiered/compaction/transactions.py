@@ -1,8 +1,10 @@
 """Decided transactions in a walk over the batches of a log.
 
-Keeps I14 and I26. The walk sees each batch of a transaction before its marker. It sees neither of them below a log
-start that moved on meanwhile. Records of aborted transactions go. A marker has to stay while any batch of its
-transaction is there. Without the marker, a later reader would take the batch for one of an open transaction.
+Keeps I14 and I26. The walk sees each batch of a transaction before its marker. If the log start moved on meanwhile, the
+walk misses batches and markers below it.
+
+Records of aborted transactions go. A marker has to stay while any batch of its transaction is there. Without the
+marker, a later reader would take the batch for one of an open transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The runtime of coordinator shards over an internal topic. It names no group: `tiered.shard` says what it runs.
+"""The runtime of coordinator shards over an internal topic; `tiered.shard` has the shape of what it runs.
+
+It knows neither groups nor transactions.
 
 May import: replication, metadata
 

@@ -1,7 +1,7 @@
 """The login of brokers at each other: SCRAM with the secret of the brokers in place of a password.
 
-The secret is derived from an object in the bucket, so whoever reads the bucket is a broker. Both sides prove that they
-know the secret, and neither sends it. The user name is that of a broker, such as `broker-3`.
+The secrets are in the bucket (`broker_secrets`), so every process that reads the bucket counts as a broker. Both sides
+prove that they know a secret, and neither sends it. The user name is that of a broker, such as `broker-3`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def principal_of(user: str) -> Principal:
 
 
 def find_credentials(secrets: BrokerSecrets, user: str) -> tuple[ScramCredential, ...]:
-    """Returns the credentials of a broker, one for each accepted secret. None if the name is not a broker's, or if this
-    broker has no secret yet."""
+    """Returns the credentials of a broker, one for each accepted secret. There are none if the name is not a broker's,
+    or if this broker has no secret yet."""
     return tuple(map(_credential, secrets.accepted)) if _NAME.fullmatch(user) else ()
 
 

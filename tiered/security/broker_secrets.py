@@ -2,8 +2,10 @@
 
 Secret 0 is derived from an object in the bucket, and later ones are in the metadata log. A broker accepts the newest
 three that it knows, and proves itself by the second newest. So brokers understand each other while one of them knows
-one secret more than the other. A rotation is three steps, each after all brokers know the one before: the last one ends
-the secrets from before.
+one secret more than the other.
+
+A rotation adds three secrets, one after the other. The next one is added once all brokers know the one before. After
+the third, no broker accepts a secret from before the rotation.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class BrokerSecrets(NamedTuple):
 
     @property
     def proof(self) -> bytes:
-        """The secret by which this broker proves itself; nothing before it has read its store."""
+        """The secret by which this broker proves itself; empty until it has read its store."""
         return self.accepted[-2:][0] if self.accepted else b""
 
     @property

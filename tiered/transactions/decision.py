@@ -16,7 +16,7 @@ from tiered.transactions.records import read_key, read_value, transaction_record
 from tiered.transactions.requests import Event, MarkersDue, Reply
 
 ID_BYTES, PARTITION_BYTES = 800, 150
-"""Memory of a transactional id and of a partition in its transaction, about, without the text of the id."""
+"""Estimates of the memory of a transactional id without its text, and of a partition in its transaction."""
 TIMEOUT, MARKERS, EXPIRY = "timeout", "markers", "expiry"
 """Kinds of deadlines: a transaction's timeout, markers that are due at once, the next check for expired ids."""
 
@@ -38,13 +38,13 @@ class ShardState:
     skipped_records: int = 0
     """Records that `apply` could not read."""
     memory_bytes: int = 0
-    """Memory that the ids take, about."""
+    """Estimate of the memory that the ids take."""
     other_shards_bytes: Callable[[], int] = lambda: 0
     """Memory that the ids of the broker's other shards take."""
 
     @property
     def free_bytes(self) -> int:
-        """Memory that the ids of this shard may take more, about."""
+        """Estimate of the memory that is left for more ids of this shard."""
         return self.settings.bytes_max - self.memory_bytes - self.other_shards_bytes()
 
     def put(self, transactional_id: str, value: TransactionMetadata | None) -> None:
@@ -128,7 +128,7 @@ class TransactionDecision:
 
 
 def size_of(transactional_id: str, value: TransactionMetadata | None) -> int:
-    """Returns the memory of an id with its value, about."""
+    """Returns an estimate of the memory of an id with its value."""
     if value is None:
         return 0
     kept = len(value.request_hash) + len(value.reply)

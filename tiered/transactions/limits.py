@@ -1,4 +1,4 @@
-"""Limits of transactions: Kafka's settings of the same names."""
+"""Limits of transactions, each with the setting that it comes from, if there is one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_TIMEOUT_MS = INT32_MAX
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """Limits of one shard. The defaults are those of the broker's settings."""
+    """Limits of a shard, and the memory that it shares. The defaults are those of the broker's settings."""
 
     timeout_max_ms: int = 900_000
     """Longest timeout that a producer may request (transaction.max.timeout.ms)."""
@@ -39,5 +39,5 @@ class TransactionSettings:
 
     @property
     def bytes_kept_from_keys(self) -> int:
-        """Memory that is left for ids without an idempotency key."""
+        """Memory that ids of idempotency keys do not take, for all other ids."""
         return self.bytes_max // 2

@@ -1,5 +1,7 @@
-"""The dispatch of requests to handlers. Produce, Fetch and ApiVersions run at once, every other API in a task of its
-own. A task costs as much as a small request. So a handler that seldom waits also has a function for the other times.
+"""The dispatch of requests to handlers.
+
+Produce, Fetch and ApiVersions run at once, every other API in a task of its own. A task costs as much as a small
+request. So a handler that seldom waits also has a function that replies without a task.
 
 It is the outermost error boundary: a handler that fails ends its connection, not the broker.
 
