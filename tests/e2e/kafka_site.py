@@ -107,9 +107,10 @@ class KafkaBroker:
         self.address = server.address
         self._clients: list[RawClient] = []
 
-    async def client(self, address: str = "127.0.0.1") -> RawClient:
-        """Opens a connection from one of this machine's addresses."""
-        host, port = self.address.rsplit(":", 1)
+    async def client(self, address: str = "127.0.0.1", listener: str = "") -> RawClient:
+        """Opens a connection from one of this machine's addresses, to the first listener if none is named."""
+        reached = self.server.addresses[listener].address if listener else self.address
+        host, port = reached.rsplit(":", 1)
         own = (address, 0) if host == "127.0.0.1" else None
         client = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=own))
         self._clients.append(client)

@@ -11,6 +11,8 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.test_http_hostile import body_of, status_of
+from tiered.controller.requests import AlterBrokerConfigs, AlterClientQuotas, QuotaAlteration
+from tiered.metadata.changes import ALL_BROKERS
 from tiered_api.http.consumers import instances
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.limits import HttpLimits
@@ -88,6 +90,39 @@ def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
             assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200, 503, 503]
 
     run(tmp_path, scenario, HttpLimits(connections=5, connections_per_peer=3))
+
+
+def test_address_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        configs = {"max.connections.per.ip.overrides": f"{OTHER_ADDRESS}:1"}
+        await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, configs))
+        async with open_clients(site, 2, OTHER_ADDRESS) as held, open_clients(site, 2) as others:
+            assert [(await each.get("/topics"))[0] for each in held] == [200, 503]
+            assert [(await each.get("/topics"))[0] for each in others] == [200, 200]
+
+    run(tmp_path, scenario)
+
+
+def test_address_above_its_rate_of_new_connections_gets_503(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        alteration = QuotaAlteration((("ip", OTHER_ADDRESS),), (("connection_creation_rate", 1.0),))
+        assert await site.broker.submit(AlterClientQuotas((alteration,))) == (None,)
+        async with open_clients(site, 11, OTHER_ADDRESS) as held, open_clients(site, 1) as (other,):
+            statuses = [(await each.get("/topics"))[0] for each in held]
+            assert statuses == [200] * 10 + [503], "ten seconds of the rate at once"
+            assert (await other.get("/topics"))[0] == 200
+
+    run(tmp_path, scenario)
+
+
+def test_new_connections_above_the_rate_of_the_broker_get_503(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, {"tiered.http.max.connection.creation.rate": "1"}))
+        async with open_clients(site, 3) as held:
+            statuses = [(await each.get("/topics"))[0] for each in held]
+            assert statuses[0] == 200 and 503 in statuses
+
+    run(tmp_path, scenario)
 
 
 def test_one_address_may_have_half_of_all_connections_by_default() -> None:

@@ -7,6 +7,7 @@ May import: security
   rules          rules between several settings, and forms of list values
   kafka_aliases  Kafka's setting names, mapped to the names used here
   listener_overrides  settings of single listeners
+  ip_overrides   addresses with a limit of connections of their own
   exposure       the refusal of addresses that are open to other machines
   properties     properties files, read as Java reads them
   listeners      listener lists in Kafka's syntax, bound and advertised

@@ -1,12 +1,12 @@
 """Settings of one listener: `listener.name.NAME.SETTING`, as Kafka has them.
 
-A listener can have its own TLS, mechanisms and time between logins. The users of PLAIN are in the login module of
-`listener.name.NAME.plain.sasl.jaas.config`.
+A listener can have its own TLS, mechanisms, time between logins and limits of connections. The users of PLAIN are in
+the login module of `listener.name.NAME.plain.sasl.jaas.config`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,7 +21,9 @@ PREFIX = "listener.name."
 JAAS = "sasl.jaas.config"
 PLAIN_USERS = f"plain.{JAAS}"
 OWN_LOGIN = "brokers log in at each other with the secret of the brokers"
-_OVERRIDABLE = ("sasl.enabled.mechanisms", "connections.max.reauth.ms")
+DYNAMIC = ("max.connections", "max.connection.creation.rate")
+"""Settings of a listener that can change while the broker runs, as in Kafka: for one broker, or for all."""
+_OVERRIDABLE = ("sasl.enabled.mechanisms", "connections.max.reauth.ms", *DYNAMIC)
 _LOGIN_MODULES_WITHOUT_EFFECT = (f"scram-sha-256.{JAAS}", f"scram-sha-512.{JAAS}")
 
 
@@ -49,6 +51,27 @@ def has_no_effect(name: str) -> bool:
     return name.startswith(PREFIX) and name.removeprefix(PREFIX).partition(".")[2] in _LOGIN_MODULES_WITHOUT_EFFECT
 
 
+def is_dynamic(name: str) -> bool:
+    """True if a setting of a listener can change while the broker runs. Its name is in small letters, as in Kafka."""
+    return name == name.lower() and _split(name)[1] in DYNAMIC
+
+
+def has_listener(name: str, listeners: Collection[str]) -> bool:
+    """True if a setting belongs to one of the listeners."""
+    return _split(name)[0] in listeners
+
+
+def override_row(name: str, table: Mapping[str, SettingRow]) -> SettingRow:
+    """Returns the row of a setting of a listener. It is that of the setting without the prefix."""
+    return replace(table[_split(name)[1]], name=name, dynamic=is_dynamic(name))
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Returns the listener of a setting, and the name of the setting there."""
+    listener, _, key = name.removeprefix(PREFIX).partition(".")
+    return (listener.upper(), key) if name.startswith(PREFIX) else ("", "")
+
+
 def read_plain_users(value: Secret) -> Mapping[str, Secret]:
     """Returns the users in the value of a login module."""
     return _read_plain_users(value)
@@ -60,15 +83,15 @@ def _read_plain_users(value: Secret) -> Mapping[str, Secret]:
 
 
 def _parse(name: str, text: str, table: Mapping[str, SettingRow]) -> ListenerOverride:
-    listener, _, key = name.removeprefix(PREFIX).partition(".")
+    listener, key = _split(name)
     if key == PLAIN_USERS:
         try:
             read_plain_users(Secret(text))
         except Refused as refused:
             raise Refused(refused.code, f"{name}: {refused.why.removeprefix(JAAS + ': ')}") from None
-        return ListenerOverride(listener.upper(), PLAIN_USERS, Secret(text))
+        return ListenerOverride(listener, PLAIN_USERS, Secret(text))
     if key not in table or not (key.startswith("ssl.") or key in _OVERRIDABLE):
         known = ", ".join((*_OVERRIDABLE, PLAIN_USERS))
         why = f"a listener has no setting {shorten(key) or 'without a name'} of its own: it can have ssl.*, {known}"
         raise Refused(Code.INVALID_CONFIG, f"{shorten(name)}: {why}")
-    return ListenerOverride(listener.upper(), key, replace(table[key], name=name).parse(text))
+    return ListenerOverride(listener, key, replace(table[key], name=name).parse(text))

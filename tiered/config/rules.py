@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from tiered.config.ip_overrides import read_ip_overrides
 from tiered.config.listener_overrides import PLAIN_USERS, PREFIX, ListenerOverride
 from tiered.config.listeners import Endpoint
 from tiered.config.setting import SettingRow
@@ -54,6 +55,10 @@ class BrokerValues(Protocol):
     def broker_session_timeout_ms(self) -> int: ...
     @property
     def tiered_http_allowed_hosts(self) -> Sequence[str]: ...
+    @property
+    def max_connections_per_ip(self) -> int: ...
+    @property
+    def max_connections_per_ip_overrides(self) -> tuple[str, ...]: ...
     @property
     def authentication_method(self) -> Sequence[str]: ...
     @property
@@ -136,6 +141,7 @@ def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> Non
             raise table["tiered.http.allowed.hosts"].refuse(
                 name, "it must be a host name without scheme and port, or *"
             )
+    read_ip_overrides(settings.max_connections_per_ip_overrides)
     methods = settings.authentication_method
     if not methods or ("NONE" in methods and len(methods) > 1):
         raise table["authentication.method"].refuse(",".join(methods), "it must be NONE, or a list of the others")
@@ -146,6 +152,13 @@ def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> Non
     _check_tokens(settings, table)
     _check_encryption(settings, table)
     _check_overrides(settings, table)
+
+
+def check_addresses(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:
+    """Checks that some address may connect (Kafka's rule). A broker that runs does not ask: it would end."""
+    if settings.max_connections_per_ip == 0 and not settings.max_connections_per_ip_overrides:
+        why = "without max.connections.per.ip.overrides nobody could connect"
+        raise table["max.connections.per.ip"].refuse("0", why)
 
 
 def _check_encryption(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:

@@ -472,7 +472,14 @@ class Settings:
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(LONG_MAX, "No effect.", 0, LONG_MAX, dynamic=True)
     max_connections: int = setting(2_000, "Most connections at the same time.", 1, INT_MAX, dynamic=True)
     max_connections_per_ip: int = setting(
-        500, "Most connections from one address at the same time.", 1, INT_MAX, dynamic=True
+        500,
+        "Most connections from one address at the same time. 0 needs `max.connections.per.ip.overrides`.",
+        0,
+        INT_MAX,
+        dynamic=True,
+    )
+    max_connections_per_ip_overrides: tuple[str, ...] = setting(
+        (), "Addresses with a maximum of their own, on the Kafka port and over HTTP: `10.0.0.7:20,::1:5`.", dynamic=True
     )
     max_connection_creation_rate: int = setting(1_000, "Most new connections per second.", 1, INT_MAX, dynamic=True)
     quota_window_num: int = setting(11, "Samples over which the rates of client quotas are measured.", 1, 100)
@@ -581,6 +588,9 @@ class Settings:
     tiered_http_connections_max: int = setting(1000, "Most HTTP connections at the same time.", 1, 1_000_000)
     tiered_http_connections_max_per_ip: int = setting(
         500, "Most HTTP connections from one address at the same time; half as many event streams.", 1, 1_000_000
+    )
+    tiered_http_max_connection_creation_rate: int = setting(
+        1_000, "Most new HTTP connections per second.", 1, INT_MAX, dynamic=True
     )
 
     listener_overrides: tuple[ListenerOverride, ...] = ()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiered.config.listener_overrides import has_listener, is_dynamic
+from tiered.config.rules import check_addresses
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import ControllerResult
@@ -127,6 +129,10 @@ def alter_configs(
     current = image.broker_configs.get(request.node_id, {})
     edits = apply_edits(request.configs, current, in_force, broker_rows(), replace=request.replace)
     check_dynamic(edits)
+    listeners = {each.name for each in settings.effective_listeners()}
+    for name, value in edits.items():
+        if value is not None and is_dynamic(name) and not has_listener(name, listeners):
+            raise Refused(Code.INVALID_CONFIG, f"{name}: no listener has that name; there are: {', '.join(listeners)}")
     if request.node_id != ALL_BROKERS and edits.get(MIN_ISR) is not None:
         raise broker_rows()[MIN_ISR].refuse(str(edits[MIN_ISR]), "it can be set for a topic or for all brokers only")
     if request.node_id == ALL_BROKERS and MIN_ISR in current and edits.get(MIN_ISR, "") is None:
@@ -138,7 +144,9 @@ def alter_configs(
         )
     changes: tuple[Change, ...] = (kinds.BrokerConfigChanged(request.node_id, edits),)
     after = image.apply(changes)
-    defaults = broker_settings(after, settings, request.node_id).topic_defaults()
+    chosen = broker_settings(after, settings, request.node_id)
+    check_addresses(chosen, broker_rows())
+    defaults = chosen.topic_defaults()
     for topic in after.topics.values():
         topic_config(topic, defaults)
     if request.node_id == ALL_BROKERS and edits.keys() & {MIN_ISR, UNCLEAN}:

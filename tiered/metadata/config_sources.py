@@ -6,11 +6,12 @@ HTTP show the same. The numbers of the sources are Kafka's and are part of the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from tiered.config.listener_overrides import PREFIX, is_dynamic, override_row
 from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import Settings, broker_rows, topic_rows
 from tiered.metadata.changes import ALL_BROKERS
@@ -98,30 +99,45 @@ def topic_config_entries(image: Image, started_with: Settings, topic: TopicImage
 
 def broker_config_entries(image: Image, started_with: Settings, node_id: int) -> list[ConfigEntry]:
     """Returns all settings of a broker, by name; those of another broker as far as the metadata has them."""
-    return _build_entries(broker_rows(), _broker_layers(image, started_with, node_id), is_topic=False)
+    return _build_broker_entries(_broker_layers(image, started_with, node_id))
 
 
 def cluster_config_entries(image: Image) -> list[ConfigEntry]:
     """Returns the settings that are set for all brokers, by name."""
-    return _build_entries(broker_rows(), _dynamic_layers(image, ALL_BROKERS), is_topic=False)
+    return _build_broker_entries(_dynamic_layers(image, ALL_BROKERS))
+
+
+def _build_broker_entries(layers: Sequence[ConfigLayer]) -> list[ConfigEntry]:
+    of_listeners = {name for layer in layers for name in layer.values if is_dynamic(name)}
+    table = broker_rows()
+    shown = {**table, **{name: override_row(name, table) for name in of_listeners}}
+    return _build_entries(shown, layers, is_topic=False)
 
 
 def _dynamic_layers(image: Image, node_id: int) -> list[ConfigLayer]:
-    same = {name: name for name in broker_rows()}
     broker_configs = image.broker_configs.get(node_id, {}) if node_id != ALL_BROKERS else {}
+    all_configs = image.broker_configs.get(ALL_BROKERS, {})
+    same = {name: name for name in (*broker_rows(), *broker_configs, *all_configs)}
     return [
         ConfigLayer(ConfigSource.DYNAMIC_BROKER_CONFIG, broker_configs, same),
-        ConfigLayer(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.broker_configs.get(ALL_BROKERS, {}), same),
+        ConfigLayer(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, all_configs, same),
     ]
 
 
 def _broker_layers(image: Image, started_with: Settings, node_id: int) -> list[ConfigLayer]:
     """Returns the sources of broker settings, the strongest first."""
-    same = {name: name for name in broker_rows()}
     defaults = {name: text_of(row.default) for name, row in broker_rows().items()}
-    given = started_with.to_strings() if node_id == started_with.node_id else {}
+    given, own = {}, dict[str, str]()
+    if node_id == started_with.node_id:
+        given = started_with.to_strings()
+        own = {
+            f"{PREFIX}{each.listener.lower()}.{each.name}": text_of(each.value)
+            for each in started_with.listener_overrides
+        }
     static = {name: value for name, value in given.items() if value != defaults[name]}
     static.pop(MIN_ISR, None)  # set for a topic or for all brokers only
+    static |= own
+    same = {name: name for name in (*broker_rows(), *own)}
     if not started_with.remote_log_storage_system_enable:
         static["log.remote.storage.enable"] = "false"
     return [

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tiered.config.listener_overrides import PREFIX, has_listener, is_dynamic, override_row
 from tiered.config.setting import SettingRow, check_lengths, shorten, unknown_setting
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
@@ -39,6 +40,12 @@ def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
 def overrides(image: Image, own: Settings, node_id: int) -> dict[str, str]:
     """Returns the settings that the image gives `node_id` in place of its `own`."""
     given = {**image.broker_configs.get(ALL_BROKERS, {}), **image.broker_configs.get(node_id, {})}
+    if any(name.startswith(PREFIX) for name in given):
+        # A listener may have had another name when its setting was stored.
+        listeners = {each.name for each in own.effective_listeners()}
+        given = {
+            name: text for name, text in given.items() if not name.startswith(PREFIX) or has_listener(name, listeners)
+        }
     if own.min_insync_replicas != cluster_min_isr(image):
         given[MIN_ISR] = str(cluster_min_isr(image))
     return given
@@ -106,7 +113,7 @@ def apply_edits(
 def check_dynamic(configs: Mapping[str, str | None]) -> None:
     """Refuses settings that cannot be changed while a broker runs."""
     for key, value in configs.items():
-        row = broker_rows().get(key)
+        row = override_row(key, broker_rows()) if is_dynamic(key) else broker_rows().get(key)
         if row is None:
             raise Refused(Code.INVALID_CONFIG, f"{shorten(key)}: unknown broker setting")
         if not row.dynamic:

@@ -34,6 +34,13 @@ def test_setting_of_a_listener_wins_there_and_nowhere_else() -> None:
     assert later.for_listener("OUT").ssl_keystore_location == "/out.pem"
 
 
+def test_limit_of_a_listener_is_that_of_the_broker_unless_it_has_its_own() -> None:
+    own = {"listener.name.out.max.connections": "7", "max.connections": "9", "max.connection.creation.rate": "3"}
+    settings = Settings.from_strings({**LISTENERS, **KEY, **own})
+    assert settings.for_listener("OUT").max_connections == 7 and settings.for_listener("IN").max_connections == 9
+    assert settings.for_listener("OUT").max_connection_creation_rate == 3
+
+
 def test_users_of_plain_are_those_of_the_listener() -> None:
     value = f'{MODULE} required username="admin" password="s3cret" user_alice="s3cret";'
     given = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiered.config.listener_overrides import ListenerOverride
 from tiered.config.settings import Settings, broker_rows, topic_rows
 from tiered.ids import TopicId
 from tiered.metadata.changes import ALL_BROKERS
@@ -101,6 +102,25 @@ def test_settings_are_sorted_and_marked_if_they_can_change() -> None:
     changeable = {each.row.name for each in shown if not each.is_read_only}
     assert {"log.retention.ms", "max.connections"} <= changeable and "num.partitions" not in changeable
     assert not any(each.is_read_only for each in topic_config_entries(Image(), STARTED, topic()))
+
+
+def test_limits_of_a_listener_are_shown_with_their_sources() -> None:
+    name = "listener.name.out.max.connections"
+    started = replace(
+        STARTED,
+        listeners=("OUT://127.0.0.1:1",),
+        listener_overrides=(ListenerOverride("OUT", "max.connections", 3),),
+    )
+    image = Image(broker_configs={-1: {name: "5"}})
+    assert trail(broker_config_entries(image, started, 1), name) == [(name, "5", 3), (name, "3", 4)]
+    assert [(each.row.name, each.is_read_only) for each in cluster_config_entries(image)] == [(name, False)]
+    assert broker_settings(image, started, 1).for_listener("OUT").max_connections == 5
+
+
+def test_limit_of_a_listener_that_a_broker_does_not_have_is_left_out() -> None:
+    """A listener may get another name after its limit was stored: the broker starts nevertheless."""
+    image = Image(broker_configs={-1: {"listener.name.old.max.connections": "5", "max.connections": "7"}})
+    assert broker_settings(image, STARTED, 1).max_connections == 7
 
 
 def test_topics_share_values_that_they_do_not_override() -> None:

@@ -23,7 +23,8 @@ from tiered.broker.process_metrics import add_process_metrics
 from tiered.broker.real_world import real_world
 from tiered.config.exposure import check_exposure, is_loopback
 from tiered.config.listeners import WILDCARDS, Endpoint
-from tiered.config.settings import Settings, parse_address
+from tiered.config.rules import check_addresses
+from tiered.config.settings import Settings, broker_rows, parse_address
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metadata.changes import ScramCredentialSet
 from tiered.metrics import Metrics
@@ -67,6 +68,7 @@ def serve(args: Namespace) -> NoReturn:
     for warning in warnings:
         log.warning("%s", warning)
     check_exposure(chosen)
+    check_addresses(chosen, broker_rows())
     asyncio.run(_run_until_stopped(chosen, read_credentials(args.add_scram)))
 
 

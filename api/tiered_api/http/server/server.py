@@ -16,8 +16,10 @@ from aiohttp.streams import StreamReader
 
 from tiered.broker.broker import Broker
 from tiered.config.exposure import is_loopback
+from tiered.config.ip_overrides import read_ip_overrides
 from tiered.errors import Corrupt, InvariantViolation, Refused
 from tiered.log_limiter import LogLimiter
+from tiered.quotas.rate import TokenBucket
 from tiered.security.distinguished_names import Subject
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered.security.principal_mapping import map_subject
@@ -49,7 +51,10 @@ ANSWERED_OVER_LIMIT = ("healthz", "metrics")
 """Operations that work when connections have run out, so that a busy broker is not taken for a dead one."""
 SPARE_CONNECTIONS_MAX = 16
 """Most connections above a limit that are open at the same time."""
-TOO_MANY = "too many connections; tiered.http.connections.max and tiered.http.connections.max.per.ip bound them"
+TOO_MANY = (
+    "too many connections, or too many new ones: tiered.http.connections.max and other limits bound them"
+    " (docs/OPERATIONS.md)"
+)
 
 
 class HttpConnection(web.RequestHandler):
@@ -220,6 +225,9 @@ class HttpListener(web.Server):
         self.authenticator = Authenticator(context)
         self.head_cache = HeadCache(context)
         self._peers: Tally[str] = Tally()
+        rate = context.broker.settings.tiered_http_max_connection_creation_rate
+        self._openings = TokenBucket(1, 1000, rate, int(self._loop.time() * 1000))
+        """New connections that may be opened now: those of a second at once."""
         self._spare_connections: dict[HttpConnection, None] = {}
         """Connections above a limit, the oldest one first."""
         self._log_limiter = LogLimiter(context.clock)
@@ -230,8 +238,7 @@ class HttpListener(web.Server):
     def admit_connection(self, connection: HttpConnection, peer: str) -> bool:
         """Counts a connection. Returns False if it is above a limit: it is a spare one then, and may replace the oldest
         spare one."""
-        limits = self.context.limits
-        if self._peers.total() < limits.connections and self._peers[peer] < limits.connections_per_peer:
+        if self._has_room(peer):
             self._peers[peer] += 1
             return True
         self.context.refused_connections.inc()
@@ -244,6 +251,18 @@ class HttpListener(web.Server):
             oldest.force_close()
         self._spare_connections[connection] = None
         return False
+
+    def _has_room(self, peer: str) -> bool:
+        limits, broker = self.context.limits, self.context.broker
+        settings = broker.settings
+        of_peer = read_ip_overrides(settings.max_connections_per_ip_overrides).get(peer, limits.connections_per_peer)
+        if self._peers.total() >= limits.connections or self._peers[peer] >= of_peer:
+            return False
+        rate, now_ms = settings.tiered_http_max_connection_creation_rate, int(self._loop.time() * 1000)
+        if self._openings.measure(rate, now_ms) < 1 or not broker.client_quotas.admit_connection(peer):
+            return False
+        self._openings.record(1, rate, now_ms)
+        return True
 
     def remove_connection(self, connection: HttpConnection, peer: str) -> None:
         """Removes a connection from the count."""

@@ -11,13 +11,16 @@ import logging
 import math
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from tiered.broker.broker import Broker
+from tiered.config.ip_overrides import read_ip_overrides
 from tiered.config.listeners import Endpoint
+from tiered.config.settings import Settings
 from tiered.errors import Refused
 from tiered.ports import Listener, Stream
+from tiered.quotas.rate import TokenBucket
 from tiered.security import sasl_plain
 from tiered.security.distinguished_names import Subject
 from tiered.security.principal import ANONYMOUS, Principal
@@ -49,6 +52,11 @@ STOP_SECONDS = 2.0
 """Longest time for pending replies when the broker stops."""
 
 
+def _make_openings(rate: int, now: float) -> TokenBucket:
+    """Returns tokens for new connections: those of a second may be opened at once."""
+    return TokenBucket(1, 1000, rate, int(now * 1000))
+
+
 class KafkaServer:
     """All connections of one broker. `addresses` has the address of each listener by name."""
 
@@ -77,11 +85,18 @@ class KafkaServer:
         self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds / 4, self._frame_seconds / 4)
         self.connections: dict[ClientConnection, None] = {}
         self._connections_by_host: Tally[str] = Tally()
+        self._connections_by_listener: Tally[str] = Tally()
+        between = settings.inter_broker_endpoint()
+        self._inter_broker_listener = "" if between is None else between.name
+        self._listener_settings: dict[str, tuple[Settings, Settings]] = {}
+        """Settings of the broker with those of a listener that were made of them."""
         self._listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweeps = 0
-        self._unopened: deque[ClientConnection] = deque()
-        self._tokens = float(settings.max_connection_creation_rate)
+        self._unopened: dict[str, deque[ClientConnection]] = {}
+        """Connections that wait for a token, by listener."""
+        self._openings = _make_openings(settings.max_connection_creation_rate, self.now)
+        self._listener_openings: dict[str, TokenBucket] = {}
         self._closing = False
         self._all_closed = asyncio.Event()
         self._to_flush: list[ClientConnection] = []
@@ -115,6 +130,9 @@ class KafkaServer:
         mechanisms = broker.settings.for_listener(endpoint.name).sasl_enabled_mechanisms
         if requires_login and not endpoint.is_encrypted and sasl_plain.MECHANISM in mechanisms:
             log.warning("PLAIN without TLS: passwords cross the network in clear listener=%s", endpoint.name)
+        rate = broker.settings.for_listener(endpoint.name).max_connection_creation_rate
+        self._listener_openings[endpoint.name] = _make_openings(rate, self._loop.time())
+        self._unopened[endpoint.name] = deque()
         listener = await net.listen(
             endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name, requires_login)
         )
@@ -163,10 +181,14 @@ class KafkaServer:
             return
         connection = ClientConnection(self, stream, listener, self._loop, requires_login, principal)
         host = connection.host
-        if self._closing or (len(self.connections) >= settings.max_connections and not self._make_room(host)):
-            self._reject(stream, "too_many", f"max.connections is {settings.max_connections}")
-        elif self._connections_by_host[host] >= settings.max_connections_per_ip:
-            self._reject(stream, "too_many_of_one", f"max.connections.per.ip is {settings.max_connections_per_ip}")
+        of_listener = self._settings_of(listener).max_connections
+        overrides = read_ip_overrides(settings.max_connections_per_ip_overrides)
+        of_host = overrides.get(host, settings.max_connections_per_ip)
+        if self._connections_by_host[host] >= of_host:
+            self._reject(stream, "too_many_of_one", f"max.connections.per.ip of its address is {of_host}")
+        elif self._closing or not self._has_room(listener, host, of_listener):
+            why = f"max.connections is {settings.max_connections}, and that of the listener is {of_listener}"
+            self._reject(stream, "too_many", why, listener)
         elif not self.context.broker.client_quotas.admit_connection(host):
             self._reject(stream, "connection_rate", "its address opens more connections than its quota allows")
         else:
@@ -177,16 +199,17 @@ class KafkaServer:
             self.context.broker.audit.record_certificate(connection.caller, listener)
             log.debug("kafka connection opened peer=%s listener=%s", stream.peer, listener)
             self._connections_by_host[host] += 1
+            self._connections_by_listener[listener] += 1
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
                 self.now = now
+            waiting = self._unopened[listener]
             if self._paused:
-                self._unopened.append(connection)
-            elif self._tokens >= 1:
-                self._tokens -= 1
+                waiting.append(connection)
+            elif not waiting and self._take_token(listener):
                 connection.start_reading()
             else:
-                self._unopened.append(connection)
+                waiting.append(connection)
                 self.context.refusals.record("delayed", stream.peer, "more connections a second than are allowed")
 
     def _map_subject(self, listener: str, subject: Subject) -> Principal:
@@ -197,19 +220,50 @@ class KafkaServer:
         for connection in self.connections:
             connection.on_quotas()
 
-    def _make_room(self, host: str) -> bool:
+    def _settings_of(self, listener: str) -> Settings:
+        settings = self.context.broker.settings
+        known = self._listener_settings.get(listener)
+        if known is None or known[0] is not settings:
+            known = self._listener_settings[listener] = settings, settings.for_listener(listener)
+        return known[1]
+
+    def _is_protected(self, listener: str) -> bool:
+        """True for the listener between brokers if clients have another one: as in Kafka, the limits of the broker hold
+        for the others alone."""
+        return listener == self._inter_broker_listener and len(self.addresses) > 1
+
+    def _has_room(self, listener: str, host: str, of_listener: int) -> bool:
+        """True if one more connection is below the limits of the listener and of the broker, or takes the place of
+        another one."""
+        most = self.context.broker.settings.max_connections
+        if self._connections_by_listener[listener] >= of_listener:
+            own = [each for each in self.connections if each.listener == listener]
+            return self._make_room(host, own, of_listener)
+        if len(self.connections) < most:
+            return True
+        others = [each for each in self.connections if not self._is_protected(each.listener)]
+        if self._make_room(host, others, most):
+            return True
+        if not self._is_protected(listener):
+            return False
+        if others:
+            longest = min(others, key=lambda each: (each.pending > 0, each.last_activity))
+            longest.refuse("crowded_out", "a broker needs its place, and max.connections are in use")
+        return True
+
+    def _make_room(self, host: str, pool: Sequence[ClientConnection], most: int) -> bool:
         """Closes a connection of the address with most connections in favour of the new address. True if it did so.
 
-        The address gives up its longest idle connection, or else the one that waits longest for a reply. If it has
-        neither, the address with next most connections does. An address keeps its fair share of the connections, and
-        one more than the new address has. So a client that connects and waits shuts out no clients, brokers or
-        operators.
+        `pool` are the connections that may be closed, `most` is their limit. The address gives up its longest idle
+        connection, or else the one that waits longest for a reply. If it has neither, the address with next most
+        connections does. An address keeps its fair share of the connections, and one more than the new address has. So
+        a client that connects and waits shuts out no clients, brokers or operators.
         """
-        hosts = self._connections_by_host
+        hosts = Tally(each.host for each in pool)
         addresses = len(hosts) + (host not in hosts)
-        kept = max(self.context.broker.settings.max_connections // addresses, hosts[host] + 1)
+        kept = max(most // addresses, hosts[host] + 1)
         longest: dict[str, tuple[bool, float, ClientConnection]] = {}
-        for each in self.connections:
+        for each in pool:
             if hosts[each.host] <= kept:
                 continue
             waits = each.pending > 0
@@ -238,11 +292,32 @@ class KafkaServer:
         self._open_unopened()
 
     def _open_unopened(self) -> None:
-        while self._unopened and self._tokens >= 1 and not self._paused:
-            connection = self._unopened.popleft()
-            if not connection.closed:
-                self._tokens -= 1
-                connection.start_reading()
+        """Opens connections that wait, one of each listener in turn."""
+        listeners = [] if self._paused else [name for name, waiting in self._unopened.items() if waiting]
+        while listeners:
+            listeners = [name for name in listeners if self._open_next(name)]
+
+    def _open_next(self, listener: str) -> bool:
+        """Opens the connection of a listener that waits longest. False if none does, or if no token is left."""
+        waiting = self._unopened[listener]
+        while waiting and waiting[0].closed:
+            waiting.popleft()
+        if not waiting or not self._take_token(listener):
+            return False
+        waiting.popleft().start_reading()
+        return True
+
+    def _take_token(self, listener: str) -> bool:
+        """True if a connection of a listener may be opened now, by the rates of the listener and of the broker."""
+        buckets = [(self._listener_openings[listener], self._settings_of(listener).max_connection_creation_rate)]
+        if not self._is_protected(listener):
+            buckets.append((self._openings, self.context.broker.settings.max_connection_creation_rate))
+        now_ms = int(self._loop.time() * 1000)
+        if any(bucket.measure(rate, now_ms) < 1 for bucket, rate in buckets):
+            return False
+        for bucket, rate in buckets:
+            bucket.record(1, rate, now_ms)
+        return True
 
     def _reject(self, stream: Stream, reason: str, why: str, listener: str = "") -> None:
         self.context.refusals.record(reason, stream.peer, why, listener)
@@ -252,6 +327,7 @@ class KafkaServer:
         """Forgets a closed connection."""
         self.connections.pop(connection, None)
         log.debug("kafka connection closed peer=%s", connection.peer)
+        self._connections_by_listener[connection.listener] -= 1
         left = self._connections_by_host[connection.host] - 1
         if left > 0:
             self._connections_by_host[connection.host] = left
@@ -281,14 +357,12 @@ class KafkaServer:
             elif now - connection.last_activity > self._idle_seconds:
                 self.context.refusals.record_unlogged("idle")
                 connection.close()
-        rate = self.context.broker.settings.max_connection_creation_rate
-        self._tokens = min(float(rate), self._tokens + rate * passed)
         self._open_unopened()
         self._sweeps += 1
         if self._sweeps % TRIM_SWEEPS == 0:
             self.buffers.trim()
             self.dispatch.evict_stale()
-        more = self.connections or self.buffers.pooled_bytes or self._tokens < rate
+        more = self.connections or self.buffers.pooled_bytes
         self._sweeper = self._loop.call_later(passed, self._sweep) if more else None
 
     # -- shutdown -----------------------------------------------------------------------------------------------------

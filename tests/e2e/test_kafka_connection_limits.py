@@ -1,0 +1,91 @@
+"""Tests of limits of connections for one listener and one address, while they change."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.e2e.kafka_site import KafkaBroker, run, wait_until
+from tests.e2e.test_kafka_limits import hello
+from tiered.config.listener_overrides import ListenerOverride
+from tiered.controller.requests import AlterBrokerConfigs
+from tiered.metadata.changes import ALL_BROKERS
+
+LISTENERS = ("BETWEEN://127.0.0.1:0", "CLIENT://127.0.0.1:0")
+OTHER_ADDRESS = "127.0.0.2"
+
+
+async def change(site: KafkaBroker, **configs: str) -> None:
+    """Changes settings of all brokers while they run."""
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    await site.node.submit(AlterBrokerConfigs(ALL_BROKERS, named))
+
+
+def test_listener_has_a_limit_of_its_own_that_changes(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        clients = [await site.client(listener="CLIENT") for _ in range(2)]
+        assert [await hello(client) for client in clients] == [0, 0]
+        assert await (await site.client(listener="CLIENT")).read_to_end() == b""
+        assert await hello(await site.client(listener="BETWEEN")) == 0, "the other listener has room"
+        await change(site, listener_name_client_max_connections="3")
+        assert await hello(await site.client(listener="CLIENT")) == 0
+        assert await (await site.client(listener="CLIENT")).read_to_end() == b""
+        clients[0].close()
+        await wait_until(lambda: len(site.server.connections) == 3)
+        assert await hello(await site.client(listener="CLIENT")) == 0
+        assert site.count_refusals("too_many") == 2
+
+    overrides = (ListenerOverride("CLIENT", "max.connections", 2),)
+    run(tmp_path, scenario, listeners=LISTENERS, inter_broker_listener_name="BETWEEN", listener_overrides=overrides)
+
+
+def test_broker_is_let_in_when_clients_have_all_connections(tmp_path: Path) -> None:
+    """The longest idle client gives way, of whatever address: Kafka does the same."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        crowd = [await site.client(listener="CLIENT") for _ in range(2)]
+        assert [await hello(client) for client in crowd] == [0, 0]
+        assert await (await site.client(listener="CLIENT")).read_to_end() == b""
+        brokers = [await site.client(listener="BETWEEN") for _ in range(2)]
+        assert [await hello(each) for each in brokers] == [0, 0]
+        assert [await each.read_to_end() for each in crowd] == [b"", b""]
+        assert site.count_refusals("crowded_out") == 2
+        assert await (await site.client(listener="CLIENT")).read_to_end() == b"", "it takes no place of a broker"
+        assert await (await site.client(listener="BETWEEN")).read_to_end() == b"", "the listener has the same limit"
+
+    run(tmp_path, scenario, listeners=LISTENERS, inter_broker_listener_name="BETWEEN", max_connections=2)
+
+
+def test_broker_is_opened_while_clients_wait_for_their_rate(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        crowd = [await site.client(listener="CLIENT") for _ in range(3)]
+        assert await hello(crowd[0]) == 0
+        waiting = [asyncio.create_task(hello(client)) for client in crowd[1:]]
+        await wait_until(lambda: site.count_refusals("delayed") == 2)
+        assert [await hello(await site.client(listener="BETWEEN")) for _ in range(3)] == [0] * 3
+        assert not any(each.done() for each in waiting)
+        await change(site, listener_name_client_max_connection_creation_rate="1000", max_connection_creation_rate="999")
+        assert await asyncio.gather(*waiting) == [0, 0]
+
+    run(
+        tmp_path,
+        scenario,
+        listeners=LISTENERS,
+        inter_broker_listener_name="BETWEEN",
+        max_connection_creation_rate=1,
+        listener_overrides=(ListenerOverride("BETWEEN", "max.connection.creation.rate", 1000),),
+    )
+
+
+def test_address_has_a_limit_of_its_own_that_changes(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        clients = [await site.client() for _ in range(2)]
+        assert [await hello(client) for client in clients] == [0, 0]
+        assert await (await site.client()).read_to_end() == b""
+        assert await (await site.client(OTHER_ADDRESS)).read_to_end() == b"", "0 for all others"
+        await change(site, max_connections_per_ip_overrides=f"127.0.0.1:2,{OTHER_ADDRESS}:1")
+        assert await hello(await site.client(OTHER_ADDRESS)) == 0
+        assert await (await site.client(OTHER_ADDRESS)).read_to_end() == b""
+        assert site.count_refusals("too_many_of_one") == 3
+
+    run(tmp_path, scenario, max_connections_per_ip=0, max_connections_per_ip_overrides=("127.0.0.1:2",))
