@@ -17,6 +17,7 @@ from bench.figures import Figure
 from tiered.cold.cache import ChunkCache
 from tiered.cold.cleaner import ColdCleaner
 from tiered.cold.collector import Collector
+from tiered.cold.kept_tails import KeptTails
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
@@ -27,6 +28,7 @@ from tiered.metrics import Metrics
 from tiered.object_store.directory import DirectoryStore
 from tiered.object_store.metered import MeteredStore
 from tiered.records.batch import encode_batch
+from tiered.replication.cold_tier import CLEANER_BYTES
 from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk
 
@@ -65,9 +67,18 @@ async def clean_rounds(root: Path, dirty_ratio: float) -> Cost:
     clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
     store = MeteredStore(DirectoryStore(str(root / "bucket"), clock, rng), clock, metrics)
     manifests = ManifestStore(store, clock, rng, metrics)
-    uploader = Uploader(store, manifests, clock, rng, metrics)
+    tails = KeptTails()
+    uploader = Uploader(store, manifests, clock, rng, metrics, tails=tails)
     collector = Collector(store, manifests, uploader.keys_in_flight, clock, metrics, grace_ms=0)
-    reader = ColdReader(store, manifests, ChunkCache(metrics, 32 * MIB), metrics, clock, window_bytes=16 * MIB)
+    reader = ColdReader(
+        store,
+        manifests,
+        ChunkCache(metrics, CLEANER_BYTES),
+        metrics,
+        clock,
+        window_bytes=CLEANER_BYTES // 2,
+        tails=tails,
+    )
     cleaner = ColdCleaner(store, manifests, reader, collector, rng, metrics)
     config = replace(TopicConfig(), cleanup_policy=("compact",), min_cleanable_dirty_ratio=dirty_ratio)
     log = await DiskLog.open(

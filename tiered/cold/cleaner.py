@@ -522,6 +522,7 @@ class ColdCleaner:
         clean.keys.add(key)
         await clean.resources.admit(entry.object_bytes)
         clean.result.bytes_written += await put_verified(self._store, key, made.data, trailer)
+        self._reader.tails.keep(key, trailer)
         return entry
 
     async def _replace(self, clean: _Clean, clean_to: int = -1) -> bool:
@@ -565,7 +566,9 @@ class ColdCleaner:
 
         clean.is_change_open = True
         try:
-            written = await self._manifests.change(partition_id, before.topic, clean.epoch, replace_runs)
+            written = await self._manifests.change(
+                partition_id, before.topic, clean.epoch, replace_runs, from_written=True
+            )
         except Fenced:
             clean.is_change_open = False
             raise
@@ -573,6 +576,7 @@ class ColdCleaner:
         result.manifest = written
         for each in made_runs:
             clean.keys.difference_update(one.key for one in each.successors)
+            self._reader.tails.drop(one.key for one in each.replaced)
         runs = [(each.replaced[0].base_offset, each.replaced[-1].next_offset) for each in made_runs]
         await self._collector.delete_replaced(before, runs)
         for each in made_runs:

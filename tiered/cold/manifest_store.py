@@ -77,6 +77,8 @@ class ManifestStore:
         self._deadline_s = deadline_s
         self._locks: dict[PartitionId, asyncio.Lock] = {}
         self._undecided: set[PartitionId] = set()
+        self._written: dict[PartitionId, tuple[Manifest, str]] = {}
+        """The newest manifest that this store wrote, with its version, until another write may have replaced it."""
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
         self._may_have_orphans: set[PartitionId] = set()
         self._submanifests: OrderedDict[str, tuple[ManifestNode, ...]] = OrderedDict()
@@ -184,24 +186,34 @@ class ManifestStore:
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    async def change(self, partition_id: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
+    async def change(
+        self, partition_id: PartitionId, topic: str, epoch: int, fn: ManifestChange, *, from_written: bool = False
+    ) -> Manifest:
         """Applies `fn` under leader epoch `epoch` and returns the manifest that is then in the bucket.
 
         The epoch is written too, so a change without other effect takes the manifest over. Raises `Fenced` if a higher
         epoch has taken it over. Raises `Unavailable` if the outcome is unknown or the bucket did not reply in time.
+
+        With `from_written` the change is made on the manifest that this store wrote last, without a read of the bucket.
+        The put fails if that is not the manifest in the bucket. Then the change is made again on that one.
         """
         try:
-            return await self._change(partition_id, topic, epoch, fn)
+            return await self._change(partition_id, topic, epoch, fn, from_written)
         except BaseException:
             self.mark_orphans(partition_id)  # the change may be applied later, and nobody would delete what it drops
             raise
 
-    async def _change(self, partition_id: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
+    async def _change(
+        self, partition_id: PartitionId, topic: str, epoch: int, fn: ManifestChange, from_written: bool
+    ) -> Manifest:
         lock = self._locks.setdefault(partition_id, asyncio.Lock())
         async with lock:
             started = self._clock.mono_ns()
             while True:
-                old, version = await self._get(partition_id)
+                written_before = self._written.pop(partition_id, None)
+                known = written_before if from_written and partition_id not in self._undecided else None
+                from_written = False
+                old, version = known or await self._get(partition_id)
                 if old is not None and old.leader_epoch > epoch:
                     self._undecided.discard(partition_id)  # an earlier put fails: the version in the bucket has changed
                     self._changes.inc(1, "fenced")
@@ -210,6 +222,8 @@ class ManifestStore:
                     continue
                 base = old or Manifest(topic, partition_id.topic_id, partition_id.partition)
                 new = await self.apply_change(base.adopt_epoch(epoch), fn)
+                if new == old and known is not None:
+                    continue  # the manifest in the bucket may be another one
                 if new == old and partition_id not in self._undecided:
                     return new
                 written = await self._compare_and_swap(partition_id, base, new, version, started)
@@ -270,6 +284,7 @@ class ManifestStore:
         self._may_have_orphans.discard(partition_id)
         self._locks.pop(partition_id, None)
         self._undecided.discard(partition_id)
+        self._written.pop(partition_id, None)
         self._keys_in_flight.pop(partition_id, None)
 
     async def _compare_and_swap(
@@ -289,6 +304,8 @@ class ManifestStore:
                 manifest_key(partition_id), body, if_absent=not version, if_match=version if version else None
             )
             if isinstance(result, Ok):
+                if result.version:
+                    self._written[partition_id] = new, result.version
                 return new
             current = await self._read_back(partition_id, backoff, started)
             if current is None and version:

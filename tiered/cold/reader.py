@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
+from tiered.cold.kept_tails import KeptTails
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
@@ -68,7 +69,8 @@ class _ColdPiece(NamedTuple):
 class ColdReader:
     """Reads cold segments of any partition of one bucket. Belongs to one event loop. Call `close` at the end.
 
-    `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader.
+    `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader. Sections of objects of which
+    `tails` has the bytes cost no get.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class ColdReader:
         clock: Clock,
         *,
         window_bytes: int = WINDOW_BYTES,
+        tails: KeptTails | None = None,
     ) -> None:
+        self.tails = tails or KeptTails(0)
         self._store = store
         self._manifests = manifests
         self._window_bytes = window_bytes
@@ -296,6 +300,9 @@ class ColdReader:
         """Returns adjacent sections by kind, checked against their CRCs, with one get."""
         begin = min((ref.position for ref in refs), default=entry.log_bytes)
         end = max((ref.position + ref.length for ref in refs), default=begin)
+        tail = self.tails.find(entry.key)
+        if tail is not None:
+            return {ref.kind: memoryview(tail)[ref.position - entry.log_bytes :][: ref.length] for ref in refs}
         chunk = Chunk(entry.key, begin, end - begin)
         for attempt in range(2):
             with self._cache.lease(chunk, self._get) as lease:
@@ -307,6 +314,8 @@ class ColdReader:
             self._cache.invalidate(chunk)
             if attempt:
                 raise Corrupt(f"section {bad.kind} has a wrong CRC", where=entry.key, position=bad.position)
+        if begin == entry.log_bytes and len(refs) == len(entry.sections):
+            self.tails.add_older(entry.key, data)
         return parts
 
     def close(self) -> None:

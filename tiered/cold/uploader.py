@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from tiered.cold.kept_tails import KeptTails
 from tiered.cold.layout import SectionKind, build_trailer, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
@@ -72,8 +73,18 @@ class TieredLog(Protocol):
 class Uploader:
     """Uploads for all partitions of one broker. One call at a time per partition."""
 
-    def __init__(self, store: ObjectStore, manifests: ManifestStore, clock: Clock, rng: Rng, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        manifests: ManifestStore,
+        clock: Clock,
+        rng: Rng,
+        metrics: Metrics,
+        *,
+        tails: KeptTails | None = None,
+    ) -> None:
         self._store = store
+        self._tails = tails
         self._manifests = manifests
         self._clock = clock
         self._random = rng.stream("uploader")
@@ -171,6 +182,8 @@ class Uploader:
             uploaded_ms=self._clock.wall_ms(),
         )
         await self._upload_object(manifest, epoch, entry, log_part, trailer)
+        if with_keys and self._tails is not None:
+            self._tails.keep(key, trailer)
         return entry
 
     async def _resolve_undecided(self, manifest: Manifest, epoch: int) -> Manifest:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tiered.cold.cache import CACHE_BYTES, ChunkCache
 from tiered.cold.cleaner import OBJECT_BYTES, ColdCleaner
 from tiered.cold.collector import GRACE_MS, Collector
+from tiered.cold.kept_tails import KeptTails
 from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
@@ -17,7 +18,7 @@ from tiered.metrics import Metrics
 from tiered.object_store.paced import PacedStore
 from tiered.ports import Clock, ObjectStore, Rng
 
-CLEANER_BYTES = 32 << 20
+CLEANER_BYTES = 64 << 20
 """Memory for chunks that cleans read. They do not displace what readers need."""
 
 
@@ -47,7 +48,8 @@ class ColdTier:
     ) -> ColdTier:
         """Builds the parts over one store. `admit_request` waits until cleans may make one request more."""
         manifests = ManifestStore(store, clock, rng, metrics, fan=fan)
-        uploader = Uploader(store, manifests, clock, rng, metrics)
+        tails = KeptTails()
+        uploader = Uploader(store, manifests, clock, rng, metrics, tails=tails)
 
         def list_keys_in_flight(partition_id: PartitionId) -> frozenset[str]:
             return uploader.keys_in_flight(partition_id) | cleaner.keys_in_flight(partition_id)
@@ -57,7 +59,10 @@ class ColdTier:
         own = Metrics()  # the figures of readers do not count what cleans read
         cleaner = ColdCleaner(
             paced, manifests,
-            ColdReader(paced, manifests, ChunkCache(own, CLEANER_BYTES), own, clock, window_bytes=CLEANER_BYTES // 2),
+            ColdReader(
+                paced, manifests, ChunkCache(own, CLEANER_BYTES), own, clock, window_bytes=CLEANER_BYTES // 2,
+                tails=tails,
+            ),
             collector, rng, metrics, object_bytes=clean_object_bytes,
         )  # fmt: skip
         reader = ColdReader(store, manifests, ChunkCache(metrics, cache_bytes), metrics, clock)

@@ -15,6 +15,7 @@ from tests.sim.harness.store import SimBucket
 from tiered.cold.cache import ChunkCache
 from tiered.cold.cleaner import ColdCleaner
 from tiered.cold.collector import Collector
+from tiered.cold.kept_tails import KeptTails
 from tiered.cold.layout import SectionRef, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
@@ -139,13 +140,20 @@ class Broker:
         self.store = rig.bucket.store(self.faults, rig.clock)
         self.metrics = Metrics()
         self.manifests = ManifestStore(self.store, rig.clock, rng, self.metrics, fan=fan)
-        self.uploader = Uploader(self.store, self.manifests, rig.clock, rng, self.metrics)
+        self.tails = KeptTails()
+        self.uploader = Uploader(self.store, self.manifests, rig.clock, rng, self.metrics, tails=self.tails)
         self.collector = Collector(
             self.store, self.manifests, self._keys_in_flight, rig.clock, self.metrics, grace_ms=1000
         )
         self.cache = ChunkCache(self.metrics)
         self.reader = ColdReader(
-            self.store, self.manifests, self.cache, self.metrics, rig.clock, window_bytes=window_bytes
+            self.store,
+            self.manifests,
+            self.cache,
+            self.metrics,
+            rig.clock,
+            window_bytes=window_bytes,
+            tails=self.tails,
         )
 
     def _keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:

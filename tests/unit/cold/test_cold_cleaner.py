@@ -314,7 +314,7 @@ def test_change_of_unknown_outcome_keeps_its_objects_until_it_is_settled() -> No
         cleaner = broker.make_cleaner()
         broker.fail(
             FaultRule(FaultKind.LOST_REPLY, ("put",), key="manifest", times=1),
-            FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1),
+            FaultRule(FaultKind.ERROR, ("get",), key="manifest"),
         )
         with pytest.raises(Unavailable):
             await clean(cleaner, manifest)

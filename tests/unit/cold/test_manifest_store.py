@@ -49,6 +49,45 @@ def test_change_is_in_the_bucket_when_it_returns() -> None:
     rig.run(scenario)
 
 
+def test_change_of_what_was_written_needs_one_request_unless_another_wrote() -> None:
+    rig = Rig()
+
+    async def scenario() -> None:
+        broker, other = rig.broker(), rig.broker("b")
+
+        async def add_next() -> Manifest:
+            return await broker.manifests.change(PID, TOPIC, 1, append_segment, from_written=True)
+
+        await add(broker, 0)
+        gets, puts = broker.store.calls["get"], broker.store.calls["put"]
+        assert (await add_next()).cold_end_offset == 20
+        assert (broker.store.calls["get"], broker.store.calls["put"]) == (gets, puts + 1)
+        await add(other, 20)
+        written = await add_next()
+        assert (written.cold_end_offset, written.sequence) == (40, 4), "it is made on the manifest of the other writer"
+        assert await rig.broker("c").manifests.load(PID) == written
+        stale = await broker.manifests.change(PID, TOPIC, 1, lambda current, _: current, from_written=True)
+        assert stale == written
+        newest = await other.take_over(2)
+        with pytest.raises(Fenced):
+            await add_next()
+        assert await rig.broker("d").manifests.load(PID) == newest
+
+    rig.run(scenario)
+
+
+def test_change_of_what_was_written_returns_what_the_bucket_has() -> None:
+    rig = Rig()
+
+    async def scenario() -> None:
+        broker, other = rig.broker(), rig.broker("b")
+        await add(broker, 0)
+        written = await add(other, 10)
+        assert await broker.manifests.change(PID, TOPIC, 1, lambda current, _: current, from_written=True) == written
+
+    rig.run(scenario)
+
+
 def test_change_without_effect_writes_nothing() -> None:
     rig = Rig()
 

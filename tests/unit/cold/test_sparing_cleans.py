@@ -90,6 +90,29 @@ def test_cheap_clean_reads_the_log_of_no_segment_that_stays() -> None:
     run(scenario)
 
 
+def test_clean_by_the_uploader_reads_no_section_and_no_manifest() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        broker.make_cleaner()
+        log, manifest = await written(broker)
+        assert broker.cleaner is not None
+        write(log, ["hot"] * 12, "v")
+        manifest = await upload_keyed(broker, log)
+        before = dict(broker.store.calls)
+        result = await clean(broker.cleaner, manifest, settings=SETTINGS, local=log)
+        made = {verb: count - before[verb] for verb, count in broker.store.calls.items() if count != before[verb]}
+        assert result.manifest.clean_to == result.manifest.cold_end_offset
+        assert made == {"upload": 1, "get": 1, "put": 1}, "an object, the check of its end, and the manifest"
+        fresh = rig.broker("successor")
+        again = await fresh.take_over(2)
+        write(log, ["hot"] * 12, "v")
+        again = await fresh.upload_all(log, 2, with_keys=True)  # type: ignore[arg-type]
+        assert (await clean(fresh.make_cleaner(), again, settings=SETTINGS, local=log)).is_whole
+        assert all(fresh.tails.find(each.key) for each in (await fresh.take_over(2)).entries), "read once"
+
+    run(scenario)
+
+
 def test_tombstone_and_marker_stay_while_older_segments_need_them() -> None:
     async def scenario(rig: Rig) -> None:
         broker = rig.broker()
