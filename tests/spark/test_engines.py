@@ -71,10 +71,10 @@ def test_engines_take_turns_on_one_table(spark: SparkSession, place: Callable[[s
 def test_values_are_columns_whichever_engine_loads_them(spark: SparkSession, place: Callable[[str], str]) -> None:
     store, warehouse = place("store"), place("tables")
     filling.create_topic(store, "t", TOPIC, 1)
-    options = LoadOptions(values=ValueRules("json"))
+    options = LoadOptions(values=ValueRules("json", keys="json"))
 
     def write(first: int, *values: bytes) -> None:
-        rows = [(filling.BASE_MS, b"k", value, ()) for value in values]
+        rows = [(filling.BASE_MS, b'{"n":%d}' % at, value, ()) for at, value in enumerate(values, first)]
         filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=first)))
 
     write(0, b'{"id": 1, "city": "Rome"}', b"no JSON")
@@ -90,6 +90,8 @@ def test_values_are_columns_whichever_engine_loads_them(spark: SparkSession, pla
     assert [tuple(row) for row in typed] == [
         (0, "1", "Rome", None), (2, "2", "Oslo", "M"), (3, "4294967296", None, None),
     ]  # fmt: skip
+    found_keys = spark.sql(f"SELECT _typed_key.n FROM delta.`{url}/t_typed` ORDER BY 1").collect()
+    assert [key[0] for key in found_keys] == [0, 2, 3]
     field = "variant_get(parse_json(CAST(value AS STRING)), '$.mayor.name', 'string')"
     (mayor,) = spark.sql(f"SELECT {field} FROM delta.`{url}/t` WHERE offset = 2").collect()
     assert mayor[0] == "M"

@@ -149,7 +149,7 @@ def test_change_events_are_columns_with_and_without_their_envelope(site: Site) -
         ("u", one, two),
     ]
     assert (site.verify().ok, site.verify().rows) == (True, 6)
-    with pytest.raises(Refused, match="has values of the kind debezium"):
+    with pytest.raises(Refused, match="has values of the kind `debezium` and not `json`"):
         site.load(JSON)
     site.write(encode(wrapped[0]))
     assert (site.load(LoadOptions()).typed_rows, site.verify().ok) == (1, True)

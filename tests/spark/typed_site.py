@@ -16,7 +16,7 @@ from pyspark_tiered.load import LoadOptions, LoadProgress, load
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.typed.form import ValueRules
-from pyspark_tiered.typed.kinds import describe_columns
+from pyspark_tiered.typed.kinds import describe_columns, select_columns
 from pyspark_tiered.typed.summing import Ranges
 from pyspark_tiered.typed.tables import DeadLetters, RecordTable, TypedTable
 from pyspark_tiered.typed.verify import ValuesVerifyResult, verify_values
@@ -35,9 +35,12 @@ class Site:
         self._ends = dict.fromkeys(range(partitions), 0)
         filling.create_topic(self.store, "t", TOPIC, partitions)
 
-    def write(self, values: Sequence[bytes | None], partition: int = 0) -> None:
+    def write(
+        self, values: Sequence[bytes | None], partition: int = 0, keys: Sequence[bytes | None] | None = None
+    ) -> None:
         first = self._ends[partition]
-        rows = [(filling.BASE_MS + first + i, b"k", value, (("h", b"x"),)) for i, value in enumerate(values)]
+        both = zip(keys or [b"k"] * len(values), values, strict=True)
+        rows = [(filling.BASE_MS + first + i, key, value, (("h", b"x"),)) for i, (key, value) in enumerate(both)]
         segments = list(filling.segments(rows, base_offset=first))
         filling.upload(self.store, "t", PartitionId(TOPIC, partition), segments)
         self._ends[partition] += len(values)
@@ -65,7 +68,7 @@ class Site:
         return verify_values(NativeEngine(), self.store, read_log, self.typed(), self.dead())
 
     def columns(self) -> str:
-        return describe_columns(self.typed().schema())
+        return describe_columns(select_columns(self.typed().schema()))
 
     def rows(self, *names: str) -> list[tuple[Any, ...]]:
         """Returns these columns of all typed rows, in the order of partition and offset."""

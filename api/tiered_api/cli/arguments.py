@@ -156,6 +156,12 @@ def _lake(commands: Commands) -> None:
         "--schema", metavar="DDL", help='with --values: columns to begin with, for example "id BIGINT, city STRING"'
     )
     load.add_argument(
+        "--keys", choices=("json", "debezium"), help="with --values: the column _typed_key has the keys as JSON says"
+    )
+    load.add_argument(
+        "--key-schema", metavar="DDL", help='with --keys: the type of the key, for example "BIGINT" or "id BIGINT"'
+    )
+    load.add_argument(
         "--repair", action="store_true", help="first make the table equal to what the log holds below the loaded bounds"
     )
     load.add_argument(

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered.typed.changes import FieldRule, add_dropped_fields, apply_changes
 from pyspark_tiered.typed.evolve import Path, Unfit, Value, convert, evolve
-from pyspark_tiered.typed.fast import column_type, parse_all, shape
+from pyspark_tiered.typed.fast import KEYS, ParsedValues, column_type, parse_all, shape
 from pyspark_tiered.typed.json_text import parse
-from pyspark_tiered.typed.kinds import StructOf, select_columns
+from pyspark_tiered.typed.kinds import StructOf, key_part, select_columns, value_part
+from pyspark_tiered.typed.names import KEY
 
 if TYPE_CHECKING:
     import pyarrow
@@ -42,12 +43,18 @@ class SortedValues(NamedTuple):
     mistyped: Path = ()
 
 
-def sort_values(values: pyarrow.Array, schema: StructOf, changes: Sequence[FieldRule] = ()) -> SortedValues:
-    """Sorts values (binary) by a schema and the rules of its table. The returned schema takes all that are rows."""
+def sort_values(
+    values: pyarrow.Array, schema: StructOf, changes: Sequence[FieldRule] = (), keys: pyarrow.Array | None = None
+) -> SortedValues:
+    """Sorts values (binary) by a schema and the rules of its table. The returned schema takes all that are rows.
+
+    If the schema has the key, `keys` are those of the values, and a row needs both to fit.
+    """
     import pyarrow as pa
 
-    sorter = _Sorter(values, schema, changes)
-    for start, end in _cut(values):
+    has_key = KEY in schema.places
+    sorter = _Sorter(values, schema, changes, keys if has_key else None)
+    for start, end in _cut([values, keys] if has_key else [values]):
         sorter.sort(start, end)
     target = select_columns(sorter.schema)
     parts = [shape(array, kind, target) for array, kind in sorter.parts]
@@ -55,14 +62,16 @@ def sort_values(values: pyarrow.Array, schema: StructOf, changes: Sequence[Field
     return SortedValues(rows, tuple(sorted(sorter.dead)), sorter.schema, sorter.mistyped)
 
 
-def _cut(values: pyarrow.Array) -> list[tuple[int, int]]:
+def _cut(columns: Sequence[pyarrow.Array]) -> list[tuple[int, int]]:
     """Returns the runs of values that are parsed at once."""
     import pyarrow.compute as pc
 
-    if values.nbytes <= PART_BYTES or len(values) <= 1:
+    values = columns[0]
+    if sum(each.nbytes for each in columns) <= PART_BYTES or len(values) <= 1:
         return [(0, len(values))] if len(values) else []
     runs, start, size = [], 0, 0
-    for at, length in enumerate(pc.fill_null(pc.binary_length(values), 0).to_pylist()):
+    lengths = sum(pc.fill_null(pc.binary_length(each), 0).to_numpy() for each in columns)
+    for at, length in enumerate(lengths.tolist()):
         if size and size + length > PART_BYTES:
             runs.append((start, at))
             start, size = at, 0
@@ -71,13 +80,16 @@ def _cut(values: pyarrow.Array) -> list[tuple[int, int]]:
 
 
 class _Sorter:
-    def __init__(self, values: pyarrow.Array, schema: StructOf, changes: Sequence[FieldRule]) -> None:
+    def __init__(
+        self, values: pyarrow.Array, schema: StructOf, changes: Sequence[FieldRule], keys: pyarrow.Array | None
+    ) -> None:
         self.schema = schema
         self.parts: list[tuple[pyarrow.Array, StructOf]] = []
         self.dead: list[tuple[int, str]] = []
         self.mistyped: Path = ()
         self._values = values
         self._changes = changes
+        self._keys = keys
 
     def sort(self, start: int, end: int) -> None:
         """Sorts the values `[start, end)`."""
@@ -85,7 +97,7 @@ class _Sorter:
         while start < end:
             stop = min(start + window, end)
             reading = add_dropped_fields(self.schema, self._changes)
-            found, bad = parse_all(self._values.slice(start, stop - start), reading)
+            found, bad = _parse(self._values, self._keys, start, stop, reading)
             if found is not None:
                 self.parts.append((found, reading))
                 start, window = stop, 2 * window
@@ -106,12 +118,17 @@ class _Sorter:
         import pyarrow as pa
 
         part = self._values.slice(start, end - start)
+        keys = None if self._keys is None else self._keys.slice(start, end - start)
         kept: list[Value] = []
         dead: list[tuple[int, str]] = []
-        for at, data in enumerate(part.to_pylist(), start):
+        both = zip(part.to_pylist(), [None] * len(part) if keys is None else keys.to_pylist(), strict=True)
+        for at, (data, key) in enumerate(both, start):
             try:
                 value = {} if data is None else parse(data)
-                apply_changes(self._changes, value)
+                if keys is None:
+                    apply_changes(self._changes, value)
+                else:
+                    value = _join_key(key, value, self._changes)
                 self.schema = evolve(self.schema, value)
             except Unfit as why:
                 dead.append((at, str(why)))
@@ -125,14 +142,47 @@ class _Sorter:
             fits = np.ones(end - start, dtype=bool)
             fits[[at - start for at, _ in dead]] = False
             part = part.filter(pa.array(fits))
+            keys = None if keys is None else keys.filter(pa.array(fits))
         reading = add_dropped_fields(self.schema, self._changes)
-        found = parse_all(part, reading).rows
+        found = _parse(part, keys, 0, len(part), reading).rows
         if found is not None:
             self.parts.append((found, reading))
         else:
             columns = select_columns(self.schema)
             self.parts.append((pa.array([convert(columns, value) for value in kept], column_type(columns)), columns))
         return len(dead)
+
+
+def _parse(values: pyarrow.Array, keys: pyarrow.Array | None, start: int, end: int, schema: StructOf) -> ParsedValues:
+    """Parses the values `[start, end)` and their keys by Arrow."""
+    import pyarrow as pa
+
+    found = parse_all(values.slice(start, end - start), value_part(schema))
+    if keys is None or found.rows is None:
+        return found
+    key = parse_all(keys.slice(start, end - start), key_part(schema), KEYS)
+    if key.rows is None:
+        return key
+    types = {each.name: each for each in (*key.rows.type, *found.rows.type)}
+    columns = [(key.rows if name == KEY else found.rows).field(name) for name in schema.places]
+    return ParsedValues(pa.StructArray.from_arrays(columns, fields=[types[name] for name in schema.places]))
+
+
+def _join_key(key: bytes | None, value: Value, changes: Sequence[FieldRule]) -> Value:
+    """Returns a value with its key as one more field, both changed by the rules. Raises `Unfit`."""
+    if type(value) is dict and KEY in value:
+        raise Unfit(f"the name {KEY!a} stands for the key")
+    apply_changes(changes, value)
+    if type(value) is not dict:
+        return value
+    try:
+        parsed = {KEY: None if key is None else parse(key)}
+    except Unfit as why:
+        raise Unfit(f"key: {why}") from None
+    apply_changes(changes, parsed)
+    if KEY in value:
+        raise Unfit(f"the name {KEY!a} stands for the key")
+    return {**parsed, **value}
 
 
 def sort_singly(values: Sequence[bytes | None], schema: StructOf) -> list[Value | Unfit]:

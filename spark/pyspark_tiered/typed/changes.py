@@ -26,7 +26,7 @@ from pyspark_tiered.typed.kinds import (
     from_type,
     replace_field,
 )
-from pyspark_tiered.typed.names import RECORD_COLUMNS, choose_column, fold
+from pyspark_tiered.typed.names import KEY, KEY_COLUMN, RECORD_COLUMNS, choose_column, fold
 from tiered.errors import Code, Corrupt, Refused
 
 CHANGES_MAX = 100
@@ -39,6 +39,8 @@ COLUMN_TYPES = {"int": NUMBER, "long": NUMBER, "double": NUMBER, "boolean": BOOL
 
 WRAPPED = {"schema", "payload"}
 """Names in a value of Kafka Connect with its schema."""
+DEBEZIUM = "debezium"
+"""Kind of values or keys that may have an envelope."""
 RETYPE, DROP = "retype", "drop"
 """First words of the forms in which two kinds of rules are kept."""
 WIDER = {("int", "long"), ("int", "double"), ("long", "double"), ("date", "string")}
@@ -84,12 +86,20 @@ class DroppedField(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """A rule of the kind debezium: a value of Kafka Connect with its schema is what its payload is."""
+    """A rule of the kind debezium: a value of Kafka Connect with its schema is what its payload is.
+
+    With the path of the key it is for keys.
+    """
 
     path: Path = ()
 
 
 FieldRule = Change | RetypedField | DroppedField | Envelope
+
+
+def envelope_rules(values: str, keys: str) -> tuple[FieldRule, ...]:
+    """Returns the rules that follow from the kinds of values and keys."""
+    return (*([Envelope()] if values == DEBEZIUM else []), *([Envelope((KEY,))] if keys == DEBEZIUM else []))
 
 
 def encode_changes(changes: Sequence[FieldRule]) -> str:
@@ -138,7 +148,8 @@ def format_path(path: Path) -> str:
         if part == ITEMS:
             text += ITEMS
         else:
-            name = part if _PLAIN.fullmatch(part) else f"`{part.replace('`', '``')}`"
+            named = KEY_COLUMN if part == KEY else part
+            name = named if _PLAIN.fullmatch(named) else f"`{named.replace('`', '``')}`"
             text += f".{name}" if text else name
     return text
 
@@ -173,6 +184,8 @@ def add_change(changes: Sequence[FieldRule], schema: StructOf, path: Path, to: s
     Raises `Refused` if the field has no column, or such a rule.
     """
     path, field = find_field(schema, path)
+    if to:
+        _check_is_no_key(path, "its values cannot move")
     if any(isinstance(each, Change) and each.path == path for each in changes):
         raise _refuse(f"{format_path(path)!a} has a rule already, and rows by it: a rule stays")
     if isinstance(field.kind, Scalar) and field.kind.decimal:
@@ -192,6 +205,7 @@ def rename_field(schema: StructOf, path: Path, name: str) -> StructOf:
     Raises `Refused` if no column can have that name, or if another one has it.
     """
     path, field = find_field(schema, path)
+    _check_is_no_key(path, "it keeps its name")
     around = find_fields(schema, path[:-1])
     taken = {fold(each.column) for each in around if each is not field}
     if len(path) == 1:
@@ -227,6 +241,7 @@ def retype_field(
 def drop_field(changes: Sequence[FieldRule], schema: StructOf, path: Path) -> tuple[tuple[FieldRule, ...], StructOf]:
     """Returns the rules and the schema without a field. Raises `Refused` if there is no such field."""
     path, field = find_field(schema, path)
+    _check_is_no_key(path, "it stays")
     found = replace_field(schema, path, None)
     assert isinstance(found, StructOf)
     return _with_rule(changes, DroppedField(path, field.kind)), found
@@ -260,6 +275,8 @@ def find_field(schema: StructOf, path: Path) -> tuple[Path, Field]:
     kind: ColumnType | None = schema
     field: Field | None = None
     found: list[str] = []
+    if path[:1] == (KEY_COLUMN,) and KEY in schema.places:
+        path = (KEY, *path[1:])
     for part in path:
         match kind:
             case StructOf(fields):
@@ -280,6 +297,11 @@ def _with_rule(changes: Sequence[FieldRule], rule: FieldRule) -> tuple[FieldRule
     if len(changes) >= CHANGES_MAX:
         raise _refuse(f"a typed table has {CHANGES_MAX} rules at most")
     return (*changes, rule)
+
+
+def _check_is_no_key(path: Path, why: str) -> None:
+    if path == (KEY,):
+        raise _refuse(f"{KEY_COLUMN} is the whole key: {why}")
 
 
 def _refuse(why: str) -> Refused:
@@ -318,6 +340,20 @@ def _unwrap(value: Value) -> bool:
     return is_wrapped
 
 
+def _unwrap_key(holder: dict[str, Any]) -> bool:
+    """Puts the payload in the place of a key that has schema and payload, and nothing else."""
+    key = holder[KEY]
+    if type(key) is not dict or "payload" not in key:
+        return False
+    if key.keys() == WRAPPED:
+        check_storable(key["schema"], (KEY, "schema"))
+        holder[KEY] = key["payload"]
+    # Without a column of that name, Arrow refuses each key with an envelope.
+    if type(holder[KEY]) is dict and "payload" in holder[KEY]:
+        raise Unfit("the key of a change event has no field 'payload'")
+    return True
+
+
 def _apply(value: Value, path: Sequence[str], change: FieldRule) -> bool:
     name, *rest = path
     if name == ITEMS:
@@ -336,10 +372,10 @@ def _apply(value: Value, path: Sequence[str], change: FieldRule) -> bool:
                 return False
             value[name] = found
             return True
+        case Envelope():
+            return _unwrap_key(value)
         case Change():
             return value[name] is not None and _move_value(value, name, change)
-        case _:
-            return False
 
 
 def _move_value(holder: dict[str, Any], name: str, change: Change) -> bool:

@@ -124,7 +124,7 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
                 kept = drop_erased(_drop_dead(batch, decided), erased)
                 if not kept.num_rows:
                     continue
-                found = sort_values(kept.column("value"), schema, task.changes)
+                found = sort_values(kept.column("value"), schema, task.changes, kept.column("key"))
                 schema = found.schema
                 mistyped = mistyped or found.mistyped
                 fits, unfit = _split_rows(kept, [at for at, _ in found.dead])

@@ -6,7 +6,7 @@ import re
 
 from pyspark_tiered.typed.evolve import DEPTH_MAX
 from pyspark_tiered.typed.kinds import DECIMAL_DIGITS_MAX, ColumnType, Field, ListOf, Scalar, StructOf
-from pyspark_tiered.typed.names import RECORD_COLUMNS, choose_column, fold
+from pyspark_tiered.typed.names import KEY_COLUMN, RECORD_COLUMNS, choose_column, fold
 from tiered.errors import Code, Refused
 
 ALIASES = {"bigint": "long", "integer": "int", "float": "double", "text": "string", "bool": "boolean"}
@@ -17,13 +17,26 @@ _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|([<>,:()]))", re.ASCII)
 _SPACES = re.compile(r"\s*")
 
 
-def parse_ddl(text: str) -> StructOf:
-    """Returns the schema. Raises `Refused` with the place of a fault."""
+def parse_ddl(text: str, has_key: bool = False) -> StructOf:
+    """Returns the schema; `has_key`: of a table with typed keys. Raises `Refused` with the place of a fault."""
     reader = _Reader(text)
-    found = reader.read_fields((), ("",))
+    found = reader.read_fields((), ("",), (*RECORD_COLUMNS, *([KEY_COLUMN] if has_key else [])))
     if not found.fields:
         raise Refused(Code.INVALID_REQUEST, "a schema needs at least one column")
     return found
+
+
+def parse_key_ddl(text: str) -> ColumnType:
+    """Returns the type of a key: that of `BIGINT` or `ARRAY<INT>`, or an object with the fields `id BIGINT, ...`.
+
+    Raises `Refused` as `parse_ddl` does.
+    """
+    try:
+        if (found := _Reader(text).read_single_type()) is not None:
+            return found
+    except Refused:
+        pass
+    return _Reader(text).read_fields(("",), ("",))
 
 
 def parse_scalar(text: str) -> str:
@@ -41,9 +54,14 @@ class _Reader:
         self._text = text
         self._at = 0
 
-    def read_fields(self, path: tuple[str, ...], ends: tuple[str, ...]) -> StructOf:
+    def read_single_type(self) -> ColumnType | None:
+        """Returns the type that the whole text is; None if more follows."""
+        found = self._read_type(())
+        return found if not self._peek() else None
+
+    def read_fields(self, path: tuple[str, ...], ends: tuple[str, ...], reserved: tuple[str, ...] = ()) -> StructOf:
         fields: list[Field] = []
-        taken = {fold(name) for name in (RECORD_COLUMNS if not path else ())}
+        taken = {fold(name) for name in reserved}
         while True:
             name = self._read_name()
             if self._peek() == ":":

@@ -33,7 +33,7 @@ from pyspark_tiered.typed.kinds import (
     count_fields,
     describe,
 )
-from pyspark_tiered.typed.names import NAME_BYTES_MAX, RECORD_COLUMNS, choose_column, fold
+from pyspark_tiered.typed.names import KEY, KEY_COLUMN, NAME_BYTES_MAX, RECORD_COLUMNS, choose_column, fold
 
 Value = Any
 """A parsed JSON value: None, bool, int, float, str, list or dict."""
@@ -375,7 +375,7 @@ def _unfit(kind: ColumnType, value: Value, path: Path) -> Unfit:
 
 
 def _at(path: Path) -> str:
-    text = ".".join(path).replace(".[]", "[]")
+    text = ".".join(path).replace(".[]", "[]").replace(KEY, KEY_COLUMN, 1)
     named = text if len(text) <= PATH_NAMED_MAX else f"{text[:PATH_NAMED_MAX]}..."
     return named.encode(errors="replace").decode() or "the value"
 

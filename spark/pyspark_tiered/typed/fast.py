@@ -2,8 +2,9 @@
 
 The values are joined with text around each, so that Arrow takes the whole only if each value is one JSON value by
 itself: `{"v":` before it and `}` and a line end after it. A value that leaves an object open, closes one too many or
-breaks a string by the line end is an error, and so are names that the schema lacks. Where Arrow takes more than JSON
-allows (NaN, broken UTF-8), a check follows. Whatever fails here is parsed again, value by value (`json_text.py`).
+breaks a string by the line end is an error, and so are names that the schema lacks. Keys are joined alike, each as the
+only field of an object. Where Arrow takes more than JSON allows (NaN, broken UTF-8), a check follows. Whatever fails
+here is parsed again, value by value (`json_text.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,17 @@ from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, Struct
 if TYPE_CHECKING:
     import pyarrow
 
-BEFORE, AFTER = b'{"v":', b"}\n"
-EMPTY_OBJECT = b"{}"
+
+class Wrapping(NamedTuple):
+    """The text before and after each value, and what stands for NULL."""
+
+    before: bytes
+    after: bytes
+    absent: bytes
+
+
+VALUES = Wrapping(b'{"v":', b"}\n", b"{}")
+KEYS = Wrapping(b'{"v":{"\\u0000key":', b"}}\n", b"null")
 JOINED_BYTES_MAX = 1 << 30
 """Bytes that Arrow's reader gets at once: its blocks have 32-bit sizes."""
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
@@ -37,19 +47,19 @@ class ParsedValues(NamedTuple):
     bad: int | None = None
 
 
-def parse_all(values: pyarrow.Array, schema: StructOf) -> ParsedValues:
+def parse_all(values: pyarrow.Array, schema: StructOf, wrapping: Wrapping = VALUES) -> ParsedValues:
     """Parses values (binary) to a struct column that has the types of `schema`, fields of nulls included.
 
-    A NULL value is an empty object.
+    A NULL value is an empty object. With `KEYS`, `schema` has the key as its only field.
     """
     import pyarrow as pa
     from pyarrow import json
 
-    size = sum(len(part) for part in (BEFORE, AFTER)) * len(values) + values.nbytes
+    size = (len(wrapping.before) + len(wrapping.after)) * len(values) + values.nbytes
     if size > JOINED_BYTES_MAX:
         return ParsedValues(None)
-    filled = values.fill_null(EMPTY_OBJECT) if values.null_count else values
-    joined = _join(filled)
+    filled = values.fill_null(wrapping.absent) if values.null_count else values
+    joined = _join(filled, wrapping)
     parsing = json.ParseOptions(
         explicit_schema=pa.schema([("v", reading_type(schema))]), unexpected_field_behavior="error"
     )
@@ -68,14 +78,14 @@ def parse_all(values: pyarrow.Array, schema: StructOf) -> ParsedValues:
     return ParsedValues(found if is_right else None)
 
 
-def _join(values: pyarrow.Array) -> pyarrow.Buffer:
+def _join(values: pyarrow.Array, wrapping: Wrapping) -> pyarrow.Buffer:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     ends = pa.array([0, len(values)], pa.int32())
     lists = pa.ListArray.from_arrays(ends, values)
-    (whole,) = pc.binary_join(lists, pa.scalar(AFTER + BEFORE, values.type))
-    return pa.py_buffer(b"".join((BEFORE, whole.as_buffer(), AFTER)))
+    (whole,) = pc.binary_join(lists, pa.scalar(wrapping.after + wrapping.before, values.type))
+    return pa.py_buffer(b"".join((wrapping.before, whole.as_buffer(), wrapping.after)))
 
 
 def _check(array: pyarrow.Array, kind: ColumnType) -> bool:

@@ -12,7 +12,18 @@ from typing import Any, NamedTuple
 
 from pyspark_tiered import table
 from pyspark_tiered.table import Advance, LoadedFile
-from pyspark_tiered.typed.kinds import JSON_NAME, StructOf, from_delta, to_delta
+from pyspark_tiered.typed.ddl import parse_ddl, parse_key_ddl
+from pyspark_tiered.typed.kinds import (
+    JSON_NAME,
+    KEY_MARK,
+    VOID,
+    StructOf,
+    from_delta,
+    key_field,
+    key_part,
+    to_delta,
+    value_part,
+)
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 
 Json = dict[str, Any]
@@ -24,6 +35,10 @@ VALUES = "tiered.values"
 """Property of a typed table: how values become columns."""
 DECLARED = "tiered.values.schema"
 """Property of a typed table: the schema that a user declared."""
+KEYS = "tiered.keys"
+"""Property of a typed table: how keys become a column. Without it they do not."""
+DECLARED_KEY = "tiered.keys.schema"
+"""Property of a typed table: the type of the key that a user declared."""
 CHANGES = "tiered.values.changes"
 """Property of a typed table: the rules for the values of fields (`changes.py`)."""
 ERASURES = "tiered.erasures"
@@ -60,11 +75,14 @@ FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
 class ValueRules(NamedTuple):
     """How the values of a topic become columns. `declared` is DDL, empty if all columns are inferred.
 
-    Kinds: json; debezium, which are change events in JSON, with or without the envelope of Kafka Connect.
+    Kinds: json; debezium, which are change events in JSON, with or without the envelope of Kafka Connect. `keys` is the
+    kind of the keys, empty if they have no column; `declared_key` is their type as DDL.
     """
 
     kind: str = "json"
     declared: str = ""
+    keys: str = ""
+    declared_key: str = ""
 
 
 def typed_fields(schema: StructOf) -> list[Json]:
@@ -82,20 +100,34 @@ def _fields(names: Sequence[str]) -> list[Json]:
 
 
 def read_schema(metadata: Mapping[str, Any]) -> StructOf:
-    """Returns the columns of the values of a typed table."""
+    """Returns the columns of the values of a typed table, and before them the key if keys are typed."""
     fields = json.loads(str(metadata["schemaString"]))["fields"]
-    return from_delta([field for field in fields if field["name"] not in RECORD_COLUMNS])
+    found = from_delta([field for field in fields if field["name"] not in RECORD_COLUMNS])
+    if KEYS not in (metadata.get("configuration") or {}):
+        return found
+    return StructOf((*(key_part(found).fields or [key_field()]), *value_part(found).fields))
+
+
+def declared_schema(rules: ValueRules) -> StructOf:
+    """Returns the columns that a table begins with. Raises `Refused` with the place of a fault in a schema."""
+    fields = parse_ddl(rules.declared, has_key=bool(rules.keys)).fields if rules.declared else ()
+    if not rules.keys:
+        return StructOf(fields)
+    kind = parse_key_ddl(rules.declared_key) if rules.declared_key else VOID
+    return StructOf((key_field(kind), *fields))
 
 
 def read_rules(properties: Mapping[str, str]) -> ValueRules | None:
     """Returns the rules of a typed table, None for any other table."""
     kind = properties.get(VALUES)
-    return None if kind is None else ValueRules(kind, properties.get(DECLARED, ""))
+    names = (DECLARED, KEYS, DECLARED_KEY)
+    return None if kind is None else ValueRules(kind, *(properties.get(name, "") for name in names))
 
 
 def typed_properties(rules: ValueRules) -> dict[str, str]:
     """Returns the properties by which a typed table remembers its rules."""
-    return {VALUES: rules.kind, **({DECLARED: rules.declared} if rules.declared else {})}
+    named = zip((VALUES, DECLARED, KEYS, DECLARED_KEY), rules, strict=True)
+    return {name: value for name, value in named if value}
 
 
 def describe_other_columns(metadata: Mapping[str, Any], wanted: Sequence[str]) -> str:
@@ -108,7 +140,7 @@ def describe_other_columns(metadata: Mapping[str, Any], wanted: Sequence[str]) -
         if found is None or found["type"] != _TYPES[name]:
             return f"another column {name}"
     for name, found in fields.items():
-        if not found.get("nullable", True) or set(found.get("metadata") or {}) - {JSON_NAME}:
+        if not found.get("nullable", True) or set(found.get("metadata") or {}) - {JSON_NAME, KEY_MARK}:
             return f"a column {name} with conditions"
     return ""
 

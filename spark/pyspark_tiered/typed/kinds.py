@@ -13,10 +13,14 @@ from functools import cached_property
 from typing import Any
 from zlib import crc32
 
+from pyspark_tiered.typed.names import KEY, KEY_COLUMN
+
 Json = dict[str, Any]
 
 JSON_NAME = "tiered.name"
 """Key in the metadata of a Delta field: the name of the field in JSON."""
+KEY_MARK = "tiered.key"
+"""Key in the metadata of a Delta field: the column is that of the key, and of no field of the value."""
 FIELD_IDS_START = 1000
 """The lowest identifier of a field in Parquet. The columns of the record have lower ones."""
 
@@ -94,6 +98,23 @@ INT, DATE, TIMESTAMP = (Scalar(name) for name in ("int", "date", "timestamp"))
 VOID = Void()
 
 
+def key_field(kind: ColumnType = VOID) -> Field:
+    """Returns the field of the key, without a column as long as only nulls were seen."""
+    return Field(KEY, KEY_COLUMN, kind)
+
+
+def key_part(schema: StructOf) -> StructOf:
+    """Returns the schema of the key alone."""
+    return StructOf(tuple(field for field in schema.fields if field.json_name == KEY))
+
+
+def value_part(schema: StructOf) -> StructOf:
+    """Returns the schema without the key: the same object if there is none."""
+    if KEY not in schema.places:
+        return schema
+    return StructOf(tuple(field for field in schema.fields if field.json_name != KEY))
+
+
 def select_columns(kind: StructOf) -> StructOf:
     """Returns the fields that have columns: of the others only nulls, empty arrays or empty objects were seen."""
     pruned = _prune(kind)
@@ -166,10 +187,16 @@ def to_delta(kind: StructOf) -> list[Json]:
             "name": field.column,
             "type": delta_type(field.kind),
             "nullable": True,
-            "metadata": {} if field.column == field.json_name else {JSON_NAME: field.json_name},
+            "metadata": _field_metadata(field),
         }
         for field in kind.fields
     ]
+
+
+def _field_metadata(field: Field) -> Json:
+    if field.json_name == KEY:
+        return {KEY_MARK: True}
+    return {} if field.column == field.json_name else {JSON_NAME: field.json_name}
 
 
 def delta_type(kind: ColumnType) -> str | Json:
@@ -187,12 +214,12 @@ def delta_type(kind: ColumnType) -> str | Json:
 
 def from_delta(fields: Sequence[Json]) -> StructOf:
     """Returns the type of a Delta schema's fields. Raises `ValueError` for a type that no JSON value becomes."""
-    return StructOf(
-        tuple(
-            Field(str(field.get("metadata", {}).get(JSON_NAME, field["name"])), field["name"], from_type(field["type"]))
-            for field in fields
-        )
-    )
+    return StructOf(tuple(Field(_json_name(field), field["name"], from_type(field["type"])) for field in fields))
+
+
+def _json_name(field: Json) -> str:
+    metadata = field.get("metadata", {})
+    return KEY if metadata.get(KEY_MARK) else str(metadata.get(JSON_NAME, field["name"]))
 
 
 def from_type(found: str | Json) -> ColumnType:
@@ -230,8 +257,9 @@ def describe_columns(kind: StructOf) -> str:
 
 def _described_fields(kind: StructOf) -> Iterator[tuple[str, str]]:
     for field in kind.fields:
-        plain = field.json_name.isidentifier() and field.json_name.isascii()
-        yield field.json_name if plain else f"`{field.json_name.replace('`', '``')}`", describe(field.kind)
+        name = KEY_COLUMN if field.json_name == KEY else field.json_name
+        plain = name.isidentifier() and name.isascii()
+        yield name if plain else f"`{name.replace('`', '``')}`", describe(field.kind)
 
 
 def field_id(path: Sequence[str]) -> int:

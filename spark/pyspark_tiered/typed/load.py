@@ -25,10 +25,10 @@ from pyspark_tiered.table import Advance, ConversionResult, Range
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import ITEMS, FieldRule, format_path, strip_items
 from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values
-from pyspark_tiered.typed.ddl import parse_ddl
 from pyspark_tiered.typed.evolve import Path, Unfit, is_stored_as, merge
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
+from pyspark_tiered.typed.names import KEY
 from pyspark_tiered.typed.tables import DeadLetters, Json, TypedTable
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId
@@ -116,21 +116,8 @@ class ValuesLoader:
             return
         self._typed.snapshot()
         held = self._typed.rules()
-        if held is not None and self._rules is not None and held.kind != self._rules.kind:
-            raise Refused(
-                Code.INVALID_REQUEST,
-                f"{self._typed.url} has values of the kind {held.kind}: load without --values, or move the table away",
-            )
-        if (
-            held is not None
-            and self._rules is not None
-            and held != self._rules._replace(declared=self._rules.declared or held.declared)
-        ):
-            raise Refused(
-                Code.INVALID_REQUEST,
-                f"{self._typed.url} has the schema `{held.declared}` and not `{self._rules.declared}`: load without "
-                "--schema, or move the table away",
-            )
+        if held is not None and self._rules is not None:
+            _check_rules(self._typed.url, held, self._rules)
         self._rules = held or self._rules
 
     @property
@@ -166,7 +153,7 @@ class ValuesLoader:
         if not self._has_read and seen is not None and seen == self._reader.list_digest(TopicId(typed.topic_id)):
             return True, 0
         self._has_read = True
-        declared = parse_ddl(rules.declared) if rules.declared else StructOf()
+        declared = form.declared_schema(rules)
         if not ((typed.exists or typed.set_schema(declared, rules)) and (letters.exists or letters.create_table())):
             return False, 0
         schema, changes = typed.schema(), typed.applied_rules()
@@ -239,7 +226,7 @@ class ValuesLoader:
         if not reason or self._has_logged:
             return
         self._has_logged = True
-        mistyped = next((each.mistyped for each in results if each.mistyped), ())
+        mistyped = next((each.mistyped for each in results if each.mistyped and each.mistyped != (KEY,)), ())
         if mistyped:
             reason += f" rule={self._suggest_rule(mistyped)}"
         log.warning(
@@ -317,3 +304,20 @@ class ValuesLoader:
             for at, result in zip(wrong, again, strict=True):
                 found[at] = result
         raise Unavailable(f"the values of {self._topic} did not agree on columns", final=True)
+
+
+_RULES = (
+    ("values of the kind", "no typed values", "--values"),
+    ("the schema", "no declared schema", "--schema"),
+    ("keys of the kind", "no typed keys", "--keys"),
+    ("the key schema", "no declared key schema", "--key-schema"),
+)
+"""Each rule of a typed table in words, its absence, and its option."""
+
+
+def _check_rules(url: str, held: ValueRules, given: ValueRules) -> None:
+    """Raises `Refused` if a load was given other rules than the table has. An empty rule takes that of the table."""
+    for has, wants, (rule, none, option) in zip(held, given, _RULES, strict=True):
+        if wants and wants != has:
+            text = f"{rule} `{has}` and not `{wants}`" if has else none
+            raise Refused(Code.INVALID_REQUEST, f"{url} has {text}: load without {option}, or move the table away")

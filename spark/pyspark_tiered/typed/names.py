@@ -15,6 +15,11 @@ COLUMN_MAX = 120
 RECORD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 """Columns of the record in a typed table. A field of the value with such a name gets another column."""
 
+KEY_COLUMN = "_typed_key"
+"""Column of the key, if keys are typed."""
+KEY = "\0key"
+"""Stands for the name in JSON of the key, which is no field of the value. Values with such a field do not fit then."""
+
 _REFUSED = re.compile(r"[^\w$@:+#/-]")
 
 

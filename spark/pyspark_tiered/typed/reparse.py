@@ -19,7 +19,8 @@ import orjson
 
 from pyspark_tiered.typed.changes import FieldRule, apply_changes
 from pyspark_tiered.typed.evolve import Unfit
-from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf
+from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf, key_part, value_part
+from pyspark_tiered.typed.names import KEY, KEY_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow
@@ -57,17 +58,33 @@ class ReparsedValues(NamedTuple):
     unfit: dict[int, str]
 
 
-def reparse(values: Sequence[bytes | None], schema: StructOf, changes: Sequence[FieldRule] = ()) -> ReparsedValues:
-    """Parses values by the columns and rules that a table has. No column is added."""
+def reparse(
+    values: Sequence[bytes | None],
+    schema: StructOf,
+    changes: Sequence[FieldRule] = (),
+    keys: Sequence[bytes | None] | None = None,
+) -> ReparsedValues:
+    """Parses values by the columns and rules that a table has, and `keys` if they are typed. No column is added."""
+    found = _reparse(values, value_part(schema), changes)
+    if keys is None:
+        return found
+    key = _reparse(keys, key_part(schema), changes, is_key=True)
+    return ReparsedValues([*key.columns, *found.columns], {**key.unfit, **found.unfit})
+
+
+def _reparse(
+    values: Sequence[bytes | None], schema: StructOf, changes: Sequence[FieldRule], is_key: bool = False
+) -> ReparsedValues:
     reader = _Reader()
-    objects = _load_objects(values, reader.unfit)
+    objects = _load_keys(values, reader.unfit) if is_key else _load_objects(values, reader.unfit)
     changed = _change_objects(objects, changes, reader.unfit) if changes else set()
     columns = reader.read_fields(objects, schema, lambda: range(len(values)))
     # A name twice in an object is once in what orjson returns. Then the text has more colons than names and strings.
     # An escaped colon would hide that, and a rule changes the colons of its value.
     text = b"".join(data for row, data in enumerate(values) if data and row not in changed)
     wanted = reader.colons - sum(_count_all_colons(objects[row]) for row in changed)
-    if b"\\u003" in text or text.count(b":") != wanted:
+    around = len(values) - len(changed) if is_key else 0
+    if b"\\u003" in text or text.count(b":") + around != wanted:
         changed = set(range(len(values)))
     for row in changed:
         data = values[row]
@@ -97,6 +114,19 @@ def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cell
         if type(value) is not dict:
             unfit[row], value = "not an object", {}
         found.append(value)
+    return found
+
+
+def _load_keys(keys: Sequence[bytes | None], unfit: dict[int, str]) -> Cells:
+    """Returns a dict for each key, with the key as its only field."""
+    found = []
+    for row, data in enumerate(keys):
+        key = None
+        try:
+            key = None if data is None else orjson.loads(data)
+        except orjson.JSONDecodeError as fault:
+            unfit[row] = f"key: not JSON: {fault}"
+        found.append({KEY: key})
     return found
 
 
@@ -247,7 +277,8 @@ class _Reader:
                 if _is_empty(cell[name]):
                     self.colons += _count_colons(cell[name])
                 else:
-                    self.unfit.setdefault(row, f"{name[:40]!a} has no column")
+                    named = KEY_COLUMN if name == KEY else name
+                    self.unfit.setdefault(row, f"{named[:40]!a} has no column")
 
 
 def _is_empty(value: Any) -> bool:

@@ -148,7 +148,7 @@ class Replay:
                 is_candidate = np.isin(offsets, candidates.get(number, ()))
                 is_there = np.isin(offsets, there.get(number, ()))
                 chosen = batch.filter(pa.array(is_candidate))
-                found = sort_values(chosen.column("_value"), schema, changes)
+                found = sort_values(chosen.column("_value"), schema, changes, chosen.column("_key"))
                 schema = found.schema
                 is_row = is_candidate.copy()
                 is_row[np.flatnonzero(is_candidate)[[at for at, _ in found.dead]]] = False

@@ -17,7 +17,7 @@ from pyspark_tiered.typed.convert import drop_erased
 from pyspark_tiered.typed.form import DEAD_COLUMNS
 from pyspark_tiered.typed.kinds import StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS
-from pyspark_tiered.typed.reparse import reparse
+from pyspark_tiered.typed.reparse import ReparsedValues, reparse
 from pyspark_tiered.typed.row_hash import hash_letters, hash_typed_rows
 from tiered.errors import Corrupt
 
@@ -51,7 +51,8 @@ class TableRules(NamedTuple):
 class ValueSumRules(NamedTuple):
     """The rules that all tasks share. `tables` are those for rows, and for dead letters.
 
-    `finds_misplaced`: only rows of the tables that lie outside of their bounds, or were erased, are listed.
+    `finds_misplaced`: only rows of the tables that lie outside of their bounds, or were erased, are listed. `has_key`:
+    keys are typed, with a column or not yet.
     """
 
     schema: StructOf
@@ -61,6 +62,7 @@ class ValueSumRules(NamedTuple):
     tables: tuple[TableRules, TableRules]
     finds_misplaced: bool = False
     changes: tuple[FieldRule, ...] = ()
+    has_key: bool = False
 
 
 class LogTask(NamedTuple):
@@ -172,8 +174,7 @@ def sum_log(task: LogTask) -> PartsFound:
                     if rows.num_rows:
                         unfit += _add_rows(adders[0], rows, split.partition, rules)[: UNFIT_MAX - len(unfit)]
                     if letters.num_rows:
-                        values = letters.column("value").to_pylist()
-                        fitting += len(values) - len(reparse(values, rules.schema, rules.changes).unfit)
+                        fitting += letters.num_rows - len(_reparse(letters, rules).unfit)
                         _add_letters(adders[1], letters, split.partition, rules.secret)
     return PartsFound((_part(adders[0]), _part(adders[1])), unfit, fitting)
 
@@ -199,12 +200,17 @@ def _add_rows(
 ) -> list[UnfitRow]:
     count = rows.num_rows
     numbers = constant_int_column(partition, count)
-    parsed = reparse(rows.column("value").to_pylist(), rules.schema, rules.changes)
+    parsed = _reparse(rows, rules)
     record = [numbers, *(rows.column(name) for name in ("offset", "timestamp", "key", "headers"))]
     hashes = hash_typed_rows(record, parsed.columns, rules.schema, count, rules.secret)
     offsets = rows.column("offset").to_numpy()
     adder.add(numbers.to_numpy(), offsets, hashes)
     return [UnfitRow(partition, int(offsets[row]), why) for row, why in sorted(parsed.unfit.items())]
+
+
+def _reparse(rows: pyarrow.RecordBatch, rules: ValueSumRules) -> ReparsedValues:
+    keys = rows.column("key").to_pylist() if rules.has_key else None
+    return reparse(rows.column("value").to_pylist(), rules.schema, rules.changes, keys)
 
 
 def _add_letters(adder: RowSummer | _RowLister, rows: pyarrow.RecordBatch, partition: int, secret: bytes) -> None:

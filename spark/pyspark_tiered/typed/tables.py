@@ -19,7 +19,7 @@ from pyspark_tiered.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.native_table import ATTEMPTS, NativeSnapshot, NativeTable
 from pyspark_tiered.table import Advance, LoadedFile, Range
 from pyspark_tiered.typed import form
-from pyspark_tiered.typed.changes import Envelope, FieldRule, decode_changes, encode_changes
+from pyspark_tiered.typed.changes import FieldRule, decode_changes, encode_changes, envelope_rules
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.form import DEAD_COLUMNS, ValueRules
 from pyspark_tiered.typed.kinds import StructOf, select_columns
@@ -227,7 +227,7 @@ class TypedTable(RecordTable):
     def applied_rules(self) -> tuple[FieldRule, ...]:
         """Returns all rules that change a parsed value: those of its kind, then those that a user named."""
         rules = self.rules()
-        return (*([Envelope()] if rules is not None and rules.kind == "debezium" else []), *self.changes())
+        return () if rules is None else (*envelope_rules(rules.kind, rules.keys), *self.changes())
 
     def set_changes(self, changes: Sequence[FieldRule]) -> bool:
         """Commits other rules. Returns false if another writer came first."""

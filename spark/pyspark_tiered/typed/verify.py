@@ -20,6 +20,7 @@ from pyspark_tiered.plan import ColdTopic, cleaned_ranges, group_parts, splits
 from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, join_runs, range_bits
 from pyspark_tiered.table import Range
 from pyspark_tiered.typed.form import DEAD_SUFFIX, TABLE_SCHEMES, TYPED_SUFFIX
+from pyspark_tiered.typed.kinds import select_columns
 from pyspark_tiered.typed.summing import (
     FilesTask,
     ListedRows,
@@ -128,7 +129,8 @@ def _verify_once(
     loaded: Mapping[int, int],
     decided: Mapping[int, int],
 ) -> ValuesVerifyResult:
-    if typed.rules() is None:
+    value_rules = typed.rules()
+    if value_rules is None:
         raise Refused(Code.INVALID_REQUEST, f"there is no typed table at {typed.url}")
     lows = {each.partition: each.log_start_offset for each in cold.partitions}
     rows, dead = (
@@ -137,7 +139,13 @@ def _verify_once(
     )
     bits = range_bits([*rows.bounds.values(), *dead.bounds.values()])
     rules = ValueSumRules(
-        typed.schema(), os.urandom(SECRET_BYTES), bits, erased, (rows, dead), changes=typed.applied_rules()
+        select_columns(typed.schema()),
+        os.urandom(SECRET_BYTES),
+        bits,
+        erased,
+        (rows, dead),
+        changes=typed.applied_rules(),
+        has_key=bool(value_rules.keys),
     )
     return _Comparison(runner, store, cold, typed, letters, rules).run(loaded)
 

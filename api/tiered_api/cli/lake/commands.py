@@ -115,14 +115,16 @@ def _load_topics(args: Namespace, engine: NativeEngine | None, options: LoadOpti
 
 def _read_value_rules(args: Namespace) -> ValueRules | None:
     """Returns how values become columns. Raises `Refused` for a schema with a fault, before Spark starts."""
-    from pyspark_tiered.typed.ddl import parse_ddl
-    from pyspark_tiered.typed.form import ValueRules
+    from pyspark_tiered.typed.form import ValueRules, declared_schema
 
-    if args.schema is not None:
-        if args.values is None:
-            raise Refused(Code.INVALID_REQUEST, "--schema needs --values")
-        parse_ddl(args.schema)
-    return None if args.values is None else ValueRules(args.values, args.schema or "")
+    for option, needed in (("schema", "values"), ("keys", "values"), ("key_schema", "keys")):
+        if getattr(args, option) is not None and getattr(args, needed) is None:
+            raise Refused(Code.INVALID_REQUEST, f"--{option.replace('_', '-')} needs --{needed}")
+    if args.values is None:
+        return None
+    rules = ValueRules(args.values, args.schema or "", args.keys or "", args.key_schema or "")
+    declared_schema(rules)
+    return rules
 
 
 def _repair(args: Namespace, null_timestamps: bool) -> None:
