@@ -65,6 +65,23 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
         assert command("acl remove --principal User:bob") == [rule | {"status": "OK"}]
         assert "no rule fits" in command("acl remove --principal User:bob", code=2)
 
+        rate = {"user": "bob", "client_id": "<default>", "ip": None, "quota": "producer_byte_rate", "value": 1024}
+        share = rate | {"quota": "request_percentage", "value": 0.5}
+        address = {"user": None, "client_id": None, "ip": "10.0.0.7", "quota": "connection_creation_rate", "value": 3}
+        words = "quota set --user bob --default-client-id producer_byte_rate=1024 request_percentage=0.5"
+        assert command(f"{words} --dry-run") == [each | {"status": "OK (dry run)"} for each in (rate, share)]
+        assert command("quota list") == []
+        assert command(words) == [each | {"status": "OK"} for each in (rate, share)]
+        assert command("quota set --ip 10.0.0.7 connection_creation_rate=3") == [address | {"status": "OK"}]
+        assert command("quota list") == [rate, share, address]
+        assert command("quota list --user bob") == [rate, share] and command("quota list --default-user") == []
+        assert "must be greater than 0" in str(command("quota set --user bob producer_byte_rate=0", code=1))
+        assert "needs an owner" in command("quota set producer_byte_rate=1", code=2)
+        assert "user bob has no quota" in command("quota remove --user bob", code=2)
+        assert command("quota remove --user bob --default-client-id request_percentage") == [share | {"status": "OK"}]
+        assert command("quota remove --ip 10.0.0.7") == [address | {"status": "OK"}]
+        assert command("quota list") == [rate]
+
         assert "CLUSTER_AUTHORIZATION_FAILED" in command("cluster rotate-secret", bob, code=2)
         assert command("cluster rotate-secret") == [{"broker": 1, "version": 3, "status": "OK"}]
 

@@ -1,4 +1,4 @@
-"""The commands that say who may do what: acl and user."""
+"""The commands that say who may do what, and how much of it: acl, user and quota."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ RESOURCES = (
     ("--delegation-token", "TOKEN", "a delegation token"),
     ("--user-principal", "PRINCIPAL", "a user, for its delegation tokens"),
 )
+QUOTA_OWNERS = (
+    ("user", "USER", "a user"),
+    ("client-id", "CLIENT-ID", "a client id"),
+    ("ip", "IP", "an address"),
+)
 _OPERATIONS = {each.name.replace("_", ""): each for each in Operation if each >= Operation.ALL}
 
 
 def add_security_commands(commands: Commands) -> None:
-    """Adds `tiered acl` and `tiered user`."""
+    """Adds `tiered acl`, `tiered user` and `tiered quota`."""
     acl = commands.add_parser(
         "acl", help="the ACLs: which operations a principal may carry out", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
@@ -30,6 +35,10 @@ def add_security_commands(commands: Commands) -> None:
         "user", help="the users of a cluster that log in with SCRAM", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _user(user)
+    quota = commands.add_parser(
+        "quota", help="the quotas of users, client ids and addresses", epilog=EXIT_CODES_HELP
+    ).add_subparsers(metavar="VERB", required=True)
+    _quota(quota)
 
 
 def _acl(verbs: Commands) -> None:
@@ -94,6 +103,37 @@ def _user(verbs: Commands) -> None:
     removed.add_argument("users", metavar="USER", nargs="+")
     removed.add_argument("--mechanism", choices=tuple(MECHANISMS), help="remove only the passwords of this mechanism")
     _add_force_option(removed)
+
+
+def _quota(verbs: Commands) -> None:
+    module = "security.quotas"
+    listed = add_verb(verbs, "list", "list quotas", module, "list_quotas", aliases=("ls", "describe"))
+    changed = add_verb(verbs, "set", "set quotas of one owner", module, "set_quotas", aliases=("alter",))
+    removed = add_verb(verbs, "remove", "remove quotas of one owner", module, "remove_quotas", aliases=("delete", "rm"))
+    for verb in (listed, changed, removed):
+        for option, form, what in QUOTA_OWNERS:
+            choice = verb.add_mutually_exclusive_group()
+            choice.add_argument(f"--{option}", metavar=form, help=f"{what} by its name")
+            choice.add_argument(
+                f"--default-{option}",
+                action="store_true",
+                help=f"each {what.partition(' ')[2]} without a quota of its own",
+            )
+    changed.add_argument(
+        "quotas", metavar="QUOTA=VALUE", nargs="+", type=_quota_value, help="such as producer_byte_rate=1048576"
+    )
+    removed.add_argument("keys", metavar="QUOTA", nargs="*", help="only these quotas (default all of the owner)")
+    for verb in (changed, removed):
+        verb.add_argument("--dry-run", action="store_true", help="only check the change, change nothing")
+
+
+def _quota_value(text: str) -> tuple[str, float]:
+    key, _, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not QUOTA=NUMBER") from None
+    return key, number
 
 
 def _add_force_option(verb: argparse.ArgumentParser) -> None:

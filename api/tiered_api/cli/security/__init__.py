@@ -1,10 +1,11 @@
-"""The commands `tiered acl` and `tiered user`.
+"""The commands `tiered acl`, `tiered user` and `tiered quota`.
 
 May import: as cli
 
 ~ acls       acl: list, add and remove ACLs
 ~ acl_requests  requests about ACLs, over the Kafka protocol
 ~ users      user: list, add, alter and remove credentials of SCRAM
+~ quotas     quota: list, set and remove quotas
 ~ passwords  a password from a file, from standard input, or typed
 ~ lockout    the refusal of a change after which nobody may administrate the cluster
 """
