@@ -43,10 +43,20 @@ class Space(NamedTuple):
     free: int
 
 
-class File(Protocol):
-    """One open file. Calls that touch only the page cache return at once; `sync` may take long and is awaited."""
+class ByteSource(Protocol):
+    """Bytes that may be read at any place: a file, or what stands for one in an upload."""
 
     name: str
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Returns up to `length` bytes; fewer only at the end of the file."""
+
+    def fileno(self) -> int:
+        """Returns the descriptor for `sendfile`, or -1 if there is none (simulated)."""
+
+
+class File(ByteSource, Protocol):
+    """One open file. Calls that touch only the page cache return at once; `sync` may take long and is awaited."""
 
     def append(self, parts: Sequence[Buffer]) -> int:
         """Appends all parts in order and returns the new size. After a short write (full disk) the file is truncated to
@@ -54,16 +64,10 @@ class File(Protocol):
         dies."""
 
     def pwrite(self, offset: int, data: Buffer) -> None: ...
-    def pread(self, offset: int, length: int) -> bytes:
-        """Returns up to `length` bytes; fewer only at the end of the file."""
-
     def size(self) -> int: ...
     def truncate(self, size: int) -> None: ...
     def map(self) -> memoryview:
         """Returns the whole file, read-only, memory-mapped where the platform can; for closed, non-empty files."""
-
-    def fileno(self) -> int:
-        """Returns the descriptor for `sendfile`, or -1 if there is none (simulated)."""
 
     async def sync(self) -> None:
         """Calls fsync. A failure is final for the directory: `Unavailable(final=True)`, never retried."""
@@ -145,7 +149,8 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """One object of a listing. `version` is the one that `get` and `put` return."""
+    """One object of a listing. `version` is the one that `get` and `put` return. `size` counts stored bytes: an
+    encrypted object has some more than `get` returns."""
 
     key: str
     size: int
@@ -157,7 +162,7 @@ class ListedObject:
 class FileSlice:
     """Bytes `[start, start + length)` of an open file, which `sendfile` and uploads take without a copy."""
 
-    file: File
+    file: ByteSource
     start: int
     length: int
 

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.encryption import write_key_file
 from tests.s3_rules import BUCKET
 from tests.sim.harness.clock import SimClock, SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
+from tiered.object_store.encrypted import EncryptedStore
+from tiered.object_store.encrypted_object import stored_size
 from tiered.object_store.faulty import Faults, faulty
+from tiered.object_store.key_file import KeyFile
 from tiered.object_store.memory import MemoryStore
 from tiered.object_store.url import open_store
 from tiered.ports import ObjectStore
@@ -31,6 +35,10 @@ class StoreCase:
     rounds: int
     on_loop: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run
 
+    def stored_size(self, size: int) -> int:
+        """Returns the bytes in the store of an object with `size` bytes."""
+        return stored_size(size) if self.kind == "encrypted" else size
+
     def run(self, body: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
         """Runs `body` with the store on an event loop of its own."""
 
@@ -45,7 +53,7 @@ class StoreCase:
         return result
 
 
-KINDS = ["memory", "directory", "faulty", "simulated", "s3-fake", "s3-moto"]
+KINDS = ["memory", "directory", "encrypted", "faulty", "simulated", "s3-fake", "s3-moto"]
 
 
 def store_case(kind: str, name: str, folder: Path) -> StoreCase:
@@ -56,6 +64,9 @@ def store_case(kind: str, name: str, folder: Path) -> StoreCase:
         return StoreCase(kind, lambda: open_store("memory://", clock, rng), 200)
     if kind == "directory":
         return StoreCase(kind, lambda: open_store(f"file://{folder}/store", clock, rng), 40)
+    if kind == "encrypted":
+        key_file = KeyFile(str(write_key_file(folder / "keys")), clock)
+        return StoreCase(kind, lambda: EncryptedStore(MemoryStore(clock), key_file), 40)
     if kind == "faulty":
         return StoreCase(kind, lambda: faulty(MemoryStore(clock), Faults(), clock), 200)
     if kind == "simulated":

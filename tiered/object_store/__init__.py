@@ -12,5 +12,10 @@ May import: records, system
 ~ probe        the startup check that a store honours conditional writes
 ~ url          the store for a file, s3 or memory URL
 ~ upload_body  an upload's file slices and buffers as one seekable request body
+  key_ring     the named keys that encrypt a bucket, as lines of a text
+~ key_file     the file with the key ring, read again when it changes
+  encrypted_object  the bytes of an encrypted object
+~ encrypting_file   the parts of an upload, encrypted while they are read
+~ encrypted    a wrapper that encrypts what it writes, and decrypts what it reads
   envelope     JSON objects of the bucket with a CRC-32C of their content
 """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tiered.errors import Unavailable
-from tiered.ports import Buffer, File, FileSlice
+from tiered.ports import Buffer, ByteSource, FileSlice
 
 
 class Descriptor:
@@ -35,7 +35,7 @@ class BodyPart(NamedTuple):
 
     position: int
     length: int
-    source: memoryview | Descriptor | File
+    source: memoryview | Descriptor | ByteSource
     start: int
 
 
@@ -52,7 +52,7 @@ class UploadBody:
                 view = memoryview(part).cast("B")
                 self._add(view, len(view), 0)
 
-    def _add(self, source: memoryview | Descriptor | File, length: int, start: int) -> None:
+    def _add(self, source: memoryview | Descriptor | ByteSource, length: int, start: int) -> None:
         self._pieces.append(BodyPart(self.size, length, source, start))
         self.size += length
 
@@ -83,7 +83,7 @@ class UploadBody:
         return self.window(0, self.size).read()
 
 
-def _hold_file(file: File) -> Descriptor | File:
+def _hold_file(file: ByteSource) -> Descriptor | ByteSource:
     try:
         return Descriptor(file.fileno()) if file.fileno() >= 0 else file
     except OSError as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct, error
 from typing import NamedTuple
 
-from tiered.ports import File, FileSlice
+from tiered.ports import ByteSource, FileSlice
 from tiered.replication.read_result import AbortedTxns
 from tiered_api.kafka.protocol.primitives import Malformed, read_varint, skip_tags, tag_count, varint
 from tiered_api.kafka.server.produce.frames import read_compact_text, read_text
@@ -317,7 +317,7 @@ class SliceCache:
     cost half of the calls around and for a slice."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[File, int, int], Part] = {}
+        self._known: dict[tuple[ByteSource, int, int], Part] = {}
         self._left = SHARED_BYTES_MAX
 
     def read(self, data: FileSlice) -> Part:
