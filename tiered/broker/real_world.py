@@ -21,4 +21,5 @@ def real_world(settings: Settings) -> World:
     clock, rng = SystemClock(), SystemRng()
     disk = LocalDisk(settings.data_dir)
     store = settings.store or f"file://{quote(disk.root)}/{EMBEDDED_BUCKET}"
-    return World(clock, rng, disk, open_store(store, clock, rng), SocketNet())
+    keys_file = settings.tiered_encryption_keys_file
+    return World(clock, rng, disk, open_store(store, clock, rng, keys_file=keys_file), SocketNet())

@@ -189,6 +189,9 @@ class Settings:
     store: str = setting(
         "", "Bucket: `s3://bucket/prefix`, `file:///dir` or `memory://`; empty is `bucket` under the data directory."
     )
+    tiered_encryption_keys_file: str = setting(
+        "", "File with the keys that encrypt what goes to the bucket (docs/SECURITY.md). Empty: nothing is encrypted."
+    )
     http: str = setting(
         "127.0.0.1:8082", "HOST:PORT of the HTTP interface, or https://HOST:PORT for TLS; port 0 takes a free one."
     )

@@ -1,0 +1,49 @@
+"""Tests of a cluster whose bucket is encrypted: a broker with an empty disk, and the command line with and without the
+keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.serving import ServeProcess, run_tiered
+from tests.encryption import KEYS, write_key_file
+
+SOON = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
+VALUES = [f"attack at dawn {number}" for number in range(50)]
+TOPIC = "movements-of-troops"
+CLEAR = (b"attack at dawn", TOPIC.encode(), b"controller_elected", b'"crc"', b"leader_epoch", *KEYS.values())
+"""Parts of records, names, metadata, manifests and keys."""
+
+
+def find_clear(bucket: Path) -> list[tuple[str, bytes]]:
+    """Returns the objects of a bucket that show something."""
+    files = [path for path in bucket.rglob("*") if path.is_file()]
+    assert len(files) > 3
+    return [(str(path), text) for path in files for text in CLEAR if text in path.read_bytes()]
+
+
+def test_bucket_shows_nothing_and_brings_a_broker_with_an_empty_disk_back(tmp_path: Path) -> None:
+    bucket, keys = tmp_path / "bucket", write_key_file(tmp_path / "keys")
+    url = f"file://{bucket}"
+    encrypted = ("--store", url, "-c", f"tiered.encryption.keys.file={keys}", *SOON)
+    with ServeProcess(tmp_path / "first", *encrypted) as broker:
+        broker.create_topic(TOPIC)
+        broker.produce(TOPIC, *VALUES)
+        while broker.ask("GET", f"/tiered/v1/topics/{TOPIC}/partitions/0")[1]["cold_end_offset"] < len(VALUES):
+            pass
+    assert find_clear(bucket) == []
+    with ServeProcess(tmp_path / "second", *encrypted) as broker:
+        assert broker.values(TOPIC) == VALUES
+        assert broker.values(TOPIC, 42) == VALUES[42:]
+    assert find_clear(bucket) == []
+
+    read = run_tiered("cold", "cat", "--store", f"{url}?keys={keys}", "--topic", TOPIC)
+    assert [line.split("\t")[-1] for line in read.stdout.splitlines()] == [f'"{value}"' for value in VALUES], read
+    blind = run_tiered("cold", "cat", "--store", url, "--topic", TOPIC)
+    assert blind.returncode != 0 and blind.stdout == ""
+    assert "meta/FORMAT is encrypted by key one, and no keys are given" in blind.stderr
+    other = write_key_file(tmp_path / "other", "two", active="two")
+    stranger = run_tiered("cold", "cat", "--store", f"{url}?keys={other}", "--topic", TOPIC)
+    assert f"meta/FORMAT is encrypted by key one, which {other} does not have: add the key" in stranger.stderr
+    refused = run_tiered("serve", "--data-dir", str(tmp_path / "third"), "--store", url, "--kafka", "127.0.0.1:0")
+    assert refused.returncode != 0 and "meta/FORMAT is encrypted by key one, and no keys are given" in refused.stderr
