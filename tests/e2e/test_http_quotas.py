@@ -71,6 +71,42 @@ def test_write_that_fails_is_charged_and_a_refused_one_is_not(tmp_path: Path) ->
     run(tmp_path, scenario)
 
 
+def test_client_above_its_share_of_time_gets_429(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await put(site, request_percentage=0.0001)
+        answers = [await site.ask("GET", "/topics", **APP) for _ in range(2)]
+        assert [each.status for each in answers] == [200, 429]
+        assert int(answers[1].headers["Retry-After"]) > 1, "a millisecond is about a hundred seconds of the quota"
+        assert (await site.ask("GET", "/topics", X_Client_Id="other")).status == 200
+        assert (await site.ask("GET", "/healthz", **APP)).status == 200, "probes have no quota"
+        await put(site, request_percentage=None)
+        assert (await site.ask("GET", "/topics", **APP)).status == 200
+
+    run(tmp_path, scenario)
+
+
+def test_client_in_debt_of_partitions_gets_429(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await put(site, controller_mutation_rate=1.0)
+        topics = f"{site.cluster}/topics"
+
+        async def create(name: str, count: int, **headers: str) -> int:
+            body = {"topic_name": name.strip("?"), "partitions_count": count, "validate_only": name.endswith("?")}
+            answer = await site.ask("POST", topics, body, **headers)
+            if answer.status == 429:
+                assert 1 < int(answer.headers["Retry-After"]) <= 9, "twenty, less the eleven of the window"
+            return answer.status
+
+        assert await create("a?", 20, **APP) == 200
+        assert [await create("a", 20, **APP), await create("b", 1, **APP)] == [201, 429]
+        assert (await site.ask("DELETE", f"{topics}/a", **APP)).status == 429
+        assert (await site.ask("PATCH", f"{topics}/a", {"partitions_count": 21}, **APP)).status == 429
+        assert await create("b", 1) == 201, "another client"
+        assert "b" in site.broker.image.topics and len(site.broker.image.topics["a"].partitions) == 20
+
+    run(tmp_path, scenario)
+
+
 def test_client_id_has_a_limit(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await put(site, consumer_byte_rate=1.0)

@@ -121,6 +121,10 @@ class ClientQuotas:
         """Returns the pause of a client before its next write; 0 if it may write."""
         return self._find_pause(PRODUCER_BYTE_RATE, limit)
 
+    def find_request_pause(self, limit: Limit) -> int:
+        """Returns the pause of a client until its requests have taken no more than their share of the time."""
+        return self._find_pause(REQUEST_PERCENTAGE, limit)
+
     def record_request_time(self, limit: Limit, spent_ns: int) -> int:
         """Counts time of the event loop. The pause is one window at most, as in Kafka."""
         return min(self.window_ms, self._record(REQUEST_PERCENTAGE, limit, spent_ns * 100 / 1e9))

@@ -6,5 +6,6 @@ May import: words
   validation  the quotas that an entity may have
   precedence  the quota that holds for a user and client id, in Kafka's order of eight levels
   rate        rates over a sampled window, token buckets, and throttle times (I28)
+  timed_steps  the time that work takes of the event loop
   sensors     a bounded table of what each entity has used
 """

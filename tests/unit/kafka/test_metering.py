@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.unit.kafka.values import Drawn
+from tiered.quotas.timed_steps import TimedSteps
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.headers import decode_response_header, encode_response_header
-from tiered_api.kafka.server.metering import TimedSteps, read_throttle_ms, with_throttle_ms
+from tiered_api.kafka.server.metering import read_throttle_ms, with_throttle_ms
 from tiered_api.kafka.server.produce import frames
 from tiered_api.kafka.server.produce.frames import ProduceResult, ResponseTemplate
 

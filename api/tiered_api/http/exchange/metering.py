@@ -1,7 +1,8 @@
 """The charge of HTTP requests against client quotas: 429 with Retry-After for a client over its quota, slow streams.
 
 The entity is the user of the login and the client id in the header `X-Client-Id`. Records that are written count by the
-bytes of the body, records that are read by the bytes of the response.
+bytes of the body, records that are read by the bytes of the response. The time of a request is that of its handler on
+the event loop, without waits and without the work of threads.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from typing import Protocol
 
 from tiered.broker.client_quotas import ClientLimits, ClientQuotas
+from tiered.errors import Refused
 from tiered.quotas.precedence import QuotaTable
 from tiered_api.http.exchange.errors import HttpError
 
@@ -30,6 +32,8 @@ READS = frozenset(("read_records", "v2_read_consumer"))
 """Operations that read records."""
 STREAMED = frozenset(("read_records", "v3_produce_records"))
 """Operations that may be streams, which may last a day."""
+UNMETERED = frozenset(("get_node", "healthz", "metrics"))
+"""Operations for operators and probes, which no quota refuses."""
 NO_LIMITS = ClientLimits(None, None, None, None)
 NAP_SECONDS = 15.0
 """A stream that is slowed looks at the quotas again after this time."""
@@ -53,6 +57,8 @@ class HttpMeter:
         self._client_id = client_id
         self._table: QuotaTable | None = None
         self._known_limits = NO_LIMITS
+        self.spent_ns = 0
+        """Time of the event loop that was not charged yet."""
         self._charged = 0
         """Bytes of a stream that were charged as they came."""
 
@@ -65,15 +71,24 @@ class HttpMeter:
         return self._known_limits
 
     def check(self, operation: str) -> None:
-        """Raises `HttpError` 429 if the client is over the quota of the operation."""
+        """Raises `HttpError` 429 if the client is over a quota that the operation counts against."""
         pause_ms = self._find_pause_ms(operation)
         if pause_ms > 0:
-            seconds = -(-pause_ms // 1000)
-            why = f"the client is over its quota: try again in {seconds} s"
-            raise HttpError(429, why, (("Retry-After", str(seconds)),))
+            raise _over_quota(pause_ms)
+
+    def charge_mutations(self, partitions: int) -> None:
+        """Charges created or deleted partitions. Raises `HttpError` 429 while the client has a debt (KIP-599)."""
+        limit = self._limits.mutations
+        if limit is None:
+            return
+        try:
+            self._quotas.charge_mutations(limit, partitions, is_strict=True)
+        except Refused:
+            raise _over_quota(self._quotas.find_mutation_pause(limit)) from None
 
     def charge(self, operation: str, received: int, sent: int) -> None:
-        """Charges the bytes of a body and of a whole response, without what a stream has charged already."""
+        """Charges the time, and the bytes of a body and of a whole response, without what a stream has charged
+        already."""
         self._record(operation, (received if operation in WRITES else sent) - self._charged)
 
     async def pace(self, operation: str, count: int, stream: MeteredStream) -> float:
@@ -94,13 +109,19 @@ class HttpMeter:
         return max(0.0, self._find_pause_ms(operation) / 1000)
 
     def _find_pause_ms(self, operation: str) -> int:
+        pauses = [0]
+        if self._limits.requests is not None:
+            pauses.append(self._quotas.find_request_pause(self._limits.requests))
         if operation in WRITES and self._limits.produced is not None:
-            return self._quotas.find_produce_pause(self._limits.produced)
-        if operation in READS and self._limits.fetched is not None:
-            return self._quotas.find_fetch_pause(self._limits.fetched)
-        return 0
+            pauses.append(self._quotas.find_produce_pause(self._limits.produced))
+        elif operation in READS and self._limits.fetched is not None:
+            pauses.append(self._quotas.find_fetch_pause(self._limits.fetched))
+        return max(pauses)
 
     def _record(self, operation: str, count: int) -> None:
+        spent_ns, self.spent_ns = self.spent_ns, 0
+        if spent_ns and self._limits.requests is not None:
+            self._quotas.record_request_time(self._limits.requests, spent_ns)
         if count <= 0:
             return
         if operation in WRITES and self._limits.produced is not None:
@@ -109,8 +130,16 @@ class HttpMeter:
             self._quotas.record_fetched(self._limits.fetched, count)
 
 
+def _over_quota(pause_ms: int) -> HttpError:
+    seconds = max(1, -(-pause_ms // 1000))
+    why = f"the client is over its quota: try again in {seconds} s"
+    return HttpError(429, why, (("Retry-After", str(seconds)),))
+
+
 def find_meter(quotas: ClientQuotas, operation: str, user: str, client_id: str) -> HttpMeter | None:
     """Returns the meter of a client; None if no client has a quota, and none can get one before the request ends."""
+    if operation in UNMETERED:
+        return None
     has_quotas = quotas.table.has_client_quotas
     if has_quotas and len(client_id) > CLIENT_ID_MAX:
         raise HttpError(400, f"{CLIENT_ID} has {CLIENT_ID_MAX} characters at most")

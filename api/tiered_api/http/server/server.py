@@ -20,6 +20,7 @@ from tiered.config.ip_overrides import read_ip_overrides
 from tiered.errors import Corrupt, InvariantViolation, Refused
 from tiered.log_limiter import LogLimiter
 from tiered.quotas.rate import TokenBucket
+from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.distinguished_names import Subject
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered.security.principal_mapping import map_subject
@@ -348,7 +349,7 @@ async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamRespon
     assert meter is not None
     meter.check(route.operation)
     try:
-        response = await route.handler(request)
+        response: web.StreamResponse = await TimedSteps(route.handler(request), meter, request.context.clock.mono_ns)
         sent = response.body_bytes if isinstance(response, HttpResponse) else 0
         return response
     finally:

@@ -21,6 +21,7 @@ from struct import Struct
 from typing import Any, Protocol
 
 from tiered.errors import InvariantViolation
+from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.principal import Caller
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, decode_in_pieces, encode, encode_in_pieces, has_pieces
@@ -37,7 +38,7 @@ from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
 from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceHandler
 from tiered_api.kafka.server.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoginHandler
-from tiered_api.kafka.server.metering import Dispatched, MeteredConnection, Metering, TimedSteps
+from tiered_api.kafka.server.metering import Dispatched, MeteredConnection, Metering
 from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict, run_without_pause
 
 log = logging.getLogger(__name__)

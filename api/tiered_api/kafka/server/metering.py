@@ -10,10 +10,10 @@ exempt, and so are the requests that they send for clients of HTTP: HTTP charges
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct, calcsize
-from typing import Any, Protocol
+from typing import Protocol
 
 from tiered.broker.client_quotas import ClientLimits, ClientQuotas
 from tiered.ports import FileSlice
@@ -26,7 +26,7 @@ from tiered_api.kafka.protocol.schema import field_specs
 from tiered_api.kafka.server.acting import TIERED_ACT_FOR, ActingConnection
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
-from tiered_api.kafka.server.exchange.response_slot import ResponseSlot, SlotCharge
+from tiered_api.kafka.server.exchange.response_slot import ResponseSlot
 from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.fetch import frames as fetch_frames
 from tiered_api.kafka.server.fetch import replica_frames
@@ -256,44 +256,3 @@ def with_throttle_ms(api_key: int, version: int, parts: Sequence[Part], pause_ms
             return parts
     _INT.pack_into(changed, at, pause_ms)
     return [bytes(changed), *rest]
-
-
-class TimedSteps:
-    """Awaits work, and adds the time of its steps to a charge. The waits between them do not count."""
-
-    __slots__ = ("_charge", "_mono_ns", "_steps")
-
-    def __init__(self, work: Awaitable[Any], charge: SlotCharge, mono_ns: Callable[[], int]) -> None:
-        self._steps: Any = work.__await__()
-        self._charge = charge
-        self._mono_ns = mono_ns
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps: Any = self
-        found: Generator[Any, Any, Any] = steps
-        return found
-
-    def __iter__(self) -> TimedSteps:
-        return self
-
-    def __next__(self) -> Any:
-        return self._time(self._steps.send, None)
-
-    def send(self, value: Any) -> Any:
-        """Runs the next step."""
-        return self._time(self._steps.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        """Runs the next step, which begins with an error."""
-        return self._time(self._steps.throw, *error)
-
-    def close(self) -> None:
-        """Ends the work."""
-        self._steps.close()
-
-    def _time(self, step: Callable[..., Any], *values: Any) -> Any:
-        begun_ns = self._mono_ns()
-        try:
-            return step(*values)
-        finally:
-            self._charge.spent_ns += self._mono_ns() - begun_ns
