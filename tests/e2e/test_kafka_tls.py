@@ -11,7 +11,7 @@ import pytest
 from tests.certificates import Signed, sign
 from tests.e2e.kafka_site import KafkaBroker, run
 from tiered.config.listener_overrides import ListenerOverride
-from tiered.security.principal import ANONYMOUS, Principal
+from tiered.security.principal import ANONYMOUS, Caller, Principal
 from tiered_api.kafka.server.server import KafkaServer
 
 HOST = "127.0.0.1"
@@ -61,7 +61,7 @@ def test_caller_is_the_name_in_the_certificate(
     async def scenario(site: KafkaBroker) -> None:
         writer = await connect(site.server, client_context(tmp_path, signed))
         (connection,) = site.server.connections
-        assert connection.caller == (principal, HOST)
+        assert connection.caller == Caller(principal, HOST)
         writer.close()
 
     run(tmp_path / "data", scenario, **settings(tmp_path, "requested"), ssl_principal_mapping_rules=rules)

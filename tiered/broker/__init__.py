@@ -41,6 +41,7 @@ May import: controller, coordinator, groups, transactions
   audit_log           logins and refused operations as lines of JSON
   client_quotas       what each client has used of its quotas on this broker (I28)
 ~ token_validator     bearer tokens of clients, and the public keys that check them
+  delegation_tokens   delegation tokens (KIP-48): HMACs, and credentials of their bearers
   authorization       the rights of callers under the ACLs of the image
 ~ health              the health report of this broker
 ~ cluster_metrics     cluster gauges under the names of Kafka's JMX exporter

@@ -23,6 +23,7 @@ from tiered.broker.clean_throttle import CleanThrottle
 from tiered.broker.client_quotas import ClientQuotas
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
+from tiered.broker.delegation_tokens import DelegationTokens
 from tiered.broker.duplicate_check import refuse_duplicate_broker
 from tiered.broker.encryption import ListenerTls
 from tiered.broker.group_coordinators import GroupCoordinators, GroupPorts
@@ -121,6 +122,7 @@ class Broker:
         self.authorization = Authorization(settings, self.audit)
         self.client_quotas = ClientQuotas(settings, world.clock, metrics)
         self.tokens = TokenValidator(settings, world.clock)
+        self.delegation_tokens = DelegationTokens(settings, world.clock, lambda: self.image)
         self.cluster_id = ""
         self.secrets = BrokerSecrets()
         """The secrets of brokers of this cluster; none before the store was read."""
@@ -482,6 +484,7 @@ class Broker:
         self._apply_secrets(new)
         self.authorization.apply_image(new)
         self.client_quotas.apply_image(new)
+        self.delegation_tokens.on_image()
         await self.hosted_replicas.apply_image(old, new)
         self.group_coordinators.on_image(old, new)
         self.transaction_coordinators.on_image()

@@ -285,6 +285,18 @@ class Settings:
         0, "Milliseconds after which a client has to log in again (KIP-368); 0: never.", 0, 2**53
     )
     connection_failed_authentication_delay_ms: int = setting(100, "Delay of the reply to a failed login.", 0, 10_000)
+    delegation_token_secret_key: Secret = setting(
+        Secret(), "Secret key of delegation tokens, the same on all brokers; empty: none are served."
+    )
+    delegation_token_max_lifetime_ms: int = setting(
+        7 * DAY_MS, "Longest lifetime of a delegation token, with all renewals.", 1, LONG_MAX
+    )
+    delegation_token_expiry_time_ms: int = setting(
+        DAY_MS, "Time after which a delegation token expires unless it is renewed.", 1, LONG_MAX
+    )
+    delegation_token_expiry_check_interval_ms: int = setting(
+        HOUR_MS, "Time between two looks for expired delegation tokens, which are removed.", 1, LONG_MAX
+    )
     cordoned_log_dirs: tuple[str, ...] = setting(
         (), "`*`, set for one running broker: it gets no new replicas (KIP-1066).", choices=("*",), dynamic=True
     )

@@ -13,6 +13,7 @@ May import: metadata
   features               decisions about levels of features (KIP-584)
   acls                   decisions about ACLs
   broker_secrets         the decision about a new secret of brokers
+  delegation_tokens      decisions about delegation tokens (KIP-48)
   client_quotas          decisions about client quotas (KIP-546)
   scram_credentials      decisions about SCRAM credentials of users (KIP-554)
   partition_transitions  leader, ISR and ELR transitions of one partition (R1 to R4)

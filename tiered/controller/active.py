@@ -19,7 +19,14 @@ from tiered.controller.heartbeats import BrokerHeartbeats, UnreachableBrokers
 from tiered.controller.member_view import MemberView
 from tiered.controller.missing_replicas import MissingReplicas
 from tiered.controller.preferred_leaders import PreferredLeaders
-from tiered.controller.requests import ElectLeaders, FenceBroker, Reassign, Request, UnfenceBroker
+from tiered.controller.requests import (
+    ElectLeaders,
+    FenceBroker,
+    Reassign,
+    RemoveExpiredTokens,
+    Request,
+    UnfenceBroker,
+)
 from tiered.controller.runtime import Runtime
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.metadata.changes import Change
@@ -202,6 +209,18 @@ class ActiveController:
         self._wake.set()
         self._leader_balancer.on_image()
         self._replica_balancer.on_image()
+        if self._view.image.delegation_tokens:
+            self._spawn("tokens", self._view.node_id, self._remove_expired_tokens())
+
+    async def _remove_expired_tokens(self) -> None:
+        """Removes expired delegation tokens now and then, as long as there are any tokens."""
+        while self._view.image.delegation_tokens:
+            await self._clock.sleep(self._view.settings.delegation_token_expiry_check_interval_ms / 1000)
+            try:
+                while await self.runtime.submit(RemoveExpiredTokens(), DECISION_SECONDS):
+                    log.info("expired delegation tokens are removed left=%d", len(self._view.image.delegation_tokens))
+            except Refused as refused:
+                log.warning("expired delegation tokens are removed later why=%s", refused)
 
     def _unfence_self(self, own: BrokerImage | None) -> None:
         """Unfences this broker: an earlier controller lost contact with it and fenced it."""

@@ -3,8 +3,8 @@
 `image` is ahead of the log by the changes that are decided and not yet committed. Brokers act on committed images only
 (M5). A request that is granted changes the image only by its changes, which stand in the log (I24). Every election
 raises the leader epoch, and no leader epoch is used twice (I8). The decisions themselves are in `topics`, `brokers`,
-`leaders`, `reassignment`, `features`, `acls`, `scram_credentials`,
-`client_quotas` and `broker_secrets`.
+`leaders`, `reassignment`, `features`, `acls`, `scram_credentials`, `client_quotas`, `broker_secrets` and
+`delegation_tokens`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tiered.controller import (
     broker_secrets,
     brokers,
     client_quotas,
+    delegation_tokens,
     features,
     leaders,
     reassignment,
@@ -121,6 +122,14 @@ class Controller:
                 return client_quotas.alter_quotas(image, request)
             case requests.RotateBrokerSecret():
                 return broker_secrets.rotate_secret(image, request)
+            case requests.CreateDelegationToken():
+                return delegation_tokens.create_token(image, settings, request, self._draw_id(), now_ms)
+            case requests.RenewDelegationToken():
+                return delegation_tokens.renew_token(image, settings, request, now_ms)
+            case requests.ExpireDelegationToken():
+                return delegation_tokens.expire_token(image, request, now_ms)
+            case requests.RemoveExpiredTokens():
+                return delegation_tokens.remove_expired(image, now_ms)
             case _:
                 return self._decide_topic_request(request, now_ms)
 

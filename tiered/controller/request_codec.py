@@ -18,7 +18,14 @@ import orjson
 from tiered.controller import requests
 from tiered.controller.requests import Request
 from tiered.errors import Code, Corrupt, Refused
-from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsAllocated, ScramCredentialSet
+from tiered.metadata.changes import (
+    AclAdded,
+    AclRemoved,
+    DelegationTokenSet,
+    ListEdit,
+    ProducerIdsAllocated,
+    ScramCredentialSet,
+)
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 DEPTH_MAX = 16
@@ -39,7 +46,7 @@ _NESTED = (
     ScramCredentialSet,
     requests.QuotaAlteration,
 )
-_REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated, AclRemoved)
+_REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated, AclRemoved, DelegationTokenSet)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}
 
 

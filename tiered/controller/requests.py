@@ -403,6 +403,39 @@ class RotateBrokerSecret:
     secret: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class CreateDelegationToken:
+    """-> DelegationTokenSet. `requester` gets a token of `owner` (KIP-48). `max_lifetime_ms` 0 or less: the default."""
+
+    owner: str
+    requester: str
+    renewers: tuple[str, ...] = ()
+    max_lifetime_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RenewDelegationToken:
+    """-> the new expiry. A principal renews a token, for the default time if `period_ms` is 0 or less."""
+
+    token_id: str
+    principal: str
+    period_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireDelegationToken:
+    """-> the new expiry. A principal sets it to a time from now; a period below 0 removes the token."""
+
+    token_id: str
+    principal: str
+    period_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveExpiredTokens:
+    """-> the number of delegation tokens that expired and are removed. More may be left if there are many."""
+
+
 Request = (
     CreateTopic
     | CreateTopics
@@ -434,4 +467,8 @@ Request = (
     | AlterScramCredentials
     | AlterClientQuotas
     | RotateBrokerSecret
+    | CreateDelegationToken
+    | RenewDelegationToken
+    | ExpireDelegationToken
+    | RemoveExpiredTokens
 )

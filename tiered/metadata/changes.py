@@ -282,6 +282,27 @@ class ClientQuotaRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class DelegationTokenSet:
+    """A delegation token exists (KIP-48), or its expiry is another one. `owner`, `requester` and `renewers` are
+    principals, such as `User:alice`. The HMAC of the token is nowhere in the metadata."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    max_ms: int
+    expiry_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationTokenRemoved:
+    """A delegation token does not exist any more."""
+
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSecretSet:
     """Brokers have this secret, with the next version, as hexadecimal digits."""
 
@@ -316,6 +337,8 @@ Change = (
     | ClientQuotaSet
     | ClientQuotaRemoved
     | BrokerSecretSet
+    | DelegationTokenSet
+    | DelegationTokenRemoved
 )
 
 KINDS: dict[str, type[Change]] = {
@@ -345,6 +368,8 @@ KINDS: dict[str, type[Change]] = {
     "client_quota_set": ClientQuotaSet,
     "client_quota_removed": ClientQuotaRemoved,
     "broker_secret_set": BrokerSecretSet,
+    "delegation_token_set": DelegationTokenSet,
+    "delegation_token_removed": DelegationTokenRemoved,
 }
 
 _NAMES = {kind: name for name, kind in KINDS.items()}

@@ -23,6 +23,7 @@ from tiered.metadata.changes import NO_LEADER, Change, freeze
 from tiered.quotas.entity import QuotaEntity
 from tiered.security.acls import Acl, acl_from_texts
 from tiered.security.broker_secrets import BrokerSecret, add_secret
+from tiered.security.delegation_tokens import DelegationToken
 from tiered.security.scram import ScramCredential
 from tiered.security.secret import Secret
 from tiered.value import value
@@ -172,6 +173,8 @@ class Image:
     """Client quotas by entity and key. Another object after each change."""
     broker_secrets: tuple[BrokerSecret, ...] = ()
     """The newest secrets of brokers after the first one of the cluster, the oldest first."""
+    delegation_tokens: Mapping[str, DelegationToken] = field(default_factory=dict)
+    """Delegation tokens by id. Another object after each change."""
     partition_count: int = field(default=0, compare=False)
     """Number of partitions of all topics."""
     replica_counts: Mapping[int, int] = field(default_factory=dict, compare=False)
@@ -241,6 +244,7 @@ class _ImageBuilder:
         self.scram = image.scram
         self.broker_secrets = image.broker_secrets
         self.quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
+        self.changed_tokens: dict[str, DelegationToken] | None = None
         self.partition_count, self.replica_counts = image.partition_count, Counter(image.replica_counts)
         self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
         self.made: dict[tuple[object, ...], tuple[PartitionImage, PartitionImage]] = {}
@@ -251,10 +255,11 @@ class _ImageBuilder:
             self._put_topic(replace(self.topics_by_id[topic_id], partitions=tuple(self.changed_partitions[topic_id])))
         acls = self.image.acls if self.changed_acls is None else frozenset(self.changed_acls)
         quotas = self.image.quotas if self.quotas is None else self.quotas
+        tokens = self.image.delegation_tokens if self.changed_tokens is None else self.changed_tokens
         return Image(
             slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics,
             self.topics_by_id, self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses,
-            self.features, self.features_epoch, acls, self.scram, quotas, self.broker_secrets,
+            self.features, self.features_epoch, acls, self.scram, quotas, self.broker_secrets, tokens,
             self.partition_count, self.replica_counts,
         )  # fmt: skip
 
@@ -328,6 +333,10 @@ class _ImageBuilder:
             case kinds.BrokerSecretSet():
                 secret = BrokerSecret(change.version, Secret(change.secret))
                 self.broker_secrets = add_secret(self.broker_secrets, secret)
+            case kinds.DelegationTokenSet():
+                self._mutable_tokens()[change.token_id] = _decode_token(change)
+            case kinds.DelegationTokenRemoved():
+                self._mutable_tokens().pop(change.token_id, None)
 
     def _change_quota(self, change: kinds.ClientQuotaSet | kinds.ClientQuotaRemoved) -> None:
         if self.quotas is None:
@@ -461,6 +470,11 @@ class _ImageBuilder:
             self.changed_acls = set(self.image.acls)
         return self.changed_acls
 
+    def _mutable_tokens(self) -> dict[str, DelegationToken]:
+        if self.changed_tokens is None:
+            self.changed_tokens = dict(self.image.delegation_tokens)
+        return self.changed_tokens
+
     def _put_topic(self, topic: TopicImage) -> None:
         self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
 
@@ -519,6 +533,7 @@ def to_json(image: Image) -> dict[str, Any]:
         },
         "quotas": [[[list(part) for part in entity], dict(values)] for entity, values in image.quotas.items()],
         "broker_secrets": [[each.version, each.digits.reveal()] for each in image.broker_secrets],
+        "delegation_tokens": [list(each) for each in image.delegation_tokens.values()],
     }
 
 
@@ -553,6 +568,7 @@ def from_json(body: dict[str, Any]) -> Image:
         },
         {freeze(entity): values for entity, values in body.get("quotas", ())},
         tuple(BrokerSecret(version, Secret(digits)) for version, digits in body.get("broker_secrets", ())),
+        {each[0]: DelegationToken(*freeze(each)) for each in body.get("delegation_tokens", ())},
         sum(len(topic.partitions) for topic in topics),
         counts,
     )
@@ -567,6 +583,10 @@ def _acl_from_texts(*texts: str) -> Acl:
         return acl_from_texts(*texts)
     except KeyError as error:
         raise Corrupt(f"an ACL of the metadata has the unknown word {error}") from None
+
+
+def _decode_token(change: kinds.DelegationTokenSet) -> DelegationToken:
+    return DelegationToken(*(getattr(change, name) for name in DelegationToken._fields))
 
 
 def _decode_credential(change: kinds.ScramCredentialSet) -> ScramCredential:

@@ -10,6 +10,7 @@ May import: words
   scram       SCRAM (RFC 5802, RFC 7677): credentials, and both sides of a login
   http_basic  user and password of HTTP Basic (RFC 7617)
   sasl_plain  PLAIN (RFC 4616): users of a listener, and both sides of a login
+  delegation_tokens  tokens of the cluster (KIP-48): their HMACs and credentials
   broker_secrets  the secrets of brokers, through a rotation
   bearer_tokens  signed tokens, judged by a set of public keys
   sasl_oauthbearer  OAUTHBEARER (RFC 7628): the server's side of a login by a token

@@ -20,6 +20,12 @@ class Principal(NamedTuple):
         return f"{self.kind}:{self.name}"
 
 
+def read_principal(text: str) -> Principal:
+    """Returns the principal of a text, such as `User:alice`."""
+    kind, _, name = text.partition(":")
+    return Principal(kind, name)
+
+
 ANONYMOUS = Principal(USER, "ANONYMOUS")
 """Principal of a client of a listener without login, as in Kafka."""
 
@@ -29,3 +35,5 @@ class Caller(NamedTuple):
 
     principal: Principal
     host: str
+    by_token: bool = False
+    """True if a delegation token proved the principal."""

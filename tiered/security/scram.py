@@ -5,6 +5,8 @@ the nonces. A machine that refused once refuses every later message. Channel bin
 passwords are UTF-8 without SASLprep, as in Kafka.
 
 A login of an unknown user goes on to its end, with a salt that looks like any other, and fails there.
+
+With the extension `tokenauth=true` the user is the id of a delegation token (KIP-48).
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ ITERATIONS_ACCEPTED_MAX = 1 << 20
 """Most iterations that a client computes for a server: a false server must not occupy it for hours."""
 SALT_LETTERS = 26
 NONCE_MAX = 1024
+TOKEN_EXTENSION = "tokenauth"
 FAILED = "authentication failed: the user or the password is wrong"
 """The one text of every failed proof: it does not tell which users exist."""
 
 _NAME = r"(?:[^=,\0]|=2C|=3D)+"
 _FIRST = re.compile(rf"(?P<gs2>[ny],(?:a=(?P<acting>{_NAME}))?,)(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>[!-+\--~]+)"
-                    r"(?P<extensions>(?:,[A-Za-z]=[^,\0]+)*))")  # fmt: skip
+                    r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*))")  # fmt: skip
 _SERVER_FIRST = re.compile(r"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9/+=]+),i=(?P<iterations>[1-9][0-9]{0,8})"
                            r"(?:,[A-Za-z]=[^,\0]+)*")  # fmt: skip
 _FINAL = re.compile(r"(?P<start>c=(?P<binding>[A-Za-z0-9/+=]+),r=(?P<nonce>[!-+\--~]+)(?:,[A-Za-z]=[^,\0]+)*)"
@@ -127,7 +130,7 @@ def make_absent_credential(mechanism: ScramMechanism, secret: bytes, user: str) 
 
 class ScramServer:
     """The server's side of one login. `find_credentials` returns the credentials that a user has now, each of which
-    proves it. They have the same salt and iterations."""
+    proves it. They have the same salt and iterations. `find_token_credentials` does the same for a delegation token."""
 
     def __init__(
         self,
@@ -135,11 +138,14 @@ class ScramServer:
         find_credentials: Callable[[str], Sequence[ScramCredential]],
         nonce: str,
         secret: bytes,
+        find_token_credentials: Callable[[str], Sequence[ScramCredential]] = lambda _: (),
     ) -> None:
         self.user = ""
-        """The user, once its proof was accepted."""
+        """The user, once its proof was accepted; the id of a token if `is_by_token`."""
+        self.is_by_token = False
         self._mechanism = mechanism
         self._find_credentials = find_credentials
+        self._find_token_credentials = find_token_credentials
         self._nonce = nonce
         self._secret = secret
         self._claimed_user = ""
@@ -172,8 +178,12 @@ class ScramServer:
         match = _FIRST.fullmatch(text)
         if match is None:
             raise _refuse("the first message is not of the form n,,n=user,r=nonce")
-        if "m=" in match["extensions"]:
+        extensions = dict(each.split("=", 1) for each in match["extensions"].split(",") if each)
+        if "m" in extensions:
             raise _refuse("an extension that is mandatory is not supported")
+        if extensions.get(TOKEN_EXTENSION, "").lower() == "true":
+            self.is_by_token = True
+            self._find_credentials = self._find_token_credentials
         user = decode_name(match["user"])
         if match["acting"] and decode_name(match["acting"]) != user:
             raise _refuse("the authorization id differs from the user")
@@ -218,14 +228,17 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's side of one login. `is_done` is true once the server has proved that it knows the credential."""
+    """The client's side of one login. `is_done` is true once the server has proved that it knows the credential. If
+    `by_token`, the user is the id of a delegation token, and the password its HMAC in base64."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str) -> None:
+    def __init__(
+        self, mechanism: ScramMechanism, user: str, password: str, nonce: str, *, by_token: bool = False
+    ) -> None:
         self.is_done = False
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
-        self._bare = f"n={encode_name(user)},r={nonce}"
+        self._bare = f"n={encode_name(user)},r={nonce}" + (f",{TOKEN_EXTENSION}=true" if by_token else "")
         self._server_signature: bytes | None = None
 
     def make_first(self) -> bytes:

@@ -21,6 +21,7 @@ OPTION = "--command-config"
 FILE_CHARS_MAX = 1 << 20
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 JAAS = "sasl.jaas.config"
+TOKEN_LOGIN = "tokenauth"
 _LOGIN_MODULES = ("ScramLoginModule", "PlainLoginModule")
 _CONNECTION = {
     "security.protocol",
@@ -113,7 +114,7 @@ def _read_user(file: str, text: str) -> dict[str, str]:
     user, password = module.options.get("username"), module.options.get("password")
     if module.short_name not in _LOGIN_MODULES or not user or not password:
         raise _refuse(file, f"{JAAS} must name {' or '.join(_LOGIN_MODULES)} with username and password")
-    return {"sasl.username": user, "sasl.password": password}
+    return {"sasl.username": user, "sasl.password": password, TOKEN_LOGIN: module.options.get("tokenauth", "")}
 
 
 def _to_seconds(file: str, text: str) -> str:

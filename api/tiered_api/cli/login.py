@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from tiered.config.settings import SASL_MECHANISMS
 from tiered.errors import Code, Refused
 from tiered.security.secret import Secret
-from tiered_api.cli.client_properties import NO_PROPERTIES, find_option
+from tiered_api.cli.client_properties import NO_PROPERTIES, TOKEN_LOGIN, find_option
 from tiered_api.cli.encryption import PROTOCOL
 from tiered_api.kafka.client.login import UserLogin
 
@@ -37,4 +37,5 @@ def find_login(extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROP
         raise Refused(Code.INVALID_REQUEST, f"{MECHANISM}={mechanism}: it must be one of {', '.join(SASL_MECHANISMS)}")
     if not options[USER] or not options[PASSWORD]:
         raise Refused(Code.INVALID_REQUEST, f"a login needs both {USER} and {PASSWORD}")
-    return UserLogin(options[USER], Secret(options[PASSWORD]), mechanism)
+    by_token = properties.get(TOKEN_LOGIN, "").lower() == "true" and USER not in extra
+    return UserLogin(options[USER], Secret(options[PASSWORD]), mechanism, by_token)

@@ -148,6 +148,10 @@ def test_client_properties_say_how_a_connection_is_made(tmp_path: Path) -> None:
     assert (properties["brokers"], properties["timeout"], "acks" in properties) == ("b:1", "2.5", False)
     assert find_login({}, properties) == UserLogin("bob", Secret("pencil"), "SCRAM-SHA-256")
     assert find_login({"sasl.username": "eve"}, properties) == UserLogin("eve", Secret("pencil"), "SCRAM-SHA-256")
+    file.write_text(file.read_text().replace('"pencil";', '"pencil" tokenauth="true";'))
+    properties = read_client_properties(str(file))
+    assert find_login({}, properties) == UserLogin("bob", Secret("pencil"), "SCRAM-SHA-256", by_token=True)
+    assert find_login({"sasl.username": "eve"}, properties) == UserLogin("eve", Secret("pencil"), "SCRAM-SHA-256")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,14 @@ from tiered.controller.request_codec import decode_reply, decode_request, encode
 from tiered.controller.requests import Request
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import TopicId
-from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit, ProducerIdsAllocated, ScramCredentialSet
+from tiered.metadata.changes import (
+    AclAdded,
+    AclRemoved,
+    DelegationTokenSet,
+    ListEdit,
+    ProducerIdsAllocated,
+    ScramCredentialSet,
+)
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -79,6 +86,9 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.NoteStoredEnds: st.builds(
         requests.NoteStoredEnds, NUMBER, TEXT, tuples(st.builds(requests.StoredEnd, IDS, NUMBER, NUMBER, NUMBER))
     ),
+    requests.CreateDelegationToken: st.builds(
+        requests.CreateDelegationToken, TEXT, TEXT, tuples(TEXT), NUMBER
+    ),
     requests.CreateAcls: st.builds(requests.CreateAcls, tuples(st.builds(AclAdded, *[TEXT] * 7))),
     requests.DeleteAcls: st.builds(
         requests.DeleteAcls,
@@ -101,6 +111,7 @@ REPLY = st.one_of(
     st.none(),
     NUMBER,
     st.builds(ProducerIdsAllocated, NUMBER, NUMBER, NUMBER),
+    st.builds(DelegationTokenSet, TEXT, TEXT, TEXT, tuples(TEXT), NUMBER, NUMBER, NUMBER),
     tuples(tuples(st.builds(AclRemoved, *[TEXT] * 7))),
     tuples(CODE),
     tuples(st.tuples(IDS, NUMBER, CODE)),

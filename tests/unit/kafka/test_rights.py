@@ -39,18 +39,20 @@ TOPIC_ID = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 NAMES = {ResourceType.TOPIC: "t", ResourceType.GROUP: "g", ResourceType.TRANSACTIONAL_ID: "x"}
 CODES = {29, 30, 31, 53}
 """The codes that refuse for want of rights."""
-IN_HANDLERS = {"Produce", "Fetch", "Metadata"}
+IN_HANDLERS = {"Produce", "Fetch", "Metadata", "CreateDelegationToken"}
 FREE = {
     "ApiVersions",
     "SaslHandshake",
     "SaslAuthenticate",
     "DescribeCluster",
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
     "TieredFollow",
     "TieredSubmit",
     "TieredHeard",
     "TieredActFor",
 }
-LISTS = {"ListGroups", "ListTransactions"}
+LISTS = {"ListGroups", "ListTransactions", "DescribeDelegationToken"}
 """Requests that are never refused: parts of their replies are left out."""
 ONE_IS_ENOUGH = {"ListGroups", "CreateTopics", "WriteTxnMarkers"}
 

@@ -28,7 +28,17 @@ TABLES: dict[str, type[Message]] = {
     )
 }
 """Every message that Kafka has too."""
-KIO_ONLY = {"UnregisterBrokerRequest", "UnregisterBrokerResponse"}
+KIO_ONLY = {
+    f"{api}{what}"
+    for api in (
+        "UnregisterBroker",
+        "CreateDelegationToken",
+        "RenewDelegationToken",
+        "ExpireDelegationToken",
+        "DescribeDelegationToken",
+    )
+    for what in ("Request", "Response")
+}
 """Messages of which kafka-python has no definition."""
 OURS: dict[str, type[Message]] = {
     table.__name__: table

@@ -15,6 +15,7 @@ from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.object_store.envelope import seal
 from tiered.security.acls import acl_from_texts
 from tiered.security.broker_secrets import BrokerSecret
+from tiered.security.delegation_tokens import DelegationToken
 from tiered.security.scram import ScramCredential
 from tiered.security.secret import Secret
 
@@ -54,6 +55,10 @@ ONE_OF_EACH: list[Change] = [
     kinds.ClientQuotaRemoved((("client-id", None), ("user", "alice")), "producer_byte_rate"),
     kinds.ClientQuotaRemoved((("ip", "10.0.0.1"),), "connection_creation_rate"),
     *(kinds.BrokerSecretSet(version, f"{version:032x}") for version in (1, 2, 3, 4)),
+    kinds.DelegationTokenSet("t1", "User:alice", "User:bob", ("User:carol",), 1000, 3000, 2000),
+    kinds.DelegationTokenSet("t2", "User:alice", "User:alice", (), 1000, 3000, 2000),
+    kinds.DelegationTokenSet("t1", "User:alice", "User:bob", ("User:carol",), 1000, 3000, 2500),
+    kinds.DelegationTokenRemoved("t2"),
 ]
 
 
@@ -86,6 +91,7 @@ def test_every_change_has_its_effect_on_the_image() -> None:
         acls=frozenset({acl_from_texts("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY")}),
         quotas={(("client-id", None), ("user", "alice")): {"request_percentage": 12.5}},
         broker_secrets=tuple(BrokerSecret(version, Secret(f"{version:032x}")) for version in (2, 3, 4)),
+        delegation_tokens={"t1": DelegationToken("t1", "User:alice", "User:bob", ("User:carol",), 1000, 3000, 2500)},
         scram={"alice": {"SCRAM-SHA-512": ScramCredential(b"salt", b"stored", b"server", 8192)}},
     )
 

@@ -19,11 +19,12 @@ HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 
 
 class UserLogin(NamedTuple):
-    """A user, its password and the mechanism."""
+    """A user, its password and the mechanism. If `by_token`, they are a delegation token and its HMAC."""
 
     user: str
     password: Secret
     mechanism: str
+    by_token: bool = False
 
 
 class LoginClient(Protocol):
@@ -47,7 +48,8 @@ async def log_in_user(connection: BrokerConnection, login: UserLogin, timeout: f
         client = PlainClient(login.user, login.password)
     else:
         mechanism = MECHANISMS[login.mechanism]
-        client = ScramClient(mechanism, login.user, login.password.reveal(), secrets.token_urlsafe(NONCE_BYTES))
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        client = ScramClient(mechanism, login.user, login.password.reveal(), nonce, by_token=login.by_token)
     await _log_in(connection, login.mechanism, client, timeout)
 
 

@@ -8,7 +8,7 @@ The reply to a failed login comes after a delay, and ends the connection. The re
 a wrong password.
 
 With `connections.max.reauth.ms`, a connection has to log in again in time, with the same mechanism and user (KIP-368).
-A login by token lasts until the token expires at most.
+A login by token lasts until the token expires at most. A delegation token that is removed ends its logins (KIP-48).
 Version 0 of SaslHandshake is refused: after it, clients send messages without headers.
 """
 
@@ -23,10 +23,11 @@ from typing import Protocol
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
 from tiered.security import broker_login, sasl_oauthbearer, sasl_plain
-from tiered.security.principal import USER, Caller, Principal
+from tiered.security.delegation_tokens import DelegationToken
+from tiered.security.principal import USER, Caller, Principal, read_principal
 from tiered.security.sasl_oauthbearer import OAuthBearerServer
 from tiered.security.sasl_plain import PlainServer
-from tiered.security.scram import MECHANISMS, ScramCredential, ScramMechanism, ScramServer
+from tiered.security.scram import FAILED, MECHANISMS, ScramCredential, ScramMechanism, ScramServer
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
@@ -66,7 +67,7 @@ class LoginMachine(Protocol):
 class LoginState:
     """How far the login of one connection is. `machine` is there between SaslHandshake and its end."""
 
-    __slots__ = ("has_failed", "machine", "mechanism", "principal", "proven_mechanism")
+    __slots__ = ("has_failed", "machine", "mechanism", "principal", "proven_mechanism", "token_id")
 
     def __init__(self) -> None:
         self.mechanism = ""
@@ -76,6 +77,8 @@ class LoginState:
         """The principal of the last login."""
         self.proven_mechanism = ""
         """The mechanism of the last login."""
+        self.token_id = ""
+        """The delegation token of the last login; "" for a login without one."""
 
 
 class LoginConnection(RequestConnection, Protocol):
@@ -134,7 +137,7 @@ class LoginHandler:
     def handle_again(self, connection: LoginConnection, frame: memoryview) -> Sequence[Part] | None:
         """Handles SaslHandshake or SaslAuthenticate of a connection that has logged in, or that needs no login."""
         login = connection.login
-        if login is not None and self._may_log_in_again(connection, login.proven_mechanism):
+        if login is not None and self._may_log_in_again(connection, login):
             if login.has_failed:
                 connection.close()
                 return None
@@ -194,7 +197,9 @@ class LoginHandler:
             return OAuthBearerServer(broker.tokens.verify)
         if mechanism == sasl_plain.MECHANISM:
             return PlainServer(broker.settings.plain_users(connection.listener), secret)
-        return ScramServer(MECHANISMS[mechanism], partial(self._find_user, mechanism), nonce, secret)
+        scram = MECHANISMS[mechanism]
+        find_token = partial(broker.delegation_tokens.find_credentials, scram)
+        return ScramServer(scram, partial(self._find_user, mechanism), nonce, secret, find_token)
 
     def _authenticate(
         self, connection: LoginConnection, login: LoginState, header: RequestHeader, message: bytes
@@ -205,19 +210,28 @@ class LoginHandler:
         token = machine.step(message)
         if not machine.user:
             return _encode(header, SaslAuthenticateResponse(error_message=None, auth_bytes=token))
-        is_broker = mechanism == broker_login.MECHANISM
-        principal = broker_login.principal_of(machine.user) if is_broker else Principal(USER, machine.user)
+        delegation = self._find_delegation(machine)
+        if delegation is not None:
+            principal = read_principal(delegation.owner)
+        elif mechanism == broker_login.MECHANISM:
+            principal = broker_login.principal_of(machine.user)
+        else:
+            principal = Principal(USER, machine.user)
         if login.principal is not None and principal != login.principal:
             raise Refused(
                 Code.SASL_AUTHENTICATION_FAILED,
                 f"the connection belongs to {login.principal}, and cannot become that of another principal",
             )
         lifetime_ms = self._lifetime_ms(connection, mechanism)
+        expiry_ms = delegation.expiry_ms if delegation is not None else None
         if isinstance(machine, OAuthBearerServer):
-            left_ms = max(int(machine.expires_at * 1000) - self._context.clock.wall_ms(), LIFETIME_MS_MIN)
+            expiry_ms = int(machine.expires_at * 1000)
+        if expiry_ms is not None:
+            left_ms = max(expiry_ms - self._context.clock.wall_ms(), LIFETIME_MS_MIN)
             lifetime_ms = min(lifetime_ms or left_ms, left_ms)
         login.machine, login.principal, login.proven_mechanism = None, principal, mechanism
-        caller = Caller(principal, connection.peer.rpartition(":")[0])
+        login.token_id = "" if delegation is None else delegation.token_id
+        caller = Caller(principal, connection.peer.rpartition(":")[0], delegation is not None)
         self._context.broker.audit.record_login(caller, mechanism, connection.listener)
         connection.on_login(caller, lifetime_ms / 1000)
         log.debug("login accepted peer=%s listener=%s mechanism=%s", connection.peer, connection.listener, mechanism)
@@ -230,6 +244,15 @@ class LoginHandler:
         await self._context.clock.sleep(self._context.broker.settings.connection_failed_authentication_delay_ms / 1000)
         connection.drain()
         return reply
+
+    def _find_delegation(self, machine: LoginMachine) -> DelegationToken | None:
+        """Returns the delegation token that has just proved a login; None for a login without one."""
+        if not isinstance(machine, ScramServer) or not machine.is_by_token:
+            return None
+        found = self._context.broker.delegation_tokens.find(machine.user)
+        if found is None:
+            raise Refused(Code.SASL_AUTHENTICATION_FAILED, FAILED)
+        return found
 
     def _find_broker(self, user: str) -> tuple[ScramCredential, ...]:
         return broker_login.find_credentials(self._context.broker.secrets, user)
@@ -244,8 +267,9 @@ class LoginHandler:
     def _enabled_mechanisms(self, connection: LoginConnection) -> list[str]:
         return list(self._settings(connection).sasl_enabled_mechanisms)
 
-    def _may_log_in_again(self, connection: LoginConnection, mechanism: str) -> bool:
-        return mechanism == sasl_oauthbearer.MECHANISM or self._lifetime_ms(connection, mechanism) > 0
+    def _may_log_in_again(self, connection: LoginConnection, login: LoginState) -> bool:
+        expires = login.proven_mechanism == sasl_oauthbearer.MECHANISM or bool(login.token_id)
+        return expires or self._lifetime_ms(connection, login.proven_mechanism) > 0
 
     def _lifetime_ms(self, connection: LoginConnection, mechanism: str) -> int:
         """Returns the time until a connection has to log in again; 0 for ever. Brokers do not log in again."""

@@ -44,6 +44,8 @@ HEADER_BYTES = 10
 
 _INT = Struct(">i")
 _NO_TAGS_END = bytes(5)
+AT_THE_END = -2
+"""Stands for the place of a throttle time that is the last field of a reply."""
 """End of a flexible Produce reply without tagged fields of its own: the throttle time, then their number."""
 
 Dispatched = Callable[..., Sequence[Part] | None]
@@ -212,26 +214,40 @@ def limit_fetch(frame: memoryview, version: int, body: int, most: int) -> None:
 
 @lru_cache(512)
 def _throttle_at(api_key: int, version: int) -> int:
-    """Returns the position of the throttle time in a reply, -1 if fields of unknown size stand before it."""
+    """Returns the position of the throttle time in a reply, -1 if fields of unknown size stand before it, and
+    `AT_THE_END` if it also is the last field."""
     api = ALL_APIS.get(api_key)
     if api is None or api_key == PRODUCE or version not in api.served_versions:
         return -1
     at = 9 if api.is_flexible(version) else 8
-    for row in field_specs(api.response_type):
-        if version not in row.versions:
-            continue
+    rows = [row for row in field_specs(api.response_type) if version in row.versions]
+    for row in rows:
         if row.name == "throttle_time_ms":
             return at
         if row.is_array or row.kind not in STRUCT_CODES:
-            break
+            return AT_THE_END if rows[-1].name == "throttle_time_ms" else -1
         at += calcsize(f">{STRUCT_CODES[row.kind]}")
     return -1
 
 
+def _find_throttle(api_key: int, version: int, parts: Sequence[Part]) -> int:
+    """Returns the position of the throttle time in the first part of a reply, -1 if it has no known place there."""
+    at = _throttle_at(api_key, version)
+    if at == -1 or not parts or isinstance(parts[0], FileSlice):
+        return -1
+    size = len(parts[0])
+    if at == AT_THE_END:
+        is_flexible = ALL_APIS[api_key].is_flexible(version)
+        if len(parts) > 1 or (is_flexible and parts[0][-1]):
+            return -1
+        at = size - (5 if is_flexible else 4)
+    return at if size >= at + 4 else -1
+
+
 def read_throttle_ms(api_key: int, version: int, parts: Sequence[Part]) -> int:
     """Returns the throttle time that a handler has put into a reply; 0 if there is none."""
-    at = _throttle_at(api_key, version)
-    if at < 0 or not parts or isinstance(parts[0], FileSlice) or len(parts[0]) < at + 4:
+    at = _find_throttle(api_key, version, parts)
+    if at < 0 or isinstance(parts[0], FileSlice):
         return 0
     found: int = _INT.unpack_from(parts[0], at)[0]
     return found
@@ -251,8 +267,8 @@ def with_throttle_ms(api_key: int, version: int, parts: Sequence[Part], pause_ms
             return parts
         at = len(changed) - (5 if is_flexible else 4)
     else:
-        at = _throttle_at(api_key, version)
-        if at < 0 or len(changed) < at + 4:
+        at = _find_throttle(api_key, version, parts)
+        if at < 0:
             return parts
     _INT.pack_into(changed, at, pause_ms)
     return [bytes(changed), *rest]

@@ -103,6 +103,7 @@ class KafkaServer:
         """Connections whose replies leave at the end of this turn."""
         self._flush_scheduled = False
         broker.client_quotas.subscribe(self._on_quotas)
+        broker.delegation_tokens.subscribe(self._on_tokens)
         metrics = broker.metrics
         metrics.gauge("tiered_kafka_connections", "Open connections.").set_function(
             lambda: float(len(self.connections))
@@ -219,6 +220,19 @@ class KafkaServer:
     def _on_quotas(self) -> None:
         for connection in self.connections:
             connection.on_quotas()
+
+    def _on_tokens(self) -> None:
+        """Ends the sessions of delegation tokens that are gone, and shortens those of tokens that expire earlier."""
+        tokens, now_ms = self.context.broker.image.delegation_tokens, self.context.clock.wall_ms()
+        for connection in list(self.connections):
+            token_id = connection.login.token_id if connection.login is not None else ""
+            token = tokens.get(token_id)
+            if token is not None:
+                connection.login_ends = min(
+                    connection.login_ends, self._loop.time() + max(0, token.expiry_ms - now_ms) / 1000
+                )
+            elif token_id:
+                connection.refuse("token_removed", "its delegation token was removed")
 
     def _settings_of(self, listener: str) -> Settings:
         settings = self.context.broker.settings

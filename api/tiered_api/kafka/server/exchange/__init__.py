@@ -13,6 +13,7 @@ May import: as kafka.server
   acl_words           ACLs and filters of requests as words of rules
 ~ authorization       the refusal of requests about ACLs on a broker that knows none
 ~ inter_broker_auth   the check of requests that only brokers may send
+~ token_requests      the check of requests about delegation tokens (KIP-48)
   advertised_brokers  brokers and addresses in replies to a client
 ~ led_partitions      look-up of partitions that this broker leads
   mutation_charges    created and deleted partitions against the quota of a client (KIP-599)

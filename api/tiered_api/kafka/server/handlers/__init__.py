@@ -10,6 +10,7 @@ May import: as kafka.server
 ~ alter_user_scram_credentials   AlterUserScramCredentials (51): sets and removes credentials of users (KIP-554)
   api_versions                   ApiVersions (18): supported APIs and versions (KIP-511)
 ~ create_acls                    CreateAcls (30): adds ACLs, each with its own error
+~ create_delegation_token        CreateDelegationToken (38): a token of a principal (KIP-48)
 ~ create_partitions              CreatePartitions (37): adds partitions to topics
 ~ create_topics                  CreateTopics (19): creates topics, each with its own error
 ~ delete_acls                    DeleteAcls (31): removes the ACLs that filters choose
@@ -20,6 +21,7 @@ May import: as kafka.server
 ~ describe_client_quotas         DescribeClientQuotas (48): the quotas of entities that a filter chooses (KIP-546)
 ~ describe_cluster               DescribeCluster (60): brokers of the cluster (KIP-700)
 ~ describe_configs               DescribeConfigs (32): settings and their sources
+~ describe_delegation_token      DescribeDelegationToken (41): tokens that the caller may see (KIP-48)
 ~ describe_groups                DescribeGroups (15): state and members of groups
 ~ describe_log_dirs              DescribeLogDirs (35): size of each partition on disk
 ~ describe_producers             DescribeProducers (61): producer state of partitions (KIP-664)
@@ -28,6 +30,7 @@ May import: as kafka.server
 ~ describe_user_scram_credentials  DescribeUserScramCredentials (50): mechanisms of users (KIP-554)
 ~ elect_leaders                  ElectLeaders (43): preferred and unclean elections (KIP-460)
 ~ end_txn                        EndTxn (26): commits or aborts a transaction
+~ expire_delegation_token        ExpireDelegationToken (40): the expiry of a token, or its end (KIP-48)
 ~ fetch                          Fetch (1): record batches for consumers
 ~ find_coordinator               FindCoordinator (10): the coordinators of groups and of transactional ids
 ~ heartbeat                      Heartbeat (12): the heartbeat of a group member
@@ -46,6 +49,7 @@ May import: as kafka.server
 ~ offset_fetch                   OffsetFetch (9): committed offsets of groups
 ~ offset_for_leader_epoch        OffsetForLeaderEpoch (23): the end offset of a leader epoch
 ~ produce                        Produce (0): record batches from producers
+~ renew_delegation_token         RenewDelegationToken (39): a later expiry of a token (KIP-48)
 ~ sync_group                     SyncGroup (14): assignments of group members
 ~ tiered_acknowledge             TieredAcknowledge (20004): acknowledges possible losses
 ~ tiered_compact                 TieredCompact (20005): facts of compaction, and a clean now

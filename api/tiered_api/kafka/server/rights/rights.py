@@ -9,7 +9,7 @@ from tiered.broker.authorization import Authorization
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
-from tiered.security.principal import Caller
+from tiered.security.principal import Caller, Principal
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
 from tiered_api.kafka.server.exchange.turns import Turns
 
@@ -56,6 +56,14 @@ class Rights:
     def on_cluster(self, operation: Operation) -> bool:
         """True if the caller may carry out an operation on the cluster."""
         return self._is_allowed(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def on_user(self, operation: Operation, user: Principal) -> bool:
+        """True if the caller may carry out an operation on the delegation tokens of a user."""
+        return self._is_allowed(operation, ResourceType.USER, str(user))
+
+    def on_token(self, operation: Operation, token_id: str) -> bool:
+        """True if the caller may carry out an operation on a delegation token."""
+        return self._is_allowed(operation, ResourceType.DELEGATION_TOKEN, token_id)
 
     def on_any_topic(self, operation: Operation) -> bool:
         """True if there may be a topic on which the caller may carry out an operation."""

@@ -1,0 +1,22 @@
+"""ExpireDelegationToken (API key 40)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_api.kafka.protocol.schema import FieldType, Message, data, integer, message
+
+
+@message(40, "1-2", "2+")
+@dataclass(slots=True)
+class ExpireDelegationTokenRequest(Message):
+    hmac: bytes = data()
+    expiry_time_period_ms: int = integer(FieldType.INT64)
+
+
+@message(40, "1-2", "2+")
+@dataclass(slots=True)
+class ExpireDelegationTokenResponse(Message):
+    error_code: int = integer(FieldType.INT16)
+    expiry_timestamp_ms: int = integer(FieldType.INT64)
+    throttle_time_ms: int = integer(FieldType.INT32)
