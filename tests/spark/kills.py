@@ -42,6 +42,8 @@ ERASED_AT_ONCE = 50
 STREAMED = 300
 """New records of each partition before each kill of a stream."""
 ROWS_PER_BATCH = 50
+ROWS_PER_LAST_BATCH = 10_000
+"""The last run takes what the kills left in a few batches. Only the batch that was begun has its old bounds."""
 
 Faults = Mapping[int, frozenset[tuple[str, int]]]
 """Partition -> kind and offset of each fault."""
@@ -148,15 +150,15 @@ def kill_streams(folder: str, kills: int, drawn: random.Random) -> Counter[str]:
     """After each kill the sink has a prefix of the log; the last run ends with all of it."""
     store = f"file://{folder}/store"
     filling.create_topic(store, "flights", TOPIC, PARTITIONS)
-    order = (store, folder, ROWS_PER_BATCH)
+    order = ("stream", store, folder)
     fill(store, 0, STREAMED)
-    seconds = run_whole("stream", *order, "end")
+    seconds = run_whole(*order, ROWS_PER_BATCH, "end")
     found = Counter[str]()
     count, held = STREAMED, STREAMED * PARTITIONS
     for _ in range(kills):
         fill(store, count, STREAMED)
         count += STREAMED
-        run_killed(drawn.uniform(0, 2 * seconds), "stream", *order, "killed")
+        run_killed(drawn.uniform(0, 2 * seconds), *order, ROWS_PER_BATCH, "killed")
         rows = read_sink(Path(folder, "sink"))
         assert all(rows[number] == values(number, len(rows[number])) for number in range(PARTITIONS))
         now = sum(map(len, rows.values()))
@@ -164,7 +166,7 @@ def kill_streams(folder: str, kills: int, drawn: random.Random) -> Counter[str]:
             found, "before its first commit" if now == held else "within" if now < count * PARTITIONS else "at the end"
         )
         held = now
-    run_whole("stream", *order, "end")
+    run_whole(*order, ROWS_PER_LAST_BATCH, "end")
     assert read_sink(Path(folder, "sink")) == {number: values(number, count) for number in range(PARTITIONS)}
     found["rows"] = count * PARTITIONS
     return found

@@ -1,6 +1,7 @@
 """Sorts the values of a batch into rows and dead letters, and lets the schema grow. Pure.
 
-Most batches fit as a whole and cost one call of Arrow. If Arrow names the first value that does not fit behind a long
+Most batches fit as a whole and cost one call of Arrow. Arrow's parser has no maps: a schema with one is for the strict
+parser alone. If Arrow names the first value that does not fit behind a long
 run, only this value is parsed by itself. Otherwise the strict parser chooses the values of a part that fit, and Arrow
 gets these. Parts are sorted so, one after the other, until one has few values that do not fit.
 """
@@ -14,7 +15,7 @@ from pyspark_tiered.typed.changes import FieldRule, add_dropped_fields, apply_ch
 from pyspark_tiered.typed.evolve import Path, Unfit, Value, convert, evolve
 from pyspark_tiered.typed.fast import KEYS, ParsedValues, column_type, parse_all, shape
 from pyspark_tiered.typed.json_text import parse
-from pyspark_tiered.typed.kinds import StructOf, key_part, select_columns, value_part
+from pyspark_tiered.typed.kinds import StructOf, has_map, key_part, select_columns, value_part
 from pyspark_tiered.typed.names import KEY
 
 if TYPE_CHECKING:
@@ -90,10 +91,15 @@ class _Sorter:
         self._values = values
         self._changes = changes
         self._keys = keys
+        self._has_map = has_map(add_dropped_fields(schema, changes))
 
     def sort(self, start: int, end: int) -> None:
         """Sorts the values `[start, end)`."""
         window = end - start
+        while self._has_map and start < end:
+            stop = min(start + STRICT_MAX, end)
+            self._sort_strictly(start, stop)
+            start = stop
         while start < end:
             stop = min(start + window, end)
             reading = add_dropped_fields(self.schema, self._changes)
@@ -138,6 +144,9 @@ class _Sorter:
         self.dead += dead
         if not kept:
             return len(dead)
+        if self._has_map:
+            self._convert(kept)
+            return len(dead)
         if dead:
             fits = np.ones(end - start, dtype=bool)
             fits[[at - start for at, _ in dead]] = False
@@ -148,9 +157,14 @@ class _Sorter:
         if found is not None:
             self.parts.append((found, reading))
         else:
-            columns = select_columns(self.schema)
-            self.parts.append((pa.array([convert(columns, value) for value in kept], column_type(columns)), columns))
+            self._convert(kept)
         return len(dead)
+
+    def _convert(self, kept: Sequence[Value]) -> None:
+        import pyarrow as pa
+
+        columns = select_columns(self.schema)
+        self.parts.append((pa.array([convert(columns, value) for value in kept], column_type(columns)), columns))
 
 
 def _parse(values: pyarrow.Array, keys: pyarrow.Array | None, start: int, end: int, schema: StructOf) -> ParsedValues:

@@ -367,7 +367,10 @@ def _leaves(field: pyarrow.Field, prefix: str = "") -> Iterator[str]:
     import pyarrow as pa
 
     path = f"{prefix}{field.name}"
-    if pa.types.is_list(field.type):
+    if pa.types.is_map(field.type):
+        yield f"{path}.key_value.key"
+        yield from _leaves(field.type.item_field.with_name("value"), f"{path}.key_value.")
+    elif pa.types.is_list(field.type):
         yield from _leaves(field.type.value_field.with_name("element"), f"{path}.list.")
     elif pa.types.is_struct(field.type):
         for part in field.type:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from pyspark_tiered.typed.evolve import DEPTH_MAX
-from pyspark_tiered.typed.kinds import DECIMAL_DIGITS_MAX, ColumnType, Field, ListOf, Scalar, StructOf
+from pyspark_tiered.typed.kinds import DECIMAL_DIGITS_MAX, ColumnType, Field, ListOf, MapOf, Scalar, StructOf
 from pyspark_tiered.typed.names import KEY_COLUMN, RECORD_COLUMNS, choose_column, fold
 from tiered.errors import Code, Refused
 
 ALIASES = {"bigint": "long", "integer": "int", "float": "double", "text": "string", "bool": "boolean"}
 KNOWN = ("boolean", "int", "bigint", "double", "string", "date", "timestamp")
-"""Types without parts that a field may get; a declared schema may also have decimals."""
+"""Types without parts that a field may get; a declared schema may also have decimals and maps."""
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|([<>,:()]))", re.ASCII)
 _SPACES = re.compile(r"\s*")
@@ -92,6 +92,8 @@ class _Reader:
             element = self._read_type((*path, "[]"))
             self._expect(">")
             return ListOf(element)
+        if word == "map":
+            return self._read_map(path)
         if word == "struct":
             self._expect("<")
             found = self.read_fields(path, (">",))
@@ -103,8 +105,18 @@ class _Reader:
         if word == "long" or name in ("long", *KNOWN):
             return Scalar(name)
         raise self._refuse(
-            f"{word or 'nothing'} is no type of a column; there are {', '.join(KNOWN)}, decimal, array and struct"
+            f"{word or 'nothing'} is no type of a column; there are {', '.join(KNOWN)}, decimal, array, map and struct"
         )
+
+    def _read_map(self, path: tuple[str, ...]) -> ColumnType:
+        self._expect("<")
+        names = self._next().lower()
+        if ALIASES.get(names, names) != "string":
+            raise self._refuse(f"the names of a map are string, not {names or 'nothing'}")
+        self._expect(",")
+        value = self._read_type((*path, "{}"))
+        self._expect(">")
+        return MapOf(value)
 
     def _read_decimal(self) -> ColumnType:
         digits, behind = 10, 0

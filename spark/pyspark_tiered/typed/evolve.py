@@ -27,6 +27,7 @@ from pyspark_tiered.typed.kinds import (
     ColumnType,
     Field,
     ListOf,
+    MapOf,
     Scalar,
     StructOf,
     Void,
@@ -38,7 +39,9 @@ from pyspark_tiered.typed.names import KEY, KEY_COLUMN, NAME_BYTES_MAX, RECORD_C
 Value = Any
 """A parsed JSON value: None, bool, int, float, str, list or dict."""
 Path = tuple[str, ...]
-"""Names in JSON, from the outside in, and `[]` for the items of an array."""
+"""Names in JSON, from the outside in, `[]` for the items of an array, and `{}` for the values of a map."""
+
+MAP_VALUES = "{}"
 
 FIELDS_MAX = 1000
 """Fields of a table at all depths. Records that would add more are dead letters."""
@@ -94,6 +97,8 @@ def is_stored_as(written: ColumnType, schema: ColumnType) -> bool:
             return written == schema
         case ListOf(one), ListOf(other):
             return is_stored_as(one, other)
+        case MapOf(one), MapOf(other):
+            return is_stored_as(one, other)
         case StructOf(fields), StructOf():
             for field in fields:
                 found = schema.find(field.json_name)
@@ -121,6 +126,8 @@ def convert(kind: ColumnType, value: Value) -> Any:
             return value
         case ListOf(element):
             return [convert(element, item) for item in value]
+        case MapOf(inner):
+            return [(name, convert(inner, item)) for name, item in value.items()]
         case StructOf(fields):
             return {field.column: convert(field.kind, value.get(field.json_name)) for field in fields}
         case _:
@@ -205,6 +212,11 @@ def _absorb(kind: ColumnType, value: Value, path: Path) -> ColumnType:
                 raise _unfit(kind, value, path)
             inner = _absorb_items(element, value, path)
             return kind if inner is element else ListOf(inner)
+        case MapOf(held):
+            if type(value) is not dict:
+                raise _unfit(kind, value, path)
+            inner = _absorb_map(held, value, path)
+            return kind if inner is held else MapOf(inner)
         case _:
             return _infer(value, path)
 
@@ -277,6 +289,14 @@ def _absorb_items(element: ColumnType, items: list[Value], path: Path) -> Column
     return element
 
 
+def _absorb_map(held: ColumnType, value: dict[str, Value], path: Path) -> ColumnType:
+    inside = (*path, MAP_VALUES)
+    for name, item in value.items():
+        _check_text(name, path)
+        held = _absorb(held, item, inside)
+    return held
+
+
 def _absorb_object(kind: StructOf, value: dict[str, Value], path: Path) -> StructOf:
     places, fields = kind.places, kind.fields
     changed: dict[int, ColumnType] = {}
@@ -314,6 +334,9 @@ def _merge(kind: ColumnType, other: ColumnType, path: Path) -> ColumnType:
         case ListOf(one), ListOf(two):
             inner = _merge(one, two, (*path, "[]"))
             return kind if inner is one else ListOf(inner)
+        case MapOf(one), MapOf(two):
+            inner = _merge(one, two, (*path, MAP_VALUES))
+            return kind if inner is one else MapOf(inner)
         case StructOf(), StructOf():
             return _merge_structs(kind, other, path)
         case _:
@@ -371,11 +394,12 @@ def _check_double(value: float, path: Path) -> bool:
 
 def _unfit(kind: ColumnType, value: Value, path: Path) -> Unfit:
     held = describe(kind)[:PATH_NAMED_MAX]
-    return Unfit(f"{_at(path)} is {_describe_value(value)} where the column holds {held}", path)
+    named = () if MAP_VALUES in path else path  # no rule names the values of a map
+    return Unfit(f"{_at(path)} is {_describe_value(value)} where the column holds {held}", named)
 
 
 def _at(path: Path) -> str:
-    text = ".".join(path).replace(".[]", "[]").replace(KEY, KEY_COLUMN, 1)
+    text = ".".join(path).replace(".[]", "[]").replace(f".{MAP_VALUES}", MAP_VALUES).replace(KEY, KEY_COLUMN, 1)
     named = text if len(text) <= PATH_NAMED_MAX else f"{text[:PATH_NAMED_MAX]}..."
     return named.encode(errors="replace").decode() or "the value"
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered.typed.changes import CHECKED, RETYPED, retype_cell
-from pyspark_tiered.typed.evolve import decimal_pattern
-from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf, Void, field_id
+from pyspark_tiered.typed.evolve import MAP_VALUES, decimal_pattern
+from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Void, field_id
 
 if TYPE_CHECKING:
     import pyarrow
@@ -146,6 +146,9 @@ def column_type(kind: ColumnType, path: tuple[str, ...] = ()) -> pyarrow.DataTyp
         case ListOf(element):
             inside = (*path, "[]")
             return pa.list_(_with_id("element", column_type(element, inside), inside))
+        case MapOf(value):
+            inside = (*path, MAP_VALUES)
+            return pa.map_(pa.string(), _with_id("value", column_type(value, inside), inside))
         case StructOf(fields):
             return pa.struct([column_field(field, path) for field in fields])
         case _:
@@ -195,6 +198,10 @@ def shape(array: pyarrow.Array, kind: ColumnType, target: ColumnType, path: tupl
             inner = shape(array.values, element, wanted_element, (*path, "[]"))
             mask = array.is_null() if array.null_count else None
             return pa.ListArray.from_arrays(array.offsets, inner, type=wanted, mask=mask)
+        case MapOf(value), MapOf(wanted_value):
+            inner = shape(array.items, value, wanted_value, (*path, MAP_VALUES))
+            mask = array.is_null() if array.null_count else None
+            return pa.MapArray.from_arrays(array.offsets, array.keys, inner, type=wanted, mask=mask)
         case StructOf(), StructOf(fields):
             parts = []
             for field in fields:

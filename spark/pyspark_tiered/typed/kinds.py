@@ -66,6 +66,13 @@ class ListOf:
 
 
 @dataclass(frozen=True)
+class MapOf:
+    """An object whose names are data: a map from text to values of one type. It is declared, and never inferred."""
+
+    value: ColumnType
+
+
+@dataclass(frozen=True)
 class Field:
     """A named part of an object: its name in JSON, its column, its type."""
 
@@ -91,7 +98,7 @@ class StructOf:
         return None if at is None else self.fields[at]
 
 
-ColumnType = Void | Scalar | ListOf | StructOf
+ColumnType = Void | Scalar | ListOf | MapOf | StructOf
 
 BOOLEAN, LONG, DOUBLE, STRING = (Scalar(name) for name in ("boolean", "long", "double", "string"))
 INT, DATE, TIMESTAMP = (Scalar(name) for name in ("int", "date", "timestamp"))
@@ -126,6 +133,9 @@ def _prune(kind: ColumnType) -> ColumnType:
         case ListOf(element):
             inner = _prune(element)
             return VOID if inner == VOID else kind if inner is element else ListOf(inner)
+        case MapOf(value):
+            inner = _prune(value)
+            return VOID if inner == VOID else kind if inner is value else MapOf(inner)
         case StructOf(fields):
             kinds = [_prune(field.kind) for field in fields]
             if fields and all(new is field.kind for new, field in zip(kinds, fields, strict=True)):
@@ -172,12 +182,25 @@ def replace_field(kind: ColumnType, path: Sequence[str], field: Field | None) ->
 def count_fields(kind: ColumnType) -> int:
     """Returns the number of fields at all depths."""
     match kind:
-        case ListOf(element):
-            return count_fields(element)
+        case ListOf(inner) | MapOf(inner):
+            return count_fields(inner)
         case StructOf(fields):
             return len(fields) + sum(count_fields(field.kind) for field in fields)
         case _:
             return 0
+
+
+def has_map(kind: ColumnType) -> bool:
+    """True if there is a map at any depth."""
+    match kind:
+        case MapOf():
+            return True
+        case ListOf(element):
+            return has_map(element)
+        case StructOf(fields):
+            return any(has_map(field.kind) for field in fields)
+        case _:
+            return False
 
 
 def to_delta(kind: StructOf) -> list[Json]:
@@ -206,6 +229,8 @@ def delta_type(kind: ColumnType) -> str | Json:
             return SCALARS.get(name, name)
         case ListOf(element):
             return {"type": "array", "elementType": delta_type(element), "containsNull": True}
+        case MapOf(value):
+            return {"type": "map", "keyType": "string", "valueType": delta_type(value), "valueContainsNull": True}
         case StructOf():
             return {"type": "struct", "fields": to_delta(kind)}
         case _:
@@ -232,6 +257,8 @@ def from_type(found: str | Json) -> ColumnType:
             return plain
     elif found.get("type") == "array":
         return ListOf(from_type(found["elementType"]))
+    elif found.get("type") == "map" and found["keyType"] == "string":
+        return MapOf(from_type(found["valueType"]))
     elif found.get("type") == "struct":
         return from_delta(found["fields"])
     raise ValueError(f"a column has the type {found}, which no JSON value becomes")
@@ -244,6 +271,8 @@ def describe(kind: ColumnType) -> str:
             return {"long": "bigint"}.get(name, name)
         case ListOf(element):
             return f"array<{describe(element)}>"
+        case MapOf(value):
+            return f"map<string, {describe(value)}>"
         case StructOf():
             return f"struct<{', '.join(f'{name}: {of}' for name, of in _described_fields(kind))}>"
         case _:

@@ -19,7 +19,7 @@ import orjson
 
 from pyspark_tiered.typed.changes import FieldRule, apply_changes
 from pyspark_tiered.typed.evolve import Unfit
-from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, Scalar, StructOf, key_part, value_part
+from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, key_part, value_part
 from pyspark_tiered.typed.names import KEY, KEY_COLUMN
 
 if TYPE_CHECKING:
@@ -197,6 +197,8 @@ class _Reader:
                 return pa.StructArray.from_arrays(parts, names=[field.column for field in kind.fields], mask=mask)
             case ListOf(element):
                 return self._read_lists(self._keep_types(cells, frozenset({list}), rows), element, rows)
+            case MapOf(value):
+                return self._read_maps(self._keep_types(cells, frozenset({dict}), rows), value, rows)
             case Scalar(name):
                 wanted = PYTHON_TYPES.get(name, DECIMAL_TYPES)
                 return self._read_scalars(self._keep_types(cells, wanted, rows), name, rows)
@@ -204,17 +206,23 @@ class _Reader:
                 raise AssertionError("a column of a table has a type")
 
     def _read_lists(self, cells: Cells, element: ColumnType, rows: Rows) -> pyarrow.Array:
-        import numpy as np
         import pyarrow as pa
 
         items = [item for cell in cells if cell for item in cell]
-        inner = self._read(
-            items, element, lambda: [row for row, cell in zip(rows(), cells, strict=True) if cell for _ in cell]
+        inner = self._read(items, element, lambda: _rows_of_items(cells, rows))
+        return pa.ListArray.from_arrays(
+            _ends(cells), inner, mask=pa.array([cell is None for cell in cells], pa.bool_())
         )
-        ends = np.zeros(len(cells) + 1, dtype=np.int32)
-        np.cumsum([len(cell) if cell else 0 for cell in cells], out=ends[1:])
+
+    def _read_maps(self, cells: Cells, value: ColumnType, rows: Rows) -> pyarrow.Array:
+        import pyarrow as pa
+
+        names = [name for cell in cells if cell for name in cell]
+        self.colons += len(names) + "".join(names).count(":")
+        items = [item for cell in cells if cell for item in cell.values()]
+        inner = self._read(items, value, lambda: _rows_of_items(cells, rows))
         mask = pa.array([cell is None for cell in cells], pa.bool_())
-        return pa.ListArray.from_arrays(pa.array(ends), inner, mask=mask)
+        return pa.MapArray.from_arrays(_ends(cells), pa.array(names, pa.string()), inner, mask=mask)
 
     def _read_scalars(self, cells: Cells, name: str, rows: Rows) -> pyarrow.Array:
         import pyarrow as pa
@@ -279,6 +287,20 @@ class _Reader:
                 else:
                     named = KEY_COLUMN if name == KEY else name
                     self.unfit.setdefault(row, f"{named[:40]!a} has no column")
+
+
+def _ends(cells: Cells) -> pyarrow.Array:
+    """Returns the ends of lists or maps one behind the other, and a zero before them."""
+    import numpy as np
+    import pyarrow as pa
+
+    ends = np.zeros(len(cells) + 1, dtype=np.int32)
+    np.cumsum([len(cell) if cell else 0 for cell in cells], out=ends[1:])
+    return pa.array(ends)
+
+
+def _rows_of_items(cells: Cells, rows: Rows) -> list[int]:
+    return [row for row, cell in zip(rows(), cells, strict=True) if cell for _ in cell]
 
 
 def _is_empty(value: Any) -> bool:

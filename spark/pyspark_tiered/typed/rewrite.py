@@ -14,7 +14,7 @@ from pyspark_tiered import delta_state
 from pyspark_tiered.log_folder import TableFolder
 from pyspark_tiered.typed.convert import OpenFile, typed_arrow_schema, widen_batch
 from pyspark_tiered.typed.evolve import Unfit, is_stored_as
-from pyspark_tiered.typed.kinds import Field, ListOf, StructOf
+from pyspark_tiered.typed.kinds import Field, ListOf, MapOf, StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 from tiered.errors import Code, Refused
 
@@ -73,6 +73,8 @@ def _held_kind(arrow: Any, kind: Any) -> Any:
     match kind:
         case ListOf(element):
             return ListOf(_held_kind(arrow.value_type, element))
+        case MapOf(value):
+            return MapOf(_held_kind(arrow.item_type, value))
         case StructOf():
             return held_columns(_Names(arrow), kind)
         case _:

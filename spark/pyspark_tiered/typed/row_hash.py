@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_tiered.row_hash import hash_columns
-from pyspark_tiered.typed.kinds import ColumnType, ListOf, Scalar, StructOf
+from pyspark_tiered.typed.kinds import STRING, ColumnType, Field, ListOf, MapOf, Scalar, StructOf
 from tiered.records.native import hash_rows
 from tiered.records.pure_hash import HASH_BYTES
 
@@ -65,6 +65,11 @@ def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, secret: byte
             lengths = pc.fill_null(pc.list_value_length(array), 0)
             np.cumsum(lengths.to_numpy(zero_copy_only=False) * HASH_BYTES, out=ends[1:])
             return _hash_cells(valid, ends, _hash(items, element, len(items), secret), rows, secret)
+        case MapOf(value):
+            entry = StructOf((Field("key", "key", STRING), Field("value", "value", value)))
+            held = array.type
+            entries = pa.list_(pa.struct([("key", held.key_type), ("value", held.item_type)]))
+            return _hash(array.cast(entries), ListOf(entry), rows, secret)
         case Scalar("string"):
             texts = array.cast(pa.string()) if array.type != pa.string() else array
             start, (_, own_ends, data) = texts.offset, texts.buffers()

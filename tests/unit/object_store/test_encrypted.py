@@ -174,9 +174,7 @@ def test_encrypted_object_without_keys_is_refused_in_words(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", [FaultKind.FLIPPED, FaultKind.TRUNCATED])
 @pytest.mark.parametrize("start", [0, CHUNK_BYTES + 1])
-def test_damage_is_read_again_and_then_raised(
-    kind: FaultKind, start: int, tmp_path: Path
-) -> None:
+def test_damage_is_read_again_and_then_raised(kind: FaultKind, start: int, tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         await rig.store.put("k", CONTENT)
         await rig.store.get("k", 1, 1)

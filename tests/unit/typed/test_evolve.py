@@ -141,7 +141,10 @@ def test_a_column_with_another_name_is_not_stored_as_the_same() -> None:
 
 
 def test_ddl_is_read_as_it_is_written() -> None:
-    text = "a bigint, `b c` array<struct<d: string, e: int>>, f struct<g: double>, h timestamp, i date, j decimal(9,2)"
+    text = (
+        "a bigint, `b c` array<struct<d: string, e: int>>, f struct<g: double>, h timestamp, i date, j decimal(9,2), "
+    )
+    text += "k map<string, map<string, array<int>>>"
     assert describe_columns(parse_ddl(text)) == text
     assert from_delta(to_delta(parse_ddl(text))) == parse_ddl(text)
     assert parse_ddl("A LONG,b Array < Int >") == parse_ddl("A bigint, b array<int>")
@@ -160,6 +163,8 @@ def test_ddl_is_read_as_it_is_written() -> None:
         ("a INT,", "a name of a column is missing"),
         ("a INT, a STRING", "the name a twice"),
         ("a ARRAY<INT", "'>' is expected in the place of ''"),
+        ("a MAP<INT, INT>", "the names of a map are string, not int"),
+        ("a MAP<STRING>", "',' is expected in the place of '>'"),
         ("a INT NOT NULL", "',' is expected in the place of 'NOT'"),
         ("a INT; DROP", "';' is not expected"),
         ("a " + "ARRAY<" * 50, "more than 32 types inside each other"),
