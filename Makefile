@@ -13,7 +13,7 @@
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single, cluster, groups
 #   make sim-mutants  bugs put in on purpose, each of which the simulator must find: MUTANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
-#                WITHOUT_UNITS=1 for the random seeds alone, OUT=found.jsonl to go on later
+#                WITHOUT_UNITS=1 for simulations alone, OUT=found.jsonl to go on later
 #   make fuzz    hostile bytes for every reader of bytes: ROUNDS=100000, SEED=7, OF="wire files"; it keeps what it finds
 #   make sanitize  the C extension under AddressSanitizer and UBSan: its tests, and ROUNDS=20000 mutated inputs; needs gcc
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.sim.harness.clock import SimRng
+from tests.sim.harness.durable_logs import judged_disks
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
@@ -76,7 +77,8 @@ def run(scenario: Callable[[SimBrokerRig], Coroutine[Any, Any, None]], seed: int
     async def main() -> None:
         await scenario(SimBrokerRig(loop))
 
-    loop.run(main())
+    with judged_disks():
+        loop.run(main())
 
 
 def batch(values: list[bytes], timestamp: int = 1_700_000_000_000) -> bytearray:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation import results
-from tests.mutation.areas import AREAS, Area, mutants
+from tests.mutation.areas import AREAS, SCENARIOS, Area, mutants
 from tests.mutation.mutant import Mutant
 from tests.mutation.results import Result
 from tests.mutation.tree import FailedTest, RunTimeout, SourceTree
@@ -50,7 +50,10 @@ def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, faili
     def seeds(world: str) -> Callable[[], FailedTest | None]:
         return lambda: tree.seeds(world, terms.seeds, terms.seconds)
 
-    if not terms.without_units:
+    if terms.without_units:
+        first = tuple(path for path in mutant.first if path.startswith(SCENARIOS))
+        yield "scenarios", tests((*first, *area.scenarios))
+    else:
         yield "first", tests(mutant.first)
         yield "units", tests(area.units)
         yield "scenarios", tests(area.scenarios)
@@ -100,7 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="these mutants (default: all)")
     parser.add_argument("--area", choices=AREAS, help="those of one area")
-    parser.add_argument("--without-units", action="store_true", help="the random seeds alone")
+    parser.add_argument("--without-units", action="store_true", help="directed simulations and random seeds alone")
     parser.add_argument("--seeds", type=int, default=300, help="how many of each world (default 300)")
     parser.add_argument("--seconds", type=float, default=600.0, help="at most, for the seeds of a world (default 600)")
     parser.add_argument("--until", choices=STAGES, default="whole", help="the last stage (default: whole)")

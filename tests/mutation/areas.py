@@ -29,6 +29,7 @@ class Area:
 
 
 CATALOGUE = Path(__file__).with_name("catalogue")
+SCENARIOS = "tests/sim/scenarios"
 
 
 def _mutants(area: str) -> tuple[Mutant, ...]:
@@ -37,18 +38,23 @@ def _mutants(area: str) -> tuple[Mutant, ...]:
 
 
 _CLUSTERS = tuple(
-    f"tests/sim/scenarios/test_{name}.py"
+    f"{SCENARIOS}/test_{name}.py"
     for name in (
         "losses", "what_an_ack_survives", "start_behind_a_cut", "new_leaders", "new_leaders_offsets", "unclean_leaders",
         "elections", "gaining", "sim_moves", "replica_fetch", "follower_node", "nearest", "sim_rot", "bucket_away",
     )
 )  # fmt: skip
 _COPIES = ("tests/sim/scenarios/test_pipelined_producers.py", "tests/sim/cluster/test_once_failed.py")
-_CONTROLLERS = tuple(f"tests/sim/scenarios/test_{name}.py" for name in ("controllers", "cut_off", "reassignments"))
+_CONTROLLERS = tuple(
+    f"{SCENARIOS}/test_{name}.py" for name in ("requests_of_brokers", "controllers", "cut_off", "reassignments")
+)
 _NODES = tuple(f"tests/e2e/test_node{name}.py" for name in ("", "_faults", "_races", "_topics", "_housekeeping"))
 
-_SCENARIOS = "tests/sim/scenarios"
-_DISKS = ("tests/sim/harness/test_sim_disk.py", f"{_SCENARIOS}/test_single_broker.py")
+_GROUPS = (
+    "group_generations", "groups", "groups_bad_days", "lone_coordinators", "offsets_of_recreated_topics",
+    "offsets_of_lost_records",
+)  # fmt: skip
+_DISKS = ("tests/sim/harness/test_sim_disk.py", f"{SCENARIOS}/test_single_broker.py")
 
 AREAS = {
     "replication": Area(
@@ -60,7 +66,7 @@ AREAS = {
     ),
     "groups": Area(
         _mutants("groups"), ("tests/unit/groups", "tests/unit/coordinator", "tests/unit/controller"),
-        tuple(f"{_SCENARIOS}/test_{name}.py" for name in ("groups", "groups_bad_days", "lone_coordinators")),
+        tuple(f"{SCENARIOS}/test_{name}.py" for name in _GROUPS),
         ("groups", "cluster"),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("groups", "group_offsets", "coordinators_move")),
     ),
@@ -69,7 +75,7 @@ AREAS = {
     ),
     "recovery": Area(
         _mutants("recovery"), ("tests/unit/broker", "tests/unit/hot", "tests/unit/replication"),
-        (*_DISKS, f"{_SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("single", "cluster"),
+        (*_DISKS, f"{SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("single", "cluster"),
         (*_NODES, "tests/e2e/test_node_offsets_noted.py"),
     ),
     "cold": Area(
@@ -77,7 +83,7 @@ AREAS = {
         (_DISKS[1], *_CLUSTERS), ("single", "cluster"), (*_NODES, "tests/e2e/test_cold.py"),
     ),
     "faces": Area(
-        _mutants("faces"), ("tests/unit/kafka",), (f"{_SCENARIOS}/test_kafka.py", *_CLUSTERS, *_COPIES), ("cluster",),
+        _mutants("faces"), ("tests/unit/kafka",), (f"{SCENARIOS}/test_kafka.py", *_CLUSTERS, *_COPIES), ("cluster",),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("produce", "fetch", "away")),
     ),
     "spark": Area(_mutants("spark"), ("tests/spark/test_plans.py",), whole=("tests/spark",)),

@@ -19,6 +19,7 @@ from tests.sim.admin import TopicAdmin
 from tests.sim.clients import Clients
 from tests.sim.harness.bucket_rules import BucketRules
 from tests.sim.harness.disk import DiskFault
+from tests.sim.harness.durable_logs import judged_disks
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
@@ -412,7 +413,8 @@ def run(seed: int, adjust: Callable[[SingleOptions], SingleOptions] = lambda dra
         await made[0].main()
 
     try:
-        loop.run(main())
+        with judged_disks():
+            loop.run(main())
     except BaseException as error:
         if made:
             lines = "\n".join(made[0].events)

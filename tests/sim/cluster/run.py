@@ -36,6 +36,7 @@ from tests.sim.cluster.topic_id_checker import TopicIdChecker
 from tests.sim.cluster.transaction_load import OffsetLooker, TransactionLoad
 from tests.sim.cluster.transactional_producers import TransactionalProducer
 from tests.sim.cluster.world import SimHost, SimWorld
+from tests.sim.harness.durable_logs import DurableLogs
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
@@ -174,7 +175,15 @@ class ClusterRun:
         groups = self.offsets_checker.watch() if self.options.members else nullcontext()
         snapshots = rebuilding.short_snapshot_intervals() if self.options.rebuild else nullcontext()
         with ExitStack() as hooks:
-            for each in (self.observer.watch(), self.topic_id_checker.watch(), groups, short_sessions(), snapshots):
+            disks = DurableLogs(self.findings.report).watch()
+            for each in (
+                disks,
+                self.observer.watch(),
+                self.topic_id_checker.watch(),
+                groups,
+                short_sessions(),
+                snapshots,
+            ):
                 hooks.enter_context(each)
             if self.options.compacted is not None:
                 hooks.enter_context(self.compaction.watch())

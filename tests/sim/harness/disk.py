@@ -180,6 +180,7 @@ class SimDisk:
         """Flips one bit of a file (bit 0 is the lowest of the first byte)."""
         node = self._find(path)
         assert isinstance(node, Inode), f"no file {path}"
+        self._contents.has_rotted = True
         for data in (node.data, node.durable):
             if bit // 8 < len(data):
                 data[bit // 8] ^= 1 << bit % 8

@@ -124,6 +124,8 @@ class DurableBytes:
     journal: list[NameChange] = field(default_factory=list)
     sequence: int = 0
     boot: int = 1
+    has_rotted: bool = False
+    """True if a bit of any file was flipped."""
 
     def rename(self, edits: NameEdits) -> None:
         """Changes visible names, and notes the change in the journal."""
@@ -154,7 +156,8 @@ class DurableBytes:
                 continue
             for folder, name, node in naming.edits:
                 _set_name(lasting.setdefault(id(folder), dict(folder.durable)), name, node)
-        return DurableBytes(_crash_image_of(self.root, lasting, {}, rng), [], self.sequence, self.boot + 1)
+        root = _crash_image_of(self.root, lasting, {}, rng)
+        return DurableBytes(root, [], self.sequence, self.boot + 1, self.has_rotted)
 
 
 def count_bytes(folder: Folder) -> int:

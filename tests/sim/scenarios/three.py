@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from tests.sim.harness.durable_logs import judged_disks
 from tests.sim.harness.loop import SimLoop, process_context
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
@@ -134,4 +135,5 @@ def run_scenario(scenario: Callable[[ThreeBrokers], Awaitable[None]], seed: int 
             each.machine.kill()
             await each.clear()
 
-    loop.run(run_all())
+    with judged_disks():
+        loop.run(run_all())

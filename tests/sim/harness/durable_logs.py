@@ -1,0 +1,276 @@
+"""Checker DURABLE: what a log or the data directory takes for durable survives a power cut, and no start believes more.
+
+The simulated disk knows its durable bytes and names. The checker compares them with what the code relies on, whenever a
+log was opened or fsynced, before a log grows that was cut, and whenever a file of the data directory was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+
+from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.durable_bytes import Folder, Inode
+from tiered.broker.data_directory import ROOT, DataDirectory
+from tiered.errors import Corrupt
+from tiered.hot import checkpoints
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import TopicPartition
+from tiered.ports import Disk
+from tiered.records.native import walk
+
+Report = Callable[[str, str], None]
+"""Reports a broken rule: its name and the event."""
+
+
+@contextmanager
+def replaced(owner: type[Any] | ModuleType, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replaces `owner.name` by `make(original)` for the duration of the context. The name must exist."""
+    original = owner.__dict__[name]
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+class DurableLogs:
+    """The hooks of one run, and the logs that were cut since they grew."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._cut: dict[int, tuple[DiskLog, bool]] = {}
+        """By identity: the logs that were cut and did not grow since, and whether records were cut."""
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Observes all simulated disks within the context."""
+        hooks: tuple[tuple[type[Any] | ModuleType, str, Callable[[Any], Any]], ...] = (
+            (DiskLog, "open", self._open),
+            (DiskLog, "flush", self._flush),
+            (DiskLog, "close_clean", self._close_clean),
+            (DiskLog, "_run_truncation", self._run_truncation),
+            (DiskLog, "_write", self._write),
+            (DataDirectory, "open", self._open_directory),
+            (DataDirectory, "_save_offsets", self._save_offsets),
+            (checkpoints, "save", self._save),
+        )
+        with ExitStack() as stack:
+            for owner, name, make in hooks:
+                stack.enter_context(replaced(owner, name, make))
+            yield
+
+    def _find(self, what: str) -> None:
+        self._report("DURABLE", what)
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def _open(self, original: Any) -> Any:
+        async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
+            log: DiskLog = await original.__func__(cls, *args, **options)
+            if not isinstance(log._files.disk, SimDisk):
+                return log
+            if not (options["same_boot"] or options["clean"]) and log.flushed_offset < log.end_offset:
+                self._find(f"{log.name} is served up to {log.end_offset}, fsynced is {log.flushed_offset}")
+            for what in (*find_lost(log), *find_leftovers(log)):
+                self._find(f"{log.name} is opened: {what}")
+            return log
+
+        return classmethod(open)
+
+    def _flush(self, original: Any) -> Any:
+        async def flush(log: DiskLog, up_to: int | None = None) -> int:
+            flushed: int = await original(log, up_to)
+            for what in find_lost(log):
+                self._find(f"{log.name} is fsynced: {what}")
+            return flushed
+
+        return flush
+
+    def _close_clean(self, original: Any) -> Any:
+        async def close_clean(log: DiskLog) -> None:
+            await original(log)
+            if log.flushed_offset < log.end_offset:
+                self._find(f"{log.name} is closed at {log.end_offset}, fsynced is {log.flushed_offset}")
+
+        return close_clean
+
+    def _run_truncation(self, original: Any) -> Any:
+        def run_truncation(log: DiskLog, action: Callable[[], None]) -> None:
+            had_records = log.end_offset > log._writer.segments[0].base_offset
+            had_records |= self._cut.get(id(log), (log, False))[1]
+            original(log, action)
+            self._cut[id(log)] = log, had_records
+
+        return run_truncation
+
+    def _write(self, original: Any) -> Any:
+        def write(log: DiskLog, *args: Any) -> None:
+            cut = self._cut.pop(id(log), None) if self._cut else None
+            if cut is not None and isinstance(log._files.disk, SimDisk):
+                for what in find_remains(log, had_records=cut[1]):
+                    self._find(f"{log.name} grows from {log.end_offset}: {what}")
+            original(log, *args)
+
+        return write
+
+    # -- the data directory -------------------------------------------------------------------------------------------
+
+    def _open_directory(self, original: Any) -> Any:
+        async def open(directory: DataDirectory, *args: Any) -> Any:
+            disk = directory._disk
+            mark = read_names(disk, f"{ROOT}/{checkpoints.BOOT_MARK}")
+            state = await original(directory, *args)
+            if not isinstance(disk, SimDisk):
+                return state
+            if state.same_boot and (mark is None or bytes(mark.data).decode() != disk.boot_mark()):
+                self._find("a start believes the page cache of another boot")
+            folder = disk._find(ROOT)
+            if isinstance(folder, Folder) and {checkpoints.CLEAN_MARK} & (folder.names.keys() | folder.durable.keys()):
+                self._find("a start leaves the mark of a clean stop")
+            if state.clean_entries and not state.clean:
+                self._find("a start believes what an earlier clean stop said")
+            return state
+
+        return open
+
+    def _save_offsets(self, original: Any) -> Any:
+        async def save_offsets(directory: DataDirectory, logs: dict[TopicPartition, DiskLog]) -> None:
+            await original(directory, logs)
+            for tp, noted in read_recovery_points(directory._disk).items():
+                log = logs.get(tp)
+                if log is not None and not log.truncations.is_unsettled and noted > log.flushed_offset:
+                    self._find(f"the recovery point of {tp} is {noted}, fsynced is {log.flushed_offset}")
+
+        return save_offsets
+
+    def _save(self, original: Any) -> Any:
+        async def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
+            await original(disk, directory, name, data)
+            if isinstance(disk, SimDisk) and not has_saved(disk, directory, name, data):
+                self._find(f"{directory}/{name} is saved, and a power cut takes it")
+
+        return save
+
+
+@contextmanager
+def judged_disks() -> Iterator[None]:
+    """Fails at its end if a log or a data directory broke the rule within the context."""
+    found: list[str] = []
+    with DurableLogs(lambda rule, what: found.append(f"{rule}: {what}")).watch():
+        yield
+    assert not found, "; ".join(found[:3])
+
+
+def read_names(disk: Disk, path: str) -> Inode | None:
+    """Returns a file of a simulated disk; None if it is absent. Reads past the disk's faults."""
+    node = disk._find(path) if isinstance(disk, SimDisk) else None
+    return node if isinstance(node, Inode) else None
+
+
+def read_recovery_points(disk: Disk) -> dict[TopicPartition, int]:
+    """Returns the recovery points that are on the disk after a power cut."""
+    node = read_names(disk, f"{ROOT}/{checkpoints.RECOVERY_POINTS}")
+    try:
+        return checkpoints.parse_offsets(bytes(node.durable)) if node is not None else {}
+    except Corrupt:
+        return {}
+
+
+def has_saved(disk: SimDisk, directory: str, name: str, data: bytes) -> bool:
+    """True if a power cut leaves a file with these bytes."""
+    folder = disk._find(directory)
+    node = folder.durable.get(name) if isinstance(folder, Folder) else None
+    return isinstance(node, Inode) and bytes(node.durable) == data
+
+
+def find_lost(log: DiskLog) -> Iterator[str]:
+    """Yields what a power cut at this moment could take of the records below the flushed offset."""
+    disk, files, flushed = log._files.disk, log._files, log.flushed_offset
+    if not isinstance(disk, SimDisk) or log.write_failure:
+        return
+    above: Folder | Inode | None = disk._contents.root
+    for name in files.directory.split("/"):
+        above = above.durable.get(name) if isinstance(above, Folder) else None
+    for segment in log._writer.segments[-3:]:
+        if segment.base_offset >= flushed or segment.next_offset <= segment.base_offset:
+            continue
+        node = above.durable.get(f"{segment.base_offset:020d}.log") if isinstance(above, Folder) else None
+        seen = read_names(disk, files.path(segment.base_offset, ".log"))
+        if not isinstance(node, Inode) or node is not seen:
+            yield f"fsynced is {flushed}, and a power cut takes the name of segment {segment.base_offset}"
+            continue
+        size = segment.size
+        if segment.next_offset > flushed:
+            batches = walk(bytes(node.data), check_crc=False).batches
+            size = max((each.position + each.size for each in batches if each.last_offset < flushed), default=0)
+        if len(node.durable) < size or node.durable[:size] != node.data[:size]:
+            yield f"fsynced is {flushed}, and a power cut takes bytes of segment {segment.base_offset}"
+
+
+def find_leftovers(log: DiskLog) -> Iterator[str]:
+    """Yields what a start left that belongs to no record of the log, and what it says that the records do not."""
+    disk, end = log._files.disk, log.end_offset
+    folder = disk._find(log._files.directory) if isinstance(disk, SimDisk) else None
+    if not isinstance(folder, Folder) or log.suspect:
+        return
+    bases = [segment.base_offset for segment in log._writer.segments]
+    for name in folder.names:
+        number, _, suffix = name.partition(".")
+        if suffix == "log" and int(number) not in bases:
+            yield f"segment {name} is none of {bases}"
+        if suffix == "snapshot" and int(number) > end:
+            yield f"producers of {name}, the end is {end}"
+    owner = folder.names.get(checkpoints.METADATA_FILE)
+    if isinstance(owner, Inode) and not log._writer.unconfirmed_topic_id:
+        named = bytes(owner.data).decode(errors="replace").partition("topic_id: ")[2].strip()
+        if named != log.topic_id:
+            yield f"it is of topic {log.topic_id!r}, the disk says {named!r}"
+    lineage = log.epochs.lineage
+    if lineage and lineage[-1][1] >= max(end, 1):
+        yield f"epochs {lineage}, the end is {end}"
+    if log.may_have_gaps or log.offset_gaps or disk_has_rotted(disk):
+        return
+    expected = log.local_start_offset
+    for base in bases:
+        node = folder.names.get(f"{base:020d}.log")
+        for each in walk(bytes(node.data), check_crc=True).batches if isinstance(node, Inode) else ():
+            if each.base_offset > expected:
+                yield f"a hole between {expected} and {each.base_offset}"
+            expected = each.last_offset + 1
+            if log.epochs.epoch_at(each.base_offset) != each.leader_epoch and each.base_offset >= log.start_offset:
+                yield f"epochs {lineage}, and {each.base_offset} is of epoch {each.leader_epoch}"
+                return
+    if expected < end:
+        yield f"its records end at {expected}, its end is {end}"
+
+
+def disk_has_rotted(disk: Disk) -> bool:
+    """True if a bit of any file was flipped."""
+    return isinstance(disk, SimDisk) and disk._contents.has_rotted
+
+
+def find_remains(log: DiskLog, *, had_records: bool) -> Iterator[str]:
+    """Yields what a power cut brings back of the records that a log was cut of."""
+    disk, files = log._files.disk, log._files
+    folder = disk._find(files.directory) if isinstance(disk, SimDisk) else None
+    if not isinstance(folder, Folder) or not had_records:
+        return
+    for name, node in folder.durable.items():
+        if not isinstance(node, Inode) or not name.endswith(".log"):
+            continue
+        now = folder.names.get(name)
+        if now is not node and node.durable:
+            yield f"a power cut brings {name} back"
+        if now is node and len(node.durable) > len(node.data):
+            yield f"a power cut brings the end of {name} back"
+    noted = read_recovery_points(disk).get(_parse_name(log.name), 0)
+    if noted > log.end_offset:
+        yield f"its recovery point is {noted}"
+
+
+def _parse_name(name: str) -> TopicPartition:
+    topic, _, number = name.rpartition("-")
+    return TopicPartition(topic, int(number))

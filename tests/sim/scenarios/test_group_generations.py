@@ -1,0 +1,224 @@
+"""The life of a group at one coordinator: generations, static members, sessions and offsets, over dead processes.
+
+A member asks what a real one asks late: under an earlier generation, after another one took its place, or never again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from tests.e2e.site import SimBrokerRig, run
+from tests.sim.groups import (
+    GROUP_SETTINGS,
+    commit,
+    describe,
+    fetch_committed,
+    heartbeat,
+    join,
+    sync,
+    wait_groups_loaded,
+)
+from tiered.controller.requests import DeleteTopic
+from tiered.errors import Code
+from tiered.groups.requests import (
+    DeleteOffsets,
+    DeleteReply,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinGroupReply,
+    LeaveGroup,
+    LeavingMember,
+    SyncGroup,
+    SyncGroupReply,
+)
+
+G = "g"
+SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\0\0\0\0"
+"""The subscription of a consumer of the topic `t`: version 0, one topic, no user data."""
+
+
+async def restart(site: SimBrokerRig) -> None:
+    await site.crash(site.machine.kill)
+    await site.start(GROUP_SETTINGS)
+    await wait_groups_loaded(site)
+
+
+async def join_as_consumer(site: SimBrokerRig, member: str = "", session_ms: int = 10_000) -> JoinGroupReply:
+    request = JoinGroup(
+        G, member, None, "client", "/host", session_ms, 10_000, "consumer", (("range", SUBSCRIPTION),),
+        member_id_required=False,
+    )  # fmt: skip
+    reply = await site.node.group_coordinators.submit(G, request)
+    assert isinstance(reply, JoinGroupReply)
+    return reply
+
+
+async def sync_as(site: SimBrokerRig, member: str, generation: int, *assigned: str) -> SyncGroupReply:
+    """Sends SyncGroup of a member; the leader names those that it assigns something."""
+    request = SyncGroup(G, generation, member, assignments=tuple((each, each.encode()) for each in assigned))
+    reply = await site.node.group_coordinators.submit(G, request)
+    assert isinstance(reply, SyncGroupReply)
+    return reply
+
+
+async def beat_as(site: SimBrokerRig, member: str, generation: int, instance: str | None = None) -> Code:
+    reply = await site.node.group_coordinators.submit(G, Heartbeat(G, generation, member, instance))
+    assert isinstance(reply, HeartbeatReply)
+    return reply.code
+
+
+async def join_pair(site: SimBrokerRig, session_ms: int = 10_000) -> tuple[JoinGroupReply, JoinGroupReply]:
+    """Two members join one after the other; returns the replies of the generation that has both, the leader first."""
+    first = await join(site, G, session_ms=session_ms)
+    await sync(site, G, first)
+    other = asyncio.ensure_future(join(site, G, session_ms=session_ms))
+    await asyncio.sleep(0.1)
+    again = await join(site, G, first.member_id, session_ms=session_ms)
+    return again, await other
+
+
+def test_requests_of_an_earlier_generation_are_refused() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        first = await join(site, G)
+        await sync(site, G, first)
+        assert await commit(site, G, 5, generation=first.generation, member=first.member_id) is Code.NONE
+        assert await commit(site, G, 99) is Code.UNKNOWN_MEMBER_ID, "a stranger"
+        other = asyncio.ensure_future(join(site, G))
+        await asyncio.sleep(0.1)
+        assert await beat_as(site, first.member_id, first.generation) is Code.REBALANCE_IN_PROGRESS
+        again = await join(site, G, first.member_id)
+        new = await other
+        assert (again.generation, new.generation) == (first.generation + 1,) * 2
+        waiting = asyncio.ensure_future(sync_as(site, new.member_id, new.generation))
+        ids = (again.member_id, new.member_id)
+        assert (await sync_as(site, again.member_id, again.generation, *ids)).assignment == again.member_id.encode()
+        assert (await waiting).assignment == new.member_id.encode()
+        late = first.generation
+        assert await beat_as(site, first.member_id, late) is Code.ILLEGAL_GENERATION
+        assert (await sync_as(site, first.member_id, late)).code is Code.ILLEGAL_GENERATION
+        assert await commit(site, G, 99, generation=late, member=first.member_id) is Code.ILLEGAL_GENERATION
+        assert await fetch_committed(site, G) == 5
+        await restart(site)
+        for each in (again, new):
+            assert await beat_as(site, each.member_id, each.generation) is Code.NONE
+            assert (await sync_as(site, each.member_id, each.generation)).assignment == each.member_id.encode()
+        assert await beat_as(site, first.member_id, late) is Code.ILLEGAL_GENERATION
+        await site.stop()
+
+    run(scenario)
+
+
+def test_silent_members_leave_one_after_the_other() -> None:
+    """No request comes meanwhile: the coordinator wakes at each deadline by itself, also after a move."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        leader, other = await join_pair(site)
+        waiting = asyncio.ensure_future(sync_as(site, other.member_id, other.generation))
+        await sync_as(site, leader.member_id, leader.generation, leader.member_id, other.member_id)
+        await waiting
+        await asyncio.sleep(6)
+        assert await heartbeat(site, G, other) is Code.NONE
+        await asyncio.sleep(6)  # the leader is silent for 12 s, its session was 10 s
+        assert await heartbeat(site, G, other) is Code.REBALANCE_IN_PROGRESS
+        alone = await join(site, G, other.member_id)
+        assert [each.member_id for each in alone.members] == [other.member_id]
+        await sync(site, G, alone)
+        await restart(site)
+        await asyncio.sleep(21)
+        assert (await describe(site, G)).members == ()
+        await site.stop()
+
+    run(scenario)
+
+
+def test_member_that_does_not_join_is_not_in_the_next_generation() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        leader, other = await join_pair(site, session_ms=60_000)
+        waiting = asyncio.ensure_future(sync_as(site, other.member_id, other.generation))
+        await sync_as(site, leader.member_id, leader.generation, leader.member_id, other.member_id)
+        await waiting
+        again = await join(site, G, leader.member_id, session_ms=60_000)  # until its rebalance timeout
+        assert [each.member_id for each in again.members] == [leader.member_id]
+        assert await beat_as(site, other.member_id, again.generation) is Code.UNKNOWN_MEMBER_ID
+        await site.stop()
+
+    run(scenario)
+
+
+def test_static_member_keeps_its_place_over_a_move_of_the_coordinator() -> None:
+    """It comes back under another id. Its earlier process is fenced, before and after the move."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        first = await join(site, G, instance="i", session_ms=60_000)
+        await sync(site, G, first)
+        again = await join(site, G, instance="i", session_ms=60_000)
+        assert (again.code, again.generation) == (Code.NONE, first.generation)
+        assert again.member_id != first.member_id
+        for _ in range(2):
+            assert await beat_as(site, first.member_id, first.generation, "i") is Code.FENCED_INSTANCE_ID
+            assert await beat_as(site, again.member_id, again.generation, "i") is Code.NONE
+            await restart(site)
+        assert (await sync_as(site, again.member_id, again.generation)).assignment == b"all"
+        await site.stop()
+
+    run(scenario)
+
+
+def test_offsets_stay_while_they_are_used() -> None:
+    """Those of a stable group's topics stay however old, those of a group that became empty for a retention time."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        settings = replace(GROUP_SETTINGS, offsets_retention_minutes=2, offsets_retention_check_interval_ms=10_000)
+        await site.start(settings)
+        await site.create("t")
+        await site.create("u")
+        joined = await join_as_consumer(site, session_ms=300_000)
+        await sync(site, G, joined)
+        for topic in ("t", "u"):
+            assert (
+                await commit(site, G, 7, topic=topic, generation=joined.generation, member=joined.member_id)
+                is Code.NONE
+            )
+        reply = await site.node.group_coordinators.submit(G, DeleteOffsets(G, (("t", 0),)))
+        assert isinstance(reply, DeleteReply) and reply.codes == (Code.GROUP_SUBSCRIBED_TO_TOPIC,)
+        await asyncio.sleep(150)
+        assert await heartbeat(site, G, joined) is Code.NONE
+        assert (await fetch_committed(site, G), await fetch_committed(site, G, "u")) == (7, -1)
+        leaving = LeaveGroup(G, (LeavingMember(joined.member_id),))
+        await site.node.group_coordinators.submit(G, leaving)
+        await asyncio.sleep(100)
+        assert await fetch_committed(site, G) == 7, "the group is empty for less than the retention time"
+        await asyncio.sleep(60)
+        assert await fetch_committed(site, G) == -1
+        await site.stop()
+
+    run(scenario)
+
+
+def test_offsets_of_a_deleted_topic_leave_the_log_of_groups() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await site.create("u")
+        await commit(site, G, 7)
+        await commit(site, G, 8, topic="u")
+        await site.node.submit(DeleteTopic("t"))
+        await asyncio.sleep(1)
+        kept = [(group, topic) for group, topic, _ in site.node.group_coordinators.iter_committed_offsets()]
+        assert kept == [(G, "u")]
+        await restart(site)
+        kept = [(group, topic) for group, topic, _ in site.node.group_coordinators.iter_committed_offsets()]
+        assert kept == [(G, "u")]
+        await site.stop()
+
+    run(scenario)

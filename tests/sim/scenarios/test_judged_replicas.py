@@ -1,0 +1,286 @@
+"""Replication under the reference model: slow and deposed replicas, lost replies to ISR changes, copies that diverge.
+
+Each scenario brings about one situation of the protocol. The model judges every append, cut, high watermark and ISR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e.site import batch
+from tests.sim.scenarios.judged import LAG_MS, Judged, log_bytes, run_judged
+from tests.sim.scenarios.three import SESSION, SimBroker
+from tiered.controller.requests import Move, Reassign
+from tiered.errors import Code, Refused
+from tiered.replication.leader_replica import ACKS_ALL
+
+LAG = LAG_MS / 1000
+
+
+def test_deposed_leaders_are_cut_to_their_successors() -> None:
+    """Each leader writes what no other replica gets, and is cut off. The next one writes other records there."""
+
+    async def depose(of: Judged, old: SimBroker) -> None:
+        of.isolate(old, *(each for each in (of.a, of.b, of.c) if each is not old))
+        await of.write(old, 3, acks=1)
+        await of.wait(lambda: of.now.leader not in (-1, old.node_id))
+        lead = of.three.brokers[of.now.leader]
+        await of.wait(lambda: of.leads(lead))
+        await of.write(lead, 2)
+        of.heal()
+        await of.wait_alike(of.a, of.b, of.c)
+
+    async def scenario(of: Judged) -> None:
+        await of.create(of.a, of.b, of.c, min_insync_replicas="2")
+        await of.write(of.a, 5)
+        for _ in range(3):
+            await depose(of, of.three.brokers[of.now.leader])
+
+    run_judged(scenario)
+
+
+def test_copies_that_parted_over_several_epochs_become_alike() -> None:
+    """Any replica may lead. Each leads alone for a while, and writes what the others never see (KIP-279)."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, min_insync_replicas="1", unclean_leader_election_enable="true")
+        await of.write(a, 4)
+        for count in (3, 2, 4):
+            await of.kill(b)
+            await of.wait_isr(a)
+            await of.write(a, count)
+            await of.kill(a)
+            await of.wait(lambda: of.now.leader == -1)
+            await b.start()
+            await of.wait(lambda: of.now.leader == b.node_id and of.leads(b))
+            await of.write(b, count - 1)
+            await of.kill(b)
+            await of.wait(lambda: of.now.leader == -1)
+            await a.start()
+            await of.wait(lambda: of.now.leader == a.node_id and of.leads(a))
+            await of.write(a, 1)
+            await b.start()
+            await of.wait_alike(a, b)
+        assert c.node_id not in of.now.replicas
+
+    run_judged(scenario)
+
+
+def test_slow_follower_joins_with_everything_only() -> None:
+    """It gets one batch in a fetch. The leader has just begun, and does not know yet what is committed (R2)."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="2")
+        await of.write(a, 5)
+        await of.kill(c)
+        await of.wait_isr(a, b)
+        await of.write(a, 40)
+        await of.kill(a)
+        await of.wait(lambda: of.leads(b))
+        assert of.leader(b).high_watermark < of.leader(b).log.end_offset, "nobody else is in sync"
+        await c.start()
+        await of.wait_isr(b, c)
+        assert of.follower(c).log.end_offset >= 45
+        await a.start()
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario, replica_fetch_max_bytes=1)
+
+
+def test_follower_that_is_behind_what_is_committed_does_not_join() -> None:
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="2")
+        await of.kill(c)
+        await of.wait_isr(a, b)
+        await of.write(a, 40)
+        await c.start()
+        await of.wait_isr(a, b, c)
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario, replica_fetch_max_bytes=1)
+
+
+def test_high_watermark_waits_for_a_member_that_does_not_fetch() -> None:
+    """It does not move below `min.insync.replicas` either, and producers learn of that at once."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="3")
+        await of.write(a, 3)
+        await of.wait_alike(a, b, c)
+        of.isolate(b, a)
+        await of.write(a, 1, acks=1)
+        waiting = asyncio.ensure_future(of.write(a, timeout_ms=60_000))
+        began = of.three.now
+        await of.wait(lambda: a.node_id in of.now.isr and len(of.now.isr) < 3)
+        assert of.three.now - began > LAG / 2
+        with pytest.raises(Refused) as refused:
+            await asyncio.wait_for(waiting, 2)
+        assert refused.value.code is Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        with pytest.raises(Refused) as refused:
+            await of.write(a)
+        assert refused.value.code is Code.NOT_ENOUGH_REPLICAS
+        await of.write(a, 2, acks=1)
+        await of.sleep(2 * LAG)
+        assert of.leader(a).high_watermark == 3
+        of.heal()
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario)
+
+
+def test_member_that_has_everything_stays_in_sync_in_silence() -> None:
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="2")
+        await of.write(a, 3)
+        await of.wait_alike(a, b, c)
+        of.isolate(b, a)
+        await of.sleep(4 * LAG)
+        assert b.node_id in of.now.isr
+        await of.write(a, acks=1)
+        await of.wait_isr(a, c)
+        of.heal()
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario)
+
+
+def test_follower_that_reads_all_there_was_stays_in_sync() -> None:
+    """The leader never waits: at no fetch of the followers is there nothing new."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="2")
+        until = of.three.now + 0.3
+        while of.three.now < until:
+            await of.write(a, 1, acks=1)
+            await asyncio.sleep(0.001)
+            of.judge()
+            assert len(of.now.isr) == 3
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario, replica_lag_time_max_ms=100)
+
+
+def test_follower_that_reads_less_than_there_was_leaves_the_isr() -> None:
+    """It gets one batch in a fetch, and the leader writes more."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="1")
+        until = of.three.now + 0.4
+        while of.three.now < until and len(of.now.isr) == 3:
+            await of.write(a, 4, acks=1)
+            await asyncio.sleep(0.002)
+            of.judge()
+        assert len(of.now.isr) < 3
+
+    run_judged(scenario, replica_fetch_max_bytes=1, replica_lag_time_max_ms=100)
+
+
+@pytest.mark.parametrize("direction", ["request", "reply"])
+def test_isr_change_without_a_reply_counts(direction: str) -> None:
+    """The leader asks for a member more, or for one less, and nobody answers. Both ISRs count until it knows."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, min_insync_replicas="1")
+        await of.write(a, 3)
+        await of.kill(b)
+        await of.wait_isr(a)
+        await of.write(a, 2)
+        of.isolate(a, b)
+        await b.start()
+        of.cut((a, c) if direction == "request" else (c, a))
+        of.mend(a, b)
+        await of.wait(lambda: of.leader(a).state.follower_offset(b.node_id) == 5)
+        if direction == "reply":
+            await of.wait_isr(a, b)
+        await of.sleep(0.05)
+        of.isolate(a, b)
+        await of.write(a, 2, acks=1)
+        await of.sleep(SESSION / 2)
+        of.heal()
+        await of.wait(lambda: of.now.leader != -1)
+        await of.wait_alike(a, b)
+
+    run_judged(scenario)
+
+
+@pytest.mark.parametrize("direction", ["request", "reply"])
+def test_member_counts_until_it_has_left_the_isr(direction: str) -> None:
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="1")
+        await of.write(a, 3)
+        await of.wait_alike(a, b, c)
+        of.isolate(a, b)
+        await of.write(a, 2, acks=1)
+        await of.sleep(LAG * 0.7)
+        of.cut((a, c) if direction == "request" else (c, a))
+        await of.sleep(SESSION / 2)
+        of.heal()
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario)
+
+
+def test_replica_that_was_removed_and_is_back_begins_anew() -> None:
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="1")
+        await of.write(a, 6)
+        topic_id = of.model.image.topics["t"].topic_id
+        for replicas in ((a, b), (a, b, c), (b, a), (a, b, c)):
+            nodes = tuple(each.node_id for each in replicas)
+            assert await of.c.node.submit(Reassign((Move(topic_id, 0, nodes),))) == (None,)
+            await of.wait(lambda nodes=nodes: {*of.now.isr} == {*nodes} and not of.now.is_reassigning)  # type: ignore[misc]
+            lead = of.three.brokers[of.now.leader]
+            await of.wait(lambda lead=lead: of.leads(lead))  # type: ignore[misc]
+            await of.write(lead, 2)
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario)
+
+
+def test_broker_that_stops_joins_no_isr() -> None:
+    """Producers would wait for it again. Its last replica stays until it has stopped."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="2")
+        await of.write(a, 3)
+        await of.wait_alike(a, b, c)
+        await b.node.hand_over()
+        await of.wait_isr(a, c)
+        await of.write(a, 3)
+        await of.sleep(2 * LAG)
+        assert b.node_id not in of.now.isr
+        await of.kill(b)
+        await b.start()
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario)
+
+
+def test_leader_that_learns_of_its_successor_takes_nothing() -> None:
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="2")
+        await of.write(a, 3)
+        old = of.leader(a)
+        await a.node.hand_over()
+        await of.wait(lambda: of.now.leader != a.node_id and old.is_stopped)
+        for acks in (0, 1, ACKS_ALL):
+            with pytest.raises(Refused) as refused:
+                old.append_now(batch([b"late"]), acks)
+            assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
+        assert len(log_bytes(a)) == old.log.size_bytes
+
+    run_judged(scenario)
