@@ -5,6 +5,7 @@ python -m tests.test_docs       writes the generated pages anew
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import shlex
@@ -26,6 +27,7 @@ from tiered.config.settings import broker_rows, topic_rows
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.sources import environment_variable
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.parsing import Command
 from tiered_api.http.server.operations import ROUTE_RULES
 from tiered_api.http.server.routes import table
 from tiered_api.kafka.server.rights.operations import API_RULES
@@ -134,6 +136,32 @@ def test_documented_commands_parse(page: str, line: str) -> None:
         parser().parse_args(words[1:])
 
 
+def list_commands(parent: argparse.ArgumentParser, name: str = "tiered") -> Iterator[tuple[str, Command]]:
+    """Yields each command of the command line: its words, and what runs it."""
+    below = {
+        id(made): (f"{name} {verb}", made)
+        for action in parent._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for verb, made in reversed(action.choices.items())  # an alias comes after the name
+    }
+    for words, made in below.values():
+        yield from list_commands(made, words)
+    if not below:
+        yield name, parent.get_default("command")
+
+
+def test_every_command_is_on_a_page() -> None:
+    pages = "\n".join(page.read_text() for page in PAGES)
+    assert [words for words, _ in list_commands(parser()) if not re.search(rf"{words}\b", pages)] == []
+
+
+def test_every_command_names_a_function_that_exists() -> None:
+    """A command is imported when it runs, so nothing else would notice."""
+    for words, (module, function) in list_commands(parser()):
+        defined = [each.name for each in tree(modules()[module]).body if isinstance(each, ast.FunctionDef)]
+        assert function in defined, f"{words}: {module} has no function {function}"
+
+
 def test_lines_of_prose_fit_into_120_characters() -> None:
     """Rows of tables, and what stands in a block of code, are as long as they are."""
     found = [
@@ -160,6 +188,16 @@ def test_documented_metrics_exist() -> None:
     told = set(re.findall(r"`((?:tiered|kafka)_[a-z_]+)`", (ROOT / "docs" / "OPERATIONS.md").read_text()))
     text = "\n".join(path.read_text() for path in modules().values())
     assert told and all(f'"{name}"' in text for name in told), told
+
+
+def test_names_of_metrics_say_what_they_count() -> None:
+    text = "\n".join(path.read_text() for path in modules().values())
+    made = set(re.findall(r"metrics\.(counter|gauge|histogram)\(\s*\"(\w+)\"", text))
+    assert made
+    for kind, name in made:
+        assert name.startswith(("tiered_", "kafka_", "process_")), name
+        assert name.endswith("_total") == (kind == "counter"), name
+        assert not re.search(r"_(ms|millis|milliseconds|kb|mb|kib|mib)(_total)?$", name), f"{name}: seconds and bytes"
 
 
 MAPS = [
@@ -300,6 +338,11 @@ def test_rule_names_tests_that_exist(number: str) -> None:
             )
     bugs = re.findall(r"`([^`]+)`", mutants.partition(".")[0])
     assert bool(bugs) == bool(mutants) and set(bugs) <= MUTANTS.keys(), f"{number}: {bugs}"
+
+
+def test_every_mutant_is_named_by_a_rule() -> None:
+    named = {name for rule in rules().values() for name in re.findall(r"`(\w+)`", rule.shown_by)}
+    assert MUTANTS.keys() - named == set()
 
 
 @pytest.mark.parametrize("number", sorted(rules()))

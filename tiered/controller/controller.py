@@ -2,9 +2,8 @@
 
 `image` is ahead of the log by the changes that are decided and not yet committed. Brokers act on committed images only
 (M5). A request that is granted changes the image only by its changes, which stand in the log (I24). Every election
-raises the leader epoch, and no leader epoch is used twice (I8). The decisions themselves are in `topics`, `brokers`,
-`leaders`, `reassignment`, `features`, `acls`, `scram_credentials`, `client_quotas`, `broker_secrets` and
-`delegation_tokens`.
+raises the leader epoch, and no leader epoch is used twice (I8). The decisions themselves are in the files of their
+subjects.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
@@ -192,3 +194,8 @@ def test_text_of_settings_shows_no_secret() -> None:
     secrets = [name for name, row in broker_rows().items() if row.secret]
     shown = repr(Settings.from_strings(dict.fromkeys(secrets, "hunter2")))
     assert secrets and "hunter2" not in shown
+
+
+def test_setting_whose_name_says_secret_is_never_shown() -> None:
+    for name, row in broker_rows().items():
+        assert row.secret or not re.search(r"password|secret|credential|\.key$|jaas", name), name

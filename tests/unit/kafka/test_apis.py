@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sources import ROOT
 from tiered_api.kafka.protocol import apis
 
 KAFKA_4_2 = (
@@ -57,3 +58,9 @@ def test_version_of_a_newer_kafka_is_not_served() -> None:
     """InitProducerId 6 belongs to transactions in two phases. Kafka 4.2 does not offer it by default either."""
     assert 6 in apis.APIS[22].request_type.spec.versions
     assert apis.find_api(22, 6) is None
+
+
+def test_each_api_is_sent_by_a_test_over_sockets() -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / "tests" / "e2e").glob("*.py"))
+    unsent = {api.name for api in apis.APIS.values() if f"{api.name}Request" not in text}
+    assert unsent == {"AlterPartitionReassignments"}, "operators of the simulator send it, and Kafka's own tool"
