@@ -89,6 +89,17 @@ class EncryptedStore:
                 return found
         raise Unavailable(f"get failed store={self.url} key={key} error=the object changed {TRIES} times meanwhile")
 
+    async def find_key_id(self, key: str) -> str | None:
+        """Returns the id of the key that encrypts an object: "" if the object is plain, None if it does not exist.
+
+        Needs no key. Raises `Corrupt` if the header is damaged.
+        """
+        got = await self._inner.get(key, 0, HEADER_BYTES)
+        if isinstance(got, NotFound):
+            return None
+        header = parse_header(got.data, key)
+        return "" if header is None else header.key_id
+
     async def _get_begin(self, key: str, length: int | None, key_file: KeyFile) -> GetResult | NotFound:
         """Gets the object or its first `length` bytes with the header, in one request."""
         got = await self._inner.get(key, 0, None if length is None else begin_size(length))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from stat import S_IMODE, S_ISREG
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ log = logging.getLogger(__name__)
 
 SETTING = "tiered.encryption.keys.file"
 FILE_BYTES_MAX = 64 << 10
+FILE_MODE = 0o600
 LOOK_NS = 5_000_000_000
 """Pause between two looks whether the file has changed."""
 MISSING_KEY_LOOK_NS = 500_000_000
@@ -41,7 +43,7 @@ class KeyFile:
     def __init__(self, path: str, clock: Clock) -> None:
         self.path = path
         self._clock = clock
-        self._ring, self._state = _read(path)
+        _, self._ring, self._state = _read(path)
         self._failed: _State | None = None
         self._last_look_ns = clock.mono_ns()
 
@@ -71,7 +73,7 @@ class KeyFile:
         if state in (self._state, self._failed):
             return
         try:
-            self._ring, self._state = _read(self.path)
+            _, self._ring, self._state = _read(self.path)
         except Refused as refused:
             self._failed = state
             log.error("changed key file is not used: the old keys stay reason=%s", refused.why)
@@ -81,7 +83,40 @@ class KeyFile:
         log.info("key file was read again file=%s keys=%d active=%s", self.path, len(ring.keys), ring.active)
 
 
-def _read(path: str) -> tuple[KeyRing, _State]:
+def write_key_file(path: str, lines: Sequence[str]) -> None:
+    """Replaces a key file, or creates one for its user alone. Owner and mode of an old file stay.
+
+    Raises `Refused` (INVALID_REQUEST) if the lines are no ring, or the file cannot be written.
+    """
+    text = "".join(f"{line}\n" for line in lines)
+    parse_key_ring(text, path)
+    temporary = f"{path}.tmp"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            with open(descriptor, "w", encoding="ascii") as file:
+                if os.path.exists(path):
+                    old = os.stat(path)
+                    os.fchown(descriptor, old.st_uid, old.st_gid)
+                    os.fchmod(descriptor, S_IMODE(old.st_mode))
+                file.write(text)
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(temporary, path)
+        except OSError:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise Refused(Code.INVALID_REQUEST, f"{path} cannot be written: {error.strerror}") from None
+
+
+def read_key_lines(path: str) -> list[str]:
+    """Returns the lines of a key file; none if it does not exist. Raises `Refused` if it cannot be used."""
+    return _read(path)[0].splitlines() if os.path.lexists(path) else []
+
+
+def _read(path: str) -> tuple[str, KeyRing, _State]:
+    """Returns the text of a key file, its ring, and facts about it."""
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
@@ -99,7 +134,7 @@ def _read(path: str) -> tuple[KeyRing, _State]:
         text = data.decode("ascii")
     except UnicodeDecodeError:
         raise _refuse(path, "it is no text of ASCII characters") from None
-    return parse_key_ring(text, path), _state_of(found)
+    return text, parse_key_ring(text, path), _state_of(found)
 
 
 def _state_of(found: os.stat_result) -> _State:

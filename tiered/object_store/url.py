@@ -16,7 +16,7 @@ KEYS = "keys"
 """The one parameter of a URL: the file with the key ring of an encrypted bucket."""
 
 
-def open_store(url: str, clock: Clock, rng: Rng, *, create: bool = True, keys_file: str = "") -> ObjectStore:
+def open_store(url: str, clock: Clock, rng: Rng, *, create: bool = True, keys_file: str = "") -> EncryptedStore:
     """Opens `file:///dir`, `s3://bucket/prefix` (`s3a` means the same) or `memory://`. Raises `Refused` for anything
     else.
 

@@ -3,5 +3,6 @@
 May import: cold, metadata
 
 ~ bucket     an open bucket: its metadata, manifests, and a cold reader
+~ keys_in_use  the keys that encrypt the objects
 ~ committed  committed batches of a partition, by the transaction indexes and producer snapshots of its segments
 """

@@ -21,7 +21,10 @@ from tiered_api.cli.parsing import (
 )
 from tiered_api.cli.security_arguments import add_security_commands
 
-STORE_HELP = "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them)"
+STORE_HELP = (
+    "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them); ?keys=FILE after it names"
+    " the key file of an encrypted bucket"
+)
 BROKERS_MAX = 100
 WAREHOUSE = "./tiered-warehouse"
 WAREHOUSE_HELP = f"folder of the Delta tables, a path or s3:// URL (default {WAREHOUSE})"
@@ -42,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add_kafka_commands(commands)
     add_security_commands(commands)
     _cold(commands)
+    _encryption(commands)
     _lake(commands)
     _table(commands)
     version = add_command(commands, "version", "print the version", Command("tiered_api.cli.version", "version"))
@@ -131,6 +135,31 @@ def _cold(commands: Commands) -> None:
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--partition", metavar="P", type=number_of, help="only this partition")
         add_format_option(verb)
+
+
+def _encryption(commands: Commands) -> None:
+    encryption = commands.add_parser(
+        "encryption", help="the keys that encrypt the bucket", epilog=EXIT_CODES_HELP
+    ).add_subparsers(metavar="VERB", required=True)
+    module = "tiered_api.cli.cold.encryption"
+    add = add_command(encryption, "add", "add a new random key to a key file", Command(module, "add"))
+    add.add_argument("file", metavar="FILE", help="the key file; a missing one is created")
+    add.add_argument("--id", metavar="ID", help="the id of the key (default: the date)")
+    add.add_argument("--active", action="store_true", help="encrypt new objects by this key")
+    activate = add_command(
+        encryption, "activate", "encrypt new objects by another key of a key file", Command(module, "activate")
+    )
+    activate.add_argument("file", metavar="FILE", help="the key file")
+    activate.add_argument("id", metavar="ID", help="the id of a key in it")
+    listed = add_command(
+        encryption,
+        "list",
+        "count the objects in the bucket by the key that encrypts them, with a request for each object",
+        Command(module, "list_keys"),
+        aliases=("ls",),
+    )
+    listed.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
+    add_format_option(listed)
 
 
 def _lake(commands: Commands) -> None:

@@ -1,6 +1,7 @@
-"""The commands of `tiered cold`.
+"""The commands of `tiered cold` and `tiered encryption`.
 
 May import: cli, offline
 
 ~ commands  ls and cat: the bucket read without a broker
+~ encryption  add and activate: the key file of an encrypted bucket; list: the keys in use
 """

@@ -1,0 +1,58 @@
+"""`tiered encryption`: keys of a key file, and the keys that a bucket needs. No command prints a key."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from argparse import Namespace
+from datetime import UTC, datetime
+
+from tiered.errors import Code, Refused
+from tiered.object_store.key_file import read_key_lines, write_key_file
+from tiered.object_store.key_ring import KEY_BYTES, KeyRing, activate_key, format_key_line, parse_key_ring
+from tiered.offline.keys_in_use import count_keys_in_use
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import print_lines, print_rows
+
+PLAIN = "-"
+"""The key of objects that are not encrypted, as it is printed."""
+
+
+def add(args: Namespace) -> int:
+    """Adds a key to a key file, which is created if it does not exist."""
+    lines = read_key_lines(args.file)
+    key_id = args.id or datetime.now(UTC).strftime("%Y-%m-%d")
+    if lines and key_id in parse_key_ring("\n".join(lines), args.file).keys:
+        raise Refused(Code.INVALID_REQUEST, f"{args.file} has a key {key_id} already: name another one by --id")
+    lines.append(format_key_line(key_id, os.urandom(KEY_BYTES), is_active=False))
+    _write(args.file, activate_key(lines, key_id) if args.active else lines, f"key {key_id} was added")
+    return Exit.OK
+
+
+def activate(args: Namespace) -> int:
+    """Makes another key of a key file the active one."""
+    lines = read_key_lines(args.file)
+    if not lines or args.id not in parse_key_ring("\n".join(lines), args.file).keys:
+        raise Refused(Code.INVALID_REQUEST, f"{args.file} has no key {args.id}")
+    _write(args.file, activate_key(lines, args.id), f"key {args.id} is active")
+    return Exit.OK
+
+
+def list_keys(args: Namespace) -> int:
+    """Prints the keys of the objects in a bucket."""
+    found = asyncio.run(count_keys_in_use(args.store))
+    rows = [{"key": each.key_id or PLAIN, "objects": each.object_count, "bytes": each.stored_bytes} for each in found]
+    print_rows(rows, args.format, ("key", "objects", "bytes"))
+    return Exit.OK
+
+
+def _write(file: str, lines: list[str], done: str) -> None:
+    write_key_file(file, lines)
+    ring = parse_key_ring("\n".join(lines), file)
+    print_lines([f"{done}: {file} has {_describe(ring)}"])
+
+
+def _describe(ring: KeyRing) -> str:
+    keys = "1 key" if len(ring.keys) == 1 else f"{len(ring.keys)} keys"
+    new = f"{ring.active} encrypts new objects" if ring.active else "none encrypts new objects"
+    return f"{keys}, {new}"

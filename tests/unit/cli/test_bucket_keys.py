@@ -1,0 +1,92 @@
+"""Tests of `tiered encryption`: key files that it makes and changes, and the keys that a bucket needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from stat import S_IMODE
+
+import pytest
+
+from tests.encryption import KEYS, key_line, write_key_file
+from tiered.object_store.key_ring import parse_key_ring
+from tiered.object_store.url import open_store
+from tiered.system.clock import SystemClock, SystemRng
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.main import main
+
+
+def test_new_key_is_random_for_its_user_alone_and_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / name for name in ("a", "b")]
+    for file in files:
+        assert main(["encryption", "add", str(file), "--id", "first", "--active"]) == Exit.OK
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == f"key first was added: {files[0]} has 1 key, first encrypts new objects"
+    rings = [parse_key_ring(file.read_text(), "f") for file in files]
+    assert rings[0].keys["first"] != rings[1].keys["first"] and rings[0].keys["first"].reveal() not in said
+    assert [S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
+
+
+def test_second_key_is_added_beside_the_first_and_activated_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# mine\n{key_line('one', active=True)}\n")
+    file.chmod(0o640)
+    assert main(["encryption", "add", str(file), "--id", "next"]) == Exit.OK
+    ring = parse_key_ring(file.read_text(), "f")
+    assert (list(ring.keys), ring.active, ring.find("one")) == (["one", "next"], "one", KEYS["one"])
+    assert main(["encryption", "activate", str(file), "next"]) == Exit.OK
+    assert parse_key_ring(file.read_text(), "f").active == "next"
+    assert file.read_text().startswith("# mine\n") and S_IMODE(file.stat().st_mode) == 0o640
+    assert capsys.readouterr().out.endswith(f"key next is active: {file} has 2 keys, next encrypts new objects\n")
+    assert os.listdir(tmp_path) == ["keys"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("add keys --id one", "keys has a key one already: name another one by --id"),
+        ("add keys --id a/b", "'a/b' is no id of a key"),
+        ("activate keys three", "keys has no key three"),
+        ("activate none one", "none has no key one"),
+        ("add nowhere/keys", "nowhere/keys cannot be written: No such file or directory"),
+        ("add open --id x", "other users may read or change it (mode 0644): chmod 600"),
+    ],
+)
+def test_change_that_is_no_ring_leaves_the_file_as_it_is(
+    words: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_key_file(tmp_path / "keys")
+    write_key_file(tmp_path / "open").chmod(0o644)
+    before = (tmp_path / "keys").read_bytes()
+    assert main(["encryption", *words.split()]) != Exit.OK
+    assert why in capsys.readouterr().err
+    assert (tmp_path / "keys").read_bytes() == before and sorted(os.listdir(tmp_path)) == ["keys", "open"]
+
+
+def test_list_counts_objects_by_key_without_the_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = f"file://{tmp_path}/store"
+
+    async def fill() -> None:
+        for active, count in (("", 3), ("one", 2), ("two", 1)):
+            keys = write_key_file(tmp_path / "keys", "one", "two", active=active)
+            store = open_store(f"{place}?keys={keys}", SystemClock(), SystemRng())
+            for number in range(count):
+                await store.put(f"{active}/{number}" if active else f"plain/{number}", b"12345")
+            await store.close()
+
+    asyncio.run(fill())
+    damaged = tmp_path / "store" / "two" / "0"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    assert main(["encryption", "list", "--store", place, "--format", "json"]) == Exit.OK
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"key": "-", "objects": 3, "bytes": 15},
+        {"key": "?", "objects": 1, "bytes": 100},
+        {"key": "one", "objects": 2, "bytes": 2 * (128 + 5 + 16)},
+    ]
