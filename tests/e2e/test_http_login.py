@@ -7,6 +7,7 @@ import json
 import logging
 import ssl
 from base64 import b64encode
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import pytest
 
 from tests.certificates import sign
 from tests.e2e.http_site import HttpBroker, HttpReply, http_broker, run, wait_until
+from tests.e2e.site import batch
 from tiered.broker.audit_log import LOGGER
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AlterScramCredentials, CreateAcls, ScramDeletion
 from tiered.errors import Refused
 from tiered.metadata.changes import AclAdded, ScramCredentialSet
+from tiered.replication.leader_replica import ACKS_ALL
 from tiered.security.scram import ScramCredential, ScramMechanism, make_credential, salt_password
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.http.server.authentication import list_tried
@@ -111,6 +114,41 @@ def test_change_of_a_password_and_removal_of_a_user_count_at_once(
         assert outcomes == [("allowed", "User:alice"), ("refused", None)] * 2, "what is remembered is no new login"
 
     run(tmp_path, scenario, authentication_method=BASIC, connection_failed_authentication_delay_ms=1)
+
+
+def test_streams_of_a_removed_user_end(tmp_path: Path) -> None:
+    """A stream of events, and one of records that the client writes."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t")
+        login = {"Authorization": basic("alice", "wonderland")}
+        events = {**login, "Accept": "text/event-stream"}
+        removed = asyncio.Event()
+
+        async def write() -> AsyncIterator[bytes]:
+            yield json.dumps(RECORD).encode()
+            await removed.wait()
+            yield json.dumps(RECORD).encode()
+
+        path = f"{site.url}{site.cluster}/topics/t/records"
+        headers = {**login, "Content-Type": "application/json"}
+        async with (
+            site.session.get(f"{site.url}/topics/t/partitions/0/records", headers=events) as read,
+            site.session.post(path, headers=headers, data=write()) as written,
+        ):
+            assert await read.content.readuntil(b"\n\n") == b": open\n\n"
+            await wait_until(lambda: site.broker.leader_replica("t", 0).log.end_offset == 1)
+            assert b"offset" in await written.content.readline()
+            await remove_user(site, "alice")
+            removed.set()
+            await site.broker.leader_replica("t", 0).append(batch([b"hidden"]), acks=ACKS_ALL, timeout_ms=5_000)
+            told = await read.content.read()
+            assert b"40101" in told and b"hidden" not in told
+            assert b"40101" in await written.content.read()
+            assert site.broker.leader_replica("t", 0).log.end_offset == 2
+
+    run(tmp_path, scenario, authentication_method=BASIC)
 
 
 def test_unknown_user_costs_as_many_checks_as_any_user() -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, RawClient, run
+from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, run, wait_until
 from tiered.config.listener_overrides import PLAIN_USERS, ListenerOverride
 from tiered.config.settings import SASL_MECHANISMS
-from tiered.controller.requests import AlterScramCredentials, ScramDeletion
+from tiered.controller.requests import AlterScramCredentials, RotateBrokerSecret, ScramDeletion
 from tiered.errors import Code, Refused
 from tiered.security import broker_login
+from tiered.security.broker_secrets import SECRET_BYTES
 from tiered.security.scram import ScramClient, ScramMechanism
 from tiered.security.secret import Secret
 from tiered.system.clock import SystemClock
@@ -24,6 +25,11 @@ from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.client.login import UserLogin
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.headers import encode_request_header
+from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+)
 from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -234,6 +240,45 @@ def test_connection_has_to_log_in_again_as_the_same_user(tmp_path: Path) -> None
     run_with_login(tmp_path, scenario, connections_max_reauth_ms=600_000, connection_failed_authentication_delay_ms=0)
 
 
+def test_connections_of_a_removed_or_changed_user_end_and_no_others(tmp_path: Path) -> None:
+    """Also one that waits in a fetch: it gets no later record."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        idle, waiting, other = [await site.client() for _ in range(3)]
+        for client in (idle, waiting):
+            assert (await log_in(client)).error_code == 0
+        bob = ScramClient(ScramMechanism.SHA_512, "bob", "a,b=c", "nonce")
+        await shake_hands(other, "SCRAM-SHA-512")
+        first = await authenticate(other, bob.make_first())
+        assert (await authenticate(other, bob.step(first.auth_bytes))).error_code == 0
+        await waiting.send(waiting.frame(fetch((replica, 0), wait_ms=60_000), 12))
+        await wait_until(lambda: site.server.pending_requests == 1)
+        changed = read_credentials(["SCRAM-SHA-256=[name=alice,password=pen]"])
+        await site.node.submit(AlterScramCredentials((), changed))
+        assert [await client.read_to_end() for client in (idle, waiting)] == [b"", b""]
+        assert await list_groups(other) == 0
+        again = await site.client()
+        assert (await log_in(again, password="pen")).error_code == 0
+        await site.node.submit(AlterScramCredentials((ScramDeletion("alice", SMALL),)))
+        assert await again.read_to_end() == b"" and await list_groups(other) == 0
+        assert site.count_refusals("login_ended") == 3
+
+    run_with_login(tmp_path, scenario, sasl_enabled_mechanisms=SASL_MECHANISMS)
+
+
+def test_user_that_is_removed_by_its_own_request_gets_the_reply(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        await log_in(client)
+        request = AlterUserScramCredentialsRequest([ScramCredentialDeletion("alice", 1)], [])
+        answer = await client.ask(request, 0, AlterUserScramCredentialsResponse)
+        assert [each.error_code for each in answer.results] == [0]
+        assert await client.read_to_end() == b""
+
+    run_with_login(tmp_path, scenario)
+
+
 def test_user_that_is_removed_during_a_login_cannot_log_in(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         shaken, halfway = await site.client(), await site.client()
@@ -277,3 +322,19 @@ def test_broker_proves_the_secret_of_the_cluster(tmp_path: Path) -> None:
             await asyncio.wait_for(client.writer.wait_closed(), 5)
 
     run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
+
+
+def test_connection_of_a_broker_ends_once_its_secret_is_not_accepted(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        assert (await shake_hands(client, broker_login.MECHANISM)).error_code == 0
+        machine = broker_login.make_client(site.node.credential, 2, "nonce")
+        first = await authenticate(client, machine.make_first())
+        assert (await authenticate(client, machine.step(first.auth_bytes))).error_code == 0
+        for version in (1, 2):
+            await site.node.submit(RotateBrokerSecret(version - 1, "ab" * SECRET_BYTES))
+            assert await list_groups(client) == 0, "the secret is accepted still"
+        await site.node.submit(RotateBrokerSecret(2, "ab" * SECRET_BYTES))
+        assert await client.read_to_end() == b""
+
+    run_with_login(tmp_path, scenario)

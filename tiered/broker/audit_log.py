@@ -19,7 +19,7 @@ LINES_PER_SECOND = 10
 TEXT_MAX = 250
 """Most characters of a text in an event. A request may name anything."""
 LOGIN, OPERATION = "login", "operation"
-ALLOWED, REFUSED = "allowed", "refused"
+ALLOWED, REFUSED, ENDED = "allowed", "refused", "ended"
 _SECOND_NS = 10**9
 
 log = logging.getLogger(LOGGER)
@@ -69,6 +69,12 @@ class AuditLog:
         """Records the principal of a connection with a certificate. A connection without a principal is no login."""
         if caller.principal != ANONYMOUS:
             self.record_login(caller, "certificate", listener)
+
+    def record_ended_login(self, caller: Caller, mechanism: str, listener: str) -> None:
+        """Records that a login was ended, because what it had proved has changed."""
+        self._record(
+            LOGIN, ENDED, principal=str(caller.principal), host=caller.host, mechanism=mechanism, listener=listener
+        )
 
     def record_refused_login(self, peer: str, listener: str, why: str) -> None:
         """Records that a login was refused. Its principal is not proved, so the event has none."""

@@ -127,6 +127,7 @@ class Broker:
         self.secrets = BrokerSecrets()
         """The secrets of brokers of this cluster; none before the store was read."""
         self._first_secret = b""
+        self._on_logins: list[Callable[[], object]] = []
         self.ended = asyncio.Event()
         self.served = asyncio.Event()
         self._rng = world.rng.stream("node")
@@ -385,6 +386,15 @@ class Broker:
         if self.peers is not None:
             self.peers.credential = self.secrets.proof
 
+    def subscribe_to_logins(self, on_logins: Callable[[], object]) -> None:
+        """Calls a function after each change of users or of the secrets of brokers: it ends logins that stood on
+        them."""
+        self._on_logins.append(on_logins)
+
+    def _announce_logins(self) -> None:
+        for on_logins in self._on_logins:
+            on_logins()
+
     @property
     def credential(self) -> bytes:
         """The secret by which this broker proves itself to others; empty before the store was read."""
@@ -448,7 +458,8 @@ class Broker:
         self.transaction_coordinators.refuse(why)
 
     def _on_committed(self, changes: Sequence[Change], old: Image, new: Image) -> None:
-        """Ends at once the replicas of deleted topics, and the leaderships that another broker has now.
+        """Ends at once the replicas of deleted topics, the leaderships that another broker has now, and the logins of
+        users that are removed or changed.
 
         `_apply_image` does all else later. The changes are committed, or the image is from a snapshot.
         """
@@ -457,6 +468,8 @@ class Broker:
             self.hosted_replicas.stop_topics(deleted)
             self.group_coordinators.on_topics_deleted(sorted(old.topics_by_id[topic_id].name for topic_id in deleted))
         self.hosted_replicas.resign_superseded(new, changes)
+        if new.scram is not old.scram:
+            self._announce_logins()
         self.cluster_metrics.count_isr_changes(changes, old, new)
         for line in summarize(changes, old, new):
             log.info("%s", line)
@@ -482,6 +495,8 @@ class Broker:
             raise Fenced(f"another process has taken the node id {self.settings.node_id}")
         self._apply_settings(new)
         self._apply_secrets(new)
+        if new.broker_secrets is not old.broker_secrets:
+            self._announce_logins()
         self.authorization.apply_image(new)
         self.client_quotas.apply_image(new)
         self.delegation_tokens.on_image()

@@ -143,6 +143,8 @@ class ScramServer:
         self.user = ""
         """The user, once its proof was accepted; the id of a token if `is_by_token`."""
         self.is_by_token = False
+        self.credential: ScramCredential | None = None
+        """The credential that was proved."""
         self._mechanism = mechanism
         self._find_credentials = find_credentials
         self._find_token_credentials = find_token_credentials
@@ -219,7 +221,7 @@ class ScramServer:
         proven = [each for each in proven if each in current]
         if not proven or not self._is_known:
             raise _refuse(FAILED)
-        self.user = self._claimed_user
+        self.user, self.credential = self._claimed_user, proven[0]
         return f"v={_encode(mechanism.hmac(proven[0].server_key, signed))}".encode()
 
     def _fits(self, credential: ScramCredential, proof: bytes, signed: bytes) -> bool:

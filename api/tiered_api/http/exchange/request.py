@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -16,10 +17,14 @@ from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.decompress import inflate
-from tiered_api.http.exchange.errors import NOT_AUTHORIZED, HttpError
+from tiered_api.http.exchange.errors import NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
 from tiered_api.http.exchange.metering import HttpMeter
 
 QUERY_PARAMETERS = 32
+
+
+def _has_login() -> bool:
+    return True
 
 
 class HttpRequest(web.BaseRequest):
@@ -42,6 +47,8 @@ class HttpRequest(web.BaseRequest):
         self.args: dict[str, str] = {}
         self.caller = Caller(ANONYMOUS, self.remote or "")
         """The principal that sends the request, and its host."""
+        self.has_login: Callable[[], bool] = _has_login
+        """True while the login of the request is still good."""
         self.lacks_login = False
         """True if the listener has a login, and the request comes without one: it has no rights at all."""
         self.meter: HttpMeter | None = None
@@ -51,7 +58,7 @@ class HttpRequest(web.BaseRequest):
         self._query: dict[str, str] | None = None
 
     ATTRS = web.BaseRequest.ATTRS | frozenset(
-        ("context", "target", "operation", "args", "caller", "lacks_login", "meter", "held_bytes")
+        ("context", "target", "operation", "args", "caller", "has_login", "lacks_login", "meter", "held_bytes")
     )
 
     @property
@@ -64,7 +71,10 @@ class HttpRequest(web.BaseRequest):
         return not self.lacks_login and self.context.broker.authorization.is_allowed(self.caller, operation, kind, name)
 
     def require(self, operation: Operation, kind: ResourceType, name: str) -> None:
-        """Raises `HttpError` 403 if the caller may not carry out an operation on a resource."""
+        """Raises `HttpError` 403 if the caller may not carry out an operation on a resource, 401 if its login has ended
+        since the request began."""
+        if not self.has_login():
+            raise HttpError(NOT_AUTHENTICATED, "the login has ended: its user, password or token is not good any more")
         authorization = self.context.broker.authorization
         if self.lacks_login or not authorization.authorize(self.caller, operation, kind, name):
             what = f"{operation.name} on {kind.name} {name[:249]!r}"

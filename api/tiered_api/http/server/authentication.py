@@ -1,9 +1,9 @@
 """The login of HTTP requests: the principal that each request comes from.
 
 `authentication.method` says which logins there are. BEARER is a token (RFC 6750). BASIC is HTTP Basic with a user of
-the cluster (SCRAM). The broker
-keeps no password, so it salts and iterates each password that it gets, as SCRAM does, in a thread. It remembers what
-was proved, until the user changes. The client certificate of a connection is a login too, if there is no other one.
+the cluster (SCRAM). The broker keeps no password, so it salts and iterates each password that it gets, as SCRAM does,
+in a thread. It remembers what was proved, until the user changes. Streams ask again while they last. The client
+certificate of a connection is a login too, if there is no other one.
 
 The reply to a failed login comes after a delay. An unknown user costs the same work as a wrong password, and gets the
 same reply.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -56,6 +56,12 @@ class _Proven(NamedTuple):
     credentials: Credentials
 
 
+class _Login(NamedTuple):
+    principal: Principal
+    is_good: Callable[[], bool]
+    """True while what the login proved has not changed."""
+
+
 class Authenticator:
     """The logins of one HTTP listener."""
 
@@ -96,22 +102,24 @@ class Authenticator:
             raise self._challenge("this address needs a login")
         if len(sent) > 1:
             raise HttpError(400, "the header Authorization is repeated", close=True)
-        request.caller = Caller(await self._prove(sent[0], request.peer), request.peer)
+        login = await self._prove(sent[0], request.peer)
+        request.caller, request.has_login = Caller(login.principal, request.peer), login.is_good
 
-    async def _prove(self, sent: str, peer: str) -> Principal:
+    async def _prove(self, sent: str, peer: str) -> _Login:
         """Returns the principal of a login. Raises `HttpError` 401 after a delay if it is wrong."""
         scheme, _, text = sent.partition(" ")
         begun_ns = self._context.clock.mono_ns()
         why, is_token = FAILED, scheme.lower() == TOKEN_SCHEME and BEARER in self._methods
         if is_token:
             try:
-                return self._prove_token(text.strip(" "), peer)
+                token = text.strip(" ")
+                return _Login(self._prove_token(token, peer), partial(self._is_good_token, token))
             except Refused as refused:
                 why = refused.why
         elif scheme.lower() == SCHEME and BASIC in self._methods:
-            principal = await self._prove_password(text, peer)
-            if principal is not None:
-                return principal
+            proven = await self._prove_password(text, peer)
+            if proven is not None:
+                return _Login(Principal(USER, proven.user), partial(self._is_unchanged, proven))
         # The delay begins with the request, so that it hides the time of the check.
         delay = self._context.broker.settings.connection_failed_authentication_delay_ms / 1000
         await self._context.clock.sleep(max(0.0, delay - (self._context.clock.mono_ns() - begun_ns) * 1e-9))
@@ -130,12 +138,22 @@ class Authenticator:
             self._context.broker.audit.record_login(Caller(principal, peer), BEARER, HTTP)
         return principal
 
-    async def _prove_password(self, text: str, peer: str) -> Principal | None:
+    def _is_good_token(self, token: str) -> bool:
+        try:
+            self._context.broker.tokens.verify(token)
+        except Refused:
+            return False
+        return True
+
+    def _is_unchanged(self, proven: _Proven) -> bool:
+        return self._find_credentials(proven.user) == proven.credentials
+
+    async def _prove_password(self, text: str, peer: str) -> _Proven | None:
         key = hmac.digest(self._key, text.encode(errors="surrogateescape"), "sha256")
         proven = self._proven.get(key)
         if proven is not None:
-            if self._find_credentials(proven.user) == proven.credentials:
-                return Principal(USER, proven.user)
+            if self._is_unchanged(proven):
+                return proven
             del self._proven[key]
         parsed = parse_basic(text)
         if parsed is None:
@@ -147,9 +165,9 @@ class Authenticator:
             return None
         if len(self._proven) >= PROVEN_MAX:
             del self._proven[next(iter(self._proven))]
-        self._proven[key] = _Proven(parsed.user, credentials)
+        proven = self._proven[key] = _Proven(parsed.user, credentials)
         self._context.broker.audit.record_login(Caller(Principal(USER, parsed.user), peer), BASIC, HTTP)
-        return Principal(USER, parsed.user)
+        return proven
 
     async def _compute(self, call: partial[bool], peer: str) -> bool:
         """Returns the outcome of a check in a thread. Addresses take turns."""

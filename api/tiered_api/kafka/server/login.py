@@ -36,17 +36,19 @@ from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeReque
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.inter_broker_auth import is_inter_broker_listener
-from tiered_api.kafka.server.exchange.response_slot import RequestConnection, Spawn
+from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, Spawn
 from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.handlers import api_versions
 
 log = logging.getLogger(__name__)
 
-SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+SASL_HANDSHAKE, SASL_AUTHENTICATE, ALTER_USER_SCRAM_CREDENTIALS, TIERED_SUBMIT = 17, 36, 51, 20002
 LOGIN_FRAME_BYTES = 64 << 10
 """Largest frame before login."""
 LOGIN_SECONDS = 10.0
 """Time for the login of a new connection."""
+TOLD_APIS = (ALTER_USER_SCRAM_CREDENTIALS, TIERED_SUBMIT)
+"""A login that ends by a request of its own connection gets the reply to that request."""
 LIFETIME_MS_MIN = 1_000
 """Shortest lifetime of a login by a token that the clock of its issuer still takes for good."""
 NONCE_BITS = 160
@@ -67,7 +69,7 @@ class LoginMachine(Protocol):
 class LoginState:
     """How far the login of one connection is. `machine` is there between SaslHandshake and its end."""
 
-    __slots__ = ("has_failed", "machine", "mechanism", "principal", "proven_mechanism", "token_id")
+    __slots__ = ("credential", "has_failed", "machine", "mechanism", "principal", "proven_mechanism", "token_id")
 
     def __init__(self) -> None:
         self.mechanism = ""
@@ -79,6 +81,8 @@ class LoginState:
         """The mechanism of the last login."""
         self.token_id = ""
         """The delegation token of the last login; "" for a login without one."""
+        self.credential: ScramCredential | None = None
+        """The credential that the last login proved; None for other mechanisms than SCRAM."""
 
 
 class LoginConnection(RequestConnection, Protocol):
@@ -88,6 +92,14 @@ class LoginConnection(RequestConnection, Protocol):
     """Time at which the request began, by the monotonic clock."""
     login: LoginState | None
     """None on a listener without login."""
+
+    @property
+    def pending(self) -> int:
+        """Number of requests whose replies are missing."""
+
+    @property
+    def oldest_slot(self) -> ResponseSlot:
+        """Place of the reply that leaves next, while any is pending."""
 
     def on_login(self, caller: Caller, lifetime_seconds: float) -> None:
         """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
@@ -148,6 +160,24 @@ class LoginHandler:
             return None
         self._context.requests[header.key] += 1
         return _encode_refusal(header, Code.ILLEGAL_SASL_STATE, "this connection needs no login now", [])
+
+    def end_revoked(self, connection: LoginConnection) -> None:
+        """Ends a connection if the credential that its login proved is not there any more: its user was removed or has
+        another password, or the secret of the brokers was rotated."""
+        login = connection.login
+        if login is None or login.credential is None or login.principal is None:
+            return
+        if login.proven_mechanism == broker_login.MECHANISM:
+            known = self._find_broker(broker_login.user_name(int(login.principal.name)))
+        else:
+            known = self._find_user(login.proven_mechanism, login.principal.name)
+        if login.credential not in known:
+            caller = Caller(login.principal, connection.peer.rpartition(":")[0])
+            self._context.broker.audit.record_ended_login(caller, login.proven_mechanism, connection.listener)
+            if connection.pending == 1 and connection.oldest_slot.api_key in TOLD_APIS:
+                connection.drain()
+            else:
+                connection.refuse("login_ended", "its user or password has changed")
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -231,6 +261,7 @@ class LoginHandler:
             lifetime_ms = min(lifetime_ms or left_ms, left_ms)
         login.machine, login.principal, login.proven_mechanism = None, principal, mechanism
         login.token_id = "" if delegation is None else delegation.token_id
+        login.credential = machine.credential if isinstance(machine, ScramServer) and delegation is None else None
         caller = Caller(principal, connection.peer.rpartition(":")[0], delegation is not None)
         self._context.broker.audit.record_login(caller, mechanism, connection.listener)
         connection.on_login(caller, lifetime_ms / 1000)

@@ -104,6 +104,7 @@ class KafkaServer:
         self._flush_scheduled = False
         broker.client_quotas.subscribe(self._on_quotas)
         broker.delegation_tokens.subscribe(self._on_tokens)
+        broker.subscribe_to_logins(self._on_logins)
         metrics = broker.metrics
         metrics.gauge("tiered_kafka_connections", "Open connections.").set_function(
             lambda: float(len(self.connections))
@@ -233,6 +234,10 @@ class KafkaServer:
                 )
             elif token_id:
                 connection.refuse("token_removed", "its delegation token was removed")
+
+    def _on_logins(self) -> None:
+        for connection in list(self.connections):
+            self.dispatch.login_handler.end_revoked(connection)
 
     def _settings_of(self, listener: str) -> Settings:
         settings = self.context.broker.settings
