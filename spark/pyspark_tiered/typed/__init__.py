@@ -1,4 +1,4 @@
-"""Typed tables: the values of a topic as columns, and those that do not fit as dead letters.
+"""Typed tables: the values of a topic, and perhaps its keys, as columns; what does not fit is a dead letter.
 
 May import: as pyspark_tiered
 

@@ -1,8 +1,9 @@
 """Loads the values of a topic into its typed table, and what does not fit into its dead letters.
 
 A round converts by the schema of the table and commits in this order: the columns that the values need, the dead
-letters, the rows. The identifiers of the dead letters are therefore never behind those of the rows: between the two,
-each offset is decided, and a load that goes on from there (after a kill, or beside another one) makes the same rows.
+letters, the rows. The identifiers of the dead letters are therefore never behind those of the rows. Each offset between
+the two is decided: it has a dead letter, or else its row is still to come. A load that goes on from there, after a kill
+or beside another one, makes the same rows.
 
 A round leaves out erased offsets. Both tables are there before it reads the erasures. So an erasure whose record comes
 later finds both tables, and its commits make the round plan again.

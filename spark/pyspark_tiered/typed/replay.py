@@ -3,7 +3,7 @@
 A step takes some files of the dead letters. It commits the rows first, and then takes them out of the letters. A replay
 that ends between the two leaves offsets that are rows and letters: `verify` lists them, and the next replay only takes
 them out. Two replays at once do not double a row: each commit of rows counts up one transaction identifier of the typed
-table, and is valid only while this is where it was before the rows were read.
+table, and is valid only if no other replay has moved that identifier since the rows were read.
 """
 
 from __future__ import annotations

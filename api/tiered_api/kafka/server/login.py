@@ -50,7 +50,7 @@ LOGIN_SECONDS = 10.0
 TOLD_APIS = (ALTER_USER_SCRAM_CREDENTIALS, TIERED_SUBMIT)
 """A login that ends by a request of its own connection gets the reply to that request."""
 LIFETIME_MS_MIN = 1_000
-"""Shortest lifetime of a login by a token that the clock of its issuer still takes for good."""
+"""Lifetime of a login by a token that has expired by the clock of this broker, and not yet by that of its issuer."""
 NONCE_BITS = 160
 _SIZE = Struct(">i")
 

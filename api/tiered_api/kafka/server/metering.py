@@ -44,9 +44,9 @@ HEADER_BYTES = 10
 
 _INT = Struct(">i")
 _NO_TAGS_END = bytes(5)
+"""End of a flexible Produce reply without tagged fields of its own: the throttle time, then their number."""
 AT_THE_END = -2
 """Stands for the place of a throttle time that is the last field of a reply."""
-"""End of a flexible Produce reply without tagged fields of its own: the throttle time, then their number."""
 
 Dispatched = Callable[..., Sequence[Part] | None]
 
@@ -198,8 +198,8 @@ def _may_be_follower(frame: memoryview, version: int) -> bool:
 
 
 def limit_fetch(frame: memoryview, version: int, body: int, most: int) -> None:
-    """Lowers the most bytes and the least bytes of a Fetch, in place: a client gets no more than its quota of a window
-    in one reply, as in Kafka. The first batch of a reply may be larger."""
+    """Lowers `max_bytes` and `min_bytes` of a Fetch in its frame. So one reply has no more than the quota of a window,
+    as in Kafka; only the first batch of a reply may be larger."""
     at = body + (8 if version >= NO_REPLICA_ID_FROM else 12)
     if version >= fetch_frames.FLEXIBLE_FROM:
         if len(frame) <= body or frame[body]:
