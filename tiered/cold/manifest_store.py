@@ -307,7 +307,7 @@ class ManifestStore:
                 if result.version:
                     self._written[partition_id] = new, result.version
                 return new
-            current = await self._read_back(partition_id, backoff, started)
+            current, found_version = await self._read_back(partition_id, backoff, started)
             if current is None and version:
                 raise Fenced(f"{partition_id}: the manifest is gone because the topic was deleted")
             nonce = current.nonce if current is not None else ""
@@ -315,19 +315,18 @@ class ManifestStore:
                 return new
             if nonce != old.nonce:
                 return None
+            version = found_version  # another one if somebody has written the same manifest again
             log.warning("manifest change was not applied and is tried again partition=%s result=%r", new.tp, result)
             await self._pause(backoff, started)
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
-    async def _read_back(self, partition_id: PartitionId, backoff: float, started: int) -> Manifest | None:
+    async def _read_back(self, partition_id: PartitionId, backoff: float, started: int) -> tuple[Manifest | None, str]:
         while True:
             try:
-                manifest, _ = await self._get(partition_id)
+                return await self._get(partition_id)
             except Unavailable:
                 await self._pause(backoff, started)
                 backoff = min(2 * backoff, BACKOFF_MAX_S)
-            else:
-                return manifest
 
     async def _pack_oldest(self, partition_id: PartitionId, manifest: Manifest) -> Manifest:
         """Returns the manifest with its oldest nodes packed into sub-manifests.

@@ -15,6 +15,7 @@ from tiered.cold.manifest_store import ManifestChange
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.ports import GetResult
 
 
 def add_segment_at(base: int, epoch: int = 1) -> ManifestChange:
@@ -72,6 +73,23 @@ def test_change_of_what_was_written_needs_one_request_unless_another_wrote() -> 
         with pytest.raises(Fenced):
             await add_next()
         assert await rig.broker("d").manifests.load(PID) == newest
+
+    rig.run(scenario)
+
+
+def test_change_is_made_on_a_manifest_that_was_written_again() -> None:
+    """A backup that is put back, or encryption anew, gives the same manifest another version."""
+    rig = Rig()
+
+    async def scenario() -> None:
+        broker = rig.broker()
+        await add(broker, 0)
+        stored = await broker.store.get(manifest_key(PID))
+        assert isinstance(stored, GetResult)
+        await broker.store.put(manifest_key(PID), stored.data)
+        written = await broker.manifests.change(PID, TOPIC, 1, append_segment, from_written=True)
+        assert (written.sequence, written.cold_end_offset) == (2, 20)
+        assert await rig.broker("b").manifests.load(PID) == written
 
     rig.run(scenario)
 
