@@ -81,7 +81,6 @@ class EncryptedStore:
                     return await self._get_begin(key, length, self._key_file)
                 found = await self._get_range(key, start, length, self._key_file)
             except Corrupt:
-                self._opened.pop(key, None)
                 if not tries_left:
                     raise
                 continue

@@ -182,9 +182,23 @@ def test_damage_is_read_again_and_then_raised(kind: FaultKind, start: int, tmp_p
         assert await content_of(rig.store, "k", start, 1000) == CONTENT[start : start + 1000]
         rig.faults.rules = [FaultRule(kind, ("get",))]
         before = rig.wire.calls["get"]
-        with pytest.raises(Corrupt) as caught:
+        words = "is damaged" if kind is FaultKind.FLIPPED else "encrypted object ends early"
+        with pytest.raises(Corrupt, match=words) as caught:
             await rig.store.get("k", start, 1000)
         assert caught.value.where == "k" and TRIES <= rig.wire.calls["get"] - before <= 2 * TRIES
+
+    run(tmp_path, scenario)
+
+
+def test_object_of_another_size_in_the_bucket_is_noticed_by_any_range(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.store.put("k", CONTENT)
+        whole = await rig.stored("k")
+        for changed in (whole[:-1], whole + b"x"):
+            await rig.inner.put("k", changed)
+            for start in (0, 1):
+                with pytest.raises(Corrupt, match=rf"encrypted object has {len(changed)} of {len(whole)} bytes"):
+                    await rig.store.get("k", start, 1)
 
     run(tmp_path, scenario)
 
@@ -213,6 +227,8 @@ def test_object_that_another_process_replaced_is_read_anew(tmp_path: Path) -> No
         assert await content_of(rig.store, "k", 4, 5) == b"other"
         await rig.inner.put("k", b"the plain content")
         assert await content_of(rig.store, "k", 4, 5) == b"plain"
+        await other.put("k", b"the newer content")
+        assert await content_of(rig.store, "k", 4, 5) == b"newer"
         await other.delete(["k"])
         assert await rig.store.get("k", 4, 5) == NotFound()
 

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.encryption import KEYS, key_line, write_key_file
 from tests.sim.harness.clock import SimClock
@@ -60,6 +62,18 @@ def test_bad_line_is_named_and_not_shown(text: str, why: str) -> None:
     with pytest.raises(Refused) as caught:
         parse_key_ring(text, "f")
     assert why in caught.value.why and key_line("one").split()[2] not in caught.value.why
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.sampled_from(["key", "one", "two", "active", "#", " ", "\n", key_line("one"), "\x00", "=", "A" * 43]))
+)
+def test_any_text_is_a_ring_or_refused(words: list[str]) -> None:
+    try:
+        ring = parse_key_ring("".join(words), "f")
+    except Refused:
+        return
+    assert ring.keys and ring.active in ("", *ring.keys)
 
 
 def test_another_key_becomes_active_and_comments_stay() -> None:
