@@ -40,7 +40,7 @@ ONE, TWO, THREE = 1, 2, 3
 
 
 class Members:
-    """The brokers 2 and 3, as the controller on the only real broker hears of them; and the topic `t`."""
+    """The brokers 2 and 3, as the controller on the only real broker knows them; and the topic `t`."""
 
     def __init__(self, site: SimBrokerRig) -> None:
         self.site = site
@@ -87,7 +87,7 @@ class Members:
     async def unfence(self, node: int, life: int | None = None) -> None:
         await self.site.node.submit(UnfenceBroker(node, self.incarnation(node, life)))
 
-    def wish(
+    def isr_change(
         self, *members: int, earlier: int = -1, leader_epoch: int | None = None, partition_epoch: int | None = None
     ) -> IsrWish:
         """Returns an ISR change; `earlier` is the broker that it names under an earlier incarnation."""
@@ -100,12 +100,12 @@ class Members:
             self.now.partition_epoch if partition_epoch is None else partition_epoch, isr,
         )  # fmt: skip
 
-    async def alter(self, leader: int, *wishes: IsrWish) -> list[Code]:
+    async def alter(self, leader: int, *changes: IsrWish) -> list[Code]:
         """Sends ISR changes as the leader does."""
-        return list(await self.site.node.submit(AlterPartitions(leader, self.incarnation(leader), wishes)))
+        return list(await self.site.node.submit(AlterPartitions(leader, self.incarnation(leader), changes)))
 
     async def shrink(self, leader: int, *members: int) -> None:
-        assert await self.alter(leader, self.wish(*members)) == [Code.NONE]
+        assert await self.alter(leader, self.isr_change(*members)) == [Code.NONE]
 
     async def say_end(self, node: int, epoch: int, offset: int) -> None:
         """Reports a log end that an election waits for."""
@@ -129,28 +129,31 @@ def test_late_isr_changes_change_nothing() -> None:
     async def scenario(of: Members) -> None:
         await of.create(TWO, THREE)
         refused = {
-            "no leader in it": of.wish(THREE),
-            "a broker without a replica": of.wish(ONE, TWO, THREE),
-            "an older ISR": of.wish(TWO, partition_epoch=of.now.partition_epoch - 1),
+            "no leader in it": of.isr_change(THREE),
+            "a broker without a replica": of.isr_change(ONE, TWO, THREE),
+            "an older ISR": of.isr_change(TWO, partition_epoch=of.now.partition_epoch - 1),
         }
-        for what, wish in refused.items():
+        for what, change in refused.items():
             before = of.now
-            assert await of.alter(TWO, wish) != [Code.NONE], what
+            assert await of.alter(TWO, change) != [Code.NONE], what
             assert of.now == before, what
-        assert await of.alter(TWO, of.wish(TWO), of.wish(TWO, THREE)) == [Code.NONE, Code.INVALID_UPDATE_VERSION]
+        assert await of.alter(TWO, of.isr_change(TWO), of.isr_change(TWO, THREE)) == [
+            Code.NONE,
+            Code.INVALID_UPDATE_VERSION,
+        ]
         assert of.now.isr == (TWO,)
         await of.register(THREE)
         before = of.now
-        assert await of.alter(TWO, of.wish(TWO, THREE, earlier=THREE)) == [Code.INELIGIBLE_REPLICA]
+        assert await of.alter(TWO, of.isr_change(TWO, THREE, earlier=THREE)) == [Code.INELIGIBLE_REPLICA]
         assert of.now == before
-        assert await of.alter(TWO, of.wish(TWO)) == [Code.NONE]
+        assert await of.alter(TWO, of.isr_change(TWO)) == [Code.NONE]
         assert of.now.partition_epoch > before.partition_epoch, "no earlier one can be granted any more"
         await of.shrink(TWO, TWO, THREE)
         old = of.now
         await of.site.node.submit(HandOver(TWO, of.incarnation(TWO)))
         assert of.now.leader == THREE and of.now.leader_epoch == old.leader_epoch + 1
         before = of.now
-        assert await of.alter(TWO, of.wish(TWO, leader_epoch=old.leader_epoch)) != [Code.NONE], "a deposed leader"
+        assert await of.alter(TWO, of.isr_change(TWO, leader_epoch=old.leader_epoch)) != [Code.NONE], "a deposed leader"
         await of.site.node.submit(HandOver(THREE, of.incarnation(THREE)))
         assert of.now.leader in (TWO, THREE) and before.isr
 
