@@ -179,15 +179,19 @@ def file_path(add: Mapping[str, Any], url: str) -> str:
 
 
 def check_plain(
-    state: TableState, url: str, describe_columns: Callable[[Mapping[str, Any]], str] | None = None
+    state: TableState,
+    url: str,
+    describe_columns: Callable[[Mapping[str, Any]], str] | None = None,
+    known_features: Sequence[str] = (),
 ) -> None:
     """Raises `Refused` if a writer of this table has to know more than this engine does.
 
-    `describe_columns` says of the metadata why the rows do not fit into the columns. Without it they are raw rows.
+    `describe_columns` says of the metadata why the rows do not fit into the columns. Without it they are raw rows. Its
+    writer knows `known_features` too.
     """
     protocol = state.protocol
     writer, features = int(protocol.get("minWriterVersion", 0)), protocol.get("writerFeatures") or ()
-    unknown = sorted(set(features) - set(PLAIN_FEATURES))
+    unknown = sorted(set(features) - {*PLAIN_FEATURES, *known_features})
     lacking = ""
     if writer > WRITER_VERSION and not (writer == 7 and not unknown):
         lacking = f"writer version {writer}" + (f" with {', '.join(unknown)}" if unknown else "")

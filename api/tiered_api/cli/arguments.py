@@ -178,7 +178,7 @@ def _lake(commands: Commands) -> None:
     )
     load.add_argument(
         "--values",
-        choices=("json", "debezium"),
+        choices=("json", "debezium", "variant"),
         help="also load the values as columns of <topic>_typed; a later load remembers it",
     )
     load.add_argument(

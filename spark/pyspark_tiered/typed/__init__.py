@@ -5,6 +5,7 @@ May import: as pyspark_tiered
   kinds       types of columns, as Delta's schema
   names       names of columns for names in JSON
   ddl         a schema that a user declares
+  variant     JSON values as variants, and back
   evolve      what a value does to a schema: fits, adds, widens, or fits no more
   json_text   strict parsing of one value
   fast        parsing of thousands of values at once by Arrow

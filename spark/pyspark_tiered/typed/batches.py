@@ -1,7 +1,7 @@
 """Sorts the values of a batch into rows and dead letters, and lets the schema grow. Pure.
 
-Most batches fit as a whole and cost one call of Arrow. Arrow's parser has no maps: a schema with one is for the strict
-parser alone. If Arrow names the first value that does not fit behind a long
+Most batches fit as a whole and cost one call of Arrow. Arrow's parser has no maps and no variants: a schema with one is
+for the strict parser alone. If Arrow names the first value that does not fit behind a long
 run, only this value is parsed by itself. Otherwise the strict parser chooses the values of a part that fit, and Arrow
 gets these. Parts are sorted so, one after the other, until one has few values that do not fit.
 """
@@ -15,8 +15,8 @@ from pyspark_tiered.typed.changes import FieldRule, add_dropped_fields, apply_ch
 from pyspark_tiered.typed.evolve import Path, Unfit, Value, convert, evolve
 from pyspark_tiered.typed.fast import KEYS, ParsedValues, column_type, parse_all, shape
 from pyspark_tiered.typed.json_text import parse
-from pyspark_tiered.typed.kinds import StructOf, has_map, key_part, select_columns, value_part
-from pyspark_tiered.typed.names import KEY
+from pyspark_tiered.typed.kinds import StructOf, is_beyond_arrow, key_part, select_columns, value_part
+from pyspark_tiered.typed.names import KEY, VALUE
 
 if TYPE_CHECKING:
     import pyarrow
@@ -91,12 +91,12 @@ class _Sorter:
         self._values = values
         self._changes = changes
         self._keys = keys
-        self._has_map = has_map(add_dropped_fields(schema, changes))
+        self._is_strict = is_beyond_arrow(add_dropped_fields(schema, changes))
 
     def sort(self, start: int, end: int) -> None:
         """Sorts the values `[start, end)`."""
         window = end - start
-        while self._has_map and start < end:
+        while self._is_strict and start < end:
             stop = min(start + STRICT_MAX, end)
             self._sort_strictly(start, stop)
             start = stop
@@ -130,7 +130,7 @@ class _Sorter:
         both = zip(part.to_pylist(), [None] * len(part) if keys is None else keys.to_pylist(), strict=True)
         for at, (data, key) in enumerate(both, start):
             try:
-                value = {} if data is None else parse(data)
+                value = _parse_value(data, VALUE in self.schema.places)
                 if keys is None:
                     apply_changes(self._changes, value)
                 else:
@@ -144,7 +144,7 @@ class _Sorter:
         self.dead += dead
         if not kept:
             return len(dead)
-        if self._has_map:
+        if self._is_strict:
             self._convert(kept)
             return len(dead)
         if dead:
@@ -180,6 +180,13 @@ def _parse(values: pyarrow.Array, keys: pyarrow.Array | None, start: int, end: i
     types = {each.name: each for each in (*key.rows.type, *found.rows.type)}
     columns = [(key.rows if name == KEY else found.rows).field(name) for name in schema.places]
     return ParsedValues(pa.StructArray.from_arrays(columns, fields=[types[name] for name in schema.places]))
+
+
+def _parse_value(data: bytes | None, is_whole: bool) -> Value:
+    """Returns a value. If it `is_whole`, it is the only field of an object."""
+    if is_whole:
+        return {VALUE: None if data is None else parse(data)}
+    return {} if data is None else parse(data)
 
 
 def _join_key(key: bytes | None, value: Value, changes: Sequence[FieldRule]) -> Value:

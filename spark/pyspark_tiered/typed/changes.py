@@ -20,13 +20,14 @@ from pyspark_tiered.typed.kinds import (
     ListOf,
     Scalar,
     StructOf,
+    Variant,
     add_field,
     delta_type,
     describe,
     from_type,
     replace_field,
 )
-from pyspark_tiered.typed.names import KEY, KEY_COLUMN, RECORD_COLUMNS, choose_column, fold
+from pyspark_tiered.typed.names import KEY, KEY_COLUMN, RECORD_COLUMNS, VALUE, VALUE_COLUMN, choose_column, fold
 from tiered.errors import Code, Corrupt, Refused
 
 CHANGES_MAX = 100
@@ -148,7 +149,7 @@ def format_path(path: Path) -> str:
         if part == ITEMS:
             text += ITEMS
         else:
-            named = KEY_COLUMN if part == KEY else part
+            named = {KEY: KEY_COLUMN, VALUE: VALUE_COLUMN}.get(part, part)
             name = named if _PLAIN.fullmatch(named) else f"`{named.replace('`', '``')}`"
             text += f".{name}" if text else name
     return text
@@ -184,8 +185,10 @@ def add_change(changes: Sequence[FieldRule], schema: StructOf, path: Path, to: s
     Raises `Refused` if the field has no column, or such a rule.
     """
     path, field = find_field(schema, path)
+    if isinstance(field.kind, Variant):
+        raise _refuse(f"{format_path(path)!a} takes each value: there is none of another type")
     if to:
-        _check_is_no_key(path, "its values cannot move")
+        _check_is_part(path, "its values cannot move")
     if any(isinstance(each, Change) and each.path == path for each in changes):
         raise _refuse(f"{format_path(path)!a} has a rule already, and rows by it: a rule stays")
     if isinstance(field.kind, Scalar) and field.kind.decimal:
@@ -205,7 +208,7 @@ def rename_field(schema: StructOf, path: Path, name: str) -> StructOf:
     Raises `Refused` if no column can have that name, or if another one has it.
     """
     path, field = find_field(schema, path)
-    _check_is_no_key(path, "it keeps its name")
+    _check_is_part(path, "it keeps its name")
     around = find_fields(schema, path[:-1])
     taken = {fold(each.column) for each in around if each is not field}
     if len(path) == 1:
@@ -241,7 +244,7 @@ def retype_field(
 def drop_field(changes: Sequence[FieldRule], schema: StructOf, path: Path) -> tuple[tuple[FieldRule, ...], StructOf]:
     """Returns the rules and the schema without a field. Raises `Refused` if there is no such field."""
     path, field = find_field(schema, path)
-    _check_is_no_key(path, "it stays")
+    _check_is_part(path, "it stays")
     found = replace_field(schema, path, None)
     assert isinstance(found, StructOf)
     return _with_rule(changes, DroppedField(path, field.kind)), found
@@ -299,9 +302,11 @@ def _with_rule(changes: Sequence[FieldRule], rule: FieldRule) -> tuple[FieldRule
     return (*changes, rule)
 
 
-def _check_is_no_key(path: Path, why: str) -> None:
+def _check_is_part(path: Path, why: str) -> None:
     if path == (KEY,):
         raise _refuse(f"{KEY_COLUMN} is the whole key: {why}")
+    if path == (VALUE,):
+        raise _refuse(f"{VALUE_COLUMN} is the whole value: {why}")
 
 
 def _refuse(why: str) -> Refused:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from pyspark_tiered.typed.evolve import DEPTH_MAX
-from pyspark_tiered.typed.kinds import DECIMAL_DIGITS_MAX, ColumnType, Field, ListOf, MapOf, Scalar, StructOf
+from pyspark_tiered.typed.kinds import DECIMAL_DIGITS_MAX, ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant
 from pyspark_tiered.typed.names import KEY_COLUMN, RECORD_COLUMNS, choose_column, fold
 from tiered.errors import Code, Refused
 
 ALIASES = {"bigint": "long", "integer": "int", "float": "double", "text": "string", "bool": "boolean"}
 KNOWN = ("boolean", "int", "bigint", "double", "string", "date", "timestamp")
-"""Types without parts that a field may get; a declared schema may also have decimals and maps."""
+"""Types without parts that a field may get; a declared schema may also have decimals, maps and variants."""
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|([<>,:()]))", re.ASCII)
 _SPACES = re.compile(r"\s*")
@@ -92,6 +92,8 @@ class _Reader:
             element = self._read_type((*path, "[]"))
             self._expect(">")
             return ListOf(element)
+        if word == "variant":
+            return Variant()
         if word == "map":
             return self._read_map(path)
         if word == "struct":
@@ -105,7 +107,8 @@ class _Reader:
         if word == "long" or name in ("long", *KNOWN):
             return Scalar(name)
         raise self._refuse(
-            f"{word or 'nothing'} is no type of a column; there are {', '.join(KNOWN)}, decimal, array, map and struct"
+            f"{word or 'nothing'} is no type of a column; there are {', '.join(KNOWN)}, decimal, array, map, struct, "
+            "variant"
         )
 
     def _read_map(self, path: tuple[str, ...]) -> ColumnType:

@@ -30,11 +30,22 @@ from pyspark_tiered.typed.kinds import (
     MapOf,
     Scalar,
     StructOf,
+    Variant,
     Void,
     count_fields,
     describe,
 )
-from pyspark_tiered.typed.names import KEY, KEY_COLUMN, NAME_BYTES_MAX, RECORD_COLUMNS, choose_column, fold
+from pyspark_tiered.typed.names import (
+    KEY,
+    KEY_COLUMN,
+    NAME_BYTES_MAX,
+    RECORD_COLUMNS,
+    VALUE,
+    VALUE_COLUMN,
+    choose_column,
+    fold,
+)
+from pyspark_tiered.typed.variant import VARIANT_BYTES_MAX, encode_variant
 
 Value = Any
 """A parsed JSON value: None, bool, int, float, str, list or dict."""
@@ -47,6 +58,8 @@ FIELDS_MAX = 1000
 """Fields of a table at all depths. Records that would add more are dead letters."""
 DEPTH_MAX = 32
 """Arrays and objects inside each other."""
+VARIANT_DEPTH_MAX = 100
+"""Arrays and objects inside each other in a variant."""
 PATH_NAMED_MAX = 200
 """Characters of a path that a reason names."""
 
@@ -93,7 +106,7 @@ def is_stored_as(written: ColumnType, schema: ColumnType) -> bool:
     match written, schema:
         case Void(), _:
             return True
-        case Scalar(), Scalar():
+        case (Scalar(), Scalar()) | (Variant(), Variant()):
             return written == schema
         case ListOf(one), ListOf(other):
             return is_stored_as(one, other)
@@ -128,6 +141,8 @@ def convert(kind: ColumnType, value: Value) -> Any:
             return [convert(element, item) for item in value]
         case MapOf(inner):
             return [(name, convert(inner, item)) for name, item in value.items()]
+        case Variant():
+            return encode_variant(value)._asdict()
         case StructOf(fields):
             return {field.column: convert(field.kind, value.get(field.json_name)) for field in fields}
         case _:
@@ -217,6 +232,9 @@ def _absorb(kind: ColumnType, value: Value, path: Path) -> ColumnType:
                 raise _unfit(kind, value, path)
             inner = _absorb_map(held, value, path)
             return kind if inner is held else MapOf(inner)
+        case Variant():
+            _check_variant(value, path)
+            return kind
         case _:
             return _infer(value, path)
 
@@ -295,6 +313,37 @@ def _absorb_map(held: ColumnType, value: dict[str, Value], path: Path) -> Column
         _check_text(name, path)
         held = _absorb(held, item, inside)
     return held
+
+
+def _check_variant(value: Value, path: Path) -> None:
+    """Raises `Unfit` if a value is no variant."""
+    if _measure_variant(value, path, 0) <= VARIANT_BYTES_MAX:
+        return
+    if max(map(len, encode_variant(value))) > VARIANT_BYTES_MAX:
+        raise Unfit(f"{_at(path)} takes more than {VARIANT_BYTES_MAX} bytes as a variant")
+
+
+def _measure_variant(value: Value, path: Path, depth: int) -> int:
+    """Returns a bound of the bytes of each part of a variant, after a check of all numbers and texts."""
+    if depth > VARIANT_DEPTH_MAX:
+        raise Unfit(f"{_at(path)} is nested more than {VARIANT_DEPTH_MAX} deep")
+    match value:
+        case str():
+            _check_text(value, path)
+            return 4 * len(value) + 5
+        case int() | float():
+            _infer_number(value, path)
+            return 9
+        case list():
+            return 9 + sum(4 + _measure_variant(item, path, depth + 1) for item in value)
+        case dict():
+            size = 13
+            for name, item in value.items():
+                _check_text(name, path)
+                size += 12 + 4 * len(name) + _measure_variant(item, path, depth + 1)
+            return size
+        case _:
+            return 1
 
 
 def _absorb_object(kind: StructOf, value: dict[str, Value], path: Path) -> StructOf:
@@ -400,6 +449,7 @@ def _unfit(kind: ColumnType, value: Value, path: Path) -> Unfit:
 
 def _at(path: Path) -> str:
     text = ".".join(path).replace(".[]", "[]").replace(f".{MAP_VALUES}", MAP_VALUES).replace(KEY, KEY_COLUMN, 1)
+    text = text.replace(VALUE, VALUE_COLUMN, 1)
     named = text if len(text) <= PATH_NAMED_MAX else f"{text[:PATH_NAMED_MAX]}..."
     return named.encode(errors="replace").decode() or "the value"
 

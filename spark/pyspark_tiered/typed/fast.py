@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered.typed.changes import CHECKED, RETYPED, retype_cell
 from pyspark_tiered.typed.evolve import MAP_VALUES, decimal_pattern
-from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Void, field_id
+from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant, Void, field_id
+from pyspark_tiered.typed.variant import EncodedVariant
 
 if TYPE_CHECKING:
     import pyarrow
@@ -151,6 +152,8 @@ def column_type(kind: ColumnType, path: tuple[str, ...] = ()) -> pyarrow.DataTyp
             return pa.map_(pa.string(), _with_id("value", column_type(value, inside), inside))
         case StructOf(fields):
             return pa.struct([column_field(field, path) for field in fields])
+        case Variant():
+            return pa.struct([pa.field(name, pa.binary(), nullable=False) for name in EncodedVariant._fields])
         case _:
             return _scalar_type(kind)
 
@@ -211,6 +214,10 @@ def shape(array: pyarrow.Array, kind: ColumnType, target: ColumnType, path: tupl
                 else:
                     inside = (*path, field.json_name)
                     parts.append(shape(array.field(at), kind.fields[at].kind, field.kind, inside))
+            mask = array.is_null() if array.null_count else None
+            return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
+        case Variant(), Variant():
+            parts = [array.field(name) for name in EncodedVariant._fields]
             mask = array.is_null() if array.null_count else None
             return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
         case Void(), _:

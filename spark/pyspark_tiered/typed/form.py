@@ -16,15 +16,19 @@ from pyspark_tiered.typed.ddl import parse_ddl, parse_key_ddl
 from pyspark_tiered.typed.kinds import (
     JSON_NAME,
     KEY_MARK,
+    VALUE_MARK,
     VOID,
     StructOf,
     from_delta,
+    has_variant,
     key_field,
     key_part,
     to_delta,
+    value_field,
     value_part,
 )
 from pyspark_tiered.typed.names import RECORD_COLUMNS
+from tiered.errors import Code, Refused
 
 Json = dict[str, Any]
 
@@ -72,11 +76,23 @@ FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
 """Ids of the record's columns in Parquet files."""
 
 
+VARIANT_KIND = "variant"
+VARIANT_FEATURE = "variantType"
+"""Delta's name for tables with variants."""
+VARIANT_PROTOCOL = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": [VARIANT_FEATURE],
+    "writerFeatures": ["appendOnly", "invariants", VARIANT_FEATURE],
+}
+
+
 class ValueRules(NamedTuple):
     """How the values of a topic become columns. `declared` is DDL, empty if all columns are inferred.
 
-    Kinds: json; debezium, which are change events in JSON, with or without the envelope of Kafka Connect. `keys` is the
-    kind of the keys, empty if they have no column; `declared_key` is their type as DDL.
+    Kinds: json; debezium, which are change events in JSON, with or without the envelope of Kafka Connect; variant,
+    which is any JSON in one column. `keys` is the kind of the keys, empty if they have no column; `declared_key` is
+    their type as DDL.
     """
 
     kind: str = "json"
@@ -111,6 +127,10 @@ def read_schema(metadata: Mapping[str, Any]) -> StructOf:
 def declared_schema(rules: ValueRules) -> StructOf:
     """Returns the columns that a table begins with. Raises `Refused` with the place of a fault in a schema."""
     fields = parse_ddl(rules.declared, has_key=bool(rules.keys)).fields if rules.declared else ()
+    if rules.kind == VARIANT_KIND:
+        if fields:
+            raise Refused(Code.INVALID_REQUEST, "values of the kind variant are one column: leave out --schema")
+        fields = (value_field(),)
     if not rules.keys:
         return StructOf(fields)
     kind = parse_key_ddl(rules.declared_key) if rules.declared_key else VOID
@@ -140,7 +160,7 @@ def describe_other_columns(metadata: Mapping[str, Any], wanted: Sequence[str]) -
         if found is None or found["type"] != _TYPES[name]:
             return f"another column {name}"
     for name, found in fields.items():
-        if not found.get("nullable", True) or set(found.get("metadata") or {}) - {JSON_NAME, KEY_MARK}:
+        if not found.get("nullable", True) or set(found.get("metadata") or {}) - {JSON_NAME, KEY_MARK, VALUE_MARK}:
             return f"a column {name} with conditions"
     return ""
 
@@ -184,7 +204,9 @@ def creation_actions(
         },
         "createdTime": now_ms,
     }
-    return [json.dumps({"protocol": table.PROTOCOL}), metadata_action(metadata, fields)]
+    has_variants = has_variant(from_delta([field for field in fields if field["name"] not in _TYPES]))
+    protocol = VARIANT_PROTOCOL if has_variants else table.PROTOCOL
+    return [json.dumps({"protocol": protocol}), metadata_action(metadata, fields)]
 
 
 def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:

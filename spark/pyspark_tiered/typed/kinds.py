@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 from zlib import crc32
 
-from pyspark_tiered.typed.names import KEY, KEY_COLUMN
+from pyspark_tiered.typed.names import KEY, KEY_COLUMN, VALUE, VALUE_COLUMN
 
 Json = dict[str, Any]
 
@@ -21,8 +21,12 @@ JSON_NAME = "tiered.name"
 """Key in the metadata of a Delta field: the name of the field in JSON."""
 KEY_MARK = "tiered.key"
 """Key in the metadata of a Delta field: the column is that of the key, and of no field of the value."""
+VALUE_MARK = "tiered.value"
+"""The same for the column of the whole value."""
 FIELD_IDS_START = 1000
 """The lowest identifier of a field in Parquet. The columns of the record have lower ones."""
+
+_MARKS = {KEY: KEY_MARK, VALUE: VALUE_MARK}
 
 SCALARS = {
     "boolean": "boolean",
@@ -73,6 +77,11 @@ class MapOf:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """Any JSON value in one column. It is declared, and never inferred."""
+
+
+@dataclass(frozen=True)
 class Field:
     """A named part of an object: its name in JSON, its column, its type."""
 
@@ -98,7 +107,7 @@ class StructOf:
         return None if at is None else self.fields[at]
 
 
-ColumnType = Void | Scalar | ListOf | MapOf | StructOf
+ColumnType = Void | Scalar | ListOf | MapOf | Variant | StructOf
 
 BOOLEAN, LONG, DOUBLE, STRING = (Scalar(name) for name in ("boolean", "long", "double", "string"))
 INT, DATE, TIMESTAMP = (Scalar(name) for name in ("int", "date", "timestamp"))
@@ -108,6 +117,11 @@ VOID = Void()
 def key_field(kind: ColumnType = VOID) -> Field:
     """Returns the field of the key, without a column as long as only nulls were seen."""
     return Field(KEY, KEY_COLUMN, kind)
+
+
+def value_field() -> Field:
+    """Returns the field of the whole value, of the kind variant."""
+    return Field(VALUE, VALUE_COLUMN, Variant())
 
 
 def key_part(schema: StructOf) -> StructOf:
@@ -190,15 +204,28 @@ def count_fields(kind: ColumnType) -> int:
             return 0
 
 
-def has_map(kind: ColumnType) -> bool:
-    """True if there is a map at any depth."""
+def is_beyond_arrow(kind: ColumnType) -> bool:
+    """True if there is a map or a variant at any depth: Arrow's JSON parser has none."""
     match kind:
-        case MapOf():
+        case MapOf() | Variant():
             return True
         case ListOf(element):
-            return has_map(element)
+            return is_beyond_arrow(element)
         case StructOf(fields):
-            return any(has_map(field.kind) for field in fields)
+            return any(is_beyond_arrow(field.kind) for field in fields)
+        case _:
+            return False
+
+
+def has_variant(kind: ColumnType) -> bool:
+    """True if there is a variant at any depth."""
+    match kind:
+        case Variant():
+            return True
+        case ListOf(inner) | MapOf(inner):
+            return has_variant(inner)
+        case StructOf(fields):
+            return any(has_variant(field.kind) for field in fields)
         case _:
             return False
 
@@ -217,8 +244,8 @@ def to_delta(kind: StructOf) -> list[Json]:
 
 
 def _field_metadata(field: Field) -> Json:
-    if field.json_name == KEY:
-        return {KEY_MARK: True}
+    if field.json_name in _MARKS:
+        return {_MARKS[field.json_name]: True}
     return {} if field.column == field.json_name else {JSON_NAME: field.json_name}
 
 
@@ -233,6 +260,8 @@ def delta_type(kind: ColumnType) -> str | Json:
             return {"type": "map", "keyType": "string", "valueType": delta_type(value), "valueContainsNull": True}
         case StructOf():
             return {"type": "struct", "fields": to_delta(kind)}
+        case Variant():
+            return "variant"
         case _:
             raise ValueError("a field of nulls has no column")
 
@@ -244,7 +273,8 @@ def from_delta(fields: Sequence[Json]) -> StructOf:
 
 def _json_name(field: Json) -> str:
     metadata = field.get("metadata", {})
-    return KEY if metadata.get(KEY_MARK) else str(metadata.get(JSON_NAME, field["name"]))
+    marked = next((name for name, mark in _MARKS.items() if metadata.get(mark)), None)
+    return marked or str(metadata.get(JSON_NAME, field["name"]))
 
 
 def from_type(found: str | Json) -> ColumnType:
@@ -253,6 +283,8 @@ def from_type(found: str | Json) -> ColumnType:
         for name, delta_name in SCALARS.items():
             if delta_name == found:
                 return Scalar(name)
+        if found == "variant":
+            return Variant()
         if (plain := Scalar(found.replace(" ", ""))).decimal:
             return plain
     elif found.get("type") == "array":
@@ -273,6 +305,8 @@ def describe(kind: ColumnType) -> str:
             return f"array<{describe(element)}>"
         case MapOf(value):
             return f"map<string, {describe(value)}>"
+        case Variant():
+            return "variant"
         case StructOf():
             return f"struct<{', '.join(f'{name}: {of}' for name, of in _described_fields(kind))}>"
         case _:
@@ -286,7 +320,7 @@ def describe_columns(kind: StructOf) -> str:
 
 def _described_fields(kind: StructOf) -> Iterator[tuple[str, str]]:
     for field in kind.fields:
-        name = KEY_COLUMN if field.json_name == KEY else field.json_name
+        name = {KEY: KEY_COLUMN, VALUE: VALUE_COLUMN}.get(field.json_name, field.json_name)
         plain = name.isidentifier() and name.isascii()
         yield name if plain else f"`{name.replace('`', '``')}`", describe(field.kind)
 

@@ -19,6 +19,10 @@ KEY_COLUMN = "_typed_key"
 """Column of the key, if keys are typed."""
 KEY = "\0key"
 """Stands for the name in JSON of the key, which is no field of the value. Values with such a field do not fit then."""
+VALUE_COLUMN = "value"
+"""Column of the whole value, for values of the kind variant."""
+VALUE = "\0value"
+"""Stands for the name in JSON of the whole value."""
 
 _REFUSED = re.compile(r"[^\w$@:+#/-]")
 

@@ -19,8 +19,8 @@ import orjson
 
 from pyspark_tiered.typed.changes import FieldRule, apply_changes
 from pyspark_tiered.typed.evolve import Unfit
-from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, key_part, value_part
-from pyspark_tiered.typed.names import KEY, KEY_COLUMN
+from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant, key_part, value_part
+from pyspark_tiered.typed.names import KEY, KEY_COLUMN, VALUE
 
 if TYPE_CHECKING:
     import pyarrow
@@ -76,15 +76,16 @@ def _reparse(
     values: Sequence[bytes | None], schema: StructOf, changes: Sequence[FieldRule], is_key: bool = False
 ) -> ReparsedValues:
     reader = _Reader()
-    objects = _load_keys(values, reader.unfit) if is_key else _load_objects(values, reader.unfit)
+    around = KEY if is_key else VALUE if VALUE in schema.places else ""
+    objects = _load_wrapped(values, around, reader.unfit) if around else _load_objects(values, reader.unfit)
     changed = _change_objects(objects, changes, reader.unfit) if changes else set()
     columns = reader.read_fields(objects, schema, lambda: range(len(values)))
     # A name twice in an object is once in what orjson returns. Then the text has more colons than names and strings.
     # An escaped colon would hide that, and a rule changes the colons of its value.
     text = b"".join(data for row, data in enumerate(values) if data and row not in changed)
     wanted = reader.colons - sum(_count_all_colons(objects[row]) for row in changed)
-    around = len(values) - len(changed) if is_key else 0
-    if b"\\u003" in text or text.count(b":") + around != wanted:
+    wrapped = len(values) - len(changed) if around else 0
+    if b"\\u003" in text or text.count(b":") + wrapped != wanted:
         changed = set(range(len(values)))
     for row in changed:
         data = values[row]
@@ -117,16 +118,16 @@ def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cell
     return found
 
 
-def _load_keys(keys: Sequence[bytes | None], unfit: dict[int, str]) -> Cells:
-    """Returns a dict for each key, with the key as its only field."""
+def _load_wrapped(values: Sequence[bytes | None], name: str, unfit: dict[int, str]) -> Cells:
+    """Returns a dict for each value, with the value as its only field of this name."""
     found = []
-    for row, data in enumerate(keys):
-        key = None
+    for row, data in enumerate(values):
+        value = None
         try:
-            key = None if data is None else orjson.loads(data)
+            value = None if data is None else orjson.loads(data)
         except orjson.JSONDecodeError as fault:
-            unfit[row] = f"key: not JSON: {fault}"
-        found.append({KEY: key})
+            unfit[row] = f"{'key: ' if name == KEY else ''}not JSON: {fault}"
+        found.append({name: value})
     return found
 
 
@@ -199,6 +200,8 @@ class _Reader:
                 return self._read_lists(self._keep_types(cells, frozenset({list}), rows), element, rows)
             case MapOf(value):
                 return self._read_maps(self._keep_types(cells, frozenset({dict}), rows), value, rows)
+            case Variant():
+                return self._read_variants(cells, rows)
             case Scalar(name):
                 wanted = PYTHON_TYPES.get(name, DECIMAL_TYPES)
                 return self._read_scalars(self._keep_types(cells, wanted, rows), name, rows)
@@ -223,6 +226,15 @@ class _Reader:
         inner = self._read(items, value, lambda: _rows_of_items(cells, rows))
         mask = pa.array([cell is None for cell in cells], pa.bool_())
         return pa.MapArray.from_arrays(_ends(cells), pa.array(names, pa.string()), inner, mask=mask)
+
+    def _read_variants(self, cells: Cells, rows: Rows) -> pyarrow.Array:
+        """Returns each value in the form that `canonical_json` gives a variant of the table."""
+        import pyarrow as pa
+
+        self.colons += sum(map(_count_all_colons, cells))
+        found = [None if cell is None else canonical_json(cell) for cell in cells]
+        self._note(cells, found, "no variant", rows)
+        return pa.array(found, pa.binary())
 
     def _read_scalars(self, cells: Cells, name: str, rows: Rows) -> pyarrow.Array:
         import pyarrow as pa
@@ -287,6 +299,22 @@ class _Reader:
                 else:
                     named = KEY_COLUMN if name == KEY else name
                     self.unfit.setdefault(row, f"{named[:40]!a} has no column")
+
+
+def canonical_json(value: Any) -> bytes | None:
+    """Returns the one form of a value that a variant holds, None if there is no such variant."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS) if _has_64_bits(value) else None
+    except (orjson.JSONEncodeError, RecursionError):
+        return None
+
+
+def _has_64_bits(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_has_64_bits, value.values()))
+    if isinstance(value, list):
+        return all(map(_has_64_bits, value))
+    return not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
 
 
 def _ends(cells: Cells) -> pyarrow.Array:

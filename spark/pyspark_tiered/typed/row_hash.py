@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark_tiered.row_hash import hash_columns
-from pyspark_tiered.typed.kinds import STRING, ColumnType, Field, ListOf, MapOf, Scalar, StructOf
+from pyspark_tiered.typed.kinds import STRING, ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant
+from pyspark_tiered.typed.reparse import canonical_json
+from pyspark_tiered.typed.variant import decode_variant
 from tiered.records.native import hash_rows
 from tiered.records.pure_hash import HASH_BYTES
 
@@ -70,6 +72,9 @@ def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, secret: byte
             held = array.type
             entries = pa.list_(pa.struct([("key", held.key_type), ("value", held.item_type)]))
             return _hash(array.cast(entries), ListOf(entry), rows, secret)
+        case Variant():
+            texts = array if pa.types.is_binary(array.type) else _read_variants(array)
+            return _hash(texts.view(pa.string()), STRING, rows, secret)
         case Scalar("string"):
             texts = array.cast(pa.string()) if array.type != pa.string() else array
             start, (_, own_ends, data) = texts.offset, texts.buffers()
@@ -88,6 +93,19 @@ def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, secret: byte
             return _hash_cells(valid, _even_ends(rows, 8), plain, rows, secret)
         case _:
             raise AssertionError("a column of a table has a type")
+
+
+def _read_variants(array: pyarrow.StructArray) -> pyarrow.Array:
+    """Returns the variants of a file as `reparse` returns values. Damaged ones are bytes that no value has."""
+    import pyarrow as pa
+
+    found: list[bytes | None] = []
+    for each in array.to_pylist():
+        try:
+            found.append(None if each is None else canonical_json(decode_variant(each["value"], each["metadata"])))
+        except (ValueError, KeyError, TypeError):
+            found.append(b"damaged")
+    return pa.array(found, pa.binary())
 
 
 def _find_part(array: pyarrow.StructArray, name: str) -> pyarrow.Array | None:

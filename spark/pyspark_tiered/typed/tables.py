@@ -89,7 +89,7 @@ class RecordTable(NativeTable):
         def describe(metadata: Mapping[str, Any]) -> str:
             return form.describe_other_columns(metadata, self._columns)
 
-        delta_state.check_plain(state, self.url, describe)
+        delta_state.check_plain(state, self.url, describe, (form.VARIANT_FEATURE,))
 
     def append(
         self,

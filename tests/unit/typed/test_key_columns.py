@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_tiered.typed.batches import SortedValues, sort_values
@@ -63,6 +63,7 @@ def rows_of(found: SortedValues) -> list[dict[str, Any]]:
     return list(found.rows.to_pylist())
 
 
+@settings(max_examples=60)
 @given(st.lists(st.tuples(KEY_BYTES, VALUE_BYTES), max_size=5), st.booleans())
 def test_both_parsers_take_the_same_records_and_read_the_same(pairs: list[tuple[Bytes, Bytes]], declared: bool) -> None:
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_tiered.typed.batches import sort_values
@@ -29,6 +29,7 @@ OBJECTS = st.fixed_dictionaries(
 ).map(lambda value: json.dumps(value).encode())
 
 
+@settings(max_examples=60)
 @given(st.lists(st.one_of(OBJECTS, BROKEN, st.none()), max_size=5))
 def test_both_parsers_take_the_same_values_and_read_the_same(values: list[bytes | None]) -> None:
     found = sort_values(pa.array(values, pa.binary()), SCHEMA)
