@@ -4,8 +4,9 @@
 #   make demo    the main job on real data: HTTP in, bucket, replay, Delta, SQL
 #   make test    the tests (those that need Java are skipped by name where there is none)
 #   make test-all  those too that show the same once more, on the other kind of store or against Kafka
-#   make compat  Kafka's clients against ours and against Apache Kafka, the same assertions: make -j2 compat for both at
-#                once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where they are there
+#   make compat  Kafka's clients against ours, plainly and over SASL_SSL, and against Apache Kafka, the same assertions:
+#                make -j2 compat for two at once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where
+#                they are there
 #   make check   format, lint, types, floors, tidy, docs, known holes of dependencies: what takes seconds
 #   make hooks   the hook of git that checks the message of each commit, for this clone; a hook that is there stays
 #   make look    a report on files, names, words and import circles; it fails nothing. BEFORE=counts.json shows both counts
@@ -40,7 +41,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-peer check hooks look lock sim sim-mutants mutation-test fuzz sanitize chaos \
+.PHONY: demo test test-all compat compat-ours compat-secure compat-peer check hooks look lock sim sim-mutants mutation-test fuzz sanitize chaos \
   hostile race-tables kill-tables query-tables bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
@@ -56,10 +57,13 @@ test-all: $(VENV)/.dev
 	@$(JARS)
 	$(BIN)/python -m pytest $(ON_ALL_CORES)
 
-compat: compat-ours compat-peer
+compat: compat-ours compat-secure compat-peer
 
 compat-ours: $(VENV)/.dev
 	COMPAT=ours $(BIN)/python -m pytest tests/compat
+
+compat-secure: $(VENV)/.dev
+	COMPAT=secure $(BIN)/python -m pytest tests/compat
 
 compat-peer: $(VENV)/.dev
 	COMPAT=peer $(BIN)/python -m pytest tests/compat

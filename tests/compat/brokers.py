@@ -1,4 +1,7 @@
-"""The two brokers that every assertion runs against: ours as users start it, and Apache Kafka."""
+"""The two brokers that every assertion runs against: ours as users start it, and Apache Kafka.
+
+Clients reach each of them without a login, or over SASL_SSL as a user.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from tests.compat.login import LISTENER, MECHANISM, SCRAM_MODULE, Login, make_login, secure_settings
 from tests.e2e.serving import ServeProcess
 from tests.peer.kafka import Peer
 from tests.ports import free_port
@@ -28,6 +32,9 @@ QUICK = {
 THEIRS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 """Settings of Kafka alone: ours sleeps until the next deadline of a transaction."""
 
+KAFKAS_LOGIN = f"listener.name.{LISTENER.lower()}.{MECHANISM.lower()}.sasl.jaas.config"
+"""Setting of Kafka alone: it wants a login module also for SCRAM."""
+
 OURS = {
     "log.retention.check.interval.ms": "500",
     "remote.log.manager.task.interval.ms": "500",
@@ -41,6 +48,15 @@ class CompatBroker(Protocol):
 
     name: str
     address: str
+    """The listener of the clients."""
+    plain_address: str
+    """The listener without a login."""
+    login: Login | None
+    """The user of the clients; None without a login."""
+
+    @property
+    def reach(self) -> list[str]:
+        """Returns the arguments of Kafka's tools that say how the broker is reached."""
 
     @property
     def logs(self) -> Path:
@@ -50,20 +66,37 @@ class CompatBroker(Protocol):
         """Sends SIGKILL and starts the broker again on the same directory and port."""
 
 
+def _reach(address: str, login: Login | None, directory: Path) -> list[str]:
+    if login is None:
+        return ["--bootstrap-server", address]
+    return ["--bootstrap-server", address, "--command-config", str(login.write_properties(directory / "client"))]
+
+
 class TieredBroker:
     """`tiered serve` on a directory with a directory as its bucket."""
 
     name = "ours"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, login: Login | None) -> None:
         self.directory = directory
-        self.address = f"127.0.0.1:{free_port()}"
+        self.login = login
+        self.plain_address = self.address = f"127.0.0.1:{free_port()}"
+        settings = QUICK | OURS
+        self._arguments = ["--kafka", self.address]
+        if login is not None:
+            self.address = f"127.0.0.1:{free_port()}"
+            settings |= secure_settings(self.plain_address, self.address, login)
+            self._arguments = ["--add-scram", login.scram]
+        self._arguments += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self.served = self._start()
 
     def _start(self) -> ServeProcess:
-        settings = [word for name, value in (QUICK | OURS).items() for word in ("-c", f"{name}={value}")]
         store = f"file://{self.directory / 'bucket'}"
-        return ServeProcess(self.directory / "data", "--kafka", self.address, "--store", store, *settings)
+        return ServeProcess(self.directory / "data", "--store", store, *self._arguments)
+
+    @property
+    def reach(self) -> list[str]:
+        return _reach(self.address, self.login, self.directory)
 
     @property
     def logs(self) -> Path:
@@ -82,10 +115,25 @@ class ApacheKafka:
 
     name = "peer"
 
-    def __init__(self) -> None:
-        self.peer = Peer(QUICK | THEIRS)
-        self.peer.start()
-        self.address = self.peer.address
+    def __init__(self, directory: Path, login: Login | None) -> None:
+        self.login = login
+        self._directory = directory
+        plain, secure = free_port(), f"127.0.0.1:{free_port()}"
+        self.plain_address = f"127.0.0.1:{plain}"
+        settings = QUICK | THEIRS
+        if login is not None:
+            settings |= secure_settings(self.plain_address, secure, login) | {KAFKAS_LOGIN: f"{SCRAM_MODULE} required;"}
+        self.peer = Peer(settings, port=plain, users=() if login is None else (login.scram,))
+        try:
+            self.peer.start()
+        except BaseException:
+            self.peer.close()
+            raise
+        self.address = self.plain_address if login is None else secure
+
+    @property
+    def reach(self) -> list[str]:
+        return _reach(self.address, self.login, self._directory)
 
     @property
     def logs(self) -> Path:
@@ -100,21 +148,15 @@ class ApacheKafka:
 
 
 @contextmanager
-def run_broker(name: str) -> Iterator[CompatBroker]:
-    """Yields one of the two, new; removes it at the end."""
-    if name == "peer":
-        theirs = ApacheKafka()
-        try:
-            yield theirs
-        finally:
-            theirs.close()
-        return
+def run_broker(name: str, *, secure: bool = False) -> Iterator[CompatBroker]:
+    """Yields one of the two, new; removes it at the end. If `secure`, its clients log in over SASL_SSL."""
     directory = Path(tempfile.mkdtemp(prefix="tiered-compat-"))
     try:
-        ours = TieredBroker(directory)
+        login = make_login(directory) if secure else None
+        broker = (ApacheKafka if name == "peer" else TieredBroker)(directory, login)
         try:
-            yield ours
+            yield broker
         finally:
-            ours.close()
+            broker.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

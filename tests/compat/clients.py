@@ -12,22 +12,35 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from tests.compat.client import DriverClient
+from tests.compat.login import Login
 from tests.peer.kafka import HERE as PEER_POM
 from tests.peer.kafka import jars
 
 DRIVERS = Path(__file__).parent / "drivers"
 FETCH_SECONDS = 600
 ALL = os.environ.get("COMPAT", "") != ""
-"""Environment variable COMPAT (ours, peer or all) of `make compat`; without it only ours is tested, with clients that
-start quickly."""
+"""Environment variable COMPAT (ours, secure, peer or all) of `make compat`; without it only ours is tested, with
+clients that start quickly."""
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 EVERY_ASSIGNOR = ("range", "round-robin", "sticky", "cooperative-sticky")
+
+
+class Reachable(Protocol):
+    """A broker as a client reaches it."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the broker."""
+
+    @property
+    def login(self) -> Login | None:
+        """The user of the client; None without a login."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +57,10 @@ class ClientKind:
     only: str = ""
     """The ability whose tests alone the client takes part in; "" for all tests of its abilities."""
 
-    def start(self, address: str) -> DriverClient:
-        """Starts a process of this client with the address of the broker."""
-        return DriverClient([*self.command(), address])
+    def start(self, broker: Reachable) -> DriverClient:
+        """Starts a process of this client with the address of the broker, and with its login if it needs one."""
+        login = [] if broker.login is None else [broker.login.to_argument()]
+        return DriverClient([*self.command(), broker.address, *login])
 
     def __str__(self) -> str:
         return self.name

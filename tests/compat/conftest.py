@@ -22,12 +22,15 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-WANTED = {"": ("ours",), "all": ("ours", "peer")}
+WANTED = {"": ("ours",), "all": ("ours", "secure", "peer")}
+"""Brokers by the variable COMPAT; `secure` is ours over SASL_SSL."""
 CHOICE = os.environ.get("COMPAT", "")
 BROKERS = [
     pytest.param(name, id=name, marks=[pytest.mark.java] if name == "peer" else [])
     for name in WANTED.get(CHOICE, (CHOICE,))
 ]
+WITHOUT_LOGIN = ("test_applications.py", "test_kcat.py", "test_moves.py", "test_transaction_requests.py")
+"""Tests whose programs do not log in: `make compat` runs them on listeners without a login."""
 NUMBERS = itertools.count(1)
 LED_SECONDS = 60.0
 LATEST = -1
@@ -36,8 +39,10 @@ Clients = Callable[[ClientKind], DriverClient]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Raises deadlines: Java and two brokers are slow on a small machine."""
+    """Raises deadlines: Java and two brokers are slow on a small machine. Skips what does not log in."""
     for item in items:
+        if item.path.name in WITHOUT_LOGIN and (CHOICE == "secure" or "secure" in item.name):
+            item.add_marker(pytest.mark.skip(reason="its programs do not log in"))
         if "compat" in item.path.parts and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(240))
 
@@ -45,14 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", params=BROKERS)
 def broker(request: pytest.FixtureRequest) -> Iterator[CompatBroker]:
     """Yields each of the brokers; it stays for all tests."""
-    with run_broker(request.param) as one:
+    with run_broker(request.param, secure=request.param == "secure") as one:
         yield one
 
 
 @pytest.fixture(scope="module", params=BROKERS)
 def fragile(request: pytest.FixtureRequest) -> Iterator[CompatBroker]:
     """Yields a broker that a test may kill."""
-    with run_broker(request.param) as one:
+    with run_broker(request.param, secure=request.param == "secure") as one:
         yield one
 
 
@@ -70,7 +75,7 @@ def clients(broker: CompatBroker) -> Iterator[Callable[[ClientKind], DriverClien
 
     def start(kind: ClientKind) -> DriverClient:
         if kind not in started:
-            started[kind] = kind.start(broker.address)
+            started[kind] = kind.start(broker)
         return started[kind]
 
     yield start
@@ -85,7 +90,7 @@ def admin(broker: CompatBroker, clients: Callable[[ClientKind], DriverClient]) -
     never arrive."""
     client = clients(KINDS[0])
     if broker.name != "ours":
-        client.created = partial(wait_led, broker.address)
+        client.created = partial(wait_led, broker.plain_address)
     return client
 
 
@@ -106,4 +111,4 @@ def wait_led(address: str, topic: str, partitions: int) -> None:
 def start(broker: CompatBroker) -> Iterator[Callable[[ClientKind], DriverClient]]:
     """Starts clients of one test, and ends them after it."""
     with ExitStack() as stack:
-        yield lambda kind: stack.enter_context(kind.start(broker.address))
+        yield lambda kind: stack.enter_context(kind.start(broker))

@@ -36,9 +36,9 @@ def test_idempotent_producer_and_group_survive_a_killed_broker(
 ) -> None:
     if kind.name == "kafkajs":
         pytest.skip("KafkaJS has no lz4, and gives up on a broker that is away for seconds")
-    with KINDS[0].start(fragile.address) as admin, kind.start(fragile.address) as producer:
+    with KINDS[0].start(fragile) as admin, kind.start(fragile) as producer:
         admin.ask("create", topic=name, partitions=PARTITIONS)
-        with kind.start(fragile.address) as member:
+        with kind.start(fragile) as member:
             member.ask("open", group=name, assignor="range", session_ms=6000)
             member.ask("subscribe", topics=[name])
             done: list[int] = []
@@ -88,7 +88,7 @@ def read_all(client: DriverClient, topic: str) -> list[list[int]]:
 
 
 def test_committed_offsets_survive_a_killed_broker(fragile: CompatBroker, name: str) -> None:
-    with KINDS[0].start(fragile.address) as client:
+    with KINDS[0].start(fragile) as client:
         client.ask("create", topic=name, partitions=2)
         client.send(name, [ClientRecord(b"%d" % number, partition=number % 2) for number in range(40)])
         client.ask("open", group=name)
@@ -102,7 +102,7 @@ def test_committed_offsets_survive_a_killed_broker(fragile: CompatBroker, name: 
         ]
         client.ask("commit", offsets=[[name, 0, 12, "twelve"]])
         client.ask("leave")
-    with KINDS[1].start(fragile.address) as other:
+    with KINDS[1].start(fragile) as other:
         other.ask("open", group=name)
         other.ask("subscribe", topics=[name])
         assert [each.offset for each in other.wait_for(8)] == list(range(12, 20))
@@ -115,7 +115,7 @@ def test_transactions_are_whole_after_kills_of_the_broker(kind: ClientKind, frag
     places = [(name, partition) for partition in range(PARTITIONS)]
     committed: set[int] = set()
     aborted: set[int] = set()
-    with KINDS[0].start(fragile.address) as admin, kind.start(fragile.address) as client:
+    with KINDS[0].start(fragile) as admin, kind.start(fragile) as client:
         admin.ask("create", topic=name, partitions=PARTITIONS)
         producer = TransactionalProducer(client, name)
         for number in range(TRANSACTIONS):

@@ -24,7 +24,7 @@ def run(broker: CompatBroker) -> Run:
     """Runs a tool with the address of the broker; returns its output."""
 
     def one(name: str, *arguments: str, stdin: str = "") -> str:
-        return tool(name, "--bootstrap-server", broker.address, *arguments, stdin=stdin)
+        return tool(name, *broker.reach, *arguments, stdin=stdin)
 
     return one
 
@@ -137,9 +137,7 @@ def test_verifiable_producer_and_consumer_exchange_records(
     assert len([each for each in said if each["name"] == "producer_send_success"]) == 1000
     assert not [each for each in said if each["name"] == "producer_send_error"]
     group = ["--group-id", name, "--group-protocol", "classic", "--topic", name, "--reset-policy", "earliest"]
-    command = java(
-        TOOLS["verifiable-consumer"], ["--bootstrap-server", broker.address, *group, "--max-messages", "1000"]
-    )
+    command = java(TOOLS["verifiable-consumer"], [*broker.reach, *group, "--max-messages", "1000"])
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     said = events(done.stdout)
     assert sum(each["count"] for each in said if each["name"] == "records_consumed") == 1000, done.stderr

@@ -203,7 +203,7 @@ class TransactionalWire:
 
 @pytest.fixture
 def wire(broker: CompatBroker) -> Iterator[Wire]:
-    with Wire(broker.address) as one:
+    with Wire(broker.plain_address) as one:
         yield one
 
 

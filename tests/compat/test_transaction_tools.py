@@ -35,7 +35,7 @@ def run(broker: CompatBroker) -> Run:
     """Runs the transactions tool; returns the words of each line."""
 
     def one(*arguments: str) -> list[list[str]]:
-        said = tool("transactions", "--bootstrap-server", broker.address, *arguments)
+        said = tool("transactions", *broker.reach, *arguments)
         return [line.split() for line in said.splitlines() if line.strip()]
 
     return one
@@ -112,11 +112,11 @@ def test_hanging_transaction_is_found_and_aborted(
     admin.ask("create", topic=name, partitions=1)
     verify = ["--entity-type", "brokers", "--entity-default", "--alter", "--add-config"]
     switch = "transaction.partition.verification.enable"
-    tool("configs", "--bootstrap-server", broker.address, *verify, f"{switch}=false")
+    tool("configs", *broker.reach, *verify, f"{switch}=false")
     try:
-        asyncio.run(write_unverified(broker.address, name))
+        asyncio.run(write_unverified(broker.plain_address, name))
     finally:
-        tool("configs", "--bootstrap-server", broker.address, *verify, f"{switch}=true")
+        tool("configs", *broker.reach, *verify, f"{switch}=true")
     header, row = run("find-hanging", "--topic", name, "--max-transaction-timeout", "0")
     assert dict(zip(header, row, strict=True))["Topic"] == name
     assert row[:3] == [name, "0", "4711"]
@@ -140,7 +140,7 @@ async def write_unverified(address: str, topic: str) -> None:
 
 @THOROUGH
 def test_features_tool_shows_the_version_of_transactions(broker: CompatBroker) -> None:
-    said = tool("features", "--bootstrap-server", broker.address, "describe")
+    said = tool("features", *broker.reach, "describe")
     (line,) = [line.split() for line in said.splitlines() if "transaction.version" in line]
     assert line[:8] == [
         *("Feature:", "transaction.version", "SupportedMinVersion:", "0"),

@@ -28,6 +28,7 @@ TOOL_SECONDS = 300
 STOP_SECONDS = 20
 
 TOOLS = {
+    "acls": "org.apache.kafka.tools.AclCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "cluster": "org.apache.kafka.tools.ClusterTool",
     "configs": "kafka.admin.ConfigCommand",
@@ -35,6 +36,7 @@ TOOLS = {
     "console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "consumer-perf": "org.apache.kafka.tools.ConsumerPerformance",
+    "delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "dump-log": "kafka.tools.DumpLogSegments",
     "features": "org.apache.kafka.tools.FeatureCommand",
@@ -89,23 +91,26 @@ def tool(name: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
-def format_directory(directory: Path, address: str, settings: Mapping[str, str]) -> Path:
-    """Returns the properties of a broker on `directory`, which is also its own controller; formats its log once."""
+def format_directory(directory: Path, address: str, settings: Mapping[str, str], users: Sequence[str] = ()) -> Path:
+    """Returns the properties of a broker on `directory`, which is also its own controller; formats its log once, with
+    the users of SCRAM."""
     file = directory / "server.properties"
     if not file.exists():
         properties = _properties(address, directory / "log", settings)
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        tool("format", "format", "-t", CLUSTER_ID, "-c", str(file))
+        scram = [word for user in users for word in ("--add-scram", user)]
+        tool("format", "format", "-t", CLUSTER_ID, "-c", str(file), *scram)
     return file
 
 
 def _properties(address: str, logs: Path, settings: Mapping[str, str]) -> dict[str, str]:
     controller = free_port()
+    listeners = settings.get("listeners", f"PLAINTEXT://{address}")
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{address}",
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": listeners,
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "log.dirs": str(logs),
@@ -115,20 +120,27 @@ def _properties(address: str, logs: Path, settings: Mapping[str, str]) -> dict[s
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
-        **settings,
-    }
+    } | {name: value for name, value in settings.items() if name != "listeners"}
 
 
 class Peer:
     """One broker with its controller on a new directory. A context manager that removes everything."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None, *, port: int = 0, heap: str = "1g") -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        port: int = 0,
+        heap: str = "1g",
+        users: Sequence[str] = (),
+    ) -> None:
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.directory = Path(tempfile.mkdtemp(prefix="tiered-peer-"))
         self.logs = self.directory / "log"
         self._settings = dict(settings or {})
         self._heap = heap
+        self._users = users
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Peer:
@@ -146,7 +158,7 @@ class Peer:
 
     def start(self) -> None:
         """Formats the directory the first time, starts the broker, and returns when it replies."""
-        file = format_directory(self.directory, self.address, self._settings)
+        file = format_directory(self.directory, self.address, self._settings, self._users)
         output = (self.directory / "output").open("ab")
         with output:
             command = java(BROKER, [str(file)], self._heap)

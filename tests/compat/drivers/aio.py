@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from typing import Any
 
@@ -14,7 +15,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.structs import OffsetAndMetadata
 
-from tests.compat.drivers.lines import FAILED, headers_of, record, requests, say, unpack
+from tests.compat.drivers.lines import FAILED, headers_of, read_login, record, requests, say, unpack
 
 LARGEST = 2_000_000
 ASSIGNORS = {
@@ -27,6 +28,20 @@ ASSIGNORS = {
 def places(partitions: list[list[Any]]) -> list[TopicPartition]:
     """Returns `[topic, partition]` as the client's types."""
     return [TopicPartition(*each[:2]) for each in partitions]
+
+
+def login_settings() -> dict[str, Any]:
+    """Returns the settings of the login."""
+    login = read_login()
+    if login is None:
+        return {}
+    return {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": login["mechanism"],
+        "sasl_plain_username": login["user"],
+        "sasl_plain_password": login["password"],
+        "ssl_context": ssl.create_default_context(cafile=login["authority"]),
+    }
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -43,7 +58,7 @@ class AiokafkaDriver:
     """One client: producers by their settings, a consumer, an admin."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
+        self.reach = {"bootstrap_servers": address, **login_settings()}
         self.producers: dict[str, AIOKafkaProducer] = {}
         self.transactional: dict[str, AIOKafkaProducer] = {}
         self.consumer: AIOKafkaConsumer | None = None
@@ -52,7 +67,7 @@ class AiokafkaDriver:
 
     async def admin(self) -> AIOKafkaAdminClient:
         if self._admin is None:
-            self._admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+            self._admin = AIOKafkaAdminClient(**self.reach)
             await self._admin.start()
         return self._admin
 
@@ -60,7 +75,7 @@ class AiokafkaDriver:
         name = f"{acks}/{codec}/{idempotent}/{linger_ms}"
         if name not in self.producers:
             producer = AIOKafkaProducer(
-                bootstrap_servers=self.address,
+                **self.reach,
                 acks=acks if acks == "all" else int(acks),
                 compression_type=None if codec == "none" else codec,
                 enable_idempotence=idempotent,
@@ -106,7 +121,7 @@ class AiokafkaDriver:
         isolation: str = "read_uncommitted",
     ) -> None:
         self.consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.address,
+            **self.reach,
             group_id=group,
             group_instance_id=instance or None,
             partition_assignment_strategy=[ASSIGNORS[assignor]],
@@ -174,7 +189,7 @@ class AiokafkaDriver:
 
     async def do_txn_init(self, producer: str, name: str = "", timeout_ms: int = 60_000) -> None:
         self.transactional[producer] = AIOKafkaProducer(
-            bootstrap_servers=self.address, transactional_id=name or producer, transaction_timeout_ms=timeout_ms
+            **self.reach, transactional_id=name or producer, transaction_timeout_ms=timeout_ms
         )
         await self.transactional[producer].start()
 

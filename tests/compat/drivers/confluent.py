@@ -9,7 +9,7 @@ from typing import Any
 import confluent_kafka
 import confluent_kafka.admin
 
-from tests.compat.drivers.lines import headers_of, record, say, serve, unpack
+from tests.compat.drivers.lines import headers_of, read_login, record, say, serve, unpack
 
 kafka: Any = confluent_kafka
 TopicPartition = kafka.TopicPartition
@@ -28,11 +28,25 @@ def names(partitions: list[Any]) -> list[list[Any]]:
     return sorted([each.topic, each.partition] for each in partitions)
 
 
+def login_settings() -> dict[str, str]:
+    """Returns the settings of the login."""
+    login = read_login()
+    if login is None:
+        return {}
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": login["mechanism"],
+        "sasl.username": login["user"],
+        "sasl.password": login["password"],
+        "ssl.ca.location": login["authority"],
+    }
+
+
 class ConfluentDriver:
     """One client: producers by their settings, a consumer, an admin."""
 
     def __init__(self, address: str) -> None:
-        self.servers = {"bootstrap.servers": address, "log_level": 0}
+        self.servers = {"bootstrap.servers": address, "log_level": 0, **login_settings()}
         self.producers: dict[str, Any] = {}
         self.transactional: dict[str, Any] = {}
         self.consumer: Any = None

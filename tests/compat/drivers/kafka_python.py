@@ -14,7 +14,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from tests.compat.drivers.lines import headers_of, record, say, serve, unpack
+from tests.compat.drivers.lines import headers_of, read_login, record, say, serve, unpack
 
 SECONDS = 90
 LARGEST = 2_000_000
@@ -29,6 +29,20 @@ ASSIGNORS = {
 def places(partitions: list[list[Any]]) -> list[TopicPartition]:
     """Returns `[topic, partition]` as the client's types."""
     return [TopicPartition(*each[:2]) for each in partitions]
+
+
+def login_settings() -> dict[str, Any]:
+    """Returns the settings of the login."""
+    login = read_login()
+    if login is None:
+        return {}
+    return {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": login["mechanism"],
+        "sasl_plain_username": login["user"],
+        "sasl_plain_password": login["password"],
+        "ssl_cafile": login["authority"],
+    }
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -48,7 +62,7 @@ class KafkaPythonDriver:
     """One client: producers by their settings, a consumer, an admin."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
+        self.reach = {"bootstrap_servers": address, **login_settings()}
         self.producers: dict[str, KafkaProducer] = {}
         self.transactional: dict[str, KafkaProducer] = {}
         self.consumer: KafkaConsumer | None = None
@@ -57,7 +71,7 @@ class KafkaPythonDriver:
 
     @property
     def admin(self) -> KafkaAdminClient:
-        self._admin = self._admin or KafkaAdminClient(bootstrap_servers=self.address)
+        self._admin = self._admin or KafkaAdminClient(**self.reach)
         return self._admin
 
     def do_send(
@@ -73,7 +87,7 @@ class KafkaPythonDriver:
         name = f"{acks}/{codec}/{idempotent}/{linger_ms}"
         if not producer and name not in self.producers:
             self.producers[name] = KafkaProducer(
-                bootstrap_servers=self.address,
+                **self.reach,
                 acks=acks if acks == "all" else int(acks),
                 compression_type=None if codec == "none" else codec,
                 enable_idempotence=idempotent,
@@ -106,7 +120,7 @@ class KafkaPythonDriver:
         isolation: str = "read_uncommitted",
     ) -> None:
         self.consumer = KafkaConsumer(
-            bootstrap_servers=self.address,
+            **self.reach,
             group_id=group,
             group_instance_id=instance or None,
             partition_assignment_strategy=[ASSIGNORS[assignor]],
@@ -170,7 +184,7 @@ class KafkaPythonDriver:
 
     def do_txn_init(self, producer: str, name: str = "", timeout_ms: int = 60_000) -> None:
         self.transactional[producer] = KafkaProducer(
-            bootstrap_servers=self.address,
+            **self.reach,
             transactional_id=name or producer,
             transaction_timeout_ms=timeout_ms,
             delivery_timeout_ms=60_000,

@@ -21,6 +21,12 @@ FAILED = (Exception,)
 """Errors that a driver passes on to the test, which judges them: every error of its client."""
 
 
+def read_login() -> dict[str, str] | None:
+    """Returns the login of the client from the second argument: `user`, `password`, `mechanism`, and `authority`, the
+    file with the broker's authority; None without a login."""
+    return json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
+
+
 def pack(data: bytes | bytearray | None) -> str | None:
     """Returns bytes as JSON carries them."""
     return None if data is None else base64.b64encode(data).decode()

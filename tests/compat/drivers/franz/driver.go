@@ -4,6 +4,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 const patience = 25 * time.Second
@@ -90,7 +93,30 @@ func newClient(options ...kgo.Opt) (*kgo.Client, error) {
 		kgo.FetchMaxWait(100 * time.Millisecond), kgo.MetadataMaxAge(time.Second), kgo.MetadataMinAge(100 * time.Millisecond),
 		kgo.ProducerLinger(0),
 	}
-	return kgo.NewClient(append(common, options...)...)
+	secure, err := loginOptions()
+	if err != nil {
+		return nil, err
+	}
+	return kgo.NewClient(append(append(common, secure...), options...)...)
+}
+
+// loginOptions returns the options of the login in the second argument, none without one.
+func loginOptions() ([]kgo.Opt, error) {
+	if len(os.Args) < 3 {
+		return nil, nil
+	}
+	var login struct{ User, Password, Authority string }
+	if err := json.Unmarshal([]byte(os.Args[2]), &login); err != nil {
+		return nil, err
+	}
+	authority, err := os.ReadFile(login.Authority)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	mechanism := scram.Auth{User: login.User, Pass: login.Password}.AsSha512Mechanism()
+	return []kgo.Opt{kgo.DialTLSConfig(&tls.Config{RootCAs: roots}), kgo.SASL(mechanism)}, nil
 }
 
 func producerOf(o order) (*kgo.Client, error) {

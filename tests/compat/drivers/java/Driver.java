@@ -42,13 +42,30 @@ public final class Driver {
     private static final String BYTES = "org.apache.kafka.common.serialization.ByteArray";
 
     private final String address;
+    private final JsonNode login;
     private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
     private final Map<String, KafkaProducer<byte[], byte[]>> transactional = new HashMap<>();
     private KafkaConsumer<byte[], byte[]> consumer;
     private ConsumerGroupMetadata kept;
 
-    private Driver(String address) {
+    private Driver(String address, JsonNode login) {
         this.address = address;
+        this.login = login;
+    }
+
+    /** The settings of every client; without a login only the address. */
+    private Properties reach() {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", address);
+        if (login == null) return settings;
+        settings.put("security.protocol", "SASL_SSL");
+        settings.put("sasl.mechanism", login.get("mechanism").asText());
+        settings.put("sasl.jaas.config", String.format(
+                "org.apache.kafka.common.security.scram.ScramLoginModule required username=\"%s\" password=\"%s\";",
+                login.get("user").asText(), login.get("password").asText()));
+        settings.put("ssl.truststore.type", "PEM");
+        settings.put("ssl.truststore.location", login.get("authority").asText());
+        return settings;
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -64,7 +81,7 @@ public final class Driver {
         });
         reader.setDaemon(true);
         reader.start();
-        new Driver(arguments[0]).serve(lines);
+        new Driver(arguments[0], arguments.length > 1 ? JSON.readTree(arguments[1]) : null).serve(lines);
         System.exit(0);
     }
 
@@ -192,8 +209,7 @@ public final class Driver {
     }
 
     private Properties producerSettings() {
-        Properties settings = new Properties();
-        settings.put("bootstrap.servers", address);
+        Properties settings = reach();
         settings.put("max.request.size", "2000000");
         settings.put("delivery.timeout.ms", "60000");
         settings.put("key.serializer", BYTES + "Serializer");
@@ -266,8 +282,7 @@ public final class Driver {
 
     private void open(ObjectNode request) {
         int session = request.hasNonNull("session_ms") ? request.get("session_ms").asInt() : 6000;
-        Properties settings = new Properties();
-        settings.put("bootstrap.servers", address);
+        Properties settings = reach();
         settings.put("group.id", request.get("group").asText());
         settings.put("partition.assignment.strategy", ASSIGNORS.get(text(request, "assignor", "range")));
         settings.put("session.timeout.ms", session);

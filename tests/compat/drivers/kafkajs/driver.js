@@ -1,8 +1,16 @@
 // KafkaJS under the orders of a test: the protocol of drivers/lines.py.
 const { Kafka, CompressionTypes, PartitionAssigners, ConfigResourceTypes, logLevel } = require('kafkajs')
+const fs = require('fs')
 const readline = require('readline')
 
-const kafka = new Kafka({ clientId: 'compat-kafkajs', brokers: [process.argv[2]], logLevel: logLevel.NOTHING })
+const login = process.argv[3] ? JSON.parse(process.argv[3]) : null
+const secure = login && {
+  ssl: { ca: [fs.readFileSync(login.authority, 'utf-8')] },
+  sasl: { mechanism: login.mechanism.toLowerCase(), username: login.user, password: login.password },
+}
+const kafka = new Kafka({
+  clientId: 'compat-kafkajs', brokers: [process.argv[2]], logLevel: logLevel.NOTHING, ...secure,
+})
 const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
 const pack = (data) => (data === null || data === undefined ? null : Buffer.from(data).toString('base64'))
 const unpack = (text) => (text === null || text === undefined ? null : Buffer.from(text, 'base64'))

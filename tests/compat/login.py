@@ -1,0 +1,66 @@
+"""The login of clients over SASL_SSL: a user of SCRAM-SHA-512, and the authority that signed the broker's key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.certificates import sign
+
+MECHANISM = "SCRAM-SHA-512"
+USER, PASSWORD = "compat", "s3cret"
+LISTENER = "SECURE"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+class Login(NamedTuple):
+    """The user of one broker. `key` is the file with the broker's key, `authority` that with its authority."""
+
+    key: str
+    authority: str
+    user: str = USER
+    password: str = PASSWORD
+
+    @property
+    def scram(self) -> str:
+        """The user as `--add-scram` takes it."""
+        return f"{MECHANISM}=[name={self.user},password={self.password}]"
+
+    def to_argument(self) -> str:
+        """Returns the second argument of a driver."""
+        words = {"user": self.user, "password": self.password, "mechanism": MECHANISM, "authority": self.authority}
+        return json.dumps(words)
+
+    def write_properties(self, path: Path, *, token: bool = False) -> Path:
+        """Writes the properties of a Java client; with `token`, user and password are those of a delegation token."""
+        extension = ' tokenauth="true"' if token else ""
+        path.write_text(
+            f"security.protocol=SASL_SSL\nsasl.mechanism={MECHANISM}\n"
+            f'sasl.jaas.config={SCRAM_MODULE} required username="{self.user}" password="{self.password}"{extension};\n'
+            f"ssl.truststore.type=PEM\nssl.truststore.location={self.authority}\n"
+        )
+        return path
+
+
+def make_login(directory: Path) -> Login:
+    """Returns a user, and a new authority with a key that it has signed, in files of a directory."""
+    authority = sign("CN=compat-authority")
+    file = directory / "authority.pem"
+    file.write_text(authority.certificate_pem)
+    return Login(sign("CN=localhost", authority).write(directory / "broker.pem"), str(file))
+
+
+def secure_settings(plain: str, secure: str, login: Login) -> dict[str, str]:
+    """Returns the settings of a broker with a listener of each kind. Clients without a login are administrators."""
+    return {
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SASL_SSL",
+        "listeners": f"PLAINTEXT://{plain},{LISTENER}://{secure}",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": MECHANISM,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": login.key,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{login.user}",
+        "delegation.token.secret.key": "compat",
+    }
