@@ -40,6 +40,7 @@ def _mutants(area: str) -> tuple[Mutant, ...]:
 _CLUSTERS = tuple(
     f"{SCENARIOS}/test_{name}.py"
     for name in (
+        "judged_replicas", "manifests_ahead",
         "losses", "what_an_ack_survives", "start_behind_a_cut", "new_leaders", "new_leaders_offsets", "unclean_leaders",
         "elections", "gaining", "sim_moves", "replica_fetch", "follower_node", "nearest", "sim_rot", "bucket_away",
     )
@@ -51,10 +52,12 @@ _CONTROLLERS = tuple(
 _NODES = tuple(f"tests/e2e/test_node{name}.py" for name in ("", "_faults", "_races", "_topics", "_housekeeping"))
 
 _GROUPS = (
-    "group_generations", "groups", "groups_bad_days", "lone_coordinators", "offsets_of_recreated_topics",
-    "offsets_of_lost_records",
+    "group_generations", "replicated_groups", "groups", "groups_bad_days", "lone_coordinators",
+    "offsets_of_recreated_topics", "offsets_of_lost_records",
 )  # fmt: skip
-_DISKS = ("tests/sim/harness/test_sim_disk.py", f"{SCENARIOS}/test_single_broker.py")
+_DISKS = (
+    f"{SCENARIOS}/test_damaged_starts.py", "tests/sim/harness/test_sim_disk.py", f"{SCENARIOS}/test_single_broker.py",
+)  # fmt: skip
 
 AREAS = {
     "replication": Area(
@@ -80,7 +83,7 @@ AREAS = {
     ),
     "cold": Area(
         _mutants("cold"), ("tests/unit/cold", "tests/unit/object_store", "tests/unit/replication"),
-        (_DISKS[1], *_CLUSTERS), ("single", "cluster"), (*_NODES, "tests/e2e/test_cold.py"),
+        (f"{SCENARIOS}/test_single_broker.py", *_CLUSTERS), ("single", "cluster"), (*_NODES, "tests/e2e/test_cold.py"),
     ),
     "faces": Area(
         _mutants("faces"), ("tests/unit/kafka",), (f"{SCENARIOS}/test_kafka.py", *_CLUSTERS, *_COPIES), ("cluster",),

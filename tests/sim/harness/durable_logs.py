@@ -69,6 +69,9 @@ class DurableLogs:
 
     def _open(self, original: Any) -> Any:
         async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
+            disk, _, directory, *_ = args
+            if options.get("recovery_point") and isinstance(disk, SimDisk) and disk._find(directory) is None:
+                self._find(f"{options['name']} is new, and opened with a recovery point of {options['recovery_point']}")
             log: DiskLog = await original.__func__(cls, *args, **options)
             if not isinstance(log._files.disk, SimDisk):
                 return log

@@ -6,6 +6,7 @@ A member asks what a real one asks late: under an earlier generation, after anot
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 from tests.e2e.site import SimBrokerRig, run
@@ -20,7 +21,7 @@ from tests.sim.groups import (
     wait_groups_loaded,
 )
 from tiered.controller.requests import DeleteTopic
-from tiered.errors import Code
+from tiered.errors import Code, Refused
 from tiered.groups.requests import (
     DeleteOffsets,
     DeleteReply,
@@ -222,3 +223,35 @@ def test_offsets_of_a_deleted_topic_leave_the_log_of_groups() -> None:
         await site.stop()
 
     run(scenario)
+
+
+def test_offset_that_was_shown_survives_a_power_cut_if_commits_are_fsynced() -> None:
+    """The process was killed during the fsync of a commit. The next one fsyncs what it finds before it shows it. The
+    power fails in the moment in which it does."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        settings = replace(GROUP_SETTINGS, log_flush="ack")
+        await site.start(settings)
+        await site.create("t")
+        assert await commit(site, G, 5) is Code.NONE
+        site.machine.disk.sync_seconds = lambda: 0.2
+        committing = asyncio.ensure_future(commit(site, G, 8))
+        await asyncio.sleep(0.1)
+        await site.crash(site.machine.kill)
+        await asyncio.gather(committing, return_exceptions=True)
+        before, starting = site.node, asyncio.ensure_future(site.start(settings))
+        shown = -1
+        while shown < 0:
+            await asyncio.sleep(0.001)
+            if site.node is not before:
+                with suppress(Refused):
+                    shown = await fetch_committed(site, G)
+        await site.crash(site.machine.power_cut)
+        await asyncio.gather(starting, return_exceptions=True)
+        await site.start(settings)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == shown == 8
+        await site.stop()
+
+    for seed in range(2):
+        run(scenario, seed)

@@ -10,9 +10,9 @@ import asyncio
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.judged import LAG_MS, Judged, log_bytes, run_judged
+from tests.sim.scenarios.judged import LAG_MS, Judged, held_batches, run_judged
 from tests.sim.scenarios.three import SESSION, SimBroker
-from tiered.controller.requests import Move, Reassign
+from tiered.controller.requests import AlterTopicConfigs, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL
 
@@ -281,6 +281,71 @@ def test_leader_that_learns_of_its_successor_takes_nothing() -> None:
             with pytest.raises(Refused) as refused:
                 old.append_now(batch([b"late"]), acks)
             assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
-        assert len(log_bytes(a)) == old.log.size_bytes
+        assert len(held_batches(a)) == 3
+
+    run_judged(scenario)
+
+
+def test_topic_that_begins_to_count_fsyncs_keeps_what_is_committed() -> None:
+    """The leader's fsynced offset is below the high watermark for a while: records come during an fsync."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="1")
+        await of.write(a, 6)
+        a.machine.disk.sync_seconds = lambda: 0.5
+        flushing = asyncio.ensure_future(of.leader(a).flush())
+        await asyncio.sleep(0.1)
+        await of.write(a, 4)
+        await of.c.node.submit(AlterTopicConfigs("t", {"flush": "ack"}))
+        await flushing
+        a.machine.disk.sync_seconds = lambda: 5.0
+        assert of.leader(a).log.flushed_offset < of.leader(a).high_watermark
+        await of.kill(b)
+        await of.wait_isr(a, c)
+        a.machine.disk.sync_seconds = lambda: 0.0
+        await of.write(a, 2, timeout_ms=20_000)
+        await b.start()
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario)
+
+
+def test_broker_that_restarted_unseen_is_fenced_when_it_dies() -> None:
+    """The controller takes the new process for no continuation of the one before."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, c, min_insync_replicas="2")
+        b.machine.kill()
+        await b.clear()
+        await b.start()
+        await of.wait_isr(a, b, c)
+        of.isolate(b, a, c)
+        await of.wait(lambda: not of.model.image.brokers[b.node_id].live, 2 * SESSION)
+        of.heal()
+        await of.wait_alike(a, b, c)
+
+    run_judged(scenario)
+
+
+def test_records_expire_in_the_manifest_first() -> None:
+    """Replicas serve what expires before that: a later leader may still name it (I21)."""
+
+    async def scenario(of: Judged) -> None:
+        a, b = of.a, of.b
+        await of.create(a, b, segment_bytes="1024", retention_bytes="3000", local_retention_bytes="1")
+        for each in (a, b):
+            each.machine.faults.reply_seconds = 0.5
+        for _ in range(6):
+            await of.write(a, 8)
+            await of.sleep(2)
+        await of.wait(lambda: of.leader(a).log_start_offset > 0)
+        await of.kill(a)
+        await of.wait(lambda: of.leads(b))
+        await of.write(b, 8)
+        await of.sleep(5)
+        await a.start()
+        await of.wait_alike(a, b)
 
     run_judged(scenario)

@@ -1,0 +1,272 @@
+"""Starts that find less than the last process wrote: torn ends, flipped bits, directories of other topics.
+
+A start believes what proves itself, and says no more to the cluster than that (R1, R4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
+from tests.sim.harness.disk import DiskFault
+from tests.sim.scenarios.test_sim_rot import AT, create_filled_topic, partition_image
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tiered.controller.requests import CreateTopic, DeleteTopic, Move, Reassign
+from tiered.metadata.changes import NO_LEADER
+from tiered.records.batch import encode_batch
+from tiered.records.model import Codec
+from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.partition_report import explain
+
+FIRST_MS = 1_700_000_000_000
+BIG = {"segment_bytes": "1048576", "retention_ms": "-1"}
+
+
+def log_path(site: SimBrokerRig) -> str:
+    (name,) = (name for name in site.machine.disk.list("log/t-0") if name.endswith(".log"))
+    return f"log/t-0/{name}"
+
+
+def test_damage_below_a_checkpoint_is_found_with_other_damage() -> None:
+    """Once any record has rotted, nothing that was noted of the log is believed."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", **BIG)
+        await fill(replica, 20)
+        await replica.flush()
+        await site.node.hosted_replicas.save_offsets()
+        await fill(replica, 20, 20)
+        size = replica.log.size_bytes // 40
+        await site.crash(site.machine.kill)
+        for record in (5, 30):
+            site.machine.disk.flip_bit(log_path(site), 8 * (record * size + size // 2))
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert await read_values(replica, 0) == numbers(0, replica.log.end_offset)
+        assert replica.log.end_offset == explain(replica)["possible_loss"]["from_offset"] == 5
+        await site.stop()
+
+    run(scenario)
+
+
+def test_damaged_log_of_a_full_disk_claims_only_what_proves_itself() -> None:
+    """Neither replica can open its log. The one without its last segment but one has fewer records."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        a, b = three.others()
+        configs = {"min.insync.replicas": "2", "segment.bytes": "1024", "remote.storage.enable": "false"}
+        await three.controller.node.submit(CreateTopic(AT.topic, assignments=[[a.node_id, b.node_id]], configs=configs))
+        await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 5)
+        leader = a.node.leader_replica(*AT)
+        for number in range(14):
+            await leader.append(batch([b"%04d" % number * 60]))
+        assert leader.log.segment_count > 2
+        await b.kill()
+        await three.wait_until(lambda: partition_image(three).isr == (a.node_id,), 30)
+        await a.kill()
+        await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
+        for each in (a, b):
+            disk = each.machine.disk
+            names = [name for name in disk.list(f"log/{AT}") if name.endswith(".log")]
+            disk.flip_bit(f"log/{AT}/{names[-1]}", 8 * 400)
+            if each is a:
+                disk.remove(f"log/{AT}/{names[-2]}")
+            disk.capacity = 1
+        await a.start()
+        await b.start()
+        await asyncio.sleep(5)
+        topic_id = three.controller.node.image.topics[AT.topic].topic_id
+        ends = [each.node.hosted_replicas.log_store.end_of(AT, topic_id)[1] for each in (a, b)]
+        for each in (a, b):
+            each.machine.disk.capacity = None
+        await three.wait_until(lambda: partition_image(three).leader != NO_LEADER, 120)
+        assert ends == [9, 13]
+        assert partition_image(three).leader == b.node_id
+        await three.wait_until(lambda: partition_image(three).loss is not None, 60)
+
+    run_scenario(scenario)
+
+
+def test_directory_of_an_earlier_topic_is_not_opened() -> None:
+    """Its deletion failed, and the replica of the next topic of that name comes by a move."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        (a, b), c = three.others(), three.controller
+        await create_filled_topic(three, [a], 1)
+        a.machine.disk.faults.append(DiskFault("rename", f"log/{AT}", "EMFILE", times=-1))
+        await c.node.submit(DeleteTopic(AT.topic))
+        await c.node.submit(CreateTopic(AT.topic, assignments=[[b.node_id]]))
+        await three.wait_until(lambda: b.node.hosted_replicas.find_leader(AT) is not None, 30)
+        await b.node.leader_replica(*AT).append(batch([b"new"]))
+        a.machine.disk.faults.clear()
+        topic = c.node.image.topics[AT.topic]
+        await c.node.submit(Reassign((Move(topic.topic_id, 0, (b.node_id, a.node_id)),)))
+        await asyncio.sleep(10)
+        follower = a.node.hosted_replicas.find_follower(AT)
+        assert follower is None or follower.log.end_offset == 1
+        await a.kill()
+        await a.start()
+        await three.wait_until(lambda: {*partition_image(three).isr} == {a.node_id, b.node_id}, 60)
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_log_that_a_start_cannot_open_is_checked_by_the_next_one(seed: int) -> None:
+    """The power failed, and another broker leads meanwhile. Nothing of the log is believed before it was checked."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        a, b = three.others()
+        configs = {"segment.bytes": "1024", "remote.storage.enable": "false"}
+        nodes = [a.node_id, b.node_id]
+        await three.controller.node.submit(CreateTopic(AT.topic, assignments=[nodes], configs=configs))
+        await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 5)
+        for number in range(20):
+            await a.node.leader_replica(*AT).append(batch([b"%04d" % number * 60]))
+            if number == 4:
+                await a.node.leader_replica(*AT).flush()
+        a.machine.power_cut()
+        await a.clear()
+        a.machine.disk.faults.append(DiskFault("open", f"log/{AT}/0", "EMFILE", times=-1))
+        await three.wait_until(lambda: partition_image(three).leader == b.node_id, 60)
+        await a.start()
+        await asyncio.sleep(5)
+        assert str(AT) in a.node.hosted_replicas.list_unserved()
+        await a.kill()
+        a.machine.disk.faults.clear()
+        await a.start()
+        await three.wait_until(lambda: {*partition_image(three).isr} == {*nodes}, 60)
+        assert read_all_segments(a) == read_all_segments(b)
+
+    run_scenario(scenario, seed)
+
+
+def read_all_segments(broker: SimBroker) -> bytes:
+    disk = broker.machine.disk
+    names = [name for name in disk.list(f"log/{AT}") if name.endswith(".log")]
+    files = [disk.open(f"log/{AT}/{name}", write=False) for name in names]
+    return b"".join(file.pread(0, file.size()) for file in files)
+
+
+def test_topic_recreated_while_its_broker_is_down_begins_anew() -> None:
+    """Neither the records of the earlier topic count on that broker, nor what was noted of them."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        (a, b), c = three.others(), three.controller
+        await create_filled_topic(three, [a, b], 1)
+        await a.node.leader_replica(*AT).flush()
+        await a.node.hosted_replicas.save_offsets()
+        await a.kill()
+        await c.node.submit(DeleteTopic(AT.topic))
+        await c.node.submit(CreateTopic(AT.topic, assignments=[[b.node_id, a.node_id]]))
+        await three.wait_until(lambda: b.node.hosted_replicas.find_leader(AT) is not None, 30)
+        await b.node.leader_replica(*AT).append(batch([b"new"]))
+        await a.start()
+        await three.wait_until(lambda: {*partition_image(three).isr} == {a.node_id, b.node_id}, 60)
+        follower = a.node.hosted_replicas.find_follower(AT)
+        assert follower is not None and (follower.log.start_offset, follower.log.end_offset) == (0, 1)
+
+    run_scenario(scenario)
+
+
+def test_damaged_indexes_hide_no_record() -> None:
+    """After a power cut, a look-up by time would pass over records if the start believed the time index."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", index_interval_bytes="1024", **BIG)
+        for number in range(20):
+            await replica.append(batch([b"%06d" % number + b"x" * 1000], timestamp=FIRST_MS + 1000 * number))
+        await replica.flush()
+        await site.node.hosted_replicas.save_offsets()
+        await site.crash(site.machine.power_cut)
+        base = log_path(site).removesuffix(".log")
+        for entry in range(10):  # a lower timestamp, and another position
+            site.machine.disk.flip_bit(f"{base}.timeindex", 8 * (12 * entry + 2))
+            site.machine.disk.flip_bit(f"{base}.index", 8 * (8 * entry + 7) + 4)
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert await read_values(replica, 0) == numbers(0, 20)
+        for number in range(20):
+            found = await replica.reads.offset_for_timestamp(FIRST_MS + 1000 * number)
+            assert found is not None and found[0] == number
+        await site.stop()
+
+    run(scenario)
+
+
+class Producers:
+    """Idempotent producers of one partition, and their last batches."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.sent: dict[int, list[tuple[int, bytes]]] = {}
+        self.values: list[bytes] = []
+        self._rng = rng
+
+    async def write(self, replica: LeaderReplica, count: int) -> None:
+        for _ in range(count):
+            producer = self._rng.randint(1, 3)
+            known = self.sent.setdefault(producer, [])
+            value = b"%06d" % len(self.values) + b"x" * self._rng.randint(50, 400)
+            data = encode_batch(
+                [(1, b"k", value, ())], codec=Codec.NONE, producer_id=producer, producer_epoch=0,
+                base_sequence=len(known),
+            )  # fmt: skip
+            appended = await replica.append(bytearray(data))
+            assert appended.base_offset == len(self.values)
+            known.append((appended.base_offset, bytes(data)))
+            self.values.append(value[:6])
+
+    def forget_from(self, end: int) -> None:
+        """Drops what a power cut took."""
+        del self.values[end:]
+        for producer, known in self.sent.items():
+            self.sent[producer] = [each for each in known if each[0] < end]
+
+    async def retry_all(self, replica: LeaderReplica) -> None:
+        """Sends the last five batches of each producer again: the offsets are those of the first try (I11)."""
+        for known in self.sent.values():
+            for offset, data in known[-5:]:
+                assert (await replica.append(bytearray(data))).base_offset == offset
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_end_of_the_process_keeps_what_was_fsynced(seed: int) -> None:
+    """Kills, power cuts and clean stops follow each other, also in the middle of an fsync."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        rng, producers = random.Random(f"{seed}/ends"), Producers(random.Random(f"{seed}/producers"))
+        site.machine.disk.sync_seconds = lambda: 0.002
+        await site.start(QUICK)
+        replica = await site.create("t", segment_bytes="1500", retention_ms="-1", remote_storage_enable="false")
+        for _ in range(5):
+            await producers.write(replica, rng.randint(3, 9))
+            if rng.random() < 0.7:
+                await replica.flush()
+            if rng.random() < 0.5:
+                await site.node.hosted_replicas.save_offsets()
+            await producers.write(replica, rng.randint(0, 9))
+            flushing = asyncio.ensure_future(replica.flush())
+            await asyncio.sleep(rng.choice((0.0, 0.001, 0.003, 0.01)))
+            flushed, how = replica.log.flushed_offset, rng.choice(("kill", "power", "power", "stop"))
+            if how == "stop":
+                await site.stop()
+                site.machine.kill()
+            else:
+                await site.crash(site.machine.kill if how == "kill" else site.machine.power_cut)
+            await asyncio.gather(flushing, return_exceptions=True)
+            await site.start(QUICK)
+            replica = site.node.leader_replica("t", 0)
+            end = replica.log.end_offset
+            assert end == len(producers.values) if how != "power" else flushed <= end <= len(producers.values)
+            producers.forget_from(end)
+            assert await read_values(replica, 0) == producers.values
+            await producers.retry_all(replica)
+            assert replica.log.end_offset == end
+        await site.stop()
+
+    run(scenario, seed)

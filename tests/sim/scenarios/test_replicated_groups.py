@@ -1,0 +1,137 @@
+"""A coordinator whose log has a follower: it shows nothing that its successor may not have (I18)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.sim.scenarios.test_cut_off import isolate
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tiered.controller.requests import CreateTopic
+from tiered.errors import Code, Refused
+from tiered.groups.requests import (
+    CommitOffsets,
+    CommitOffsetsReply,
+    DescribeGroup,
+    DescribeGroupReply,
+    FetchOffsets,
+    FetchOffsetsReply,
+    JoinGroup,
+    JoinGroupReply,
+    PartitionOffset,
+    SyncGroup,
+    SyncGroupReply,
+)
+from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+
+G = "g"
+AT = TopicPartition(OFFSETS_TOPIC, 0)
+SECONDS = 60.0
+
+
+class ReplicatedGroups:
+    """The broker `a` coordinates all groups, and `b` follows it. No third broker has their log."""
+
+    def __init__(self, three: ThreeBrokers) -> None:
+        self.three = three
+        self.a, self.b = three.others()
+
+    async def create(self) -> None:
+        submit = self.three.controller.node.submit
+        await submit(CreateTopic("t"))
+        nodes = [self.a.node_id, self.b.node_id]
+        await submit(CreateTopic(OFFSETS_TOPIC, assignments=[nodes], configs={"min.insync.replicas": "1"}))
+        await self.wait_served(self.a)
+
+    async def wait_served(self, broker: SimBroker) -> None:
+        await self.three.wait_until(lambda: broker.node.hosted_replicas.find_leader(AT) is not None, SECONDS)
+        await self.three.wait_until(lambda: not broker.node.group_coordinators.host.count_loading(), SECONDS)
+
+    async def commit(self, broker: SimBroker, offset: int) -> Code:
+        request = CommitOffsets(G, (PartitionOffset("t", 0, offset),))
+        reply = await broker.node.group_coordinators.submit(G, request)
+        assert isinstance(reply, CommitOffsetsReply)
+        return reply.codes[0]
+
+    async def committed(self, broker: SimBroker) -> int:
+        reply = await broker.node.group_coordinators.submit(G, FetchOffsets(G, (("t", 0),)))
+        assert isinstance(reply, FetchOffsetsReply)
+        return reply.offsets[0].offset
+
+    async def fail_over(self) -> None:
+        """Kills the coordinator, and waits for its successor."""
+        await self.a.kill()
+        await self.wait_served(self.b)
+
+
+def run_groups(scenario: Callable[[ReplicatedGroups], Awaitable[None]]) -> None:
+    async def run_all(three: ThreeBrokers) -> None:
+        groups = ReplicatedGroups(three)
+        await groups.create()
+        await scenario(groups)
+
+    run_scenario(run_all)
+
+
+def test_read_shows_no_commit_that_the_follower_lacks() -> None:
+    async def scenario(of: ReplicatedGroups) -> None:
+        assert await of.commit(of.a, 5) is Code.NONE
+        isolate(of.three, of.b)
+        committing = asyncio.ensure_future(of.commit(of.a, 6))
+        await asyncio.sleep(0.1)
+        reading = asyncio.ensure_future(of.committed(of.a))
+        await asyncio.sleep(1)
+        assert not committing.done()
+        assert not reading.done() or await reading == 5
+        of.three.network.heal()
+        assert await committing is Code.NONE
+        assert await reading in (5, 6)
+        await of.fail_over()
+        assert await of.committed(of.b) == 6
+
+    run_groups(scenario)
+
+
+def test_member_gets_its_assignment_once_the_follower_has_it() -> None:
+    async def scenario(of: ReplicatedGroups) -> None:
+        submit = of.a.node.group_coordinators.submit
+        protocols = (("range", b""),)
+        joined = await submit(
+            G, JoinGroup(G, "", None, "c", "/h", 60_000, 60_000, "consumer", protocols, member_id_required=False)
+        )
+        assert isinstance(joined, JoinGroupReply)
+        isolate(of.three, of.b)
+        request = SyncGroup(G, joined.generation, joined.member_id, assignments=((joined.member_id, b"all"),))
+        syncing = asyncio.ensure_future(submit(G, request))
+        await asyncio.sleep(1)
+        assert not syncing.done()
+        of.three.network.heal()
+        synced = await syncing
+        assert isinstance(synced, SyncGroupReply) and synced.assignment == b"all"
+        await of.fail_over()
+        reply = await of.b.node.group_coordinators.submit(G, DescribeGroup(G))
+        assert isinstance(reply, DescribeGroupReply)
+        assert (reply.state, [each.member_id for each in reply.members]) == ("Stable", [joined.member_id])
+
+    run_groups(scenario)
+
+
+def test_coordinator_that_was_replaced_answers_nothing() -> None:
+    async def scenario(of: ReplicatedGroups) -> None:
+        assert await of.commit(of.a, 5) is Code.NONE
+        isolate(of.three, of.a)
+        committing = asyncio.ensure_future(of.commit(of.a, 6))
+        await of.wait_served(of.b)
+        assert await of.committed(of.b) in (5, 6)
+        with pytest.raises(Refused):
+            await asyncio.wait_for(committing, SECONDS)
+        of.three.network.heal()
+        await of.three.wait_until(lambda: of.a.node.hosted_replicas.find_leader(AT) is None, SECONDS)
+        with pytest.raises(Refused) as refused:
+            await of.committed(of.a)
+        assert refused.value.code is Code.NOT_COORDINATOR
+
+    run_groups(scenario)
