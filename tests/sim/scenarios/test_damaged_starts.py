@@ -35,7 +35,7 @@ def test_damage_below_a_checkpoint_is_found_with_other_damage() -> None:
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
-        replica = await site.create("t", **BIG)
+        replica = await site.create("t", 1, **BIG)
         await fill(replica, 20)
         await replica.flush()
         await site.node.hosted_replicas.save_offsets()
@@ -178,7 +178,7 @@ def test_damaged_indexes_hide_no_record() -> None:
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
-        replica = await site.create("t", index_interval_bytes="1024", **BIG)
+        replica = await site.create("t", 1, index_interval_bytes="1024", **BIG)
         for number in range(20):
             await replica.append(batch([b"%06d" % number + b"x" * 1000], timestamp=FIRST_MS + 1000 * number))
         await replica.flush()
