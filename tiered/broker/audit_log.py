@@ -1,13 +1,14 @@
 """The audit log: the logins that were accepted or refused, and the operations that rights refused, as lines of JSON.
 
-The events go to the logger `tiered.audit`. A kind of event has `LINES_PER_SECOND` lines in a second at most. Others are
-counted, and the next line of that kind has their number in `suppressed`.
+The events go to the logger `tiered.audit`, and to the subscribers. A kind of event has `LINES_PER_SECOND` lines in a
+second at most. Others are counted, and the next line of that kind has their number in `suppressed`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from tiered.ports import Clock
@@ -58,6 +59,11 @@ class AuditLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._limiter = LineLimiter()
+        self._on_line: list[Callable[[str], object]] = []
+
+    def subscribe(self, on_line: Callable[[str], object]) -> None:
+        """Calls a function with each line. It must not wait."""
+        self._on_line.append(on_line)
 
     def record_login(self, caller: Caller, mechanism: str, listener: str) -> None:
         """Records that a login was accepted."""
@@ -98,9 +104,12 @@ class AuditLog:
             self._write(event, outcome, suppressed, fields)
 
     def _write(self, event: str, outcome: str, suppressed: int, fields: dict[str, str]) -> None:
-        if not log.isEnabledFor(logging.INFO):
+        if not self._on_line and not log.isEnabledFor(logging.INFO):
             return
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
         shortened = {name: text[:TEXT_MAX] for name, text in fields.items()}
         counted = {"suppressed": suppressed} if suppressed else {}
-        log.info("%s", json.dumps({"time": at, "event": event, "outcome": outcome, **shortened, **counted}))
+        line = json.dumps({"time": at, "event": event, "outcome": outcome, **shortened, **counted})
+        log.info("%s", line)
+        for on_line in self._on_line:
+            on_line(line)

@@ -326,6 +326,9 @@ class Settings:
     tiered_audit_file: str = setting(
         "", "File that gets the audit log: logins and refused operations as JSON lines. Empty: the log on stderr."
     )
+    tiered_audit_topic: str = setting(
+        "", "Topic that gets the audit log too. It must exist: an operator creates it, and says who may read it."
+    )
     # Rights.
     authorizer_class_name: str = setting(
         "", "Rights by ACLs if it is Kafka's StandardAuthorizer; otherwise everybody may do everything.",

@@ -5,6 +5,7 @@ May import: broker, kafka.client, kafka.server
 ~ operations   health, metrics, broker identity, state of a partition
 ~ groups       consumer groups of any coordinator
 ~ group_lags   consumer lag metrics under the names of kafka_exporter
+~ audit_topic  the audit log as a topic
   server/      the listener and the table of routes
   exchange/    one request and its response: context, limits, errors
   transactions/ transactions of one request

@@ -25,6 +25,7 @@ from tiered.security.distinguished_names import Subject
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered.security.principal_mapping import map_subject
 from tiered.system.tls import HANDSHAKE_SECONDS
+from tiered_api.http.audit_topic import AuditTopic
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
@@ -373,6 +374,7 @@ class HttpServer:
         await self._listener.shutdown(5.0)
         await self._server.wait_closed()
         await self._listener.context.service(ConsumerInstances).close()
+        await self._listener.context.service(AuditTopic).close()
         await self._listener.context.close()
         self._listener.authenticator.close()
 
@@ -385,6 +387,7 @@ async def serve_http(
     context = HttpContext(broker, limits or HttpLimits.from_settings(broker.settings))
     context.add_service(ConsumerInstances(context))
     context.add_service(GroupLags(context))
+    context.add_service(AuditTopic(context))
     context.add_service(TransactionalIds(context))
     context.add_service(IdempotencyKeys(context))
     listener = HttpListener(context, table(), AllowedHosts(broker.settings, socket.gethostname()))
