@@ -21,7 +21,7 @@ from tiered.cold.kept_tails import KeptTails
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
-from tiered.config.settings import TopicConfig
+from tiered.config.settings import Settings, TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import CleanerResources
 from tiered.metrics import Metrics
@@ -33,16 +33,21 @@ from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk
 
 T = TypeVar("T")
+SHARE = Settings().tiered_cleaner_max_request_share
 KEYS = 60_000
 RECORD_BYTES = 1000
 BATCH_RECORDS = 100
 ROUND_BYTES = 12 * MIB
-ROUNDS = 30
+ROUNDS = 60
 
 
 @dataclass
 class Cost:
-    """Sums over a run. `dirty_bytes` were uploaded after the first clean, and cleaned."""
+    """Sums over a run from the first clean to the last one. `dirty_bytes` were uploaded and cleaned.
+
+    A request is one call of the object store: a get, a put, an upload, or a delete of at most 1,000 keys. An upload of
+    a segment takes four: the object, a get of its end, a get and a put of the manifest. Deletes are those of cleans.
+    """
 
     dirty_bytes: int = 0
     bytes_read: int = 0
@@ -50,6 +55,8 @@ class Cost:
     clean_requests: int = 0
     upload_requests: int = 0
     cleaned_bytes: int = 0
+    cleans: int = 0
+    largest: int = 0
     seconds: float = 0.0
 
 
@@ -62,7 +69,7 @@ async def admit(_: int) -> None:
     """Waits for nothing."""
 
 
-async def clean_rounds(root: Path, dirty_ratio: float) -> Cost:
+async def clean_rounds(root: Path, dirty_ratio: float, request_share: float = SHARE) -> Cost:
     """Updates random keys round after round, and cleans whenever the dirty ratio says so."""
     clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
     store = MeteredStore(DirectoryStore(str(root / "bucket"), clock, rng), clock, metrics)
@@ -87,24 +94,29 @@ async def clean_rounds(root: Path, dirty_ratio: float) -> Cost:
     )  # fmt: skip
     resources = CleanerResources(run_inline, admit, 128 * MIB, 512 << 10, 0.9, b"seed")
     manifest = await manifests.take_over(PID, "bench", 0)
-    drawn, value, cost = random.Random(1), random.Random(2).randbytes(RECORD_BYTES), Cost()
-    for number in range(ROUNDS):
+    drawn, value, cost, waiting = random.Random(1), random.Random(2).randbytes(RECORD_BYTES), Cost(), 0
+    for _ in range(ROUNDS):
         _append(log, drawn, value, ROUND_BYTES, clock.wall_ms())
         before = store.request_count()
         while (uploaded := await uploader.upload_next(log, manifest, 0, log.end_offset, with_keys=True)) is not None:
             manifest = uploaded
-        uploads = store.request_count() - before
+        waiting += store.request_count() - before
+        cost.largest = max(cost.largest, manifest.cold_bytes)
         found = await cleaner.find_cleanable(manifest, config, clock.wall_ms())
-        if not found.is_due(config):
-            cost.upload_requests += uploads if cost.dirty_bytes or manifest.clean_to >= 0 else 0
+        if not found.is_due(config) or cleaner.is_put_off(manifest, found, clock.wall_ms(), request_share):
             continue
         is_first, before, began = manifest.clean_to < 0, store.request_count(), time.perf_counter()
-        result = await cleaner.clean(manifest, 0, config, clock.wall_ms(), resources, log)
+        result = await cleaner.clean(manifest, 0, config, clock.wall_ms(), resources, log, request_share=request_share)
         await collector.delete_expired()
         manifest = result.manifest
-        if is_first and number < ROUNDS // 4:
+        if result.is_put_off:
+            cost.clean_requests += store.request_count() - before
+            continue
+        uploads, waiting = waiting, 0
+        if is_first:
             continue
         cost.seconds += time.perf_counter() - began
+        cost.cleans += 1
         cost.upload_requests += uploads
         cost.clean_requests += store.request_count() - before
         cost.dirty_bytes += found.dirty_bytes
@@ -142,7 +154,8 @@ def main() -> list[Figure]:
             Figure(
                 f"requests of cleans per request of uploads, dirty ratio {ratio}",
                 cost.clean_requests / cost.upload_requests, "", 0.15, at_most=True,
-                note=f"{cost.clean_requests} and {cost.upload_requests}",
+                note=f"{cost.clean_requests} of {cost.cleans} cleans and {cost.upload_requests}; at most "
+                f"{cost.largest / KEYS / RECORD_BYTES:.1f} times the last records are in the bucket",
             ),
             Figure(
                 f"log cleaned per second, dirty ratio {ratio}", cost.cleaned_bytes / cost.seconds / 1e6, "MB/s",

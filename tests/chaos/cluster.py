@@ -46,6 +46,7 @@ SETTINGS = {
     "log.retention.check.interval.ms": "1000",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
+    "tiered.cleaner.max.request.share": "1000",
 }
 QUICK_SETTINGS = {
     "broker.session.timeout.ms": "3000",

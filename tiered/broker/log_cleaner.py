@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from tiered.broker.clean_throttle import CleanThrottle
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.retention_clock import RetentionClock
+from tiered.cold.cleaner import ColdCleanResult
 from tiered.compaction.cleanable_range import CleanableRange, is_compacted
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
@@ -183,7 +184,7 @@ class LogCleaner:
             is_ready = self._is_ready(replica)
             if is_ready:
                 del self._requested[replica]
-            if found.is_due(replica.config) or (is_ready and found.dirty_bytes):
+            if self._is_due(replica, found) or (is_ready and found.dirty_bytes):
                 return replica
         return None
 
@@ -232,6 +233,15 @@ class LogCleaner:
         known = self._cold_ranges.get(replica) if isinstance(replica, LeaderReplica) else None
         return known.found if known is not None else None
 
+    def _is_due(self, replica: Replica, found: CleanableRange) -> bool:
+        """True if a clean is due, and is not put off in the bucket until more was uploaded."""
+        if not found.is_due(replica.config):
+            return False
+        if not (isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica)):
+            return True
+        share, now_ms = self._settings.tiered_cleaner_max_request_share, self._retention_clock.now_ms()
+        return replica.manifest is None or not replica.cold.cleaner.is_put_off(replica.manifest, found, now_ms, share)
+
     def _may_clean(self, replica: Replica) -> bool:
         """True if the log is compacted, no clean works on it, and its last clean did not fail just now."""
         return (
@@ -258,7 +268,7 @@ class LogCleaner:
                 continue
             max_ratio = max(max_ratio, found.dirty_ratio)
             is_ready = self._is_ready(replica)
-            if is_ready or found.is_due(replica.config):
+            if is_ready or self._is_due(replica, found):
                 push = heapq.heappush if len(due) < DUE_MAX else heapq.heappushpop
                 push(due, _Due(is_ready, found.overdue_ms > 0, found.dirty_ratio, number, replica))
         for number, replica in enumerate([*self._cold_ranges], 1):
@@ -300,7 +310,11 @@ class LogCleaner:
         may have changed."""
         try:
             if isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
-                self._note_result(replica, await self._clean_in_bucket(replica))
+                in_bucket = await self._clean_in_bucket(replica)
+                if in_bucket.is_put_off:
+                    log.debug("clean waits for more uploads partition=%s", replica.tp)
+                else:
+                    self._note_result(replica, in_bucket)
             elif _is_cleaned_on_disk(replica):
                 found = self._find_on_disk(replica, self._clock.wall_ms())
                 keeps_tombstones = replica.cold_end_offset > 0
@@ -317,7 +331,7 @@ class LogCleaner:
             self._running.discard(replica.log)
             self._wake.set()
 
-    async def _clean_in_bucket(self, replica: LeaderReplica) -> CleanFigures:
+    async def _clean_in_bucket(self, replica: LeaderReplica) -> ColdCleanResult:
         """Cleans the objects of a partition, as its leader. The clean ends once the partition is led elsewhere, or its
         settings say that it is not cleaned in the bucket."""
         resources = self._resources()
@@ -332,13 +346,14 @@ class LogCleaner:
             result = await replica.cold.cleaner.clean(
                 manifest, replica.leader_epoch, replica.config, self._retention_clock.now_ms(),
                 replace(resources, admit=admit), replica.log,
+                request_share=self._settings.tiered_cleaner_max_request_share,
             )  # fmt: skip
         except Fenced as error:
             self._hosted_replicas.on_fenced(replica, error)
             raise LogChanged from error
         replica.unified_log.update_manifest(result.manifest)
         self._cold_ranges.pop(replica, None)
-        if not result.is_whole:
+        if not (result.is_whole or result.is_put_off):
             raise LogChanged
         return result
 

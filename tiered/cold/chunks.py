@@ -2,7 +2,7 @@
 
 The first get of a reader is 1 MiB so that the first byte comes early. The second is 4 MiB, all others are 8 MiB. Each
 ends on a multiple of its own size. Therefore readers that began at different positions soon need the same chunks and
-share them. A clean pays for each request and waits for no first byte, so it gets 32 MiB at a time.
+share them. A clean pays for each request and waits for no first byte, so it gets 64 MiB at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MIB = 1 << 20
 STEPS = (1 * MIB, 4 * MIB, 8 * MIB)
 FEW_GETS_STEP = -1
 """The step of a reader that needs few gets, and not an early first byte."""
-FEW_GETS_BYTES = 32 * MIB
+FEW_GETS_BYTES = 64 * MIB
 
 
 class Chunk(NamedTuple):

@@ -22,8 +22,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil, inf
 from typing import NamedTuple, Protocol, TypeVar
 
+from tiered.cold.chunks import FEW_GETS_BYTES
 from tiered.cold.cleaned_object import CleanedObject, CleanedRun, split_batches
 from tiered.cold.collector import Collector
 from tiered.cold.layout import SectionKind, SegmentSections, segment_key, submanifest_key
@@ -40,6 +42,14 @@ from tiered.compaction.cleanable_range import (
     LogEnds,
     find_cleanable,
     group_segments,
+)
+from tiered.compaction.request_budget import (
+    CHANGE_REQUESTS,
+    OBJECT_REQUESTS,
+    CleanCost,
+    PutOff,
+    count_cost,
+    count_gets,
 )
 from tiered.compaction.rewrites import KeyedSegment, KeySurvey, has_no_age_limit, needs_thorough_clean, plan_rewrites
 from tiered.compaction.transactions import CleanedTransactions
@@ -95,7 +105,7 @@ class ColdCleanResult:
     It took `bytes_before` of log to `bytes_after`. `bytes_read` and `bytes_written` are what it cost in the bucket, and
     `bytes_local` those that it read on the disk instead. `is_whole` is false if the log start or another leader moved
     segments of it: then the next clean begins again. `is_map_full`: the map had no room for more keys, and a next clean
-    goes on.
+    goes on. `is_put_off`: the clean was not worth its requests yet, and changed nothing.
     """
 
     manifest: Manifest
@@ -108,6 +118,7 @@ class ColdCleanResult:
     records_kept: int = 0
     is_map_full: bool = False
     is_whole: bool = False
+    is_put_off: bool = False
 
     @property
     def clean_to(self) -> int:
@@ -149,6 +160,7 @@ class _Clean:
     keys: set[str]
     local: LocalLog | None
     key_seed: bytes
+    request_share: float
     raw_from: int = MAX_OFFSET
     newest: tuple[str, SegmentSections] | None = None
     """The key and the sections of the newest segment, whose producers the rules need. Its run needs them again."""
@@ -188,6 +200,8 @@ class ColdCleaner:
         self._running: set[PartitionId] = set()
         self._looked_to: dict[PartitionId, int] = {}
         """By partition: the offset below which a sparing clean has found all that is worth its cost."""
+        self._put_off: dict[PartitionId, PutOff] = {}
+        """By partition: a clean that was not worth its cost."""
         self._requested: set[PartitionId] = set()
         """Partitions whose next clean is a thorough one: an operator asked for it, or it goes on where a map got
         full."""
@@ -199,7 +213,7 @@ class ColdCleaner:
         self._cleans = metrics.counter(
             "tiered_cold_cleans_total", "Cleans of compacted partitions in the bucket, by outcome", ("outcome",)
         )
-        for outcome in ("whole", "cut", "failed"):
+        for outcome in ("whole", "cut", "failed", "put_off"):
             self._cleans.inc(0, outcome)  # a rate over time needs the sample before the first one
 
     def keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
@@ -210,12 +224,21 @@ class ColdCleaner:
         """Drops the state of a partition that is led elsewhere: its next leader decides what was undecided."""
         self._keys_in_flight.pop(partition_id, None)
         self._looked_to.pop(partition_id, None)
+        self._put_off.pop(partition_id, None)
         self._requested.discard(partition_id)
 
     def request_thorough(self, partition_id: PartitionId) -> None:
         """Has the next clean apply all keys to all segments."""
         self._looked_to.pop(partition_id, None)
+        self._put_off.pop(partition_id, None)
         self._requested.add(partition_id)
+
+    def is_put_off(self, manifest: Manifest, found: CleanableRange, now_ms: int, share: float) -> bool:
+        """True if a clean of this part was put off, and nothing has changed that."""
+        known = self._put_off.get(manifest.partition_id)
+        if known is None or found.overdue_ms:
+            return False
+        return not known.is_over(found, now_ms - manifest.cleaned_ms, share)
 
     async def find_cleanable(self, manifest: Manifest, config: CompactionConfig, now_ms: int) -> CleanableRange:
         """Returns what a clean may read. Reads no sub-manifest of the clean part.
@@ -243,9 +266,12 @@ class ColdCleaner:
         now_ms: int,
         resources: CleanerResources,
         local: LocalLog | None = None,
+        *,
+        request_share: float = inf,
     ) -> ColdCleanResult:
         """Cleans the segments of `manifest`, which must have been taken over under `epoch`. Reads batches of the dirty
-        part from the `local` log if it has them.
+        part from the `local` log if it has them. Puts the clean off if it takes more than this share of the requests of
+        uploads, and frees little.
 
         Raises `Fenced` (step down), `Unavailable` and `Corrupt`. A later clean does again what is not in the manifest.
         """
@@ -255,12 +281,12 @@ class ColdCleaner:
         manifest = await self.settle(manifest, epoch)
         keys = self._keys_in_flight[partition_id] = set()
         seed = bytes.fromhex(manifest.key_seed) or self._new_seed()
-        clean = _Clean(epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed)
+        clean = _Clean(epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed, request_share)
         self._running.add(partition_id)
         outcome = "failed"
         try:
             await self._clean_while_named(clean)
-            outcome = "whole" if clean.result.is_whole else "cut"
+            outcome = "put_off" if clean.result.is_put_off else "whole" if clean.result.is_whole else "cut"
         finally:
             self._running.discard(partition_id)
             if self._keys_in_flight.get(partition_id) is keys:  # else the partition is led elsewhere
@@ -311,12 +337,16 @@ class ColdCleaner:
             return
         clean.raw_from = _find_raw_part(entries, max(manifest.clean_to, 0))
         if partition_id not in self._requested and not needs_thorough_clean(facts, manifest.clean_to, clean.config):
-            is_done = await self._clean_sparingly(clean, entries, cleanable.first_uncleanable)
+            is_done = await self._clean_sparingly(clean, entries, cleanable)
             if clean.result.is_whole and self._is_led(clean):
                 self._looked_to[partition_id] = cleanable.first_uncleanable
             if is_done:
                 return
+        dirty = cleanable
         cleanable = _find_cleanable(facts, manifest, manifest.clean_to, clean.config, clean.now_ms)
+        may_wait = partition_id not in self._requested and manifest.clean_to >= 0 and has_no_age_limit(clean.config)
+        if may_wait and not self._is_worth(clean, self._count_thorough_cost(clean, entries, cleanable), dirty):
+            return
         await self._clean_thoroughly(clean, entries, cleanable)
         if clean.result.is_map_full and self._is_led(clean):
             self._requested.add(partition_id)
@@ -326,6 +356,28 @@ class ColdCleaner:
     def _is_led(self, clean: _Clean) -> bool:
         """True if the partition was led here all the time since the clean began."""
         return self._keys_in_flight.get(clean.manifest.partition_id) is clean.keys
+
+    def _is_worth(self, clean: _Clean, cost: CleanCost, dirty: CleanableRange) -> bool:
+        """True if the clean of the `dirty` part is worth its cost. Otherwise it is put off."""
+        manifest = clean.manifest
+        if cost.is_worth(dirty, clean.now_ms - manifest.cleaned_ms, clean.request_share):
+            self._put_off.pop(manifest.partition_id, None)
+            return True
+        clean.result.is_put_off = True
+        if self._is_led(clean):
+            self._put_off[manifest.partition_id] = PutOff(cost, dirty.dirty_segments)
+        return False
+
+    def _count_thorough_cost(
+        self, clean: _Clean, entries: Sequence[SegmentEntry], cleanable: CleanableRange
+    ) -> CleanCost:
+        covered = [each for each in entries if each.next_offset <= cleanable.first_uncleanable]
+        away = [each for each in covered if each.base_offset < _find_local_start(clean)]
+        twice = [each for each in away if each.next_offset > cleanable.first_dirty]
+        gets = count_gets((each.log_bytes for each in [*away, *twice]), FEW_GETS_BYTES)
+        kept_bytes = sum(each.log_bytes for each in covered) - cleanable.dirty_bytes
+        objects = max(ceil(kept_bytes / self._object_bytes), 1)
+        return CleanCost(gets + OBJECT_REQUESTS * objects + CHANGE_REQUESTS, cleanable.dirty_bytes)
 
     async def _clean_thoroughly(
         self, clean: _Clean, entries: Sequence[SegmentEntry], cleanable: CleanableRange
@@ -347,11 +399,14 @@ class ColdCleaner:
         finally:
             key_map.close()
 
-    async def _clean_sparingly(self, clean: _Clean, entries: Sequence[SegmentEntry], end: int) -> bool:
-        """Writes those segments again that are worth their cost, of all below `end`. Returns False if it did nothing,
-        because the map has no room for the keys, and the clean has to be a thorough one."""
-        manifest, resources = clean.manifest, clean.resources
+    async def _clean_sparingly(self, clean: _Clean, entries: Sequence[SegmentEntry], dirty: CleanableRange) -> bool:
+        """Writes those segments again that are worth their cost, of all that may be cleaned. Returns False if it did
+        nothing, because the map has no room for the keys, and the clean has to be a thorough one."""
+        manifest, resources, end = clean.manifest, clean.resources, dirty.first_uncleanable
         covered = [each for each in entries if each.next_offset <= end]
+        unknown = sum(1 for each in covered if self._reader.tails.find(each.key) is None)
+        if not self._is_worth(clean, CleanCost(unknown, dirty.dirty_bytes), dirty):
+            return True
         above = sum(each.log_bytes for each in covered if each.next_offset > manifest.clean_to)
         memory = min(resources.map_bytes, max(MAP_BYTES_MIN, 2 * above))
         key_map = KeyOffsetMap(memory, clean.key_seed, resources.load_factor)
@@ -365,6 +420,10 @@ class ColdCleaner:
                 segments, survey.map_from, end, manifest.clean_to, min(clean.config.segment_bytes, self._object_bytes),
                 clean.config.segment_index_bytes,
             )  # fmt: skip
+            if plan.runs or plan.clean_to > manifest.clean_to:
+                cost = count_cost(plan.runs, self._object_bytes, FEW_GETS_BYTES)
+                if not self._is_worth(clean, cost._replace(requests=cost.requests + unknown), dirty):
+                    return True
             rules = await self._make_rules(clean, entries[-1]) if plan.runs else None
             by_offset = {each.base_offset: each for each in covered}
             for group in plan.runs:
@@ -388,7 +447,7 @@ class ColdCleaner:
     async def _survey(self, clean: _Clean, survey: KeySurvey, entry: SegmentEntry) -> KeyedSegment:
         """Adds the keys of a segment to the survey. Returns what is known of the segment."""
         manifest, facts = clean.manifest, _facts(entry)
-        local_from = max(clean.raw_from, clean.local.local_start_offset) if clean.local is not None else MAX_OFFSET
+        local_from = _find_local_start(clean)
         keys, superseded, repeated = await self._reader.read_keys(entry), 0, 0
         applied_to = manifest.clean_to if entry.base_offset < manifest.clean_to else entry.base_offset
         is_known = keys is not None and keys.seed == clean.key_seed
@@ -643,6 +702,11 @@ def _find_raw_part(entries: Sequence[SegmentEntry], clean_to: int) -> int:
             break
         raw_from = entry.base_offset
     return raw_from
+
+
+def _find_local_start(clean: _Clean) -> int:
+    """Returns the offset from which on the disk has what was uploaded."""
+    return max(clean.raw_from, clean.local.local_start_offset) if clean.local is not None else MAX_OFFSET
 
 
 async def _read_local(clean: _Clean, offset: int, end: int) -> _Step | None:

@@ -234,7 +234,8 @@ class ColdStream:
                 if entry is None:
                     return
             chunk = next_chunk(entry.key, self._plan_at, entry.log_bytes, self._step)
-            if self._pending and not self._may_read_ahead(chunk.length):
+            is_one_enough = self._step == FEW_GETS_STEP and self._lease is not None
+            if (self._pending or is_one_enough) and not self._may_read_ahead(chunk.length):
                 return
             if self._reread_position >= 0:
                 self._cache.invalidate(chunk)

@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 CONDITIONAL_SECONDS = 10.0
 SECONDS = 30.0
 BULK_SECONDS = 60.0
-UPLOAD_BYTES_PER_SECOND = 1 << 20
+BULK_BYTES_PER_SECOND = 1 << 20
 SINGLE_PUT_BYTES = 512 << 20
 PART_BYTES = 64 << 20
 PARTS_MAX = 10_000
@@ -116,7 +116,7 @@ class S3Store:
         if length == 0:
             return await self._head(key)
         ranged = start > 0 or length is not None
-        workers, seconds = (self._bulk, BULK_SECONDS) if ranged else (self._meta, SECONDS)
+        workers, seconds = (self._bulk, _bulk_seconds(length or 0)) if ranged else (self._meta, SECONDS)
         why = ""
         for attempt in range(1, READ_TRIES + 1):
             got = await self._request("get", key, workers, seconds, lambda: self._get(key, start, length, ranged))
@@ -145,7 +145,7 @@ class S3Store:
         if whole.size > self._single_put_bytes:
             return await self._upload_in_parts(key, whole)
         return await self._run_put(
-            key, self._bulk, _upload_seconds(whole.size), lambda: self._put_body(key, whole.window(0, whole.size))
+            key, self._bulk, _bulk_seconds(whole.size), lambda: self._put_body(key, whole.window(0, whole.size))
         )
 
     async def list(self, prefix: str, after: str = "", limit: int = LIST_KEYS) -> list[ListedObject]:
@@ -318,7 +318,7 @@ class S3Store:
                     "upload",
                     key,
                     self._bulk,
-                    _upload_seconds(size),
+                    _bulk_seconds(size),
                     lambda: self._send_part(name, index, window),  # noqa: B023
                 )
                 tags[index] = {"PartNumber": index + 1, "ETag": etag}
@@ -380,8 +380,8 @@ def _config(attempts: int, connect_seconds: int, read_seconds: int, connections:
     )
 
 
-def _upload_seconds(size: int) -> float:
-    return BULK_SECONDS + size / UPLOAD_BYTES_PER_SECOND
+def _bulk_seconds(size: int) -> float:
+    return BULK_SECONDS + size / BULK_BYTES_PER_SECOND
 
 
 def _status(error: ClientError) -> int:

@@ -266,6 +266,7 @@ class ClusterOptions:
                 broker_heartbeat_interval_ms=self.session_ms // 3,
                 min_insync_replicas=self.min_isr,
                 log_cleaner_backoff_ms=self.cleaner_backoff_ms,
+                tiered_cleaner_max_request_share=1000.0,
                 tiered_cleaner_object_max_bytes=SMALL_OBJECT_BYTES if self.key_map_slots else MIB,
             )
             for number in range(1, self.brokers + self.joins + 1)

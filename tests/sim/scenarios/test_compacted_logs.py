@@ -135,7 +135,11 @@ def test_leaders_that_crash_during_a_tiered_clean_lose_no_last_record(seed: int)
         seen = await read(leader)
         assert last_of_each(written) <= set(seen) <= set(written) and len(seen) < len(written) // 3
 
-    settings = {"log_cleaner_backoff_ms": 200, "remote_log_manager_task_interval_ms": 500}
+    settings = {
+        "log_cleaner_backoff_ms": 200,
+        "remote_log_manager_task_interval_ms": 500,
+        "tiered_cleaner_max_request_share": 1000.0,
+    }
     run_scenario(scenario, seed, **settings, log_cleaner_io_max_bytes_per_second=20_000.0)
 
 
@@ -156,7 +160,12 @@ def test_partition_uncleanable_in_the_bucket_is_named_by_its_leader_only() -> No
         await first.node.hand_over()
         await three.wait_until(lambda: not first.node.log_cleaner.uncleanable, SECONDS)
 
-    run_scenario(scenario, log_cleaner_backoff_ms=200, remote_log_manager_task_interval_ms=500)
+    run_scenario(
+        scenario,
+        log_cleaner_backoff_ms=200,
+        remote_log_manager_task_interval_ms=500,
+        tiered_cleaner_max_request_share=1000.0,
+    )
 
 
 def test_leader_that_resigns_before_its_clean_begins_cleans_nothing() -> None:

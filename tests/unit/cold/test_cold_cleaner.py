@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ async def clean(
     now: int = NOW,
     on_step: Callable[[], Awaitable[None]] | None = None,
     local: DiskLog | None = None,
+    request_share: float = inf,
 ) -> ColdCleanResult:
     """Cleans; calls `on_step` before each read of a piece and each put of an object."""
 
@@ -63,7 +65,9 @@ async def clean(
             await on_step()
 
     with_steps = replace(resources(map_bytes=memory), admit=admit)
-    return await cleaner.clean(manifest, manifest.leader_epoch, settings, now, with_steps, local)
+    return await cleaner.clean(
+        manifest, manifest.leader_epoch, settings, now, with_steps, local, request_share=request_share
+    )
 
 
 async def read(broker: Broker, start: int = 0) -> Facts:

@@ -15,6 +15,7 @@ from tests.unit.hot.fixtures import NOW, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
 from tiered.cold.layout import SectionKind
 from tiered.cold.manifest import Manifest
+from tiered.compaction.request_budget import WAIT_MAX_MS
 from tiered.config.settings import LONG_MAX, TopicConfig
 from tiered.errors import Unavailable
 from tiered.hot.disk_log import DiskLog
@@ -109,6 +110,60 @@ def test_clean_by_the_uploader_reads_no_section_and_no_manifest() -> None:
         again = await fresh.upload_all(log, 2, with_keys=True)  # type: ignore[arg-type]
         assert (await clean(fresh.make_cleaner(), again, settings=SETTINGS, local=log)).is_whole
         assert all(fresh.tails.find(each.key) for each in (await fresh.take_over(2)).entries), "read once"
+
+    run(scenario)
+
+
+def test_clean_waits_for_uploads_until_it_is_worth_its_requests() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, manifest = await written(broker)
+        waited = 0
+        for number in range(20):
+            write(log, ["hot"] * 12, f"v{number}")
+            manifest = await upload_keyed(broker, log)
+            found = await cleaner.find_cleanable(manifest, SETTINGS, NOW)
+            assert found.dirty_segments == number + 1
+            if cleaner.is_put_off(manifest, found, NOW, 0.15):
+                waited += 1
+                continue
+            calls = sum(broker.store.calls.values())
+            result = await clean(cleaner, manifest, settings=SETTINGS, local=log, request_share=0.15)
+            if not result.is_put_off:
+                break
+            assert sum(broker.store.calls.values()) == calls and result.manifest == manifest, "a look is free"
+        requests = sum(broker.store.calls.values()) - calls + 1
+        assert result.is_whole and requests <= 0.15 * 4 * found.dirty_segments and found.dirty_segments < 10 and waited
+        assert not cleaner.is_put_off(result.manifest, found, NOW, 0.15)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("why", ["requested", "old", "overdue", "other share"])
+def test_clean_that_was_put_off_comes_at_once(why: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, manifest = await written(broker)
+        write(log, ["hot"] * 12, "v")
+        manifest = await upload_keyed(broker, log)
+        assert (await clean(cleaner, manifest, settings=SETTINGS, request_share=0.15)).is_put_off
+        found = await cleaner.find_cleanable(manifest, SETTINGS, NOW)
+        assert cleaner.is_put_off(manifest, found, NOW, 0.15)
+        now, settings, share = NOW, SETTINGS, 0.15
+        if why == "requested":
+            cleaner.request_thorough(PID)
+        elif why == "old":
+            now += WAIT_MAX_MS + 1
+        elif why == "overdue":
+            now, settings = NOW + 2000, replace(SETTINGS, max_compaction_lag_ms=1000)
+            found = await cleaner.find_cleanable(manifest, settings, now)
+        else:
+            share = 10.0
+        assert not cleaner.is_put_off(manifest, found, now, share)
+        result = await clean(cleaner, manifest, settings=settings, now=now, request_share=share)
+        assert result.is_whole and not result.is_put_off and result.manifest.clean_to == manifest.cold_end_offset
 
     run(scenario)
 
