@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.look import BEGINNING
 from tests.sim.mutants.mutants import MUTANTS
 from tests.sources import ROOT, modules, tree
 from tests.test_floors import packages, pure_files
@@ -170,6 +171,11 @@ def test_lines_of_prose_fit_into_120_characters() -> None:
         for line in re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL).splitlines()
         if len(line) > 120 and not line.startswith("|")
     ]
+    assert not found
+
+
+def test_sentences_of_pages_begin_with_a_plain_word() -> None:
+    found = [f"{page.name}: {sentence:.60}" for page in PAGES for sentence in BEGINNING.findall(page.read_text())]
     assert not found
 
 

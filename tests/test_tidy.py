@@ -6,13 +6,14 @@ Sizes are no such rule: a limit cuts a file at its line 400 instead of at its id
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.look import OPENINGS
+from tests.look import BEGINNING
 from tests.sources import ROOT, modules, nodes
 
 EMPTY_WORDS = {
@@ -77,14 +78,14 @@ def test_names_of_tests_are_short() -> None:
     assert not found
 
 
-def test_docstrings_begin_with_a_plain_word() -> None:
+def test_sentences_of_docstrings_begin_with_a_plain_word() -> None:
     """A sentence that begins with a question word, or with Of, As or Until, names its subject late or never."""
     found = [
-        f"{short(path)}:{node.lineno} {node.value.value.strip()[:40]}"
+        f"{short(path)}:{node.lineno} {sentence:.40}"
         for path in sources()
         for node in nodes(path)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        if re.match(rf"\s*({'|'.join(OPENINGS)})\b", node.value.value)
+        for sentence in BEGINNING.findall(inspect.cleandoc(node.value.value))
     ]
     assert not found
 
