@@ -67,6 +67,11 @@ class EncryptedStore:
         if key_file is not None:
             load_cipher()  # a missing package is told at the start
 
+    @property
+    def active_key_id(self) -> str:
+        """Returns the id of the key for new objects; "" if they are not encrypted."""
+        return self._key_file.ring().active if self._key_file is not None else ""
+
     # -- reads --------------------------------------------------------------------------------------------------------
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:

@@ -160,6 +160,13 @@ def _encryption(commands: Commands) -> None:
     )
     listed.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
     add_format_option(listed)
+    rewrite = add_command(
+        encryption,
+        "rewrite",
+        "encrypt the objects anew that are plain or under another key than the active one, beside running brokers",
+        Command(module, "rewrite"),
+    )
+    rewrite.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
 
 
 def _lake(commands: Commands) -> None:

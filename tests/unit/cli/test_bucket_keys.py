@@ -90,3 +90,29 @@ def test_list_counts_objects_by_key_without_the_keys(tmp_path: Path, capsys: pyt
         {"key": "?", "objects": 1, "bytes": 100},
         {"key": "one", "objects": 2, "bytes": 2 * (128 + 5 + 16)},
     ]
+
+
+def test_rewrite_encrypts_a_plain_bucket_and_says_what_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = f"file://{tmp_path}/store"
+
+    async def fill() -> None:
+        store = open_store(place, SystemClock(), SystemRng())
+        await store.put("a", b"12345")
+        await store.put("b", b"12345")
+        await store.close()
+
+    asyncio.run(fill())
+    keys = write_key_file(tmp_path / "keys")
+    assert main(["encryption", "rewrite", "--store", place]) == Exit.USAGE
+    assert "no key encrypts new objects" in capsys.readouterr().err
+    assert main(["encryption", "rewrite", "--store", f"{place}?keys={keys}"]) == Exit.OK
+    assert capsys.readouterr().out == "2 objects of 10 bytes are encrypted anew, 0 are left\n"
+    damaged = tmp_path / "store" / "a"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    other = write_key_file(tmp_path / "other", "one", "two", active="two")
+    assert main(["encryption", "rewrite", "--store", f"{place}?keys={other}"]) == Exit.FAILED
+    said = capsys.readouterr()
+    assert said.out == "1 objects of 149 bytes are encrypted anew, 1 are left\n"
+    assert said.err == "tiered: encrypted object has 148 of 149 bytes where=a position=148\n"

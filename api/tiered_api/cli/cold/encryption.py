@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from argparse import Namespace
 from datetime import UTC, datetime
 
@@ -11,6 +12,7 @@ from tiered.errors import Code, Refused
 from tiered.object_store.key_file import read_key_lines, write_key_file
 from tiered.object_store.key_ring import KEY_BYTES, KeyRing, activate_key, format_key_line, parse_key_ring
 from tiered.offline.keys_in_use import count_keys_in_use
+from tiered.offline.rewrite import RewriteCounts, rewrite_objects
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_lines, print_rows
 
@@ -44,6 +46,18 @@ def list_keys(args: Namespace) -> int:
     rows = [{"key": each.key_id or PLAIN, "objects": each.object_count, "bytes": each.stored_bytes} for each in found]
     print_rows(rows, args.format, ("key", "objects", "bytes"))
     return Exit.OK
+
+
+def rewrite(args: Namespace) -> int:
+    """Encrypts all objects under the active key that are plain, or under another one."""
+    done = asyncio.run(rewrite_objects(args.store, lambda done: print_lines([_progress(done)])))
+    for fault in done.faults:
+        print(f"tiered: {fault}", file=sys.stderr)
+    return Exit.FAILED if done.left else Exit.OK
+
+
+def _progress(done: RewriteCounts) -> str:
+    return f"{done.object_count} objects of {done.stored_bytes} bytes are encrypted anew, {done.left} are left"
 
 
 def _write(file: str, lines: list[str], done: str) -> None:

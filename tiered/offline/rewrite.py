@@ -1,0 +1,171 @@
+"""Encrypts the objects of a bucket anew under the active key of its key file, so that older keys may go.
+
+It may run beside brokers. An object that is replaced meanwhile is not written over: its put has a condition. An upload
+of a large segment has none. Therefore it is made only for a segment that its manifest names, and deleted if the
+manifest does not name it afterwards: retention may have deleted the segment before the upload ended (I23).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable
+from typing import IO, NamedTuple
+
+from tiered.cold.layout import parse_key
+from tiered.errors import Code, Corrupt, Refused
+from tiered.object_store.encrypted import EncryptedStore
+from tiered.object_store.probe import FOLDER
+from tiered.object_store.url import open_store
+from tiered.offline.bucket import READ_AHEAD_BYTES, Bucket
+from tiered.ports import ConditionFailed, FileSlice, ListedObject, NotFound, Ok
+from tiered.system.clock import SystemClock, SystemRng
+
+AT_ONCE = 8
+WHOLE_BYTES = 16 << 20
+"""A larger segment goes through a temporary file; all other objects are held in memory as a whole."""
+PIECE_BYTES = 8 << 20
+PAGE_KEYS = 1_000
+TRIES = 3
+FAULTS_MAX = 10
+SEGMENT_SUFFIX = ".seg"
+
+Report = Callable[["RewriteCounts"], None]
+
+
+class RewriteCounts(NamedTuple):
+    """Objects that were encrypted anew, their bytes, and the objects that are left under another key or none."""
+
+    object_count: int = 0
+    stored_bytes: int = 0
+    left: int = 0
+    faults: tuple[str, ...] = ()
+    """The first reasons for objects that are left."""
+
+
+class _Copy:
+    """A temporary file as a source of an upload."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.name = "copy"
+        self._file = file
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def pread(self, offset: int, length: int) -> bytes:
+        return os.pread(self._file.fileno(), length, offset)
+
+
+class BucketRewriter:
+    """The objects of the open store `store`."""
+
+    def __init__(self, store: EncryptedStore) -> None:
+        self._store = store
+        self._bucket = Bucket(store, READ_AHEAD_BYTES)
+
+    async def rewrite(self, report: Report) -> RewriteCounts:
+        """Encrypts all objects that the active key does not encrypt. Raises `Refused` without an active key, and
+        `Unavailable` if the store fails, or if an object needs a key that the file does not have."""
+        if not self._store.active_key_id:
+            why = "no key encrypts new objects: name a key file by ?keys=FILE, and activate a key in it"
+            raise Refused(Code.INVALID_REQUEST, why)
+        done = RewriteCounts()
+        last = ""
+        while page := await self._store.list("", last, PAGE_KEYS):
+            last = page[-1].key
+            wanted = [each for each in page if not each.key.startswith(f"{FOLDER}/")]
+            small = [each for each in wanted if not _is_large(each)]
+            for at in range(0, len(small), AT_ONCE):
+                some = small[at : at + AT_ONCE]
+                done = _add(done, some, await asyncio.gather(*(self._try(each) for each in some)))
+            for each in filter(_is_large, wanted):
+                done = _add(done, [each], [await self._try(each)])
+            report(done)
+        return done
+
+    async def _try(self, listed: ListedObject) -> bool | str:
+        """Returns True if the object was encrypted anew, False if it did not need that, and else the reason."""
+        rewrite = self._rewrite_large if _is_large(listed) else self._rewrite_small
+        try:
+            for _ in range(TRIES):
+                key_id = await self._store.find_key_id(listed.key)
+                if key_id in (None, self._store.active_key_id):
+                    return False
+                outcome = await rewrite(listed.key)
+                if outcome is not None:
+                    return outcome
+        except Corrupt as error:
+            return str(error)
+        return f"{listed.key} changed {TRIES} times meanwhile"
+
+    async def _rewrite_small(self, key: str) -> bool | str | None:
+        """Returns None if the object was changed meanwhile."""
+        got = await self._store.get(key)
+        if isinstance(got, NotFound):
+            return False
+        result = await self._store.put(key, got.data, if_match=got.version)
+        if isinstance(result, ConditionFailed):
+            return None
+        return True if isinstance(result, Ok) else f"put of {key} failed: {result!r}"
+
+    async def _rewrite_large(self, key: str) -> bool | str | None:
+        if not await self._is_named(key):
+            return f"{key} is named by no manifest: the next sweep deletes it, or a later run finds it named"
+        with tempfile.TemporaryFile() as file:
+            size = await self._copy(key, file)
+            if size is None:
+                return None
+            result = await self._store.upload(key, [FileSlice(_Copy(file), 0, size)])
+        if not await self._is_named(key):
+            await self._store.delete([key])
+            return False
+        return True if isinstance(result, Ok) else f"upload of {key} failed: {result!r}"
+
+    async def _copy(self, key: str, file: IO[bytes]) -> int | None:
+        """Copies the content into a file, and returns its size; None if the object changed meanwhile."""
+        version, size = "", 0
+        while True:
+            got = await self._store.get(key, size, PIECE_BYTES)
+            if isinstance(got, NotFound) or got.version != (version or got.version):
+                return None
+            if not got.data:
+                file.flush()
+                return size
+            version = got.version
+            file.write(got.data)
+            size += len(got.data)
+
+    async def _is_named(self, key: str) -> bool:
+        """True if the manifest of its partition names the segment."""
+        name = parse_key(key)
+        manifest = None if name is None else await self._bucket.manifests.load(name.partition)
+        if name is None or manifest is None:
+            return False
+        found = await self._bucket.manifests.find_segment(manifest, max(name.base_offset, manifest.log_start_offset))
+        return found is not None and found.key == key
+
+
+async def rewrite_objects(url: str, report: Report) -> RewriteCounts:
+    """Encrypts the objects of a bucket anew. `report` is called now and then."""
+    store = open_store(url, SystemClock(), SystemRng(), create=False)
+    try:
+        return await BucketRewriter(store).rewrite(report)
+    finally:
+        await store.close()
+
+
+def _is_large(listed: ListedObject) -> bool:
+    return listed.size > WHOLE_BYTES and listed.key.endswith(SEGMENT_SUFFIX)
+
+
+def _add(done: RewriteCounts, listed: list[ListedObject], outcomes: list[bool | str]) -> RewriteCounts:
+    rewritten = [each.size for each, outcome in zip(listed, outcomes, strict=True) if outcome is True]
+    faults = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    return RewriteCounts(
+        done.object_count + len(rewritten),
+        done.stored_bytes + sum(rewritten),
+        done.left + len(faults),
+        (*done.faults, *faults)[:FAULTS_MAX],
+    )
