@@ -46,7 +46,8 @@ class ReplyChecker:
     """Checks each reply to a client. A log that is lost as a whole begins again, below deleted records.
 
     `copies` returns the model of a partition by its present name, `sole` the epoch of its leader while no other broker
-    can reply for it, else -1.
+    can reply for it, else -1. `is_cut_off` returns True if a broker leads a partition under an earlier epoch and has no
+    contact with the controller. Such a leader shows the log as it was.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ReplyChecker:
         pid: Callable[[TopicPartition], PartitionId | None],
         copies: Callable[[PartitionId], ModelOfCopies],
         sole_epoch: Callable[[TopicPartition], int],
+        is_cut_off: Callable[[TopicPartition, int | None], bool],
     ) -> None:
         self.checked = 0
         """Number of checked replies about partitions with an acknowledged deletion."""
@@ -61,6 +63,7 @@ class ReplyChecker:
         self._pid = pid
         self._copies = copies
         self._sole_epoch = sole_epoch
+        self._is_cut_off = is_cut_off
 
     def on_records_deleted(self, tp: TopicPartition, at_ns: int, offset: int) -> None:
         """Records an acknowledged deletion with this log start."""
@@ -110,14 +113,16 @@ class ReplyChecker:
                 for each in told.partitions:
                     if not each.error_code:
                         tp = TopicPartition(told.name, each.partition_index)
-                        yield from self._check_start(tp, each.offset, requested_ns, "ListOffsets")
+                        yield from self._check_start(tp, node, each.offset, requested_ns, "ListOffsets")
 
-    def _check_start(self, tp: TopicPartition, start: int, asked_ns: int, who: str) -> Iterator[Finding]:
+    def _check_start(
+        self, tp: TopicPartition, node: int | None, start: int, asked_ns: int, who: str
+    ) -> Iterator[Finding]:
         partition_id = self._pid(tp)
         known = self._deletions.get(partition_id) if partition_id is not None else None
         if partition_id is not None and known is not None:
             self.checked += 1
-            if start < self.deleted_below(tp, asked_ns) and not self._copies(partition_id).may_be_gone(start, 0):
+            if self._is_shown_again(partition_id, tp, node, start, asked_ns):
                 yield Finding("I22", f"{tp}: {who} says that it starts at {start}, {known.replies[-1]} was told")
 
     def _check_fetch(
@@ -128,14 +133,24 @@ class ReplyChecker:
         if part.error_code:
             return
         if part.log_start_offset >= 0:
-            yield from self._check_start(tp, part.log_start_offset, asked_ns, "a fetch")
+            yield from self._check_start(tp, node, part.log_start_offset, asked_ns, "a fetch")
         partition_id = self._pid(tp)
         known = self._deletions.get(partition_id) if partition_id is not None else None
         if partition_id is not None and known is not None and part.records is not None and len(part.records):
             head = bytes(part.records[:27])
             last = int.from_bytes(head[_BASE], "big") + int.from_bytes(head[_DELTA], "big")
-            if last < self.deleted_below(tp, asked_ns) and not self._copies(partition_id).may_be_gone(last, 0):
+            if self._is_shown_again(partition_id, tp, node, last, asked_ns):
                 yield Finding("I22", f"{tp}: a fetch from {offset} gives {last}, {known.replies[-1]} was told")
+
+    def _is_shown_again(
+        self, partition_id: PartitionId, tp: TopicPartition, node: int | None, offset: int, asked_ns: int
+    ) -> bool:
+        """True if `node` replied with an offset that a deletion took before the request."""
+        return (
+            offset < self.deleted_below(tp, asked_ns)
+            and not self._copies(partition_id).may_be_gone(offset, 0)
+            and not self._is_cut_off(tp, node)
+        )
 
     def _check_out_of_range(self, tp: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
         """Checks replies of the sole leader only: a deposed one may lack later records, and a follower sends requests

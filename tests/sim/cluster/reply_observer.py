@@ -24,7 +24,7 @@ class ReplyObserver:
 
     def __init__(self, run: ClusterRun) -> None:
         self.retries = 0
-        self.reply_checker = ReplyChecker(run.partition_id, run.model.copies_of, run.sole_epoch)
+        self.reply_checker = ReplyChecker(run.partition_id, run.model.copies_of, run.sole_epoch, self._is_cut_off)
         self._run = run
         run.world.on_request, run.world.on_reply = self.reply_checker.note_request, self._on_reply
 
@@ -53,6 +53,14 @@ class ReplyObserver:
                 copies, node, send.base_offset, crc, send.invoked_ns, code, offset, is_cleaned=is_cleaned
             ):
                 run.findings.report(*finding)
+
+    def _is_cut_off(self, tp: TopicPartition, node_id: int | None) -> bool:
+        """True if a broker leads a partition under an earlier epoch and has no contact with the controller."""
+        node = self._run.world.hosts[node_id].node if node_id is not None else None
+        if node is None or node.cluster.has_controller_contact or self._run.partition_id(tp) is None:
+            return False
+        epoch = self._run.model.image.topics[tp.topic].partitions[tp.partition].leader_epoch
+        return any(each.tp == tp and each.leader_epoch < epoch for each in node.leader_replicas())
 
     def is_coordinator(self, node: int) -> bool:
         """True if a broker considers itself the coordinator, ready or not."""

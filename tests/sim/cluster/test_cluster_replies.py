@@ -99,7 +99,10 @@ class ReplyRig:
 
     def __init__(self, sole: int = 0) -> None:
         self.copies = make_committed()
-        self.checker = ReplyChecker(lambda tp: PID, lambda partition_id: self.copies, lambda tp: sole)
+        self.cut_off: int | None = None
+        self.checker = ReplyChecker(
+            lambda tp: PID, lambda partition_id: self.copies, lambda tp: sole, lambda tp, node: node == self.cut_off
+        )
 
     def check_start(self, start: int, asked_ns: int, timestamp: int = EARLIEST) -> list[str]:
         asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, timestamp)])])
@@ -139,6 +142,16 @@ def test_i22_records_below_an_acknowledged_deletion_are_reported() -> None:
     assert rig.check_fetch(PartitionData(0, 0, 10, log_start_offset=6, records=b""), 90) == ["I22"]
     assert rig.check_fetch(PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(5, 2)), 90) == ["I22"]
     assert rig.check_fetch(PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(5, 2)), 70) == []
+
+
+def test_i22_deposed_leader_without_contact_may_show_the_log_as_it_was() -> None:
+    rig = ReplyRig()
+    rig.checker.on_records_deleted(T, 50, 5)
+    shown = PartitionData(0, 0, 10, log_start_offset=4, records=batch_head(4, 1))
+    assert rig.check_start(4, 60) == ["I22"] and rig.check_fetch(shown, 60) == ["I22", "I22"]
+    rig.cut_off = 1
+    assert rig.check_start(4, 60) == rig.check_fetch(shown, 60) == []
+    assert rig.check_fetch(shown, 60, node=2) == ["I22", "I22"]
 
 
 @pytest.mark.parametrize(("sole", "is_cold", "after", "wrong"), [(0, False, 0, 1), (-1, False, 0, 0), (0, True, 1, 1)])
