@@ -168,7 +168,7 @@ def test_removal_of_a_token_ends_its_sessions_and_no_others(tmp_path: Path) -> N
         kept, _ = await log_in(site, other.token_id, b64encode(other.hmac).decode(), by_token=True)
         assert (await expire(alice, token.hmac))[0] == 0
         assert await bearer.read_to_end() == b""
-        assert site.count_refusals("token_removed") == 1
+        assert site.count_refusals("login_ended") == 1
         assert await describe(kept) == [f"error {NOT_ALLOWED}"]
         assert (await log_in(site, *login, by_token=True))[1].error_code == FAILED
         (kept_connection,) = (each for each in site.server.connections if each.caller.by_token)

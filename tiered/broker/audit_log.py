@@ -67,9 +67,7 @@ class AuditLog:
 
     def record_login(self, caller: Caller, mechanism: str, listener: str) -> None:
         """Records that a login was accepted."""
-        self._record(
-            LOGIN, ALLOWED, principal=str(caller.principal), host=caller.host, mechanism=mechanism, listener=listener
-        )
+        self._record(LOGIN, ALLOWED, **_describe_caller(caller), mechanism=mechanism, listener=listener)
 
     def record_certificate(self, caller: Caller, listener: str) -> None:
         """Records the principal of a connection with a certificate. A connection without a principal is no login."""
@@ -78,9 +76,7 @@ class AuditLog:
 
     def record_ended_login(self, caller: Caller, mechanism: str, listener: str) -> None:
         """Records that a login was ended, because what it had proved has changed."""
-        self._record(
-            LOGIN, ENDED, principal=str(caller.principal), host=caller.host, mechanism=mechanism, listener=listener
-        )
+        self._record(LOGIN, ENDED, **_describe_caller(caller), mechanism=mechanism, listener=listener)
 
     def record_refused_login(self, peer: str, listener: str, why: str) -> None:
         """Records that a login was refused. Its principal is not proved, so the event has none."""
@@ -89,8 +85,8 @@ class AuditLog:
     def record_refusal(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> None:
         """Records that rights refused an operation to a caller."""
         self._record(
-            OPERATION, REFUSED, principal=str(caller.principal), host=caller.host, operation=operation.name,
-            resource_type=kind.name, resource_name=name,
+            OPERATION, REFUSED, **_describe_caller(caller), operation=operation.name, resource_type=kind.name,
+            resource_name=name,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -113,3 +109,8 @@ class AuditLog:
         log.info("%s", line)
         for on_line in self._on_line:
             on_line(line)
+
+
+def _describe_caller(caller: Caller) -> dict[str, str]:
+    proof = {"proof": "delegation token"} if caller.by_token else {}
+    return {"principal": str(caller.principal), "host": caller.host, **proof}

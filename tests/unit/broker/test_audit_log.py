@@ -43,6 +43,7 @@ def test_event_has_what_was_asked_by_whom(caplog: pytest.LogCaptureFixture, logg
     audit = AuditLog(SimClock(SimLoop(1)))
     with caplog.at_level(logging.INFO, LOGGER):
         audit.record_login(ALICE, "SCRAM-SHA-512", "CLIENT")
+        audit.record_login(ALICE._replace(by_token=True), "SCRAM-SHA-256", "CLIENT")
         audit.record_certificate(Caller(ANONYMOUS, "10.0.0.1"), "TLS")
         audit.record_refused_login("10.0.0.1:7", "CLIENT", "no")
         audit.record_refusal(ALICE, Operation.WRITE, ResourceType.TOPIC, 'a"\n\u202e' + "x" * 1000)
@@ -51,6 +52,10 @@ def test_event_has_what_was_asked_by_whom(caplog: pytest.LogCaptureFixture, logg
     name = 'a"\n\u202e' + "x" * (TEXT_MAX - 4)
     assert events(caplog) == [
         {**at, "event": "login", "outcome": "allowed", **who, "mechanism": "SCRAM-SHA-512", "listener": "CLIENT"},
+        {
+            **at, "event": "login", "outcome": "allowed", **who, "proof": "delegation token",
+            "mechanism": "SCRAM-SHA-256", "listener": "CLIENT",
+        },
         {**at, "event": "login", "outcome": "refused", "host": "10.0.0.1:7", "listener": "CLIENT", "why": "no"},
         {
             **at, "event": "operation", "outcome": "refused", **who, "operation": "WRITE", "resource_type": "TOPIC",

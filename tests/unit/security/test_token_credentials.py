@@ -5,10 +5,19 @@ from __future__ import annotations
 from base64 import b64encode
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tiered.errors import Code, Refused
 from tiered.security.delegation_tokens import DelegationToken, make_hmac, make_token_credential
-from tiered.security.scram import ScramClient, ScramCredential, ScramMechanism, ScramServer, make_credential
+from tiered.security.scram import (
+    ScramClient,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    make_credential,
+    salt_password,
+)
 from tiered.security.secret import Secret
 
 KEY = Secret("secret-key")
@@ -16,14 +25,35 @@ TOKEN = "KQv2gaVZRDCvVQxhO_tDxQ"
 PASSWORD = b64encode(make_hmac(KEY, TOKEN)).decode()
 
 
+SMALL = ScramMechanism.SHA_256
+OWN = make_token_credential(KEY, SMALL, TOKEN)
+
+
+def record_transcript() -> tuple[bytes, bytes]:
+    """Returns the messages of a bearer."""
+    server = ScramServer(SMALL, lambda user: (), "server", b"secret", lambda user: (OWN,))
+    client = ScramClient(SMALL, TOKEN, PASSWORD, "nonce", by_token=True)
+    first = client.make_first()
+    return first, client.step(server.step(first))
+
+
+TRANSCRIPT = record_transcript()
+
+
 def find_token(mechanism: ScramMechanism, user: str) -> tuple[ScramCredential, ...]:
     return (make_token_credential(KEY, mechanism, user),) if user == TOKEN else ()
 
 
+def make_server(mechanism: ScramMechanism) -> ScramServer:
+    """Returns the server's side of a login. Every user has the password of the token, by a credential of its own."""
+    salted = salt_password(mechanism, PASSWORD, b"salt", 4096)
+    own = make_credential(mechanism, salted, b"salt", 4096)
+    return ScramServer(mechanism, lambda user: (own,), "server", b"secret", lambda user: find_token(mechanism, user))
+
+
 def log_in(mechanism: ScramMechanism, first: str, password: str) -> ScramServer:
-    """Returns the server's side after a login whose first message is given, without its nonce."""
-    own = make_credential(mechanism, b"salted", b"salt", 4096)
-    server = ScramServer(mechanism, lambda user: (own,), "server", b"secret", lambda user: find_token(mechanism, user))
+    """Returns the server's side after a login whose first message is given."""
+    server = make_server(mechanism)
     client = ScramClient(mechanism, TOKEN, password, "nonce")
     client._bare = first.removeprefix("n,,")
     client.step(server.step(client.step(server.step(first.encode()))))
@@ -50,16 +80,44 @@ def test_bearer_logs_in_by_id_and_hmac(mechanism: ScramMechanism, extension: str
     [
         (TOKEN, ",tokenauth=true", "nonsense"),
         ("another", ",tokenauth=true", PASSWORD),
-        (TOKEN, ",tokenauth=false", PASSWORD),
-        (TOKEN, ",tokenauth=1", PASSWORD),
-        (TOKEN, ",xtokenauth=true", PASSWORD),
-        (TOKEN, "", PASSWORD),
+        (f"{TOKEN}x", ",tokenauth=true", PASSWORD),
     ],
 )
-def test_wrong_hmac_and_login_without_the_extension_fail(user: str, extension: str, password: str) -> None:
+def test_wrong_hmac_and_unknown_token_fail(user: str, extension: str, password: str) -> None:
     with pytest.raises(Refused) as refused:
         log_in(ScramMechanism.SHA_256, f"n,,n={user},r=nonce{extension}", password)
     assert refused.value.code is Code.SASL_AUTHENTICATION_FAILED
+
+
+@pytest.mark.parametrize("extension", ["", ",tokenauth=false", ",tokenauth=1", ",xtokenauth=true", ",tokenauthx=true"])
+def test_login_without_the_extension_is_that_of_a_user(extension: str) -> None:
+    login = log_in(ScramMechanism.SHA_256, f"n,,n={TOKEN},r=nonce{extension}", PASSWORD)
+    assert (login.user, login.is_by_token) == (TOKEN, False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_changed_transcript_of_a_token_never_ends_with_a_user(data: st.DataObject) -> None:
+    """One byte of the client's messages is replaced, inserted or removed."""
+    messages = list(TRANSCRIPT)
+    which = data.draw(st.integers(0, 1))
+    at = data.draw(st.integers(0, len(messages[which]) - 1))
+    changed = messages[which][:at] + data.draw(st.binary(max_size=2)) + messages[which][at + data.draw(st.booleans()) :]
+    if changed == messages[which]:
+        return
+    messages[which] = changed
+    login = ScramServer(SMALL, lambda user: (OWN,), "server", b"secret", lambda user: (OWN,) if user == TOKEN else ())
+    with pytest.raises(Refused):
+        for message in messages:
+            login.step(message)
+    assert not login.user
+
+
+def test_transcript_itself_ends_with_the_token() -> None:
+    login = ScramServer(SMALL, lambda user: (), "server", b"secret", lambda user: (OWN,))
+    for message in TRANSCRIPT:
+        login.step(message)
+    assert (login.user, login.is_by_token) == (TOKEN, True)
 
 
 def test_mandatory_extension_is_refused_and_one_with_a_longer_name_is_not() -> None:

@@ -235,6 +235,10 @@ class ClientConnection:
         self._max_request_bytes = self._server.max_request_bytes
         self.login_ends = self._loop.time() + lifetime_seconds if lifetime_seconds > 0 else -1.0
 
+    def end_login_within(self, seconds: float) -> None:
+        """Ends the time of a login that ends anyway after so many seconds, unless it ends earlier."""
+        self.login_ends = min(self.login_ends, self._loop.time() + seconds)
+
     def act_for(self, caller: Caller) -> None:
         """Serves the requests that follow as those of this caller."""
         self.caller = caller

@@ -104,6 +104,9 @@ class LoginConnection(RequestConnection, Protocol):
     def on_login(self, caller: Caller, lifetime_seconds: float) -> None:
         """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
 
+    def end_login_within(self, seconds: float) -> None:
+        """Ends the time of a login that ends anyway after so many seconds, unless it ends earlier."""
+
     def drain(self) -> None:
         """Reads no more requests, and closes the connection once all replies are sent."""
 
@@ -178,6 +181,20 @@ class LoginHandler:
                 connection.drain()
             else:
                 connection.refuse("login_ended", "its user or password has changed")
+
+    def follow_token(self, connection: LoginConnection) -> None:
+        """Ends a connection whose delegation token was removed. Shortens its login if the token expires earlier now."""
+        login = connection.login
+        if login is None or not login.token_id or login.principal is None:
+            return
+        token = self._context.broker.image.delegation_tokens.get(login.token_id)
+        if token is not None:
+            left_ms = max(0, token.expiry_ms - self._context.clock.wall_ms())
+            connection.end_login_within(left_ms / 1000)
+            return
+        caller = Caller(login.principal, connection.peer.rpartition(":")[0], True)
+        self._context.broker.audit.record_ended_login(caller, login.proven_mechanism, connection.listener)
+        connection.refuse("login_ended", "its delegation token was removed")
 
     # -- one step -----------------------------------------------------------------------------------------------------
 

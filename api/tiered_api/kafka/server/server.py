@@ -223,17 +223,8 @@ class KafkaServer:
             connection.on_quotas()
 
     def _on_tokens(self) -> None:
-        """Ends the sessions of delegation tokens that are gone, and shortens those of tokens that expire earlier."""
-        tokens, now_ms = self.context.broker.image.delegation_tokens, self.context.clock.wall_ms()
         for connection in list(self.connections):
-            token_id = connection.login.token_id if connection.login is not None else ""
-            token = tokens.get(token_id)
-            if token is not None:
-                connection.login_ends = min(
-                    connection.login_ends, self._loop.time() + max(0, token.expiry_ms - now_ms) / 1000
-                )
-            elif token_id:
-                connection.refuse("token_removed", "its delegation token was removed")
+            self.dispatch.login_handler.follow_token(connection)
 
     def _on_logins(self) -> None:
         for connection in list(self.connections):
