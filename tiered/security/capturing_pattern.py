@@ -3,15 +3,17 @@
 Python's `re` backtracks: three `.*` take minutes for a long text. Here Python's parser reads the expression, and a list
 of states walks through the text once. States are in the order in which a backtracking matcher tries them, so the groups
 are those that it finds. References, assertions and atomic groups are not taken.
+
+The parser is a private part of Python. A version of Python with another one takes no expression, and only a broker that
+has one in its settings notices it.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 import warnings
 from collections.abc import Callable
-from re import _constants as words  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 PATTERN_MAX = 1_000
@@ -21,21 +23,19 @@ STEPS_MAX = 1_000
 TEXT_MAX = 1_000
 """Most characters of a text; a longer text does not match."""
 
+UNKNOWN_PYTHON = "this version of Python has no parser that is known here: take one from 3.11 to 3.13"
+
 Test = Callable[[str], bool]
 Places = tuple[int, ...]
 """Begin and end of each group, -1 for a group that took no part."""
-_CATEGORIES: dict[Any, Test] = {
-    words.CATEGORY_DIGIT: lambda char: "0" <= char <= "9",
-    words.CATEGORY_WORD: lambda char: char == "_" or (char.isascii() and char.isalnum()),
-    words.CATEGORY_SPACE: lambda char: char in " \t\n\v\f\r",
+_CATEGORIES: dict[str, Test] = {
+    "CATEGORY_DIGIT": lambda char: "0" <= char <= "9",
+    "CATEGORY_WORD": lambda char: char == "_" or (char.isascii() and char.isalnum()),
+    "CATEGORY_SPACE": lambda char: char in " \t\n\v\f\r",
 }
-_NEGATED = {
-    words.CATEGORY_NOT_DIGIT: words.CATEGORY_DIGIT,
-    words.CATEGORY_NOT_WORD: words.CATEGORY_WORD,
-    words.CATEGORY_NOT_SPACE: words.CATEGORY_SPACE,
-}
-_BEGINNINGS = (words.AT_BEGINNING, words.AT_BEGINNING_STRING)
-_ENDS = (words.AT_END, words.AT_END_STRING)
+_BEGINNINGS = ("AT_BEGINNING", "AT_BEGINNING_STRING")
+_ENDS = ("AT_END", "AT_END_STRING")
+MAX_REPEAT = "MAXREPEAT"
 
 
 class _Step(NamedTuple):
@@ -54,10 +54,11 @@ class CapturingPattern:
     def __init__(self, text: str) -> None:
         if len(text) > PATTERN_MAX:
             raise ValueError(f"it has more than {PATTERN_MAX} characters")
+        parse = _find_parser()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
-                parsed = parser.parse(text)
+                parsed = parse(text)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"it is no regular expression: {error}") from None
         self.groups: int = parsed.state.groups - 1
@@ -119,12 +120,12 @@ class CapturingPattern:
 
     def _add_sequence(self, sequence: Any, flags: int) -> None:
         for kind, given in sequence:
-            self._add_item(kind, given, flags)
+            self._add_item(str(kind), given, flags)
 
-    def _add_item(self, kind: Any, given: Any, flags: int) -> None:
-        if kind is words.BRANCH:
+    def _add_item(self, kind: str, given: Any, flags: int) -> None:
+        if kind == "BRANCH":
             self._add_branches(given[1], flags)
-        elif kind is words.SUBPATTERN:
+        elif kind == "SUBPATTERN":
             group, added, removed, inside = given
             if group is None:
                 self._add_sequence(inside, (flags | added) & ~removed)
@@ -132,12 +133,12 @@ class CapturingPattern:
             self._add(_Step(place=2 * group - 2))
             self._add_sequence(inside, (flags | added) & ~removed)
             self._add(_Step(place=2 * group - 1))
-        elif kind in (words.MAX_REPEAT, words.MIN_REPEAT):
-            self._add_repeat(given, flags, is_lazy=kind is words.MIN_REPEAT)
-        elif kind is words.AT:
-            if given not in (*_BEGINNINGS, *_ENDS):
+        elif kind in ("MAX_REPEAT", "MIN_REPEAT"):
+            self._add_repeat(given, flags, is_lazy=kind == "MIN_REPEAT")
+        elif kind == "AT":
+            if str(given) not in (*_BEGINNINGS, *_ENDS):
                 raise ValueError("of the anchors, only ^ and $ are taken")
-            self._add(_Step(at="begin" if given in _BEGINNINGS else "end"))
+            self._add(_Step(at="begin" if str(given) in _BEGINNINGS else "end"))
         else:
             self._add(_Step(test=_make_test(kind, given, flags)))
 
@@ -157,7 +158,7 @@ class CapturingPattern:
         for _ in range(low):
             self._add(_Step(following=(len(self._steps) + 1,)))  # counts empty parts too
             self._add_sequence(inside, flags)
-        if high is words.MAXREPEAT:
+        if str(high) == MAX_REPEAT:
             loop = self._add(_Step())
             self._add_sequence(inside, flags)
             self._add(_Step(following=(loop,)))
@@ -175,29 +176,42 @@ def _choose(inside: int, after: int, is_lazy: bool) -> _Step:
     return _Step(following=(after, inside) if is_lazy else (inside, after))
 
 
-def _make_test(kind: Any, given: Any, flags: int) -> Test:
+def _find_parser() -> Callable[[str], Any]:
+    """Returns Python's parser. Raises ValueError if this Python has another one."""
+    try:
+        found: Callable[[str], Any] = importlib.import_module("re._parser").parse
+        parsed = found("^[a-c]+?(b|.)")
+        names = [str(kind) for kind, _ in parsed]
+    except (ImportError, AttributeError, TypeError, ValueError):
+        raise ValueError(UNKNOWN_PYTHON) from None
+    if names != ["AT", "MIN_REPEAT", "SUBPATTERN"] or parsed.state.groups != 2:
+        raise ValueError(UNKNOWN_PYTHON)
+    return found
+
+
+def _make_test(kind: str, given: Any, flags: int) -> Test:
     """Returns the test of one character."""
-    if kind is words.ANY:
+    if kind == "ANY":
         return lambda char: char != "\n" or bool(flags & re.DOTALL)
-    if kind is words.NOT_LITERAL:
-        same = _make_test(words.LITERAL, given, flags)
+    if kind == "NOT_LITERAL":
+        same = _make_test("LITERAL", given, flags)
         return lambda char: not same(char)
-    if kind is words.LITERAL:
+    if kind == "LITERAL":
         wanted = _fold({chr(given)}, flags)
         return lambda char: char in wanted
-    if kind is not words.IN:
+    if kind != "IN":
         raise ValueError("references, assertions and atomic groups are not taken")
     tests: list[Test] = []
     is_negated = False
     for part, value in given:
-        if part is words.NEGATE:
+        if str(part) == "NEGATE":
             is_negated = True
-        elif part is words.LITERAL:
-            tests.append(_make_test(words.LITERAL, value, flags))
-        elif part is words.RANGE:
+        elif str(part) == "LITERAL":
+            tests.append(_make_test("LITERAL", value, flags))
+        elif str(part) == "RANGE":
             tests.append(_make_range(value[0], value[1], flags))
         else:
-            tests.append(_make_category(value))
+            tests.append(_make_category(str(value)))
     return lambda char: any(test(char) for test in tests) is not is_negated
 
 
@@ -205,10 +219,12 @@ def _make_range(low: int, high: int, flags: int) -> Test:
     return lambda char: any(low <= ord(each) <= high for each in _fold({char}, flags))
 
 
-def _make_category(value: Any) -> Test:
-    if value in _CATEGORIES:
-        return _CATEGORIES[value]
-    positive = _CATEGORIES[_NEGATED[value]]
+def _make_category(name: str) -> Test:
+    if name in _CATEGORIES:
+        return _CATEGORIES[name]
+    positive = _CATEGORIES.get(name.replace("_NOT_", "_"))
+    if positive is None:
+        raise ValueError(f"characters by {name} are not taken")
     return lambda char: not positive(char)
 
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.security.capturing_pattern import TEXT_MAX, CapturingPattern
+from tiered.security.principal_mapping import map_name, parse_mapping_rules
 
 ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\w", "ab", "^", "$", ","])
 COUNTS = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,2}?"])
+
+
+def replace_parser(word: str) -> ModuleType:
+    """Returns a parser that says this of each expression."""
+    made = ModuleType("re._parser")
+    made.parse = lambda text: [(word, None)]  # type: ignore[attr-defined]
+    return made
 
 
 def _wrap(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -61,3 +71,14 @@ def test_case_may_be_ignored_and_a_long_text_does_not_match() -> None:
     assert CapturingPattern("(?i)cn=([a-c]+)").match("CN=aBc") == ("CN=aBc", "aBc")
     assert CapturingPattern(".*").match("a" * TEXT_MAX) is not None
     assert CapturingPattern(".*").match("a" * (TEXT_MAX + 1)) is None
+
+
+@pytest.mark.parametrize("parser", [None, ModuleType("re._parser"), replace_parser("CAPTURE")], ids=str)
+def test_python_with_another_parser_takes_no_expression(
+    monkeypatch: pytest.MonkeyPatch, parser: ModuleType | None
+) -> None:
+    """Rules without an expression go on working, so that a broker without one starts."""
+    monkeypatch.setitem(sys.modules, "re._parser", parser)
+    with pytest.raises(ValueError, match=r"from 3\.11 to 3\.13"):
+        CapturingPattern("a")
+    assert map_name(parse_mapping_rules("DEFAULT"), "CN=alice") == "CN=alice"
