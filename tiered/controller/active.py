@@ -108,6 +108,7 @@ class ActiveController:
             group.create_task(self._await_newer_controller(), name="newer controller")
             group.create_task(self._leader_balancer.run(), name="preferred leaders")
             group.create_task(self._replica_balancer.run(), name="missing replicas")
+            self._watch_tokens()
 
     def on_newer_controller(self) -> None:
         """Ends this controller soon: another broker or the bucket reports a higher controller epoch."""
@@ -209,6 +210,9 @@ class ActiveController:
         self._wake.set()
         self._leader_balancer.on_image()
         self._replica_balancer.on_image()
+        self._watch_tokens()
+
+    def _watch_tokens(self) -> None:
         if self._view.image.delegation_tokens:
             self._spawn("tokens", self._view.node_id, self._remove_expired_tokens())
 

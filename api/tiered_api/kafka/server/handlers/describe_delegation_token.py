@@ -18,6 +18,9 @@ from tiered_api.kafka.protocol.messages.describe_delegation_token import (
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.token_requests import check_token_request, check_tokens_enabled
 
+BETWEEN_TURNS = 500
+"""Tokens between two pauses in which other requests run."""
+
 
 async def handle(context: KafkaContext, call: Call[DescribeDelegationTokenRequest]) -> DescribeDelegationTokenResponse:
     """Returns the tokens that this broker knows."""
@@ -28,12 +31,14 @@ async def handle(context: KafkaContext, call: Call[DescribeDelegationTokenReques
     except Refused as refused:
         return DescribeDelegationTokenResponse(refused.code.number)
     named = {str(Principal(each.principal_type, each.principal_name)) for each in owners or ()}
-    chosen = [
-        each
-        for each in context.broker.delegation_tokens.list_all()
-        if owners is None or not named.isdisjoint((each.owner, each.requester, *each.renewers))
-    ]
-    return DescribeDelegationTokenResponse(tokens=[_describe(context, each) for each in chosen])
+    response = DescribeDelegationTokenResponse()
+    async for piece in context.turns.pieces_of(context.broker.delegation_tokens.list_all(), BETWEEN_TURNS):
+        response.tokens += (
+            _describe(context, each)
+            for each in piece
+            if owners is None or not named.isdisjoint((each.owner, each.requester, *each.renewers))
+        )
+    return response
 
 
 def _describe(context: KafkaContext, token: DelegationToken) -> DescribedDelegationToken:
