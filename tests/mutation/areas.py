@@ -40,14 +40,15 @@ def _mutants(area: str) -> tuple[Mutant, ...]:
 _CLUSTERS = tuple(
     f"{SCENARIOS}/test_{name}.py"
     for name in (
-        "judged_replicas", "manifests_ahead",
+        "fetches_of_followers", "judged_replicas", "manifests_ahead",
         "losses", "what_an_ack_survives", "start_behind_a_cut", "new_leaders", "new_leaders_offsets", "unclean_leaders",
         "elections", "gaining", "sim_moves", "replica_fetch", "follower_node", "nearest", "sim_rot", "bucket_away",
     )
 )  # fmt: skip
 _COPIES = ("tests/sim/scenarios/test_pipelined_producers.py", "tests/sim/cluster/test_once_failed.py")
 _CONTROLLERS = tuple(
-    f"{SCENARIOS}/test_{name}.py" for name in ("requests_of_brokers", "controllers", "cut_off", "reassignments")
+    f"{SCENARIOS}/test_{name}.py"
+    for name in ("requests_of_brokers", "metadata_logs", "controllers", "cut_off", "reassignments")
 )
 _NODES = tuple(f"tests/e2e/test_node{name}.py" for name in ("", "_faults", "_races", "_topics", "_housekeeping"))
 

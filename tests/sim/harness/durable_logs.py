@@ -43,6 +43,8 @@ class DurableLogs:
         self._report = report
         self._cut: dict[int, tuple[DiskLog, bool]] = {}
         """By identity: the logs that were cut and did not grow since, and whether records were cut."""
+        self._recovery_points: dict[int, bytes] = {}
+        """By identity of a data directory: the file as it was judged last."""
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -85,9 +87,11 @@ class DurableLogs:
 
     def _flush(self, original: Any) -> Any:
         async def flush(log: DiskLog, up_to: int | None = None) -> int:
+            before = log.flushed_offset
             flushed: int = await original(log, up_to)
-            for what in find_lost(log):
-                self._find(f"{log.name} is fsynced: {what}")
+            if log.flushed_offset != before:
+                for what in find_lost(log):
+                    self._find(f"{log.name} is fsynced: {what}")
             return flushed
 
         return flush
@@ -142,6 +146,11 @@ class DurableLogs:
     def _save_offsets(self, original: Any) -> Any:
         async def save_offsets(directory: DataDirectory, logs: dict[TopicPartition, DiskLog]) -> None:
             await original(directory, logs)
+            file = read_names(directory._disk, f"{ROOT}/{checkpoints.RECOVERY_POINTS}")
+            saved = bytes(file.durable) if file is not None else b""
+            if self._recovery_points.get(id(directory)) == saved:
+                return
+            self._recovery_points[id(directory)] = saved
             for tp, noted in read_recovery_points(directory._disk).items():
                 log = logs.get(tp)
                 if log is not None and not log.truncations.is_unsettled and noted > log.flushed_offset:
