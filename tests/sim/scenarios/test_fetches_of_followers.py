@@ -248,7 +248,7 @@ def test_deletion_is_complete_once_every_member_knows_of_it() -> None:
 
 
 def test_isr_changes_that_nobody_decides_count_on_both_sides() -> None:
-    """The bucket is away. What the leader requests may be granted later, and it requests more meanwhile."""
+    """The bucket is away. A request of the leader may be granted later, and it requests more meanwhile."""
 
     async def scenario(of: Followers) -> None:
         end = of.write(5)

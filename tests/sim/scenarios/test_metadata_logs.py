@@ -1,6 +1,6 @@
 """Controllers that are only their metadata logs: they take over, write and freeze in turns, on a bucket that errs.
 
-The model of the metadata log judges each write and each image. Whoever got a reply finds the entry in its slot (M1),
+The model of the metadata log judges each write and each image. An entry that got a reply is in its slot (M1),
 one candidate of several leads (M2), and no reader or writer takes a slot that was collected (M3).
 """
 
