@@ -1,9 +1,9 @@
 """Rules of the bucket that hold at every moment, checked on each write that takes effect, and on each delete.
 
-I20 an object never changes; I21 cold data has no hole and no overlap and never shrinks; I22/I23 a manifest names only
-existing objects, and no named object is deleted; I24 a metadata slot is written once; I25 controller epochs never go
-back; M3 the boundary only grows and names existing snapshots. Beyond them: an offset that a manifest names stays in the
-same object for as long as it is named (I20).
+I20 an object never changes, and is of a kind that docs/FORMATS.md has; I21 cold data has no hole and no overlap and
+never shrinks; I22/I23 a manifest names only existing objects, and no named object is deleted; I24 a metadata slot is
+written once; I25 controller epochs never go back; M3 the boundary only grows and names existing snapshots. Beyond them:
+an offset that a manifest names stays in the same object for as long as it is named (I20).
 """
 
 from __future__ import annotations
@@ -12,13 +12,28 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from tests.sim.harness.store import SimBucket
+from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
+from tiered.broker.transaction_snapshots import TRANSACTION_SNAPSHOTS
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry
 from tiered.cold.manifest_codec import decode, decode_submanifest
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicDeleted
-from tiered.metadata.layout import BOUNDARY_KEY, Boundary, decode_boundary, decode_entry
+from tiered.metadata.layout import (
+    BOUNDARY_KEY,
+    FORMAT_KEY,
+    LOG_PREFIX,
+    SNAPSHOT_PREFIX,
+    Boundary,
+    decode_boundary,
+    decode_entry,
+)
+from tiered.object_store.probe import FOLDER as PROBE_FOLDER
+
+WRITTEN_ONCE = (FORMAT_KEY, SNAPSHOT_PREFIX, GROUP_SNAPSHOTS.prefix, TRANSACTION_SNAPSHOTS.prefix)
+"""Beginnings of the keys of all other objects: none is replaced by other bytes. A late put of a snapshot may come after
+its deletion."""
 
 
 class BucketRules:
@@ -60,18 +75,24 @@ class BucketRules:
             self._check_immutable(key, body)
         elif key == BOUNDARY_KEY:
             self._check_boundary(decode_boundary(body))
-        elif key.startswith("meta/log/"):
+        elif key.startswith(LOG_PREFIX):
             self._check_slot(key, body)
+        elif key.startswith(WRITTEN_ONCE):
+            self._check_immutable(key, body)
+        else:
+            assert key.startswith(f"{PROBE_FOLDER}/"), f"I20: {key} is of no kind that docs/FORMATS.md has"
 
     def _check_delete(self, keys: Sequence[str]) -> None:
         """I23: no named object is deleted. M3: no slot above the boundary is deleted."""
         self._unreferenced = None
         named: dict[PartitionId, set[str]] = {}
         for key in keys:
-            if key.startswith("meta/log/"):
+            if key.startswith(LOG_PREFIX):
                 slot = int(key.rpartition("/")[2])
                 assert slot <= self._boundary.collected, f"M3: slot {slot} goes, the boundary is {self._boundary}"
             assert key not in [each.key for each in self._boundary.snapshots], f"I23: {key} goes, the boundary names it"
+            if key.startswith(WRITTEN_ONCE):
+                self._crc.pop(key, None)
             if key.startswith("data/"):
                 topic, partition = key.split("/")[1:3]
                 partition_id = PartitionId(TopicId(topic), int(partition))
