@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-PASSWORDS = ("eighty,eight", "eightyeight", 'it"s a pencil', "pencil", "s3cret", "tanstaaftanstaaf")
+from tests.encryption import KEYS, key_line
+
+PASSWORDS = (
+    *("eighty,eight", "eightyeight", 'it"s a pencil', "pencil", "s3cret", "tanstaaftanstaaf"),
+    *(key_line(name).split()[2] for name in KEYS),
+)
 
 
 def find_passwords(text: str) -> list[str]:

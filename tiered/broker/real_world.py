@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from urllib.parse import quote
 
 from tiered.config.settings import Settings
@@ -10,6 +11,8 @@ from tiered.ports import World
 from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk, allow_open_files
 from tiered.system.network import SocketNet
+
+log = logging.getLogger(__name__)
 
 EMBEDDED_BUCKET = "bucket"
 """Folder of the data directory that is the store if the settings name none."""
@@ -21,5 +24,7 @@ def real_world(settings: Settings) -> World:
     clock, rng = SystemClock(), SystemRng()
     disk = LocalDisk(settings.data_dir)
     store = settings.store or f"file://{quote(disk.root)}/{EMBEDDED_BUCKET}"
-    keys_file = settings.tiered_encryption_keys_file
-    return World(clock, rng, disk, open_store(store, clock, rng, keys_file=keys_file), SocketNet())
+    opened = open_store(store, clock, rng, keys_file=settings.tiered_encryption_keys_file)
+    if opened.has_keys:
+        log.info("the bucket is encrypted active_key=%s", opened.active_key_id or "none: new objects are plain")
+    return World(clock, rng, disk, opened, SocketNet())

@@ -32,7 +32,7 @@ from tiered.object_store.encrypted_object import (
 )
 from tiered.object_store.encrypting_file import EncryptingFile
 from tiered.object_store.key_file import SETTING, KeyFile
-from tiered.object_store.key_ring import KEY_BYTES
+from tiered.object_store.key_ring import KEY_BYTES, REFUSE_PLAIN
 from tiered.object_store.upload_body import UploadBody
 from tiered.ports import Buffer, FileSlice, GetResult, ListedObject, NotFound, ObjectStore, PutResult
 from tiered.thread_pool import ThreadPool
@@ -66,6 +66,11 @@ class EncryptedStore:
         self._threads = ThreadPool("encryption", THREADS)
         if key_file is not None:
             load_cipher()  # a missing package is told at the start
+
+    @property
+    def has_keys(self) -> bool:
+        """True if the store can read encrypted objects."""
+        return self._key_file is not None
 
     @property
     def active_key_id(self) -> str:
@@ -157,6 +162,8 @@ class EncryptedStore:
         """Reads the header at the begin of an object. Raises `Corrupt`, and `Unavailable` without its key."""
         header = parse_header(memoryview(begin.data)[:HEADER_BYTES], key)
         cipher = None
+        if header is None and key_file.ring().refuses_plain:
+            raise Corrupt(f"object is plain, and {key_file.path} has the line {REFUSE_PLAIN}", where=key)
         if header is not None:
             if begin.size != stored_size(header.size):
                 why = f"encrypted object has {begin.size} of {stored_size(header.size)} bytes"

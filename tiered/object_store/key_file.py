@@ -55,7 +55,7 @@ class KeyFile:
 
     def find(self, key_id: str) -> bytes | None:
         """Returns a key, None if the file does not have it."""
-        found = self._ring.find(key_id)
+        found = self.ring().find(key_id)
         if found is None:
             self._look(MISSING_KEY_LOOK_NS)
             found = self._ring.find(key_id)

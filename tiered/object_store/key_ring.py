@@ -1,8 +1,8 @@
 """The keys that encrypt the objects of a bucket: a ring of named keys, as the lines of a text.
 
 Pure. A line is `key ID BASE64`, and `active` after it on the line of the key that encrypts new objects. Empty lines and
-lines that begin with `#` do not count. A ring without an active key reads encrypted objects, and encrypts none. Errors
-name the line, never what it says.
+lines that begin with `#` do not count. A ring without an active key reads encrypted objects, and encrypts none. With
+the line `refuse-plain`, a plain object is an error. Errors name the line, never what it says.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ KEY_BYTES = 32
 KEYS_MAX = 100
 ID_CHARACTERS_MAX = 40
 ACTIVE = "active"
+REFUSE_PLAIN = "refuse-plain"
 _WORD = "key"
 _ID = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_CHARACTERS_MAX}}}")
 _LINE_FORM = "a line is `key ID BASE64`, perhaps with `active` after it"
@@ -32,6 +33,8 @@ class KeyRing:
     keys: Mapping[str, Secret] = field(default_factory=dict)
     """Each key as base64."""
     active: str = ""
+    refuses_plain: bool = False
+    """True if an object that is not encrypted is an error."""
 
     def find(self, key_id: str) -> bytes | None:
         """Returns the 32 bytes of a key, None if the ring does not have it."""
@@ -42,10 +45,13 @@ class KeyRing:
 def parse_key_ring(text: str, where: str) -> KeyRing:
     """Returns the ring. Raises `Refused` (INVALID_CONFIG) with `where` and the number of the line that is wrong."""
     keys: dict[str, Secret] = {}
-    active = ""
+    active, refuses_plain = "", False
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
+            continue
+        if words == [REFUSE_PLAIN]:
+            refuses_plain = True
             continue
         key_id, key, is_active = _parse_line(words, where, number)
         if key_id in keys:
@@ -58,7 +64,9 @@ def parse_key_ring(text: str, where: str) -> KeyRing:
         raise Refused(Code.INVALID_CONFIG, f"{where} has no key: {_LINE_FORM}")
     if len(keys) > KEYS_MAX:
         raise Refused(Code.INVALID_CONFIG, f"{where} has {len(keys)} keys, and may have {KEYS_MAX}")
-    return KeyRing(keys, active)
+    if refuses_plain and not active:
+        raise Refused(Code.INVALID_CONFIG, f"{where}: {REFUSE_PLAIN} needs an active key")
+    return KeyRing(keys, active, refuses_plain)
 
 
 def format_key_line(key_id: str, key: bytes, *, is_active: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from tests.encryption import key_line, write_key_file
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tiered.errors import Corrupt, Unavailable
+from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.object_store.encrypted import TRIES, EncryptedStore
 from tiered.object_store.encrypted_object import CHUNK_BYTES, HEADER_BYTES, SEALED_BYTES
 from tiered.object_store.encrypting_file import RUN_CHUNKS, EncryptingFile
@@ -115,6 +116,23 @@ def test_plain_objects_of_an_older_bucket_are_read_and_replaced(tmp_path: Path) 
         assert isinstance(await rig.store.put("old", b"new content", if_match=old.version), Ok)
         assert await content_of(rig.store, "old", 4, 3) == b"con"
         assert b"content" not in await rig.stored("old")
+
+    run(tmp_path, scenario)
+
+
+def test_plain_object_is_an_error_if_the_ring_refuses_it(tmp_path: Path) -> None:
+    """Somebody who can write to the bucket and has no key cannot put records there."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.store.put("sealed", b"content")
+        await rig.inner.put("plain", b"content")
+        rig.path.write_text(rig.path.read_text() + "refuse-plain\n")
+        store = rig.reopen()
+        assert await content_of(store, "sealed") == b"content"
+        for start in (0, 1):
+            with pytest.raises(Corrupt, match=f"object is plain, and {rig.path} has the line refuse-plain") as caught:
+                await store.get("plain", start)
+            assert caught.value.where == "plain"
 
     run(tmp_path, scenario)
 
@@ -254,6 +272,37 @@ def test_upload_encrypts_each_chunk_once_a_pass() -> None:
             passes[number] += piece
     assert passes[0] == passes[1] == encrypted_object.ObjectCipher(bytes(32), "k", size).encrypt(content)
     assert sorted(chunks) == sorted(list(range(2 * RUN_CHUNKS + 2)) * 2)
+
+
+def test_running_store_takes_a_new_key_and_a_new_active_one(tmp_path: Path) -> None:
+    """One process activates a key before another has it."""
+    loop = SimLoop(1)
+    files = [write_key_file(tmp_path / name) for name in ("first", "second")]
+
+    async def main() -> None:
+        clock = SimClock(loop)
+        inner = MemoryStore(clock)
+        first, second = (EncryptedStore(inner, KeyFile(str(file), clock)) for file in files)
+        assert first.active_key_id == "one"
+        write_key_file(files[0], "one", "two", active="two")
+        await asyncio.sleep(6)
+        await first.put("k", b"content")
+        assert (first.active_key_id, await first.find_key_id("k")) == ("two", "two")
+        with pytest.raises(Unavailable, match="k is encrypted by key two, which"):
+            await second.get("k")
+        write_key_file(files[1], "one", "two")
+        await asyncio.sleep(1)
+        assert await content_of(second, "k") == b"content"
+
+    loop.run(main())
+
+
+def test_missing_package_is_told_before_the_first_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(write_key_file(tmp_path / "keys"))
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    EncryptedStore(MemoryStore(SystemClock()), None)
+    with pytest.raises(Refused, match=r"needs the package cryptography: pip install 'tiered\[encryption\]'"):
+        EncryptedStore(MemoryStore(SystemClock()), KeyFile(path, SystemClock()))
 
 
 def test_small_objects_are_encrypted_without_a_thread(tmp_path: Path) -> None:

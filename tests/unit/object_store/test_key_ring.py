@@ -26,7 +26,8 @@ def test_ring_has_the_keys_of_its_lines_and_the_active_one() -> None:
     ring = parse_key_ring(text, "f")
     assert (ring.find("one"), ring.find("two"), ring.find("three")) == (KEYS["one"], KEYS["two"], None)
     assert ring.active == "two"
-    assert parse_key_ring(key_line("one"), "f").active == ""
+    assert (parse_key_ring(key_line("one"), "f").active, ring.refuses_plain) == ("", False)
+    assert parse_key_ring(f"{text}refuse-plain", "f").refuses_plain
     assert format_key_line("two", KEYS["two"], is_active=True) == key_line("two", active=True)
 
 
@@ -52,6 +53,7 @@ def test_ring_never_prints_a_key() -> None:
             f"{key_line('one', active=True)}\n{key_line('two', active=True)}",
             "f line 2: two keys are active, one and two",
         ),
+        (f"refuse-plain\n{key_line('one')}", "f: refuse-plain needs an active key"),
         (
             "\n".join(key_line("one").replace(" one ", f" k{n} ") for n in range(101)),
             "f has 101 keys, and may have 100",
@@ -66,7 +68,11 @@ def test_bad_line_is_named_and_not_shown(text: str, why: str) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.lists(st.sampled_from(["key", "one", "two", "active", "#", " ", "\n", key_line("one"), "\x00", "=", "A" * 43]))
+    st.lists(
+        st.sampled_from(
+            ["key", "one", "two", "active", "#", "refuse-plain", " ", "\n", key_line("one"), "\x00", "=", "A" * 43]
+        )
+    )
 )
 def test_any_text_is_a_ring_or_refused(words: list[str]) -> None:
     try:
