@@ -56,6 +56,7 @@ from tiered.compaction.transactions import CleanedTransactions
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.checkpoints import encode_lineage
+from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.hot.log_cleaning import MAP_BYTES_MIN, CleanerResources
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
@@ -164,6 +165,7 @@ class _Clean:
     raw_from: int = MAX_OFFSET
     newest: tuple[str, SegmentSections] | None = None
     """The key and the sections of the newest segment, whose producers the rules need. Its run needs them again."""
+    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     transactions: CleanedTransactions[AbortedTxn] = field(default_factory=CleanedTransactions)
     pending: list[_Replacement] = field(default_factory=list)
     pending_bytes: int = 0
@@ -336,6 +338,7 @@ class ColdCleaner:
             clean.result.is_whole = True
             return
         clean.raw_from = _find_raw_part(entries, max(manifest.clean_to, 0))
+        clean.epochs = LeaderEpochs(row for each in entries for row in each.lineage)
         if partition_id not in self._requested and not needs_thorough_clean(facts, manifest.clean_to, clean.config):
             is_done = await self._clean_sparingly(clean, entries, cleanable)
             if clean.result.is_whole and self._is_led(clean):
@@ -714,21 +717,27 @@ async def _read_local(clean: _Clean, offset: int, end: int) -> _Step | None:
     assert clean.local is not None
     try:
         found = clean.local.read(offset, clean.resources.read_bytes, end_offset=end)
-        return None if found is None else await _run(clean, found.length, partial(_read_slice, found, offset))
-    except (Refused, Unavailable):  # local retention or the disk took them
+        if found is None:
+            return None
+        return await _run(clean, found.length, partial(_read_slice, found, offset, clean.epochs))
+    except (Corrupt, Refused, Unavailable):  # local retention or the disk took them, and the bucket has them
         return None
 
 
-def _read_slice(found: FileSlice, offset: int) -> _Step | None:
-    """Returns the batches of a slice, or None unless each offset from `offset` on has a record."""
+def _read_slice(found: FileSlice, offset: int, epochs: LeaderEpochs) -> _Step | None:
+    """Returns the batches of a slice, or None unless each offset from `offset` on has a record, of the epoch that the
+    bucket has there. No CRC covers base offset and epoch of a batch."""
     data = found.file.pread(found.start, found.length)
     batches = walk(data).batches
-    next_offset = offset
+    if not batches or not batches[0].base_offset <= offset <= batches[0].last_offset:
+        return None
+    next_offset = batches[0].base_offset
     for batch in batches:
-        if batch.base_offset > next_offset or batch.count != batch.last_offset - batch.base_offset + 1:
+        is_dense = batch.base_offset == next_offset and batch.count == batch.last_offset - batch.base_offset + 1
+        if not is_dense or batch.leader_epoch != epochs.epoch_at(batch.base_offset):
             return None
         next_offset = batch.last_offset + 1
-    return _Step(memoryview(data), batches, found.file.name) if next_offset > offset else None
+    return _Step(memoryview(data), batches, found.file.name)
 
 
 async def _run_step(clean: _Clean, step: _Step, work: Callable[[], T]) -> T:

@@ -555,3 +555,31 @@ def test_disk_that_lacks_records_of_the_bucket_is_not_believed() -> None:
         assert await read(rig.broker("reader")) == last_of_each(before)
 
     run(scenario)
+
+
+@pytest.mark.parametrize(("place", "byte"), [(None, 0), (50, 7), (55, 7), (58, 7), (59, 7), (54, 8)])
+def test_disk_whose_batches_differ_from_the_bucket_is_not_believed(place: int | None, byte: int) -> None:
+    """Another leader wrote them, or a bit of a base offset or of a length flipped, which no CRC covers."""
+
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        manifest = await upload(broker, log)
+        before = await read(broker)
+        on = SimDisk(random.Random(1))
+        other = await open_log(on, config(segment_bytes=1024))
+        for number in range(60):
+            if number == 59:
+                other.roll()
+            value = f"v{number}" if place is not None else "another leader's"
+            data = encode_batch([(NOW, b"k%d" % (number % KEYS), value.encode(), ())])
+            other.append(bytearray(data), leader_epoch=0 if place is not None else 1, now_ms=NOW)
+        other.roll()
+        if place is not None:
+            part = next(each.log for each in other.closed_segments() if place < each.next_offset)
+            found = walk(part.file.pread(part.start, part.length)).batches
+            batch = next(each for each in found if each.base_offset == place)
+            on.flip_bit(part.file.name, 8 * (batch.position + byte))
+        result = await clean(broker.make_cleaner(), manifest, local=other)
+        assert result.is_whole and await read(rig.broker("reader")) == last_of_each(before)
+
+    run(scenario)
