@@ -6,10 +6,10 @@ log was opened or fsynced, before a log grows that was cut, and whenever a file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
@@ -17,8 +17,10 @@ from tiered.broker.data_directory import ROOT, DataDirectory
 from tiered.errors import Corrupt
 from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.segments import Segment
 from tiered.ids import TopicPartition
 from tiered.ports import Disk
+from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 
 Report = Callable[[str, str], None]
@@ -36,13 +38,24 @@ def replaced(owner: type[Any] | ModuleType, name: str, make: Callable[[Any], Any
         setattr(owner, name, original)
 
 
+class Cut(NamedTuple):
+    """The last truncation of a log. `had_records`: it, or one before it that was not settled, took records.
+
+    `removed` are the log files that were gone then, and not durably.
+    """
+
+    log: DiskLog
+    had_records: bool
+    removed: tuple[Inode, ...]
+
+
 class DurableLogs:
     """The hooks of one run, and the logs that were cut since they grew."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._cut: dict[int, tuple[DiskLog, bool]] = {}
-        """By identity: the logs that were cut and did not grow since, and whether records were cut."""
+        self._cut: dict[int, Cut] = {}
+        """By identity: the logs that were cut and did not grow since."""
         self._recovery_points: dict[int, bytes] = {}
         """By identity of a data directory: the file as it was judged last."""
 
@@ -107,19 +120,20 @@ class DurableLogs:
     def _run_truncation(self, original: Any) -> Any:
         def run_truncation(log: DiskLog, action: Callable[[], None]) -> None:
             had_records = log.end_offset > log._writer.segments[0].base_offset
-            had_records |= self._cut.get(id(log), (log, False))[1]
+            earlier = self._cut.get(id(log))
+            had_records |= earlier is not None and earlier.had_records and log.truncations.is_unsettled
             original(log, action)
-            self._cut[id(log)] = log, had_records
+            self._cut[id(log)] = Cut(log, had_records, list_removed(log))
 
         return run_truncation
 
     def _write(self, original: Any) -> Any:
-        def write(log: DiskLog, *args: Any) -> None:
+        def write(log: DiskLog, data: Any, batches: Sequence[WalkedBatch], *args: Any) -> None:
             cut = self._cut.pop(id(log), None) if self._cut else None
             if cut is not None and isinstance(log._files.disk, SimDisk):
-                for what in find_remains(log, had_records=cut[1]):
+                for what in find_remains(cut, batches[0].last_offset):
                     self._find(f"{log.name} grows from {log.end_offset}: {what}")
-            original(log, *args)
+            original(log, data, batches, *args)
 
         return write
 
@@ -211,6 +225,8 @@ def find_lost(log: DiskLog) -> Iterator[str]:
             continue
         node = above.durable.get(f"{segment.base_offset:020d}.log") if isinstance(above, Folder) else None
         seen = read_names(disk, files.path(segment.base_offset, ".log"))
+        if isinstance(above, Folder) and seen is not node and is_undone_clean(log, segment, seen, above):
+            continue
         if not isinstance(node, Inode) or node is not seen:
             yield f"fsynced is {flushed}, and a power cut takes the name of segment {segment.base_offset}"
             continue
@@ -220,6 +236,25 @@ def find_lost(log: DiskLog) -> Iterator[str]:
             size = max((each.position + each.size for each in batches if each.last_offset < flushed), default=0)
         if len(node.durable) < size or node.durable[:size] != node.data[:size]:
             yield f"fsynced is {flushed}, and a power cut takes bytes of segment {segment.base_offset}"
+
+
+def is_undone_clean(log: DiskLog, segment: Segment, cleaned: Inode | None, folder: Folder) -> bool:
+    """True if a power cut leaves the segments that a clean has replaced, and they have all records of the cleaned one.
+
+    A start after a kill finishes a swap without an fsync. The old files then stay until the next flush.
+    """
+    if log.compaction is None or cleaned is None:
+        return False
+    held = {
+        (each.last_offset, each.leader_epoch)
+        for name, node in folder.durable.items()
+        if name.endswith(".log") and segment.base_offset <= int(name[:20]) < segment.next_offset
+        for each in (walk(bytes(node.durable)).batches if isinstance(node, Inode) else ())
+    }
+    batches = walk(bytes(cleaned.data), check_crc=False).batches
+    return all(
+        (each.last_offset, each.leader_epoch) in held for each in batches if each.last_offset < log.flushed_offset
+    )
 
 
 def find_leftovers(log: DiskLog) -> Iterator[str]:
@@ -264,21 +299,41 @@ def disk_has_rotted(disk: Disk) -> bool:
     return isinstance(disk, SimDisk) and disk._contents.has_rotted
 
 
-def find_remains(log: DiskLog, *, had_records: bool) -> Iterator[str]:
-    """Yields what a power cut brings back of the records that a log was cut of."""
-    disk, files = log._files.disk, log._files
+def list_removed(log: DiskLog) -> tuple[Inode, ...]:
+    """Returns the log files that are gone, and that a power cut at this moment could bring back."""
+    disk = log._files.disk
+    folder = disk._find(log._files.directory) if isinstance(disk, SimDisk) else None
+    if not isinstance(folder, Folder):
+        return ()
+    durable = ((name, node) for name, node in folder.durable.items() if name.endswith(".log"))
+    return tuple(node for name, node in durable if isinstance(node, Inode) and folder.names.get(name) is not node)
+
+
+def find_remains(cut: Cut, last_offset: int) -> Iterator[str]:
+    """Yields what a power cut brings back of the records that a log was cut of. `last_offset` is that of the batch with
+    which the log grows.
+
+    Files that went after the cut do not count: they held the first records of the log, or those that a clean replaced.
+    """
+    log, disk, files = cut.log, cut.log._files.disk, cut.log._files
     folder = disk._find(files.directory) if isinstance(disk, SimDisk) else None
-    if not isinstance(folder, Folder) or not had_records:
+    if not isinstance(folder, Folder):
+        return
+    noted = read_recovery_points(disk).get(_parse_name(log.name), 0)
+    if not cut.had_records:
+        # A follower restarts an empty log lower to take the batch that holds its end. The recovery point may then lie
+        # within this batch. A start believes it only for segments that end below it, and the batch is in none.
+        if noted > max(last_offset, log.end_offset):
+            yield f"its recovery point is {noted}, beyond the batch"
         return
     for name, node in folder.durable.items():
         if not isinstance(node, Inode) or not name.endswith(".log"):
             continue
         now = folder.names.get(name)
-        if now is not node and node.durable:
+        if now is not node and node.durable and any(node is each for each in cut.removed):
             yield f"a power cut brings {name} back"
         if now is node and len(node.durable) > len(node.data):
             yield f"a power cut brings the end of {name} back"
-    noted = read_recovery_points(disk).get(_parse_name(log.name), 0)
     if noted > log.end_offset:
         yield f"its recovery point is {noted}"
 

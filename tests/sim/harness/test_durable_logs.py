@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import pytest
+
 from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.durable_logs import DurableLogs, find_leftovers, find_lost, has_saved
-from tests.unit.hot.fixtures import DIRECTORY, NOW, batch, open_log, run_scenario
-from tiered.broker.data_directory import DataDirectory
+from tests.unit.hot.cleaning import clean, put
+from tests.unit.hot.fixtures import DIRECTORY, NOW, batch, config, open_log, run_scenario
+from tiered.broker.data_directory import ROOT, DataDirectory
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
+from tiered.ids import TopicPartition
 
 
 def test_offset_that_was_never_fsynced_is_reported() -> None:
@@ -56,6 +61,95 @@ def test_log_that_grows_before_its_cut_is_durable_is_reported() -> None:
 
     run_scenario(scenario)
     assert found == [f"t-0 grows from 2: a power cut brings the end of {0:020d}.log back"]
+
+
+def test_log_that_grows_while_its_cut_file_can_come_back_is_reported() -> None:
+    found: list[str] = []
+
+    async def scenario(disk: SimDisk) -> None:
+        with DurableLogs(lambda rule, what: found.append(what)).watch():
+            log = await open_log(disk)
+            log.append(batch(0, 4), leader_epoch=0, now_ms=NOW)
+            await log.flush()
+            log.truncate_fully_and_start_at(9, (), None)
+            log.append(batch(9), leader_epoch=1, now_ms=NOW)
+
+    run_scenario(scenario)
+    assert found == [f"t-0 grows from 9: a power cut brings {0:020d}.log back"]
+
+
+def test_segment_that_is_dropped_after_a_cut_is_none_of_its_remains() -> None:
+    found: list[str] = []
+
+    async def scenario(disk: SimDisk) -> None:
+        with DurableLogs(lambda rule, what: found.append(what)).watch():
+            log = await open_log(disk)
+            log.append(batch(0, 4), leader_epoch=0, now_ms=NOW)
+            log.roll()
+            log.append(batch(4, 4), leader_epoch=0, now_ms=NOW)
+            await log.flush()
+            log.truncate_to(4)
+            await log.flush()
+            log.advance_start(4)
+            assert await log.drop_local_below(4) == 1
+            log.append(batch(4), leader_epoch=1, now_ms=NOW)
+
+    run_scenario(scenario)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"), [(2, []), (1, ["t-0 grows from 8: its recovery point is 9, beyond the batch"])]
+)
+def test_empty_log_grows_by_the_batch_that_holds_its_recovery_point(records: int, expected: list[str]) -> None:
+    found: list[str] = []
+
+    async def scenario(disk: SimDisk) -> None:
+        with DurableLogs(lambda rule, what: found.append(what)).watch():
+            log = await open_log(disk)
+            log.append(batch(0, 4), leader_epoch=0, now_ms=NOW)
+            log.truncate_fully_and_start_at(9, (), None)
+            await log.flush()
+            disk.make_dirs(ROOT)
+            await DataDirectory(disk)._save_offsets({TopicPartition("t", 0): log})
+            log.truncate_fully_and_start_at(8, (), None)
+            log.append(batch(8, records), leader_epoch=1, now_ms=NOW)
+
+    run_scenario(scenario)
+    assert found == expected
+
+
+def test_clean_that_a_power_cut_undoes_is_reported_if_it_loses_records() -> None:
+    """A start after a kill finishes the swap of a clean, and the next flush makes its names durable."""
+    settings = config(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0)
+    lost: list[str] = []
+
+    async def scenario(disk: SimDisk) -> None:
+        log = await open_log(disk, settings)
+        for number in range(6):
+            put(log, f"k{number % 2}", str(number))
+            log.roll()
+        await log.flush()
+        images: list[SimDisk] = []
+        disk.on_op = lambda op: images.append(disk.clone())
+        await clean(log)
+        undone = 0
+        for image in images:
+            reopened = await open_log(image, settings, recovery_point=log.flushed_offset)
+            assert [*find_lost(reopened)] == []
+            folder = image._find(DIRECTORY)
+            assert isinstance(folder, Folder)
+            old = folder.durable.get(f"{0:020d}.log")
+            if isinstance(old, Inode) and old is not folder.names.get(f"{0:020d}.log"):
+                undone += 1
+                for node in folder.durable.values():
+                    if isinstance(node, Inode):
+                        node.durable[15:16] = b"\x07"  # the leader epoch of the first batch: another history
+                lost.extend(find_lost(reopened))
+        assert undone and len(lost) == undone
+
+    run_scenario(scenario)
+    assert set(lost) == {"fsynced is 6, and a power cut takes the name of segment 0"}
 
 
 def test_segment_beyond_the_end_is_reported() -> None:
