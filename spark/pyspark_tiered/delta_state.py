@@ -183,6 +183,7 @@ def check_plain(
     url: str,
     describe_columns: Callable[[Mapping[str, Any]], str] | None = None,
     known_features: Sequence[str] = (),
+    way_out: str = "which only Spark writes: use `--engine spark`",
 ) -> None:
     """Raises `Refused` if a writer of this table has to know more than this engine does.
 
@@ -202,9 +203,7 @@ def check_plain(
     else:
         lacking = (describe_columns or _describe_schema_difference)(state.metadata)
     if lacking:
-        raise Refused(
-            Code.INVALID_REQUEST, f"the table at {url} has {lacking}, which only Spark writes: use `--engine spark`"
-        )
+        raise Refused(Code.INVALID_REQUEST, f"the table at {url} has {lacking}, {way_out}")
 
 
 def _describe_schema_difference(metadata: Mapping[str, Any]) -> str:

@@ -25,6 +25,11 @@ NAMED_MAX = 3
 class TopicTable(ABC):
     """A topic's table in a folder (`file:` or `s3a://` URL)."""
 
+    repaired_by = "`tiered load --repair` compares the table with the log and repairs both"
+    """The way out if the table has rows that no identifier covers."""
+    restored_by = "`tiered load --repair` puts back what the log still holds"
+    """The way out if others removed rows."""
+
     def __init__(self, url: str, topic: str, topic_id: str) -> None:
         self.url = url
         self.topic = topic
@@ -155,7 +160,10 @@ class TopicTable(ABC):
         if history.may_hold_unaccounted(extents, loaded, None if has_foreign_rows else trusted) and (
             found := now.find_unaccounted_rows(loaded)
         ):
-            raise Refused(Code.INVALID_REQUEST, f"the table at {self.url} {_describe_unaccounted(found, loaded)}")
+            raise Refused(
+                Code.INVALID_REQUEST,
+                f"the table at {self.url} {_describe_unaccounted(found, loaded)}. {self.repaired_by}",
+            )
 
     def _check_row_removals(
         self, commits: Sequence[TableCommit], now: Snapshot, loaded: dict[int, int], accept_deletes: bool
@@ -170,7 +178,8 @@ class TopicTable(ABC):
         if wholesale:
             raise Refused(
                 Code.INVALID_REQUEST,
-                f"the table at {self.url} lacks loaded rows: {_describe_removals(wholesale, now, loaded)}",
+                f"the table at {self.url} lacks loaded rows: {_describe_removals(wholesale, now, loaded)}. "
+                f"{self.restored_by}, `tiered load --accept-deletes` goes on without them",
             )
         for removal in found:
             log.warning(
@@ -181,7 +190,7 @@ class TopicTable(ABC):
 
 
 def _describe_unaccounted(found: Sequence[UnaccountedRows], loaded: Mapping[int, int]) -> str:
-    """Describes rows that no identifier covers, and the way out."""
+    """Describes rows that no identifier covers."""
     parts = []
     for partition, first, last in found[:NAMED_MAX]:
         if partition is None:
@@ -195,13 +204,12 @@ def _describe_unaccounted(found: Sequence[UnaccountedRows], loaded: Mapping[int,
     more = f" and of {len(found) - NAMED_MAX} more partitions" if len(found) > NAMED_MAX else ""
     return (
         f"holds {'; '.join(parts)}{more}: a load could duplicate them (the identifiers expired by "
-        "delta.setTransactionRetentionDuration, the table's log was rewritten, or others wrote these rows). "
-        "`tiered load --repair` compares the table with the log and repairs both"
+        "delta.setTransactionRetentionDuration, the table's log was rewritten, or others wrote these rows)"
     )
 
 
 def _describe_removals(wholesale: Sequence[RowRemoval], now: Snapshot, loaded: Mapping[int, int]) -> str:
-    """Describes the commits that removed rows, what is left, and the way out."""
+    """Describes the commits that removed rows, and what is left."""
     by = ", ".join(removal.description for removal in wholesale[-NAMED_MAX:])
     extents = now.extents()
     table_ends = {first: offset + 1 for first, last, offset, _ in extents if first == last and offset is not None}
@@ -216,7 +224,4 @@ def _describe_removals(wholesale: Sequence[RowRemoval], now: Snapshot, loaded: M
     ]
     rest = f", and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
     where = f" ({'; '.join(parts[:NAMED_MAX])}{rest})" if parts else ""
-    return (
-        f"{by} removed them{where}. `tiered load --repair` puts back what the log still holds, "
-        "`tiered load --accept-deletes` goes on without them"
-    )
+    return f"{by} removed them{where}"

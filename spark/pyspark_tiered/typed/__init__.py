@@ -12,6 +12,7 @@ May import: as pyspark_tiered
   batches     the values of a batch as rows and dead letters
   form        the form of both tables, and the actions of their commits
 ~ tables      both tables: state, columns and commits
+~ garbage     the pause of the cycle collector while values are parsed
 ~ convert     splits as files of both tables
 ~ rewrite     files of a table with other columns
 ~ load        rounds of a load: columns, dead letters, rows

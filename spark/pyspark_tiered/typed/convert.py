@@ -25,6 +25,7 @@ from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.evolve import Path
 from pyspark_tiered.typed.fast import column_field, column_type, shape
 from pyspark_tiered.typed.form import DEAD_COLUMNS, FIELD_IDS
+from pyspark_tiered.typed.garbage import collection_paused
 from pyspark_tiered.typed.kinds import StructOf, select_columns
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 
@@ -124,7 +125,8 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
                 kept = drop_erased(_drop_dead(batch, decided), erased)
                 if not kept.num_rows:
                     continue
-                found = sort_values(kept.column("value"), schema, task.changes, kept.column("key"))
+                with collection_paused():
+                    found = sort_values(kept.column("value"), schema, task.changes, kept.column("key"))
                 schema = found.schema
                 mistyped = mistyped or found.mistyped
                 fits, unfit = _split_rows(kept, [at for at, _ in found.dead])

@@ -162,6 +162,11 @@ def describe_other_columns(metadata: Mapping[str, Any], wanted: Sequence[str]) -
     for name, found in fields.items():
         if not found.get("nullable", True) or set(found.get("metadata") or {}) - {JSON_NAME, KEY_MARK, VALUE_MARK}:
             return f"a column {name} with conditions"
+        if wanted == RECORD_COLUMNS and name not in wanted:
+            try:
+                from_delta([found])
+            except ValueError:
+                return f"a column {name} of a type that no JSON value becomes"
     return ""
 
 

@@ -15,6 +15,7 @@ from pyspark_tiered.table import Range
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.convert import drop_erased
 from pyspark_tiered.typed.form import DEAD_COLUMNS
+from pyspark_tiered.typed.garbage import collection_paused
 from pyspark_tiered.typed.kinds import StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 from pyspark_tiered.typed.reparse import ReparsedValues, reparse
@@ -210,7 +211,8 @@ def _add_rows(
 
 def _reparse(rows: pyarrow.RecordBatch, rules: ValueSumRules) -> ReparsedValues:
     keys = rows.column("key").to_pylist() if rules.has_key else None
-    return reparse(rows.column("value").to_pylist(), rules.schema, rules.changes, keys)
+    with collection_paused():
+        return reparse(rows.column("value").to_pylist(), rules.schema, rules.changes, keys)
 
 
 def _add_letters(adder: RowSummer | _RowLister, rows: pyarrow.RecordBatch, partition: int, secret: bytes) -> None:

@@ -41,8 +41,15 @@ Places = dict[int, "NDArray[np.int64]"]
 BATCH_ROWS = 1 << 14
 
 
+MADE_AGAIN = (
+    "drop it and the other table of the values, <topic>_typed or <topic>__dead: a load with --values makes both"
+)
+
+
 class RecordTable(NativeTable):
     """A table whose first columns are those of the record."""
+
+    repaired_by = restored_by = f"To make it again, {MADE_AGAIN}"
 
     def __init__(
         self, url: str, topic: str, topic_id: str, columns: Sequence[str], shared: BucketConnection | None
@@ -89,7 +96,9 @@ class RecordTable(NativeTable):
         def describe(metadata: Mapping[str, Any]) -> str:
             return form.describe_other_columns(metadata, self._columns)
 
-        delta_state.check_plain(state, self.url, describe, (form.VARIANT_FEATURE,))
+        delta_state.check_plain(
+            state, self.url, describe, (form.VARIANT_FEATURE,), f"which no load of values writes: {MADE_AGAIN}"
+        )
 
     def append(
         self,
