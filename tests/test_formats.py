@@ -9,6 +9,7 @@ from dataclasses import fields
 import orjson
 import pytest
 
+from tests.sim.harness.bucket_rules import WRITTEN_ONCE
 from tests.sources import ROOT
 from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.cold.manifest import SegmentEntry, SubmanifestRef
@@ -58,6 +59,11 @@ def test_every_field_of_the_small_objects_is_documented() -> None:
     }.items():
         missing = {name for name in names if f"`{name}`" not in part(title) and f'"{name}"' not in part(title)}
         assert not missing, f"{title} does not say what {missing} are"
+
+
+@pytest.mark.parametrize("beginning", [*WRITTEN_ONCE, layout.LOG_PREFIX, layout.BOUNDARY_KEY, "data/"])
+def test_every_kind_of_object_is_documented(beginning: str) -> None:
+    assert re.search(rf"^{re.escape(beginning)}", part("The bucket"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("table", [BrokerImage, TopicImage, PartitionImage, DeletedTopic])
