@@ -67,7 +67,7 @@ def count_gets(sizes: Iterable[int], get_bytes: int) -> int:
 
 
 def count_cost(runs: Iterable[Sequence[KeyedSegment]], object_bytes: int, get_bytes: int) -> CleanCost:
-    """Returns about what it costs to write these runs again, and to name them in the manifest."""
+    """Returns an estimate of the cost to write these runs again, and to name them in the manifest."""
     requests, freed_bytes = CHANGE_REQUESTS, 0
     for run in runs:
         kept = sum(each.size - each.free_bytes for each in run)

@@ -5,7 +5,7 @@ plain object is read as it is, so a bucket may hold both. Versions and condition
 of the content is one request for whole chunks. The first range of an object that does not begin at 0 needs one small
 request more, for the header. The store keeps headers of objects that it has read so.
 
-Work on much data runs in threads. Without keys, an encrypted object is refused in words.
+Work on much data runs in threads. Without keys, a get of an encrypted object raises `Unavailable` with the way out.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def make_header(ring_key: bytes, key_id: str, data_key: bytes, nonce: bytes, obj
 
 
 def parse_header(data: Buffer, object_key: str) -> Header | None:
-    """Returns the header at the begin of an object, None if the object is plain.
+    """Returns the header at the beginning of an object, None if the object is plain.
 
     Raises `Corrupt` if the header is damaged, and `Unavailable` if a newer program wrote it.
     """

@@ -72,7 +72,7 @@ class AuditTopic:
         self._has_lines.set()
 
     async def close(self) -> None:
-        """Writes the lines that wait, if that takes no long time, and ends the writer."""
+        """Ends the writer, and writes the lines that wait, for `CLOSE_SECONDS` at most."""
         if self._writer is None:
             return
         self._writer.cancel()
