@@ -74,3 +74,18 @@ def test_stream_may_have_any_number_of_members_a_few_in_each_piece(encoding: str
     for _ in range(1_500):
         assert opened.feed(COMPRESSED[encoding], MIB) == BODY
     opened.finish()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_error_of_a_body_that_is_too_large_holds_none_of_it(encoding: str) -> None:
+    """An error and the future that brings it hold each other, so its variables stay until the garbage collector runs.
+    A few bombs took a gigabyte in this way."""
+    data = bytes(4 << 20)
+    bomb = gzip.compress(data) if encoding == "gzip" else zstandard.ZstdCompressor().compress(data)
+    with pytest.raises(HttpError) as refused:
+        inflate(encoding, bomb, 2 << 20)
+    held, step = [], refused.value.__traceback__
+    while step is not None:
+        held += [each for each in step.tb_frame.f_locals.values() if isinstance(each, bytes | list)]
+        step = step.tb_next
+    assert max(len(each) for each in held if each is not data) < 100_000

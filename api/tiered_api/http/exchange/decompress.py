@@ -50,6 +50,7 @@ class GzipInflater:
                 raise HttpError(400, f"the body is not gzip: {str(error).rpartition(': ')[2]}") from None
             room -= len(part)
             if room < 0:
+                parts, part = [], b""  # the error keeps the variables until the garbage collector runs
                 raise too_large_error()
             parts.append(part)
             at += len(piece) - len(self._member.unconsumed_tail or self._member.unused_data)
@@ -84,6 +85,7 @@ class ZstdInflater:
             at += len(piece) - len(self._frame.unused_data)
             room -= len(part)
             if room < 0:
+                parts, part = [], b""  # the error keeps the variables until the garbage collector runs
                 raise too_large_error()
             parts.append(part)
         return b"".join(parts)
