@@ -106,7 +106,7 @@ class AttackedBroker:
         grown = self.memory("VmHWM") - before
         busy = round(queued / took, 2)
         measured = {"attack": name, **waited, "memory_mb": grown, "memory_bound_mb": memory, "queued": busy}
-        _write_measured(measured)
+        write_measured(measured)
         assert self.served.process.poll() is None, "the broker has ended"
         assert grown <= memory, measured
         if FULL and busy > BUSY:
@@ -115,7 +115,7 @@ class AttackedBroker:
             assert waited["p99"] <= P99_MS and waited["worst"] <= WORST_MS, measured
 
 
-def _write_measured(measured: dict[str, object]) -> None:
+def write_measured(measured: dict[str, object]) -> None:
     if OUT:
         with Path(OUT).open("a") as out:
             out.write(json.dumps(measured) + "\n")
