@@ -31,7 +31,7 @@ QUIET_SECONDS, FLOOD_SECONDS, DAY_SECONDS = (10, 10, 20) if FULL else (0.25, 0.2
 FLOODED_MOST, HOSTILE_MOST = 1.5, 2.0
 """Most that the 99th percentile of the tenant may grow by, judged at full size only."""
 LOST = (OSError, EOFError, AssertionError, asyncio.IncompleteReadError)
-"""What an attacker may get: its connection is refused, or ends early."""
+"""Errors that an attacker may get: its connection is refused, or ends early."""
 
 Attack = Callable[[], Coroutine[Any, Any, object]]
 
