@@ -3,6 +3,7 @@ record is lost over crashes and lost disks, and the bucket keeps what the manife
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from tests.e2e.site import QUICK, SimBrokerRig, run
 from tiered.broker import log_cleaner
 from tiered.cold.layout import parse_key
-from tiered.controller.requests import AlterTopicConfigs
+from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.ports import FileSlice
@@ -41,6 +42,11 @@ async def write(replica: LeaderReplica, count: int, written: list[Row], *, keys:
         key, value = b"k%d" % (number % keys), b"%06d" % number + b"x" * 1000
         info = await replica.append(bytearray(encode_batch([(1_700_000_000_000 + number, key, value, ())])))
         written.append((info.base_offset, key, value[:6]))
+
+
+def cleaned_to(replica: LeaderReplica) -> int:
+    """Returns the offset up to which the log was cleaned on the disk, -1 before that."""
+    return -1 if replica.log.compaction is None else replica.log.compaction.clean_to
 
 
 async def read(replica: LeaderReplica, start: int = 0) -> list[Row]:
@@ -185,6 +191,49 @@ def test_policy_that_changes_ends_a_clean_that_runs() -> None:
         assert replica.manifest is not None and replica.manifest.clean_to == -1
         assert set(await read(replica)) == set(written)
         await check_bucket(site, replica)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_policy_that_changes_ends_a_clean_on_the_disk() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        written: list[Row] = []
+        await site.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=1000.0))
+        replica = await site.create(**COMPACTED, remote_storage_enable="false")
+        await write(replica, 60, written)
+        cleaner = site.node.log_cleaner
+        await site.wait_until(lambda: cleaner.find_cleanable(replica) is None, seconds=100)
+        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
+        await asyncio.sleep(300)
+        assert await read(replica) == written
+        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
+        await site.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
+        assert len(await read(replica)) < len(written) / 2
+        await site.stop()
+
+    run(scenario)
+
+
+def test_settings_of_the_cleaner_change_while_it_runs() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        written: list[Row] = []
+        await site.start(replace(CLEANING, log_cleaner_enable=False))
+        replica = await site.create(**COMPACTED, remote_storage_enable="false")
+        await write(replica, 60, written)
+        await asyncio.sleep(120)
+        assert cleaned_to(replica) == -1 and await read(replica) == written
+        slow = {"log.cleaner.io.max.bytes.per.second": "1000", "log.cleaner.enable": "true"}
+        began = site.loop.now_ns
+        await site.node.submit(AlterBrokerConfigs(-1, slow | {"log.cleaner.dedupe.buffer.size": "1048576"}))
+        await site.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
+        assert site.loop.now_ns - began > 60 * 1e9
+        fast = {"log.cleaner.io.max.bytes.per.second": "1e9", "log.cleaner.threads": "2"}
+        await site.node.submit(AlterBrokerConfigs(-1, fast | {"log.cleaner.backoff.ms": "100"}))
+        await write(replica, 60, written)
+        end = replica.log.active_view.base_offset
+        await site.wait_until(lambda: cleaned_to(replica) >= end, seconds=100)
+        await check_state(replica, written)
         await site.stop()
 
     run(scenario)

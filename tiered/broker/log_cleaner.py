@@ -11,6 +11,7 @@ import heapq
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.broker.clean_throttle import CleanThrottle
@@ -318,7 +319,8 @@ class LogCleaner:
             elif _is_cleaned_on_disk(replica):
                 found = self._find_on_disk(replica, self._clock.wall_ms())
                 keeps_tombstones = replica.cold_end_offset > 0
-                work = replica.log.clean(found, self._resources(), keeps_tombstones=keeps_tombstones)
+                resources = self._resources_while(partial(_is_cleaned_on_disk, replica))
+                work = replica.log.clean(found, resources, keeps_tombstones=keeps_tombstones)
                 self._note_result(replica, await self._disk.guard(work))
             else:
                 raise LogChanged
@@ -334,18 +336,11 @@ class LogCleaner:
     async def _clean_in_bucket(self, replica: LeaderReplica) -> ColdCleanResult:
         """Cleans the objects of a partition, as its leader. The clean ends once the partition is led elsewhere, or its
         settings say that it is not cleaned in the bucket."""
-        resources = self._resources()
-
-        async def admit(count: int) -> None:
-            await resources.admit(count)
-            if not _is_cleaned_in_bucket(replica):
-                raise LogChanged
-
         try:
             manifest = await replica.take_over_manifest()
             result = await replica.cold.cleaner.clean(
                 manifest, replica.leader_epoch, replica.config, self._retention_clock.now_ms(),
-                replace(resources, admit=admit), replica.log,
+                self._resources_while(partial(_is_cleaned_in_bucket, replica)), replica.log,
                 request_share=self._settings.tiered_cleaner_max_request_share,
             )  # fmt: skip
         except Fenced as error:
@@ -395,6 +390,17 @@ class LogCleaner:
         if replica is None or not is_compacted(replica.config):
             return False
         return leader is not None or not replica.config.remote_storage_enable
+
+    def _resources_while(self, is_cleaned: Callable[[], bool]) -> CleanerResources:
+        """Returns the resources of a clean that ends once its log is not to be cleaned there any more."""
+        resources = self._resources()
+
+        async def admit(count: int) -> None:
+            await resources.admit(count)
+            if not is_cleaned():
+                raise LogChanged
+
+        return replace(resources, admit=admit)
 
     def _resources(self) -> CleanerResources:
         settings = self._settings
