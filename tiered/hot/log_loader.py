@@ -129,6 +129,8 @@ class LogLoader:
             rebuild = not self._epochs_match(epochs, segments)
         if rebuild:
             rebuild_epochs(self._files, segments, epochs)
+        else:
+            epochs = find_first_epochs(self._files, segments, epochs, max(start_offset, segments[0].base_offset))
         epochs.truncate_from(end)
         for offset in listing.snapshots:
             if offset > end:
@@ -441,3 +443,27 @@ def rebuild_epochs(files: SegmentFiles, segments: Sequence[Segment], epochs: Lea
         for batch in files.walk_batches(segment.base_offset, 0, check_crc=False):
             if batch.leader_epoch != epochs.epoch_at(batch.base_offset):
                 epochs.assign(batch.leader_epoch, batch.base_offset)
+
+
+def find_first_epochs(
+    files: SegmentFiles, segments: Sequence[Segment], epochs: LeaderEpochs, start: int
+) -> LeaderEpochs:
+    """Returns `epochs` with those of the records from `start` on, from the batches below the first known epoch.
+
+    The log start removes epochs at once, and reaches the disk later than they. A kill in between brings the records
+    back. A leader that does not know their epochs would keep followers from truncating other records of these offsets.
+    """
+    if not epochs.lineage or epochs.lineage[0][1] <= start:
+        return epochs
+    known_from, found = epochs.lineage[0][1], LeaderEpochs()
+    for segment in segments:
+        if segment.next_offset <= start:
+            continue
+        for batch in files.walk_batches(segment.base_offset, 0, check_crc=False):
+            if batch.base_offset >= known_from:
+                break
+            if batch.last_offset >= start:
+                found.assign(batch.leader_epoch, max(batch.base_offset, start))
+        if segment.next_offset >= known_from:
+            break
+    return LeaderEpochs((*found.lineage, *epochs.lineage))

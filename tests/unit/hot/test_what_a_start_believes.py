@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, offsets, open_log, read_all
 from tiered.broker.data_directory import DataDirectory
+from tiered.hot.leader_epochs import Lineage
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
 
@@ -40,6 +43,43 @@ def test_batches_behind_a_hole_are_truncated() -> None:
         await write_log_file(on, leader_batch(0, 3), leader_batch(1, 3), leader_batch(5, 3))
         log = await open_log(on, same_boot=False)
         assert log.end_offset == 2 and offsets(read_all(log)) == [0, 1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("start", "lineage"),
+    [(0, ((0, 0), (1, 2), (2, 5))), (3, ((1, 3), (2, 5))), (4, ((1, 4), (2, 5)))],
+)
+def test_epochs_of_records_below_a_lost_log_start_are_found_in_the_log(start: int, lineage: Lineage) -> None:
+    """The log start on disk may be older than the epochs there. A follower with other records of epoch 0 up to offset 4
+    would otherwise hear that the epoch ends at 4, and keep them."""
+
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number, epoch in enumerate((0, 0, 1, 1, 1)):
+            append(log, batch(number), epoch)
+        log.advance_start(4)
+        append(log, batch(5), 2)
+        log.close()
+        again = await open_log(on.after_kill(), start_offset=start)
+        assert again.epochs.lineage == lineage
+        if start == 0:
+            assert again.epochs.end_offset_for(0, again.end_offset) == (0, 2)
+
+    asyncio.run(scenario())
+
+
+def test_epochs_of_a_log_whose_lost_start_was_its_end_are_found_in_the_log() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(5):
+            append(log, batch(number), 3)
+        log.advance_start(5)
+        log.close()
+        assert (await open_log(on.after_kill())).epochs.lineage == ((3, 0),)
 
     asyncio.run(scenario())
 
