@@ -66,7 +66,7 @@ def store_case(kind: str, name: str, folder: Path) -> StoreCase:
         return StoreCase(kind, lambda: open_store(f"file://{folder}/store", clock, rng), 40)
     if kind == "encrypted":
         key_file = KeyFile(str(write_key_file(folder / "keys")), clock)
-        return StoreCase(kind, lambda: EncryptedStore(MemoryStore(clock), key_file), 40)
+        return StoreCase(kind, lambda: EncryptedStore(MemoryStore(clock), key_file), 5)
     if kind == "faulty":
         return StoreCase(kind, lambda: faulty(MemoryStore(clock), Faults(), clock), 200)
     if kind == "simulated":
