@@ -32,6 +32,16 @@ class Login(NamedTuple):
         words = {"user": self.user, "password": self.password, "mechanism": MECHANISM, "authority": self.authority}
         return json.dumps(words)
 
+    def to_librdkafka(self) -> dict[str, str]:
+        """Returns the settings of a client on librdkafka."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "sasl.username": self.user,
+            "sasl.password": self.password,
+            "ssl.ca.location": self.authority,
+        }
+
     def write_properties(self, path: Path, *, token: bool = False) -> Path:
         """Writes the properties of a Java client; with `token`, user and password are those of a delegation token."""
         extension = ' tokenauth="true"' if token else ""

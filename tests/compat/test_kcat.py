@@ -24,12 +24,18 @@ T0 = int(time.time()) * 1000 - 3_600_000
 Kcat = Callable[..., str]
 
 
+def reach(broker: CompatBroker) -> list[str]:
+    """Returns the options that say how the broker is reached."""
+    login = {} if broker.login is None else broker.login.to_librdkafka()
+    return ["-b", broker.address, *(word for name, value in login.items() for word in ("-X", f"{name}={value}"))]
+
+
 @pytest.fixture
 def kcat(broker: CompatBroker) -> Kcat:
     """Runs it to its end; returns its output."""
 
     def run(*arguments: str, stdin: bytes = b"") -> str:
-        command = ["kcat", "-b", broker.address, *arguments]
+        command = ["kcat", *reach(broker), *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=SECONDS)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
@@ -113,7 +119,7 @@ def members(broker: CompatBroker) -> Iterator[Callable[..., subprocess.Popen[str
                 "-X",
                 "auto.offset.reset=earliest",
             ]
-            command = ["kcat", "-b", broker.address, "-G", group, *quick, "-f", "%p %o %s\n", "-u", topic]
+            command = ["kcat", *reach(broker), "-G", group, *quick, "-f", "%p %o %s\n", "-u", topic]
             member = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             stack.enter_context(member)
             stack.callback(member.kill)

@@ -102,6 +102,27 @@ def test_server_refuses_each_changed_last_message(old: bytes, new: bytes) -> Non
     assert not login.user, "no second try with the same nonce"
 
 
+@pytest.mark.parametrize("prefix", ["", "rOprNGfwEbeRWgbNEkqO"])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_last_nonce_ends_with_the_one_of_the_server(prefix: str, cut: int) -> None:
+    """librdkafka before 2.6.1 puts its own nonce before that of the server. Kafka 3.9 takes it, Kafka 4 does not."""
+    login = server()
+    first = login.step(RFC_FIRST).decode()
+    nonce = prefix + first.partition("r=")[2].partition(",")[0][cut:]
+    start = f"c=biws,r={nonce}"
+    signed = f"{RFC_FIRST.decode()[3:]},{first},{start}".encode()
+    small = ScramMechanism.SHA_256
+    client_key = small.hmac(scram.salt_password(small, "pencil", RFC_CREDENTIAL.salt, 4096), b"Client Key")
+    signature = small.hmac(RFC_CREDENTIAL.stored_key, signed)
+    proof = b64encode(bytes(one ^ other for one, other in zip(client_key, signature, strict=True))).decode()
+    last = f"{start},p={proof}".encode()
+    if not cut:
+        assert login.step(last).startswith(b"v=") and login.user == "user"
+    else:
+        with pytest.raises(Refused, match="nonce"):
+            login.step(last)
+
+
 def test_recorded_login_does_not_open_a_second_one() -> None:
     login = server("another+server+nonce")
     login.step(RFC_FIRST)

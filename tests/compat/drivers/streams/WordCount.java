@@ -1,3 +1,6 @@
+import java.io.Reader;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.Properties;
@@ -11,7 +14,8 @@ import org.apache.kafka.streams.state.Stores;
 
 /**
  * Counts words exactly once: lines of a topic, a repartition topic, counts in memory with a changelog topic, and one
- * record for each word. Arguments: brokers, application id, source, target, and the directory of its state.
+ * record for each word. Arguments: brokers, application id, source, target, the directory of its state, and, for a
+ * login, a file of properties.
  */
 public final class WordCount {
     private WordCount() {
@@ -19,6 +23,11 @@ public final class WordCount {
 
     public static void main(String[] arguments) throws Exception {
         Properties settings = new Properties();
+        if (arguments.length > 5) {
+            try (Reader file = Files.newBufferedReader(Path.of(arguments[5]))) {
+                settings.load(file);
+            }
+        }
         settings.put("bootstrap.servers", arguments[0]);
         settings.put("application.id", arguments[1]);
         settings.put("state.dir", arguments[4]);

@@ -1,7 +1,7 @@
 """CreateDelegationToken (API key 38): a token, by which its bearer acts as its owner (KIP-48).
 
-v2 is flexible. v3 has the owner: without it, tokens belong to the caller. A token of somebody else needs CREATE_TOKENS
-on that USER.
+Keeps I29: a token of somebody else needs CREATE_TOKENS on that USER. v2 is flexible. v3 has the owner: without it,
+tokens belong to the caller.
 """
 
 from __future__ import annotations
