@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import pytest
 from tests.e2e.kafka_site import RawClient, kafka_broker
 from tests.peer.kafka import Peer
 from tiered_api.kafka.protocol.apis import APIS
+from tiered_api.kafka.protocol.messages import alter_client_quotas as quota_changes
 from tiered_api.kafka.protocol.messages import alter_configs, incremental_alter_configs
 from tiered_api.kafka.protocol.messages.alter_configs import AlterConfigsRequest
 from tiered_api.kafka.protocol.messages.create_partitions import (
@@ -36,6 +37,7 @@ from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tiered_api.kafka.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterRequest
 from tiered_api.kafka.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -65,7 +67,7 @@ pytestmark = pytest.mark.java
 NO_TOPIC = "A" * 21 + "Q"
 MASKED = {"port", "cluster_id", "producer_id", "total_bytes", "usable_bytes", "log_dir", "documentation", "remote_size"}
 """Fields that differ between any two clusters."""
-READS = {2, 3, 23, 32, 35, 43, 60, 61, 74, 75}
+READS = {2, 3, 23, 32, 35, 43, 48, 60, 61, 74, 75}
 """API keys of requests that change nothing."""
 
 
@@ -268,6 +270,65 @@ def setting_requests() -> Iterator[PeerRequest]:
     yield PeerRequest(replace_configs(topic, "s", ("flush.ms", "5"), ("flush.ms", "6")))
 
 
+def alter_quotas(
+    entity: Sequence[tuple[str, str | None]], *ops: tuple[str, float | None], only: bool = False
+) -> quota_changes.AlterClientQuotasRequest:
+    """Returns the request that sets quotas of one entity; None removes one."""
+    parts = [quota_changes.EntityData(*part) for part in entity]
+    changed = [quota_changes.OpData(key, value or 0.0, value is None) for key, value in ops]
+    return quota_changes.AlterClientQuotasRequest([quota_changes.EntryData(parts, changed)], only)
+
+
+def describe_quotas(*components: tuple[str, int, str | None], strict: bool = False) -> DescribeClientQuotasRequest:
+    return DescribeClientQuotasRequest([ComponentData(*each) for each in components], strict)
+
+
+def quota_requests() -> Iterator[PeerRequest]:
+    """Returns requests for client quotas."""
+    both = (("user", "u"), ("client-id", "c"))
+    rate, share, connections = "producer_byte_rate", "request_percentage", "connection_creation_rate"
+    yield PeerRequest(alter_quotas(both, (rate, 1024.0), (share, 0.5), only=True))
+    yield PeerRequest(alter_quotas(both, (rate, 1024.0), (share, 0.5)))
+    yield PeerRequest(alter_quotas((("user", "u"),), (rate, 2048.0)))
+    yield PeerRequest(alter_quotas((("user", None),), ("consumer_byte_rate", 1.0)))
+    yield PeerRequest(alter_quotas((("client-id", None),), ("controller_mutation_rate", 0.25)))
+    yield PeerRequest(alter_quotas((("ip", "10.0.0.7"),), (connections, 5.0)))
+    yield PeerRequest(alter_quotas((("ip", None),), (connections, 6.0)))
+    for strict in (False, True):
+        yield PeerRequest(describe_quotas(strict=strict))
+        for match, name in ((0, "u"), (0, "no"), (1, None), (2, None), (0, None), (1, "u"), (2, "u"), (7, None)):
+            yield PeerRequest(describe_quotas(("user", match, name), strict=strict))
+        yield PeerRequest(describe_quotas(("user", 0, "u"), ("client-id", 0, "c"), strict=strict))
+        yield PeerRequest(describe_quotas(("user", 2, None), ("client-id", 1, None), strict=strict))
+        yield PeerRequest(describe_quotas(("ip", 0, "10.0.0.7"), strict=strict))
+        yield PeerRequest(describe_quotas(("ip", 2, None), ("user", 2, None), strict=strict))
+        yield PeerRequest(describe_quotas(("user", 2, None), ("user", 2, None), strict=strict))
+        yield PeerRequest(describe_quotas(("", 2, None), strict=strict))
+        yield PeerRequest(describe_quotas(("group", 2, None), strict=strict))
+    for key, value in (
+        (rate, 0.0),
+        (rate, -1.0),
+        (rate, 1.5),
+        (rate, 1e30),
+        ("bogus", 1.0),
+        (connections, 1.0),
+        (share, 0.0),
+    ):
+        yield PeerRequest(alter_quotas((("user", "v"),), (key, value)))
+    for wrong in ((), (("user", ""),), (("group", "g"),), (("ip", "x y"),)):
+        yield PeerRequest(alter_quotas(wrong, (rate, 1.0)))
+    yield PeerRequest(alter_quotas((("ip", "10.0.0.8"), ("user", "a")), (connections, 1.0)))
+    yield PeerRequest(alter_quotas((("ip", "10.0.0.8"),), (rate, 1.0)))
+    yield PeerRequest(alter_quotas((("ip", "10.0.0.8"),), (connections, 1.5)))
+    yield PeerRequest(alter_quotas(both, (rate, 1.0), (rate, 2.0)))
+    yield PeerRequest(alter_quotas(both, (rate, None), ("consumer_byte_rate", None)))
+    yield PeerRequest(alter_quotas((("user", "unknown"),), (rate, None)))
+    yield PeerRequest(describe_quotas())
+    yield PeerRequest(
+        alter_quotas((("user", "a"), ("user", "b")), (rate, 1.0)), difference="Kafka takes the last name of a type"
+    )
+
+
 def to_plain(value: Any, field: str = "") -> Any:
     """Returns a reply as plain values: masked, and sorted where Kafka has no order."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -340,7 +401,7 @@ async def wait_ready(client: RawClient) -> None:
 def test_replies_equal_those_of_kafka(tmp_path: Path) -> None:
     # The last request, because ours creates `__transaction_state` for it, which lists of logs would show.
     refused = PeerRequest(InitProducerIdRequest("x", 0))
-    asked = [*topic_requests(), *log_requests(), *setting_requests(), refused]
+    asked = [*topic_requests(), *log_requests(), *setting_requests(), *quota_requests(), refused]
     with Peer() as peer:
         found = asyncio.run(compare(peer, tmp_path, asked))
     assert not found, f"{len(found)} differences\n" + "\n".join(found)
