@@ -165,6 +165,38 @@ def test_handshakes_at_once_are_bounded_and_a_late_one_still_completes(
     with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
 
 
+def test_handshakes_that_come_at_once_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two hundred in one turn of the event loop delayed all other clients by their sum."""
+    monkeypatch.setattr(tls, "HANDSHAKE_TURN_SECONDS", 0.0)
+
+    async def body(site: Site) -> None:
+        clients = [socket.create_connection((HOST, site.port)) for _ in range(20)]
+        for each in clients:
+            received, unsent = ssl.MemoryBIO(), ssl.MemoryBIO()
+            with pytest.raises(ssl.SSLWantReadError):
+                client_context(AUTHORITY).wrap_bio(received, unsent, server_hostname=HOST).do_handshake()
+            each.sendall(unsent.read())
+            each.setblocking(False)
+        answered, most = 0, 0
+        while answered < len(clients):
+            await asyncio.sleep(0)
+            now = sum(has_bytes(each) for each in clients)
+            answered, most = now, max(most, now - answered)
+        assert most <= 2, "the first one, and one of those that wait"
+        for each in clients:
+            each.close()
+
+    with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
+
+
+def has_bytes(client: socket.socket) -> bool:
+    """True if bytes have come, which stay there."""
+    try:
+        return bool(client.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
 def test_bytes_that_come_with_the_end_of_the_handshake_are_reported(tmp_path: Path) -> None:
     """No event of the socket follows them."""
     received, unsent = ssl.MemoryBIO(), ssl.MemoryBIO()

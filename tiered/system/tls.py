@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import Counter as Tally
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from tiered.errors import Unavailable
@@ -24,6 +25,8 @@ FIRST_PIECE_BYTES = 16 << 10
 TURN_BYTES = 1 << 20
 """Most bytes that one call sends."""
 HANDSHAKE_SECONDS = 10.0
+HANDSHAKE_TURN_SECONDS = 0.001
+"""Time of handshakes in one turn of the event loop. After it, the others wait for the next turn."""
 HANDSHAKES_MAX = 256
 """Most handshakes at once. One more ends the oldest of the address that has most of them."""
 
@@ -288,6 +291,9 @@ class Handshakes:
         self._on_failure = on_failure
         self._waiting: dict[_Handshake, None] = {}
         self._by_host: Tally[str] = Tally()
+        self._ready: deque[_Handshake] = deque()
+        """Handshakes that can go on, in the order of their bytes. Each is there once."""
+        self._has_turn = False
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -301,6 +307,28 @@ class Handshakes:
         if self._sweeper is None:
             self._sweeper = self._loop.call_at(handshake.deadline, self._sweep)
         handshake.wait()
+
+    def take_turn(self, handshake: _Handshake) -> None:
+        """Goes on with a handshake: at once if none did in this turn of the event loop, or else in a later turn. So
+        many handshakes at once delay other clients by a short time only."""
+        if self._has_turn:
+            self._ready.append(handshake)
+            return
+        self._has_turn = True
+        self._loop.call_soon(self._run_turn)
+        handshake.step()
+
+    def _run_turn(self) -> None:
+        ends = self._loop.time() + HANDSHAKE_TURN_SECONDS
+        while self._ready:
+            handshake = self._ready.popleft()
+            if handshake in self._waiting:
+                handshake.step()
+            if self._loop.time() >= ends:
+                break
+        self._has_turn = bool(self._ready)
+        if self._has_turn:
+            self._loop.call_soon(self._run_turn)
 
     def secure(self, stream: Stream) -> TlsStream:
         """Returns the encrypted stream of a connection."""
@@ -357,12 +385,21 @@ class _Handshake:
         self.deadline = deadline
         self._secured: TlsStream | None = None
         self._writes = False
+        self._is_ready = False
 
     def wait(self) -> None:
         """Waits for the first bytes."""
-        self.stream.on_readable(self._step)
+        self.stream.on_readable(self._on_ready)
 
-    def _step(self) -> None:
+    def _on_ready(self) -> None:
+        """The network calls this in each turn while bytes are there."""
+        if not self._is_ready:
+            self._is_ready = True
+            self._handshakes.take_turn(self)
+
+    def step(self) -> None:
+        """Goes on as far as bytes are there."""
+        self._is_ready = False
         try:
             if self._secured is None:
                 self._secured = self._handshakes.secure(self.stream)
@@ -372,8 +409,8 @@ class _Handshake:
             return
         if is_complete or self._secured.has_unsent != self._writes:
             self._writes = self._secured.has_unsent
-            self.stream.on_writable(self._step if self._writes else None)
-            self.stream.on_readable(None if self._writes or is_complete else self._step)
+            self.stream.on_writable(self._on_ready if self._writes else None)
+            self.stream.on_readable(None if self._writes or is_complete else self._on_ready)
         if is_complete:
             self._handshakes.complete(self, self._secured)
 
