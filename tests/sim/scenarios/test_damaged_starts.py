@@ -15,6 +15,7 @@ from tests.sim.harness.disk import DiskFault
 from tests.sim.scenarios.test_sim_rot import AT, create_filled_topic, partition_image
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic, Move, Reassign
+from tiered.hot.checkpoints import EPOCHS_FILE
 from tiered.metadata.changes import NO_LEADER
 from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
@@ -87,6 +88,42 @@ def test_damaged_log_of_a_full_disk_claims_only_what_proves_itself() -> None:
         assert ends == [9, 13]
         assert partition_image(three).leader == b.node_id
         await three.wait_until(lambda: partition_image(three).loss is not None, 60)
+
+    run_scenario(scenario)
+
+
+def test_log_of_a_topic_that_was_deleted_meanwhile_leaves_the_disk() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        a, _ = three.others()
+        await create_filled_topic(three, [a], 1)
+        await a.kill()
+        await three.controller.node.submit(DeleteTopic(AT.topic))
+        await a.start()
+        assert [name for name in a.machine.disk.list("log") if name.startswith(str(AT))] == []
+
+    run_scenario(scenario)
+
+
+def test_new_topic_begins_empty_in_the_directory_of_an_earlier_one() -> None:
+    """The deletion of the earlier log failed."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        a, _ = three.others()
+        await create_filled_topic(three, [a], 1)
+        a.machine.disk.faults.append(DiskFault("rename", f"log/{AT}", "EMFILE", times=-1))
+        await three.controller.node.submit(DeleteTopic(AT.topic))
+        await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is None, 30)
+        await asyncio.sleep(1)
+        a.machine.disk.faults.clear()
+        await three.controller.node.submit(CreateTopic(AT.topic, assignments=[[a.node_id]]))
+        await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 30)
+        replica = a.node.leader_replica(*AT)
+        await replica.append(batch([b"%06d" % 0]))
+        assert await read_values(replica, 0) == numbers(0, 1)
+        await a.kill()
+        await a.start()
+        await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 30)
+        assert await read_values(a.node.leader_replica(*AT), 0) == numbers(0, 1)
 
     run_scenario(scenario)
 
@@ -232,6 +269,43 @@ class Producers:
         for known in self.sent.values():
             for offset, data in known[-5:]:
                 assert (await replica.append(bytearray(data))).base_offset == offset
+
+
+def test_retry_is_known_after_a_clean_stop_of_a_small_log() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        producers = Producers(random.Random("producers"))
+        await site.start(QUICK)
+        await producers.write(await site.create("t", 1, **BIG), 6)
+        await site.stop()
+        site.machine.kill()
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        await producers.retry_all(replica)
+        assert replica.log.end_offset == 6
+        await site.stop()
+
+    run(scenario)
+
+
+def test_damaged_leader_epochs_cost_no_record() -> None:
+    """They contradict the bucket. The records tell the true ones, and those above the cold end are only here."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", segment_bytes="4096", retention_ms="-1")
+        await fill(replica, 20)
+        await site.wait_until(lambda: replica.cold_end_offset > 0)
+        await fill(replica, 2, 20)
+        await site.crash(site.machine.kill)
+        assert replica.cold_end_offset < 22
+        site.machine.disk.flip_bit(f"log/t-0/{EPOCHS_FILE}", 8 * len("0 1 "))  # epoch 1 in place of epoch 0
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert await read_values(replica, 0) == numbers(0, 22)
+        assert explain(replica)["possible_loss"] is None
+        await site.stop()
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -33,16 +34,16 @@ SECONDS = 60.0
 
 
 class ReplicatedGroups:
-    """The broker `a` coordinates all groups, and `b` follows it. No third broker has their log."""
+    """The broker `a` coordinates all groups, and `b` follows it, as `more` brokers do."""
 
     def __init__(self, three: ThreeBrokers) -> None:
         self.three = three
         self.a, self.b = three.others()
 
-    async def create(self) -> None:
+    async def create(self, *more: SimBroker) -> None:
         submit = self.three.controller.node.submit
         await submit(CreateTopic("t"))
-        nodes = [self.a.node_id, self.b.node_id]
+        nodes = [each.node_id for each in (self.a, self.b, *more)]
         await submit(CreateTopic(OFFSETS_TOPIC, assignments=[nodes], configs={"min.insync.replicas": "1"}))
         await self.wait_served(self.a)
 
@@ -93,6 +94,36 @@ def test_read_shows_no_commit_that_the_follower_lacks() -> None:
         assert await of.committed(of.b) == 6
 
     run_groups(scenario)
+
+
+def test_successor_serves_once_its_log_is_committed() -> None:
+    """The third replica is in sync, lacks the last commit, and follows the successor late."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        of, third = ReplicatedGroups(three), three.controller
+        await of.create(third)
+        assert await of.commit(of.a, 5) is Code.NONE
+        for source, target in ((of.a, third), (third, of.a)):
+            three.network.cut(source.name, target.name)
+        committing = asyncio.ensure_future(of.commit(of.a, 6))
+        follower = of.b.node.hosted_replicas.find_follower(AT)
+        assert follower is not None
+        end = follower.log.end_offset
+        await three.wait_until(lambda: follower.log.end_offset > end, 5)
+        assert not committing.done()
+        await third.node.hosted_replicas._role_change_lock.acquire()
+        await of.a.kill()
+        await three.wait_until(lambda: of.b.node.hosted_replicas.find_leader(AT) is not None, SECONDS)
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            with suppress(Refused):
+                assert await of.committed(of.b) == 5
+        third.node.hosted_replicas._role_change_lock.release()
+        await of.wait_served(of.b)
+        assert await of.committed(of.b) in (5, 6)
+        committing.cancel()
+
+    run_scenario(scenario)
 
 
 def test_member_gets_its_assignment_once_the_follower_has_it() -> None:
