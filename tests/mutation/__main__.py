@@ -140,7 +140,8 @@ def main() -> int:
                 known[done.key] = done
                 if args.out:
                     results.append(args.out, done)
-    keys = [(each.name, each.digest, args.without_units) for _, each in wanted.values() if not each.equivalent]
+    visible = [each for _, each in wanted.values() if each.is_visible(without_units=args.without_units)]
+    keys = [(each.name, each.digest, args.without_units) for each in visible]
     found_now = [known[key] for key in keys if key in known]
     print(results.table(wanted, found_now))
     return 1 if any(each.stage == results.SURVIVED for each in found_now) else 0

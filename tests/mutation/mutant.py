@@ -10,7 +10,8 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Mutant:
     """`before` stands exactly once in `file`; with `after` in its place the product breaks `promise`. `first` are the
-    tests to try first. `equivalent` is the reason for which no test can see the edit; empty if one should."""
+    tests to try first. `equivalent` is the reason for which no test can see the edit; empty if one should. `guarded` is
+    the reason for which no simulation can, though a unit test does: a second guard keeps the promise."""
 
     name: str
     file: str
@@ -19,6 +20,11 @@ class Mutant:
     promise: str
     first: tuple[str, ...] = ()
     equivalent: str = ""
+    guarded: str = ""
+
+    def is_visible(self, *, without_units: bool) -> bool:
+        """True if a test should find the edit: any test, or a simulation if unit tests do not run."""
+        return not self.equivalent and not (without_units and self.guarded)
 
     @property
     def digest(self) -> str:

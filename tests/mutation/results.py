@@ -55,12 +55,12 @@ def append(path: Path, result: Result) -> None:
 def missing(
     wanted: Mapping[str, tuple[str, Mutant]], known: Results, *, without_units: bool, again: bool
 ) -> list[tuple[str, Mutant]]:
-    """Returns (area, mutant) of those without a result; with `again` also those that survived. Equivalent ones are not
-    run."""
+    """Returns (area, mutant) of those without a result; with `again` also those that survived. Edits that no test can
+    see are not run."""
     found = []
     for area, mutant in wanted.values():
         result = known.get((mutant.name, mutant.digest, without_units))
-        if not mutant.equivalent and (result is None or (again and result.stage == SURVIVED)):
+        if mutant.is_visible(without_units=without_units) and (result is None or (again and result.stage == SURVIVED)):
             found.append((area, mutant))
     return found
 

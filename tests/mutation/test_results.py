@@ -8,10 +8,11 @@ from tests.mutation import results
 from tests.mutation.mutant import Mutant
 from tests.mutation.results import SURVIVED, Result
 
-ONE, TWO, SAME = (
+ONE, TWO, SAME, GUARDED = (
     Mutant("one", "tiered/ids.py", "a", "b", "a promise"),
     Mutant("two", "tiered/ids.py", "a", "c", "a promise"),
     Mutant("same", "tiered/ids.py", "a", "d", "a promise", equivalent="it cannot be seen"),
+    Mutant("guarded", "tiered/ids.py", "a", "e", "a promise", guarded="another check refuses it"),
 )
 WANTED = {each.name: ("hot", each) for each in (ONE, TWO, SAME)}
 
@@ -42,6 +43,12 @@ def test_later_result_replaces_an_earlier_one_and_half_a_line_none(tmp_path: Pat
     with path.open("a") as file:
         file.write('{"mutant": "one", "digest')
     assert [each.stage for each in results.read(path).values()] == ["seeds"]
+
+
+def test_guarded_edit_is_run_with_unit_tests_only() -> None:
+    wanted = {GUARDED.name: ("hot", GUARDED)}
+    assert results.missing(wanted, {}, without_units=False, again=False) == [("hot", GUARDED)]
+    assert results.missing(wanted, {}, without_units=True, again=False) == []
 
 
 def test_changed_edit_is_run_again() -> None:

@@ -92,7 +92,7 @@ class DurableLogs:
                 return log
             if not (options["same_boot"] or options["clean"]) and log.flushed_offset < log.end_offset:
                 self._find(f"{log.name} is served up to {log.end_offset}, fsynced is {log.flushed_offset}")
-            if log.end_offset < options.get("recovery_point", 0):
+            if log.end_offset < read_recovery_points(disk).get(_parse_name(log.name), 0):
                 self._cut[id(log)] = log, True
             for what in (*find_lost(log), *find_leftovers(log)):
                 self._find(f"{log.name} is opened: {what}")

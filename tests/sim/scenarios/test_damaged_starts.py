@@ -15,6 +15,7 @@ from tests.sim.harness.disk import DiskFault
 from tests.sim.scenarios.test_sim_rot import AT, create_filled_topic, partition_image
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic, Move, Reassign
+from tiered.errors import Refused
 from tiered.hot.checkpoints import EPOCHS_FILE
 from tiered.metadata.changes import NO_LEADER
 from tiered.records.batch import encode_batch
@@ -100,20 +101,28 @@ def test_log_of_a_topic_that_was_deleted_meanwhile_leaves_the_disk() -> None:
         await three.controller.node.submit(DeleteTopic(AT.topic))
         await a.start()
         assert [name for name in a.machine.disk.list("log") if name.startswith(str(AT))] == []
+        await create_filled_topic(three, [a], 1)
+        await three.controller.node.submit(DeleteTopic(AT.topic))
+        await asyncio.sleep(90)
+        assert [name for name in a.machine.disk.list("log") if name.startswith(str(AT))] == []
 
     run_scenario(scenario)
 
 
-def test_new_topic_begins_empty_in_the_directory_of_an_earlier_one() -> None:
-    """The deletion of the earlier log failed."""
+@pytest.mark.parametrize("stays", [True, False])
+def test_new_topic_begins_empty_in_the_directory_of_an_earlier_one(stays: bool) -> None:
+    """The earlier log `stays` if its deletion failed. What was noted of it does not count."""
 
     async def scenario(three: ThreeBrokers) -> None:
         a, _ = three.others()
         await create_filled_topic(three, [a], 1)
-        a.machine.disk.faults.append(DiskFault("rename", f"log/{AT}", "EMFILE", times=-1))
+        await a.node.leader_replica(*AT).flush()
+        await a.node.hosted_replicas.save_offsets()
+        if stays:
+            a.machine.disk.faults.append(DiskFault("rename", f"log/{AT}", "EMFILE", times=-1))
         await three.controller.node.submit(DeleteTopic(AT.topic))
         await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is None, 30)
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.1)
         a.machine.disk.faults.clear()
         await three.controller.node.submit(CreateTopic(AT.topic, assignments=[[a.node_id]]))
         await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 30)
@@ -283,6 +292,79 @@ def test_retry_is_known_after_a_clean_stop_of_a_small_log() -> None:
         await producers.retry_all(replica)
         assert replica.log.end_offset == 6
         await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("end", ["power cut", "clean stop"])
+def test_damage_that_no_crash_explains_is_reported(end: str) -> None:
+    """The topic counts fsyncs only, and all its records were fsynced. After the power cut a damaged index makes the
+    start read them."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        producers = Producers(random.Random("producers"))
+        await site.start(QUICK)
+        interval = "1" if end == "power cut" else "4096"
+        replica = await site.create("t", 1, flush="ack", index_interval_bytes=interval, **BIG)
+        await producers.write(replica, 6)
+        await replica.flush()  # with indexes: the segment checkpoint proves the log
+        await site.node.hosted_replicas.save_offsets()
+        await asyncio.sleep(5)
+        if end == "clean stop":
+            await site.stop()
+            site.machine.kill()
+        else:
+            await site.crash(site.machine.power_cut)
+            site.machine.disk.flip_bit(log_path(site).replace(".log", ".index"), 8 * 7 + 4)
+        size = replica.log.size_bytes
+        site.machine.disk.flip_bit(log_path(site), 8 * (size - 20))
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert replica.log.end_offset == 5
+        assert explain(replica)["possible_loss"]["from_offset"] == 5
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_epoch_whose_records_a_power_cut_took_is_forgotten(seed: int) -> None:
+    """The file of epochs was fsynced, and the first record of the last epoch was not."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, **BIG)
+        await fill(replica, 5)
+        await replica.flush()
+        await site.node.hosted_replicas.save_offsets()
+        await site.crash(site.machine.kill)
+        await site.start(QUICK)
+        await fill(site.node.leader_replica("t", 0), 1, 5)
+        await site.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").sync()
+        await site.machine.disk.sync_dir("log/t-0")
+        await site.crash(site.machine.power_cut)
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert all(start < replica.log.end_offset for _, start in replica.log.epochs.lineage)
+        await fill(replica, 1, replica.log.end_offset)
+        await site.stop()
+
+    run(scenario, seed)
+
+
+def test_disk_that_failed_takes_no_record_of_any_topic() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        failing = await site.create("t", 1, flush="ack", **BIG)
+        other = await site.create("u", 1, **BIG)
+        await fill(other, 1)
+        site.machine.disk.faults.append(DiskFault("sync", "log/t-0", "EIO"))
+        with pytest.raises(Refused):
+            await fill(failing, 1)
+        for replica in (failing, other):
+            with pytest.raises(Refused):
+                replica.append_now(batch([b"late"]), 1)
+        site.machine.kill()
 
     run(scenario)
 

@@ -223,9 +223,29 @@ def test_logs_of_other_histories_are_sent_to_where_they_part() -> None:
     run_followers(scenario)
 
 
+def test_follower_is_not_sent_to_a_bucket_that_lacks_the_damaged_records() -> None:
+    async def scenario(of: Followers) -> None:
+        of.write(5)
+        size = of.leader.log.size_bytes // 5
+        of.site.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))  # the length of a batch
+        with pytest.raises(Refused) as refused:
+            of.fetch(TWO, 4)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        of.site.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))
+
+    run_followers(scenario)
+
+
 def test_deletion_is_complete_once_every_member_knows_of_it() -> None:
     async def scenario(of: Followers) -> None:
         end = of.write(6)
+        for node in (TWO, THREE):
+            of.fetch(node, end)
+        of.write(1)
+        with pytest.raises(Refused) as refused:
+            await of.leader.delete_records(end + 1)
+        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE, "it is not committed"
+        end = of.leader.log.end_offset
         for node in (TWO, THREE):
             of.fetch(node, end)
         deleting = asyncio.ensure_future(of.leader.delete_records(4))

@@ -21,6 +21,7 @@ from tests.sim.groups import (
     wait_groups_loaded,
 )
 from tiered.controller.requests import DeleteTopic
+from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
 from tiered.groups.requests import (
     DeleteOffsets,
@@ -133,6 +134,23 @@ def test_silent_members_leave_one_after_the_other() -> None:
         await restart(site)
         await asyncio.sleep(21)
         assert (await describe(site, G)).members == ()
+        await site.stop()
+
+    run(scenario)
+
+
+def test_sessions_of_several_groups_end_without_any_request() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        names = [name for name in ("g", *(f"g{number}" for number in range(9))) if partition_of(name, 2) == 0][:3]
+        for number, name in enumerate(names):
+            joined = await join(site, name, session_ms=10_000 + 4_000 * number)
+            request = SyncGroup(name, joined.generation, joined.member_id)
+            await site.node.group_coordinators.submit(name, request)
+        await asyncio.sleep(25)
+        (shard, *_) = [each for each in site.node.group_coordinators.host.shards() if names[0] in each.state.groups]
+        assert [len(shard.state.groups[name].members) for name in names] == [0, 0, 0]
         await site.stop()
 
     run(scenario)

@@ -349,3 +349,39 @@ def test_records_expire_in_the_manifest_first() -> None:
         await of.wait_alike(a, b)
 
     run_judged(scenario)
+
+
+def test_leader_without_the_controller_acknowledges_nothing_to_all() -> None:
+    """It has one follower, which still reaches it."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, min_insync_replicas="1")
+        await of.write(a, 2)
+        of.isolate(a, c)
+        await of.wait(lambda: not a.node.cluster.has_controller_contact, 2 * SESSION)
+        with pytest.raises(Refused) as refused:
+            await of.write(a)
+        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
+        of.heal()
+        await of.wait_alike(a, b)
+
+    run_judged(scenario)
+
+
+def test_topic_that_counts_fsyncs_commits_what_is_fsynced() -> None:
+    async def scenario(of: Judged) -> None:
+        a, b = of.a, of.b
+        await of.create(a, b, min_insync_replicas="1", flush="ack")
+        await of.write(a, 2)
+        a.machine.disk.sync_seconds = lambda: 0.5
+        for acks in (1, ACKS_ALL):
+            writing = asyncio.ensure_future(of.write(a, 2, acks=acks, timeout_ms=20_000))
+            until = of.three.now + 2
+            while of.three.now < until:
+                assert of.leader(a).high_watermark <= of.leader(a).log.flushed_offset
+                await of.sleep(0.02)
+            await writing
+        await of.wait_alike(a, b)
+
+    run_judged(scenario)

@@ -152,10 +152,13 @@ def test_late_isr_changes_change_nothing() -> None:
         old = of.now
         await of.site.node.submit(HandOver(TWO, of.incarnation(TWO)))
         assert of.now.leader == THREE and of.now.leader_epoch == old.leader_epoch + 1
-        before = of.now
         assert await of.alter(TWO, of.isr_change(TWO, leader_epoch=old.leader_epoch)) != [Code.NONE], "a deposed leader"
+        await of.register(TWO)  # the last process was about to stop
+        await of.shrink(THREE, TWO, THREE)
         await of.site.node.submit(HandOver(THREE, of.incarnation(THREE)))
-        assert of.now.leader in (TWO, THREE) and before.isr
+        assert of.now.leader == TWO
+        late = of.isr_change(TWO, leader_epoch=old.leader_epoch)
+        assert await of.alter(TWO, late) == [Code.FENCED_LEADER_EPOCH], "it leads again, under a later epoch"
 
     run_members(scenario)
 
@@ -177,6 +180,22 @@ def test_requests_of_an_earlier_process_change_nothing() -> None:
         assert not of.site.node.image.brokers[THREE].live
         await of.unfence(THREE)
         assert of.site.node.image.brokers[THREE].live and of.now.isr == (TWO,), "it joins as a follower"
+
+    run_members(scenario)
+
+
+def test_fenced_broker_leads_nothing_by_the_word_of_its_earlier_process() -> None:
+    async def scenario(of: Members) -> None:
+        await of.create(TWO, THREE)
+        await of.register(THREE)
+        await of.shrink(TWO, TWO, THREE)
+        await of.fence(TWO)
+        await of.fence(THREE)
+        assert of.now.leader == NO_LEADER
+        await of.unfence(THREE, life=1)
+        assert of.now.leader == NO_LEADER
+        await of.unfence(THREE)
+        assert of.now.leader == THREE
 
     run_members(scenario)
 
@@ -394,6 +413,19 @@ def test_replica_that_was_just_added_leads_only_as_last_known_member() -> None:
         await of.site.node.submit(ElectLeaders(False, ((of.topic_id, 0),)))
         assert of.now.leader == ONE and of.now.loss is not None
         assert of.now.is_reassigning, "a loss ends no move"
+
+    run_members(scenario)
+
+
+def test_loss_ends_no_move_in_its_own_step() -> None:
+    async def scenario(of: Members) -> None:
+        await of.create(TWO, ONE)
+        await of.shrink(TWO, TWO)
+        await of.site.node.submit(Reassign((Move(of.topic_id, 0, (ONE,)),)))
+        await of.fence(TWO)
+        await of.site.node.submit(ElectLeaders(False, ((of.topic_id, 0),)))
+        assert of.now.leader == ONE and of.now.loss is not None
+        assert of.now.is_reassigning and TWO in of.now.replicas, "its log may have what is lost"
 
     run_members(scenario)
 
