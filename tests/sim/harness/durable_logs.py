@@ -93,7 +93,7 @@ class DurableLogs:
             if not (options["same_boot"] or options["clean"]) and log.flushed_offset < log.end_offset:
                 self._find(f"{log.name} is served up to {log.end_offset}, fsynced is {log.flushed_offset}")
             if log.end_offset < read_recovery_points(disk).get(_parse_name(log.name), 0):
-                self._cut[id(log)] = log, True
+                self._cut[id(log)] = Cut(log, True, ())
             for what in (*find_lost(log), *find_leftovers(log)):
                 self._find(f"{log.name} is opened: {what}")
             return log

@@ -111,7 +111,7 @@ def test_log_of_a_topic_that_was_deleted_meanwhile_leaves_the_disk() -> None:
 
 @pytest.mark.parametrize("stays", [True, False])
 def test_new_topic_begins_empty_in_the_directory_of_an_earlier_one(stays: bool) -> None:
-    """The earlier log `stays` if its deletion failed. What was noted of it does not count."""
+    """The earlier log `stays` if its deletion failed. Its notes in the data directory do not count."""
 
     async def scenario(three: ThreeBrokers) -> None:
         a, _ = three.others()

@@ -316,6 +316,21 @@ def test_most_complete_log_of_the_last_members_leads(
     run_members(scenario)
 
 
+def test_election_waits_for_all_of_the_last_members() -> None:
+    async def scenario(of: Members) -> None:
+        await of.create(TWO, THREE, min_insync_replicas="2")
+        await of.fence(TWO)
+        await of.fence(THREE)
+        await of.register(TWO, whole=False, end=(0, 9))
+        await of.fence(TWO)
+        await of.register(THREE, whole=False, end=(0, 5))
+        assert of.now.leader == NO_LEADER, "the one that is away may have more"
+        await of.register(TWO, whole=False, end=(0, 9))
+        assert of.now.leader == TWO
+
+    run_members(scenario)
+
+
 def test_live_replicas_say_their_ends_before_one_leads() -> None:
     async def scenario(of: Members) -> None:
         await of.create(TWO, THREE, ONE, min_insync_replicas="1")
