@@ -22,7 +22,7 @@
 #   make race-tables  both engines of `tiered load` race on one table, on a directory and on S3: ROUNDS=200; needs Java
 #   make kill-tables  kills at random moments, each with a check: OF=repair, erase or stream, KILLS=20; needs Java
 #   make query-tables  queries of a whole topic while all else runs, each of which counts a prefix of the log: QUERIES=1000,
-#                ENGINE=native for those of tiered sql
+#                ENGINE=native for those of tiered sql, MINUTES=60 at most
 #   make bench   the figures of docs/PERFORMANCE.md
 #   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
@@ -123,7 +123,7 @@ kill-tables: $(VENV)/.dev
 
 query-tables: $(VENV)/.dev
 	@$(JARS)
-	$(BIN)/python -m tests.spark.whole_topic_queries $(or $(QUERIES),1000) $(or $(ENGINE),spark)
+	$(BIN)/python -m tests.spark.whole_topic_queries $(or $(QUERIES),1000) $(or $(ENGINE),spark) $(MINUTES)
 
 bench: $(VENV)/.dev
 	@$(JARS)

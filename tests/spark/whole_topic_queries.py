@@ -2,7 +2,7 @@
 
 Each query has to count a prefix of the acknowledged log: no gap, no double, everything that was acknowledged before.
 
-python -m tests.spark.whole_topic_queries [QUERIES [spark|native]]     1,000 queries
+python -m tests.spark.whole_topic_queries [QUERIES [spark|native [MINUTES]]]     1,000 queries, or those of 60 minutes
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -158,16 +159,19 @@ def optimize(spark: SparkSession, site: Site) -> bool:
     return True
 
 
-def run_queries(spark: SparkSession | None, folder: Path, queries: int) -> Counter[str]:
-    """Returns how many queries and loads there were, after a check of each query. Without Spark, DuckDB counts."""
-    site = Site(folder)
+def run_queries(spark: SparkSession | None, folder: Path, queries: int, minutes: float = 60) -> Counter[str]:
+    """Returns how many queries and loads there were, after a check of each query. Without Spark, DuckDB counts.
+
+    There are so many queries, or those of so many minutes if these are fewer.
+    """
+    site, until = Site(folder), time.monotonic() + 60 * minutes
     found = Counter[str]()
     with site.broker:
         with site.running(), ExitStack() as stack:
             assert site.has_loaded.wait(120)
             sql = stack.enter_context(SqlSession(site.warehouse, BrokerTail(site.broker.url)))
             count = partial(count_by_sql, sql) if spark is None else partial(count_by_spark, spark, site)
-            while found["queries"] < queries:
+            while found["queries"] < queries and time.monotonic() < until:
                 site.check_running()
                 found["queries" if check_query(count, site) else "refused"] += 1
                 if spark is not None and found["queries"] % SPARK_LOAD_EVERY == 0:
@@ -182,9 +186,10 @@ def run_queries(spark: SparkSession | None, folder: Path, queries: int) -> Count
 
 def main() -> None:
     queries = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    minutes = float(sys.argv[3]) if len(sys.argv) > 3 else 60
     with tempfile.TemporaryDirectory(prefix="tiered-queries-") as folder:
-        spark = session(master="local[2]", conf=FAST_START) if sys.argv[2:] != ["native"] else None
-        found = run_queries(spark, Path(folder), queries)
+        spark = session(master="local[2]", conf=FAST_START) if sys.argv[2:3] != ["native"] else None
+        found = run_queries(spark, Path(folder), queries, minutes)
         if spark is not None:
             spark.stop()
     print(f"{dict(found)}: each count is a prefix of the acknowledged log", flush=True)
