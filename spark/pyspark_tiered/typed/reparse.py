@@ -82,7 +82,8 @@ def _reparse(
     columns = reader.read_fields(objects, schema, lambda: range(len(values)))
     # A name twice in an object is once in what orjson returns. Then the text has more colons than names and strings.
     # An escaped colon would hide that, and a rule changes the colons of its value.
-    text = b"".join(data for row, data in enumerate(values) if data and row not in changed)
+    plain = values if not changed else [data for row, data in enumerate(values) if row not in changed]
+    text = b"".join(filter(None, plain))
     wanted = reader.colons - sum(_count_all_colons(objects[row]) for row in changed)
     wrapped = len(values) - len(changed) if around else 0
     if b"\\u003" in text or text.count(b":") + wrapped != wanted:

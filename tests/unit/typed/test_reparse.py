@@ -170,10 +170,12 @@ def test_hash_of_a_row_does_not_depend_on_the_batch_that_it_stands_in() -> None:
 
 
 def test_column_that_a_file_lacks_counts_as_null() -> None:
-    schema = parse_ddl("a BIGINT, b STRING, c ARRAY<INT>, d STRUCT<e: BIGINT, f: STRING>")
+    schema = parse_ddl(
+        "a BIGINT, b STRING, c ARRAY<INT>, d STRUCT<e: BIGINT, f: STRING, g: INT>, h DOUBLE, i DECIMAL(4,2)"
+    )
     values = [json.dumps({"a": at, "d": {"e": 1}}).encode() for at in range(5)]
     full = reparse(values, schema).columns
-    short = [full[0], None, None, pa.StructArray.from_arrays([full[3].field("e")], names=["e"])]
+    short = [full[0], None, None, pa.StructArray.from_arrays([full[3].field("e")], names=["e"]), None, None]
     record = [
         pa.nulls(5, kind) for kind in (pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.binary(), HEADERS)
     ]
