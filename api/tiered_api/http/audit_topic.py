@@ -65,7 +65,7 @@ class AuditTopic:
         if self._bytes + len(data) > QUEUE_BYTES_MAX:
             self._dropped += 1
             self._drops.inc(1)
-            self._warn("the queue is full, so lines of the audit log are dropped")
+            self._warn("drop", "the queue is full, so lines of the audit log are dropped")
             return
         self._lines.append(data)
         self._bytes += len(data)
@@ -90,7 +90,7 @@ class AuditTopic:
             try:
                 await self._write_some()
             except EXPECTED_ERRORS as error:
-                self._warn(str(error))
+                self._warn("write", str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _write_some(self) -> None:
@@ -117,8 +117,8 @@ class AuditTopic:
         if not self._lines:
             self._has_lines.clear()
 
-    def _warn(self, why: str) -> None:
-        suppressed = self._limiter.admit()
+    def _warn(self, kind: str, why: str) -> None:
+        suppressed = self._limiter.admit(kind)
         if suppressed is not None:
             log.warning(
                 "the audit topic takes no lines %s=%s waiting=%d suppressed=%d why=%s",
