@@ -99,9 +99,9 @@ async def judge(to: AttackedBroker, tenant: Tenant, name: str, most: float, memo
         quiet = await tenant.measure()
         await attack()
         attacked = await tenant.measure()
-    ratio = round(attacked["p99"] / quiet["p99"], 2)
-    measured = {"attack": name, "tenant_quiet": quiet, "tenant": attacked, "ratio": ratio, "most": most}
-    write_measured(measured)
+        ratio = round(attacked["p99"] / quiet["p99"], 2)
+        measured = {"attack": name, "tenant_quiet": quiet, "tenant": attacked, "ratio": ratio, "most": most}
+        write_measured(measured)
     assert quiet["count"] > 10 and attacked["count"] > 10, measured
     assert not FULL or ratio <= most, measured
 
