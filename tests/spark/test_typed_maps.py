@@ -43,9 +43,13 @@ def test_changed_map_is_found(site: Site) -> None:
     assert [each[:3] for each in site.verify().faults] == [(0, 0, "changed")]
 
 
-def test_spark_and_duckdb_read_the_map(site: Site, spark: SparkSession) -> None:
+@pytest.mark.also
+def test_spark_reads_the_map(site: Site, spark: SparkSession) -> None:
     rows = spark.sql(f"SELECT m['a'], of['k'].x FROM delta.`{site.warehouse}/t_typed` ORDER BY _offset").collect()
     assert [tuple(row) for row in rows] == [(1, None), (None, "y")]
+
+
+def test_duckdb_reads_the_map(site: Site) -> None:
     with SqlSession(site.warehouse) as session:
         found = session.run("SELECT m['a'], of['k'].x FROM t_typed ORDER BY _offset").collect()
     assert [tuple(row) for row in found.rows] == [(1, None), (None, "y")]
