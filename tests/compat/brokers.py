@@ -149,11 +149,12 @@ class ApacheKafka:
 
 
 @contextmanager
-def run_broker(name: str, *, secure: bool = False) -> Iterator[CompatBroker]:
-    """Yields one of the two, new; removes it at the end. If `secure`, its clients log in over SASL_SSL."""
+def run_broker(name: str, *, secure: bool = False, again_ms: int = 0) -> Iterator[CompatBroker]:
+    """Yields one of the two, new; removes it at the end. If `secure`, its clients log in over SASL_SSL, and again after
+    `again_ms`; 0 for never."""
     directory = Path(tempfile.mkdtemp(prefix="tiered-compat-"))
     try:
-        login = make_login(directory) if secure else None
+        login = make_login(directory, again_ms) if secure else None
         broker = (ApacheKafka if name == "peer" else TieredBroker)(directory, login)
         try:
             yield broker

@@ -21,6 +21,8 @@ class Login(NamedTuple):
     authority: str
     user: str = USER
     password: str = PASSWORD
+    again_ms: int = 0
+    """Time after which the broker wants another login; 0 for never."""
 
     @property
     def scram(self) -> str:
@@ -53,12 +55,13 @@ class Login(NamedTuple):
         return path
 
 
-def make_login(directory: Path) -> Login:
+def make_login(directory: Path, again_ms: int = 0) -> Login:
     """Returns a user, and a new authority with a key that it has signed, in files of a directory."""
     authority = sign("CN=compat-authority")
     file = directory / "authority.pem"
     file.write_text(authority.certificate_pem)
-    return Login(sign("CN=localhost", authority).write(directory / "broker.pem"), str(file))
+    key = sign("CN=localhost", authority).write(directory / "broker.pem")
+    return Login(key, str(file), again_ms=again_ms)
 
 
 def secure_settings(plain: str, secure: str, login: Login) -> dict[str, str]:
@@ -73,4 +76,5 @@ def secure_settings(plain: str, secure: str, login: Login) -> dict[str, str]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:ANONYMOUS;User:{login.user}",
         "delegation.token.secret.key": "compat",
+        "connections.max.reauth.ms": str(login.again_ms),
     }
