@@ -17,8 +17,10 @@ from tiered.controller.requests import ElectLeaders, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.ids import NO_EPOCH, incarnation_number
 from tiered.peers import DivergingEpoch, PartitionFetch
+from tiered.ports import FileSlice
+from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.read_result import FollowerReadResult
+from tiered.replication.read_result import FollowerReadResult, RecordBytes
 
 LAG = 2.0
 SETTINGS = replace(QUICK, replica_lag_time_max_ms=int(LAG * 1000), broker_session_timeout_ms=600_000)
@@ -70,6 +72,11 @@ class Followers(Members):
             await asyncio.sleep(0.2)
 
 
+def count_batches(data: RecordBytes) -> int:
+    found = data.file.pread(data.start, data.length) if isinstance(data, FileSlice) else data
+    return len(walk(found).batches) if found else 0
+
+
 def run_followers(scenario: Callable[[Followers], Awaitable[None]]) -> None:
     async def run_all(site: SimBrokerRig) -> None:
         await site.start(SETTINGS)
@@ -90,6 +97,9 @@ def test_record_is_committed_once_every_member_fetched_behind_it() -> None:
         assert of.high_watermark == 0, "the third one has not fetched"
         of.fetch(THREE, 3)
         assert of.high_watermark == 3
+        for offset, count in ((0, 3), (2, 1), (3, 0)):
+            shown = of.leader.reads.read_now(offset, 1 << 20)
+            assert shown is not None and count_batches(shown.data) == count, "readers see what is committed"
         of.fetch(THREE, 5)
         assert of.high_watermark == 5
         of.fetch(TWO, 2)
