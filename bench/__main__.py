@@ -10,7 +10,7 @@ from bench.figures import Figure, table
 
 NAMES = (
     "append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction", "large_topic",
-    "transactions_load", "typed",
+    "simulated_topic", "transactions_load", "typed",
 )  # fmt: skip
 
 

@@ -18,7 +18,9 @@ If a change of the manifest stays undecided, they are none until `settle`.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -436,7 +438,8 @@ class ColdCleaner:
                 is_applied = run[-1].next_offset <= manifest.clean_to
                 run_rules = rules if is_applied else replace(rules, now_ms=NO_HORIZON_PASSED)
                 needs_keys = not all(each.is_known for each in group)
-                await self._clean_run(clean, run, key_map, run_rules, end, needs_keys=needs_keys)
+                dead = {each.base_offset for each in group if each.is_dead}
+                await self._clean_run(clean, run, key_map, run_rules, end, needs_keys=needs_keys, dead=dead)
                 if clean.pending_bytes >= CHANGE_BYTES and not await self._replace(clean):
                     return True
             if plan.runs or plan.clean_to > manifest.clean_to:
@@ -525,9 +528,11 @@ class ColdCleaner:
         applied_to: int,
         *,
         needs_keys: bool = False,
+        dead: Collection[int] = (),
     ) -> None:
         """Puts the objects of a run of segments, unless its only segment stays as it is and needs no keys section. The
-        map has the keys of all records below `applied_to`, as far as earlier cleans have not applied them."""
+        map has the keys of all records below `applied_to`, as far as earlier cleans have not applied them. `dead` are
+        the base offsets of segments of which no record stays: they are not read."""
         if clean.newest is not None and clean.newest[0] == replaced[-1].key:
             sections = clean.newest[1]
         else:
@@ -537,7 +542,7 @@ class ColdCleaner:
         bytes_before = sum(each.log_bytes for each in replaced)
         made, successors = self._begin_object(clean, run.base_offset, bytes_before), list[SegmentEntry]()
         last_header = b""
-        async with aclosing(self._read(clean, run.base_offset, run.next_offset)) as steps:
+        async with aclosing(self._read_ranges(clean, _list_ranges_to_read(replaced, dead, rules))) as steps:
             async for step in steps:
                 at = step.batches[-1].position - step.batches[0].position
                 last_header = bytes(step.data[at : at + HEADER_BYTES])
@@ -658,6 +663,12 @@ class ColdCleaner:
                 found.update(dict.fromkeys(decode_aborted_txns(index, begin=0, end=MAX_OFFSET, where=entry.key)))
         return [each for each in found if each.last_offset >= start]
 
+    async def _read_ranges(self, clean: _Clean, ranges: Sequence[tuple[int, int]]) -> AsyncGenerator[_Step]:
+        for start, end in ranges:
+            async with aclosing(self._read(clean, start, end)) as steps:
+                async for step in steps:
+                    yield step
+
     async def _read(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[_Step]:
         """Yields whole batches of a part of the log above its start, a step at a time."""
         at = max(start, clean.manifest.log_start_offset)
@@ -710,6 +721,26 @@ def _find_raw_part(entries: Sequence[SegmentEntry], clean_to: int) -> int:
 def _find_local_start(clean: _Clean) -> int:
     """Returns the offset from which on the disk has what was uploaded."""
     return max(clean.raw_from, clean.local.local_start_offset) if clean.local is not None else MAX_OFFSET
+
+
+def _list_ranges_to_read(
+    replaced: Sequence[SegmentEntry], dead: Collection[int], rules: CleanRules
+) -> list[tuple[int, int]]:
+    """Returns the offsets of a run that have to be read. A dead segment is left out, unless the last sequence of a
+    producer stays in it. The last batch of the run stays in any case."""
+    kept_offsets, ranges = array("q", rules.kept_offsets), list[tuple[int, int]]()
+    for each in replaced:
+        at = bisect_left(kept_offsets, each.base_offset)
+        keeps_sequence = at < len(kept_offsets) and kept_offsets[at] < each.next_offset
+        start, end = each.base_offset, each.next_offset
+        if each.base_offset in dead and not keeps_sequence:
+            if each is not replaced[-1]:
+                continue
+            start = end - 1
+        if ranges and ranges[-1][1] == start:
+            start = ranges.pop()[0]
+        ranges.append((start, end))
+    return ranges
 
 
 async def _read_local(clean: _Clean, offset: int, end: int) -> _Step | None:

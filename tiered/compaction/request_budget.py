@@ -72,6 +72,7 @@ def count_cost(runs: Iterable[Sequence[KeyedSegment]], object_bytes: int, get_by
     for run in runs:
         kept = sum(each.size - each.free_bytes for each in run)
         freed_bytes += sum(each.free_bytes for each in run)
-        requests += count_gets((each.size for each in run if not each.is_local), get_bytes)
+        requests += count_gets((each.size for each in run if not (each.is_local or each.is_dead)), get_bytes)
+        requests += run[-1].is_dead and not run[-1].is_local
         requests += OBJECT_REQUESTS * max(ceil(kept / object_bytes), 1)
     return CleanCost(requests, freed_bytes)

@@ -52,6 +52,12 @@ class KeyedSegment(NamedTuple):
         return self.is_known and self.superseded == 0 == self.repeated
 
     @property
+    def is_dead(self) -> bool:
+        """True if each record has a key and a later record of it in a later segment. So none is a marker, and no key is
+        there twice."""
+        return self.is_known and 0 < self.records == self.superseded
+
+    @property
     def free_bytes(self) -> int:
         """Returns about how many bytes a rewrite frees."""
         return min(self.size, self.size * (self.superseded + self.repeated) // self.records) if self.records else 0

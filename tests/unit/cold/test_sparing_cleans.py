@@ -22,6 +22,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.batch import decode_header
+from tiered.records.native import walk
 
 SETTINGS = config(cleanup_policy=("compact",), segment_bytes=2048)
 HOT_KEYS, COLD_KEYS = 4, 60
@@ -164,6 +165,43 @@ def test_clean_that_was_put_off_comes_at_once(why: str) -> None:
         assert not cleaner.is_put_off(manifest, found, now, share)
         result = await clean(cleaner, manifest, settings=settings, now=now, request_share=share)
         assert result.is_whole and not result.is_put_off and result.manifest.clean_to == manifest.cold_end_offset
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ends_dead", [False, True])
+def test_objects_of_which_no_record_stays_are_not_read(ends_dead: bool) -> None:
+    """But for the last batch of a run, and for the last sequence of a producer."""
+
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, _ = await written(broker)
+        first = log.end_offset
+        groups = [[f"{letter}{number}" for number in range(12)] for letter in "abc"]
+        for keys in [*groups, *([] if ends_dead else [["stays", *groups[0][1:]]])]:
+            for number, key in enumerate(keys):
+                put(log, key, "v", producer=7 if (key, number) == ("b3", 3) else -1)
+            log.roll()
+        end = log.end_offset
+        for keys in groups:
+            write(log, keys, "newest")
+        log.producers.on_high_watermark(log.end_offset)
+        manifest = await upload_keyed(broker, log)
+        before = facts(await broker.read_all())
+        sections = [await broker.reader.read_keys(each) for each in manifest.entries]
+        rows = sum(len(each.rows) for each in sections if each is not None)
+        old = [each for each in manifest.entries if first <= each.base_offset < end]
+        assert [each.base_offset - first for each in old] == [0, 12, 24, 36][: len(old)]
+        result = await clean(cleaner, manifest, settings=replace(SETTINGS, segment_bytes=1 << 13))
+        assert result.is_whole and [each.base_offset for each in result.manifest.entries].count(first) == 1
+        is_read = old[1].log_bytes + (old[2].log_bytes // 12 if ends_dead else old[3].log_bytes)
+        assert rows + is_read - 12 <= result.bytes_read <= rows + is_read + 12
+        data = await rig.broker("reader").read_all()
+        assert facts(data) == last_of_each(before)
+        kept = [each.last_offset for each in walk(data).batches if first <= each.base_offset < end]
+        assert kept == [first + 12 + 3, first + 35 if ends_dead else first + 36, *([] if ends_dead else [end - 1])]
+        await check_bucket(rig, broker, result.manifest)
 
     run(scenario)
 

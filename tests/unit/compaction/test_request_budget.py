@@ -53,4 +53,7 @@ def test_cost_counts_what_the_bucket_is_asked_for() -> None:
 
     runs = [[segment(0, 100, 5), segment(10, 65, 0)], [segment(20, 10, 10, is_local=True)]]
     assert count_cost(runs, object_bytes=64, get_bytes=64) == (2 + (2 + 2 + 2 * 2) + 2, 50 + 10)
+    dead = segment(0, 1000, 10)
+    assert count_cost([[dead, segment(10, 10, 0)]], object_bytes=64, get_bytes=64) == (2 + 1 + 2, 1000)
+    assert count_cost([[dead, dead]], object_bytes=64, get_bytes=64) == (2 + 1 + 2, 2000), "the last batch is read"
     assert count_cost([], object_bytes=64, get_bytes=64) == (2, 0), "the manifest, and a deletion"

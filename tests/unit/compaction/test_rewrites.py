@@ -174,6 +174,12 @@ def test_segment_is_written_again_once_that_costs_little_for_what_it_frees() -> 
     assert runs([keyed(0, 3, repeated=4)]) == [[0]], "records superseded in the segment itself count too"
 
 
+def test_segment_is_dead_only_if_each_record_has_a_later_one_elsewhere() -> None:
+    assert keyed(0, 10).is_dead and not keyed(0, 9).is_dead
+    assert not keyed(0, 9, repeated=1).is_dead, "the tenth may be a marker"
+    assert not keyed(0, 10, is_known=False).is_dead and not keyed(0, 0, records=0).is_dead
+
+
 def test_segment_that_lacks_keys_is_written_again() -> None:
     assert runs([keyed(0, 0), keyed(10, 0, is_known=False), keyed(20, 0)]) == [[10]]
 
