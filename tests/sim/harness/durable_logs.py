@@ -283,15 +283,13 @@ def find_leftovers(log: DiskLog) -> Iterator[str]:
     if log.may_have_gaps or log.offset_gaps or disk_has_rotted(disk):
         return
     expected = log.local_start_offset
-    # The file of epochs forgets what is below the log start, also where only a manifest has that start.
-    known_from = max(log.start_offset, lineage[0][1] if lineage else 0)
     for base in bases:
         node = folder.names.get(f"{base:020d}.log")
         for each in walk(bytes(node.data), check_crc=True).batches if isinstance(node, Inode) else ():
             if each.base_offset > expected:
                 yield f"a hole between {expected} and {each.base_offset}"
             expected = each.last_offset + 1
-            if log.epochs.epoch_at(each.base_offset) != each.leader_epoch and each.base_offset >= known_from:
+            if log.epochs.epoch_at(each.base_offset) != each.leader_epoch and each.base_offset >= log.start_offset:
                 yield f"epochs {lineage}, and {each.base_offset} is of epoch {each.leader_epoch}"
                 return
     if expected < end:
