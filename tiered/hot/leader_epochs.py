@@ -1,7 +1,6 @@
 """The lineage of a log: which leader epoch wrote from which offset on, and where two histories diverge.
 
-Pure. Epochs and offsets both increase from entry to entry. An epoch that wrote nothing has no entry once the log is
-opened again.
+Pure. Epochs and offsets both increase from entry to entry. An epoch that wrote nothing has no entry.
 """
 
 from __future__ import annotations

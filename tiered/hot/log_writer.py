@@ -213,12 +213,11 @@ class LogWriter:
                 active = self._move_empty_segment(batches[0].base_offset, config.index_interval_bytes)
             active.created_ms = now_ms
         position = active.size
-        for batch in batches:
-            if batch.leader_epoch > self.epochs.latest:
-                self.assign_epoch(batch.leader_epoch, batch.base_offset)
         active.size = self.files.log_file(active.base_offset).append((data,))
         builder = self.builder
         for batch in batches:
+            if batch.leader_epoch > self.epochs.latest:
+                self.assign_epoch(batch.leader_epoch, batch.base_offset)
             builder.add_batch(position, batch.size, batch.last_offset, batch.max_timestamp)
             position += batch.size
             if batch.producer_id >= 0:

@@ -10,6 +10,7 @@ import pytest
 from tests.sim.harness.disk import DiskFault, Op, SimDisk
 from tests.unit.hot.fixtures import (
     DIRECTORY,
+    NOW,
     FixedClock,
     append,
     batch,
@@ -218,6 +219,25 @@ def test_appends_refused_by_a_full_disk_are_logged_every_ten_seconds(
     asyncio.run(scenario())
     said = [each.message for each in caplog.records if each.message.startswith("disk refused a write partition=t-0")]
     assert [line.partition("suppressed=")[2].split()[0] for line in said] == ["0", "4", "4"]
+
+
+def test_epoch_of_a_refused_append_does_not_name_older_records_that_follow() -> None:
+    """A leader whose disk was full wrote nothing in its epoch. The next leader has more records of the old epoch: under
+    the wrong epoch they would differ from the leader's, and the follower would truncate them."""
+
+    async def scenario() -> None:
+        on = disk()
+        leader, log = await open_log(disk()), await open_log(on)
+        for number in range(3):
+            append(leader, batch(number))
+        log.append_as_follower(read_all(leader)[: len(read_all(leader)) // 3], now_ms=NOW)
+        on.faults.append(DiskFault("append", error="ENOSPC"))
+        with pytest.raises(Refused):
+            append(log, batch(1), epoch=1)
+        log.append_as_follower(read_all(leader, 1), now_ms=NOW)
+        assert (log.epochs.lineage, log.end_offset) == (((0, 0),), 3)
+
+    asyncio.run(scenario())
 
 
 def test_log_refuses_records_after_a_failed_fsync() -> None:
