@@ -59,11 +59,11 @@ class MarkerWriter:
         first_offset = opened.txn_first_offset if opened is not None else -1
         has_pending = is_offsets and self._offsets.has_pending_offsets(tp.partition, marker.producer_id)
         if not has_pending and not replica.log.producers.is_abort_due(marker):
-            await replica.wait_committed(replica.log.end_offset, COMMIT_MS)
+            await replica.confirm_committed(replica.log.end_offset, COMMIT_MS)
         elif is_offsets:
             await self._offsets.write_marker(tp.partition, marker)
         else:
-            await replica.wait_committed(replica.append_marker_now(marker), COMMIT_MS)
+            await replica.confirm_committed(replica.append_marker_now(marker), COMMIT_MS)
         if first_offset >= 0 or has_pending:
             log.warning(
                 "an operator has aborted a transaction partition=%s producer_id=%d epoch=%d first_offset=%d",

@@ -168,7 +168,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         self._note_change()
         if not self._is_committed(end):
             self._await_commit(end, [])
-            await self.replica.wait_committed(end, COMMIT_MS)
+            await self.replica.confirm_committed(end, COMMIT_MS)
         if self._end_reason is not None:
             raise self._end_reason
 
@@ -269,7 +269,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         """Sends replies in the order of the log, as it becomes committed."""
         while self._uncommitted and self._end_reason is None:
             try:
-                await self.replica.wait_committed(self._uncommitted[0][0], COMMIT_MS)
+                await self.replica.confirm_committed(self._uncommitted[0][0], COMMIT_MS)
             except Refused as refused:
                 self.fail(refused)
                 return

@@ -269,7 +269,7 @@ class LeaderReplica:
         appended = self.append_now(data, acks, deep, guard)
         end = appended.last_offset + 1
         if acks == ACKS_ALL and not self.is_committed(end):
-            await self.wait_committed(end, timeout_ms)
+            await self.confirm_committed(end, timeout_ms)
         return appended
 
     def append_now(
@@ -282,8 +282,8 @@ class LeaderReplica:
         from_coordinator: bool = False,
     ) -> LogAppendInfo:
         """Validates the batches, stamps them in place and writes them, without waiting. With acks=all, `is_committed`
-        then tells whether they are committed, and `wait_committed` waits for it. `from_coordinator`: a coordinator of
-        this broker writes on behalf of a producer, without sequences. Raises `Refused` like `append`, but never
+        then tells whether they are committed, and `confirm_committed` waits for it. `from_coordinator`: a coordinator
+        of this broker writes on behalf of a producer, without sequences. Raises `Refused` like `append`, but never
         REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported."""
         self._check_takes_appends(acks)
         appended = self._write(data, deep, guard, from_coordinator)
@@ -318,6 +318,13 @@ class LeaderReplica:
     def is_committed(self, end: int) -> bool:
         """True if all records below `end` are committed."""
         return self.state.high_watermark >= end
+
+    async def confirm_committed(self, end: int, timeout_ms: int) -> None:
+        """Returns once all records below `end` are committed and may be acknowledged: the broker still has contact with
+        the controller. A leader that was replaced uncleanly may learn that replicas left the ISR, before it learns of
+        the next leader (R6). Raises `Refused` like `wait_committed`, and NOT_LEADER_OR_FOLLOWER."""
+        await self.wait_committed(end, timeout_ms)
+        self._require_controller_contact()
 
     async def wait_committed(self, end: int, timeout_ms: int) -> None:
         """Returns once all records below `end` are committed. With `flush=ack` this method makes the fsync that this
@@ -389,7 +396,7 @@ class LeaderReplica:
             timeout_ms = await self._wait_loss_reported_within(timeout_ms)
         end = self.append_marker_now(marker)
         if not self.is_committed(end):
-            await self.wait_committed(end, timeout_ms)
+            await self.confirm_committed(end, timeout_ms)
 
     def append_marker_now(self, marker: TransactionMarker) -> int:
         """Writes the marker unless it is in the log already, without waiting. Returns the offset below which all

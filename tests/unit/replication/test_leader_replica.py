@@ -287,6 +287,26 @@ def test_leader_without_controller_contact_acknowledges_nothing() -> None:
     rig.run(scenario)
 
 
+def test_waiting_records_are_refused_once_contact_is_lost() -> None:
+    """A leader that was replaced uncleanly may read in the bucket that a replica left the ISR, but not yet that another
+    broker leads (R6). Its high watermark then advances over records that the next leader lacks."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        replica = await rig.brokers[1].lead(0, [1, 2])
+        appending = asyncio.create_task(replica.append(batch(0, 3), timeout_ms=1000))
+        await asyncio.sleep(0)
+        assert replica.log.end_offset == 3 and not appending.done()
+        replica._has_controller_contact = lambda: False
+        replica.apply_isr([1], [1, 2], 1)
+        with pytest.raises(Refused) as refused:
+            await appending
+        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
+        assert replica.high_watermark == 3, "what is committed is served, as records of acks=1 are"
+
+    rig.run(scenario)
+
+
 def test_failed_disk_refuses_records() -> None:
     rig = ReplicationRig()
 

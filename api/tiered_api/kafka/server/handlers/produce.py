@@ -349,7 +349,7 @@ class ProduceHandler:
                 if first:
                     await self._context.turns.wait_turn()
                 commits = (
-                    each.wait_committed(end, timeout_ms)
+                    each.confirm_committed(end, timeout_ms)
                     for each, end, _, _ in waiting[first : first + PIECE_PARTITIONS]
                 )
                 pieces.append(asyncio.gather(*commits, return_exceptions=True))
