@@ -30,31 +30,33 @@ Replicas = tuple[int, ...]
 
 
 class ExpectedReplicas:
-    """The replicas that may result: those of the last granted request, and those of each later one without a reply
-    (None). After a cancelled one nothing is known."""
+    """The replicas that may result: those of the last granted request, and those of each request without a reply
+    (None). A broker that was cut off may forward such a request to the controller long after a later one was granted.
+    After a cancelled one nothing is known."""
 
     def __init__(self) -> None:
-        self._possible: dict[TopicPartition, set[Replicas]] = {}
+        self._granted: dict[TopicPartition, Replicas] = {}
+        self._unanswered: dict[TopicPartition, set[Replicas | None]] = {}
 
     def on_reply(self, tp: TopicPartition, wanted: Replicas | None, code: Code | None) -> None:
         """Records a reply. `wanted` None cancels the reassignment."""
-        unsure = code is None or code in (Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER)
-        if wanted is None:
-            if unsure or code is Code.NONE:
-                self._possible.pop(tp, None)
-        elif code is Code.NONE:
-            self._possible[tp] = {wanted}
-        elif unsure and tp in self._possible:
-            self._possible[tp].add(wanted)
+        if code is None or code in (Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER):
+            self._unanswered.setdefault(tp, set()).add(wanted)
+        elif code is Code.NONE and wanted is None:
+            self._granted.pop(tp, None)
+        elif code is Code.NONE and wanted is not None:
+            self._granted[tp] = wanted
 
     def find_misplaced(self, replicas: Callable[[TopicPartition], Replicas | None]) -> Iterator[str]:
         """Yields partitions that still exist and are not on the replicas that were requested. Committed offsets of
         groups that have fewer replicas than their replication factor gain some, after the existing ones."""
-        for tp, ends in self._possible.items():
-            now = replicas(tp)
+        for tp, granted in self._granted.items():
+            now, unanswered = replicas(tp), self._unanswered.get(tp, set())
+            ends = {granted, *(each for each in unanswered if each is not None)}
             if (
                 now is not None
                 and now not in ends
+                and None not in unanswered
                 and not (tp == OFFSETS and any(now[: len(end)] == end for end in ends))
             ):
                 yield f"{tp} was to be on {sorted(ends)}, is on {now}"

@@ -334,11 +334,20 @@ def test_replicas_end_up_as_the_last_granted_reassignment_says() -> None:
     assert list(ends.find_misplaced(here.__getitem__)) == []
     ends.on_reply(T, (2, 3), Code.NONE)
     assert list(ends.find_misplaced(here.__getitem__)) == ["t-0 was to be on [(2, 3)], is on (1, 2)"]
-    ends.on_reply(T, (1, 2), None)
-    assert list(ends.find_misplaced(here.__getitem__)) == []
     ends.on_reply(T, (1, 3), Code.NONE)
     assert len(list(ends.find_misplaced(here.__getitem__))) == 1
     ends.on_reply(T, None, Code.NONE)
+    assert list(ends.find_misplaced(here.__getitem__)) == []
+
+
+def test_reassignment_without_reply_may_come_after_a_later_granted_one() -> None:
+    ends, here = ExpectedReplicas(), {T: (1, 2)}
+    ends.on_reply(T, (1, 2), None)
+    ends.on_reply(T, (1, 3), Code.NONE)
+    assert list(ends.find_misplaced(here.__getitem__)) == []
+    here[T] = (2, 3)
+    assert list(ends.find_misplaced(here.__getitem__)) == ["t-0 was to be on [(1, 2), (1, 3)], is on (2, 3)"]
+    ends.on_reply(T, None, None)
     assert list(ends.find_misplaced(here.__getitem__)) == []
 
 
