@@ -431,9 +431,11 @@ def test_damaged_epoch_file_costs_no_record() -> None:
         await site.wait_until(lambda: replica.cold_end_offset == 18)
         epoch = replica.leader_epoch
         await site.stop()
-        file = site.machine.disk.open("log/t-0/leader-epoch-checkpoint")
-        assert file.pread(0, file.size()) == f"0\n1\n{epoch} 0\n".encode()
-        file.pwrite(4, str(epoch + 2).encode())
+        path = "log/t-0/leader-epoch-checkpoint"
+        file = site.machine.disk.open(path)
+        assert epoch == 0 and file.pread(0, file.size()) == b"0\n1\n0 0\n"
+        site.machine.disk.flip_bit(path, 4 * 8 + 1)
+        assert file.pread(0, file.size()) == b"0\n1\n2 0\n"
         file.close()
         node = await site.start()
         again = node.leader_replica("t", 0)
