@@ -43,6 +43,8 @@ WINDOW_BYTES = 64 * MIB
 STREAMS_MAX = 64
 STREAM_IDLE_S = 10.0
 DEPTH_OF_ITERATE = 4
+EMPTY_PIECES_MAX = 100
+"""Limit on the pieces without records that one read passes. A clean can leave an object with one empty batch."""
 
 LOOKUP_BYTES = 64 * MIB
 """Limit on the bytes that a look-up by time reads for nothing: it then returns the position that it has reached."""
@@ -107,6 +109,10 @@ class ColdReader:
     async def read(self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
         """Returns whole batches from the one that holds `offset`: at least one, and more if they are in memory.
 
+        If these have no records, because a clean left only empty batches, the next ones with records take their place:
+        clients take a reply without records for a message that is too large, or request it for ever. Only at the cold
+        end, or after `EMPTY_PIECES_MAX` of them, the result has no records.
+
         The result has at most `max_bytes`, unless the first batch alone is larger. `manifest` may be older than the one
         in the bucket (None: not known). It is loaded again if it does not name the offset, or if a clean has replaced
         the object since and the object is gone. Raises `Refused` with OFFSET_OUT_OF_RANGE, `Unavailable` and `Corrupt`.
@@ -156,20 +162,27 @@ class ColdReader:
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
     ) -> _ColdPiece:
         stream = self._take_stream(partition_id, offset)
-        piece = await self._next_batches(partition_id, offset, stream, max_bytes) if stream is not None else None
+        piece = await self._next_batches(stream, max_bytes) if stream is not None else None
         if stream is None or piece is None:
             # A stream at its end has an older manifest: records after it may be cold by now.
             stream = await self._open_stream(partition_id, manifest, offset)
-            piece = await self._next_batches(partition_id, offset, stream, max_bytes)
+            piece = await self._next_batches(stream, max_bytes)
         if piece is None:
             raise _out_of_range(partition_id, offset)
-        self._keep_stream(partition_id, stream)
+        later: ColdBatches | None = piece
+        for _ in range(EMPTY_PIECES_MAX):
+            if any(batch.count for batch in piece.batches):
+                break
+            later = await self._next_batches(stream, max_bytes)
+            if later is None:
+                break
+            piece = later
+        if later is not None:
+            self._keep_stream(partition_id, stream)
         self._bytes.inc(len(piece.data))
         return _ColdPiece(bytes(piece.data), piece.entry, piece.next_offset)
 
-    async def _next_batches(
-        self, partition_id: PartitionId, offset: int, stream: ColdStream, max_bytes: int
-    ) -> ColdBatches | None:
+    async def _next_batches(self, stream: ColdStream, max_bytes: int) -> ColdBatches | None:
         """Returns the next piece, or None at the end of the stream. Closes the stream at its end and after an error."""
         try:
             piece = await stream.next_batches(max_bytes)

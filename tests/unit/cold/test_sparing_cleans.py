@@ -15,6 +15,7 @@ from tests.unit.hot.fixtures import NOW, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
 from tiered.cold.layout import SectionKind
 from tiered.cold.manifest import Manifest
+from tiered.cold.reader import ColdReader
 from tiered.compaction.request_budget import WAIT_MAX_MS
 from tiered.config.settings import LONG_MAX, TopicConfig
 from tiered.errors import Unavailable
@@ -204,6 +205,40 @@ def test_objects_of_which_no_record_stays_are_not_read(ends_dead: bool) -> None:
         await check_bucket(rig, broker, result.manifest)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_read_at_an_object_without_records_returns_the_records_after_it(is_committed: bool) -> None:
+    """librdkafka takes a reply without records for a message that is too large, and other clients wait for ever."""
+
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, _ = await written(broker)
+        first = log.end_offset
+        write(log, [f"a{number}" for number in range(12)], "v")
+        write(log, [f"b{number}" for number in range(12)], "v")
+        end = log.end_offset
+        for letter in "ab":
+            write(log, [f"{letter}{number}" for number in range(12)], "newest")
+        manifest = (await clean(cleaner, await upload_keyed(broker, log), settings=SETTINGS)).manifest
+        empty = [each for each in manifest.entries if each.base_offset >= first and not each.record_count]
+        assert empty and empty[0].base_offset == first and empty[-1].next_offset == end, "no record of them stays"
+        reader = rig.broker("reader").reader
+        for offset in range(first, end):
+            found = walk(await _read(reader, manifest, offset, is_committed)).batches
+            assert [each.base_offset for each in found][:1] == [end] and all(each.count for each in found)
+        alone = replace(manifest, nodes=tuple(each for each in manifest.nodes if each.base_offset < end))
+        found = walk(await _read(reader, alone, first, is_committed)).batches
+        assert found[-1].last_offset == end - 1 and not found[-1].count, "nothing comes after it"
+
+    run(scenario)
+
+
+async def _read(reader: ColdReader, manifest: Manifest, offset: int, is_committed: bool) -> bytes:
+    if is_committed:
+        return (await reader.read_committed(PID, manifest, offset, 1 << 20))[0]
+    return await reader.read(PID, manifest, offset, 1 << 20)
 
 
 def test_tombstone_and_marker_stay_while_older_segments_need_them() -> None:
