@@ -161,23 +161,25 @@ class ColdReader:
     async def _read_once(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
     ) -> _ColdPiece:
-        stream = self._take_stream(partition_id, offset)
-        piece = await self._next_batches(stream, max_bytes) if stream is not None else None
-        if stream is None or piece is None:
-            # A stream at its end has an older manifest: records after it may be cold by now.
-            stream = await self._open_stream(partition_id, manifest, offset)
-            piece = await self._next_batches(stream, max_bytes)
-        if piece is None:
-            raise _out_of_range(partition_id, offset)
-        later: ColdBatches | None = piece
-        for _ in range(EMPTY_PIECES_MAX):
+        stream, piece, at = self._take_stream(partition_id, offset), None, offset
+        has_older_manifest = stream is not None  # records after the end of a kept stream may be cold by now
+        for _ in range(1 + EMPTY_PIECES_MAX):
+            following = await self._next_batches(stream, max_bytes) if stream is not None else None
+            if following is None and (stream is None or has_older_manifest):
+                if piece is not None:
+                    manifest = manifest or await self._manifests.load(partition_id)
+                    if manifest is None or manifest.find_node(at) is None:
+                        break
+                stream, has_older_manifest = await self._open_stream(partition_id, manifest, at), False
+                following = await self._next_batches(stream, max_bytes)
+            if following is None:
+                break
+            piece, at = following, following.next_offset
             if any(batch.count for batch in piece.batches):
                 break
-            later = await self._next_batches(stream, max_bytes)
-            if later is None:
-                break
-            piece = later
-        if later is not None:
+        if piece is None:
+            raise _out_of_range(partition_id, offset)
+        if following is not None and stream is not None:
             self._keep_stream(partition_id, stream)
         self._bytes.inc(len(piece.data))
         return _ColdPiece(bytes(piece.data), piece.entry, piece.next_offset)

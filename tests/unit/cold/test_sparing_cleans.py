@@ -228,14 +228,20 @@ def test_read_at_an_object_without_records_returns_the_records_after_it(is_commi
         for offset in range(first, end):
             found = walk(await _read(reader, manifest, offset, is_committed)).batches
             assert [each.base_offset for each in found][:1] == [end] and all(each.count for each in found)
-        alone = replace(manifest, nodes=tuple(each for each in manifest.nodes if each.base_offset < end))
+        alone = replace(
+            manifest, nodes=tuple(each for each in manifest.nodes if each.base_offset < end), cold_end_offset=end
+        )
         found = walk(await _read(reader, alone, first, is_committed)).batches
         assert found[-1].last_offset == end - 1 and not found[-1].count, "nothing comes after it"
+        for newer in (manifest, None):
+            await _read(reader, alone, first - 1, is_committed)
+            found = walk(await _read(reader, newer, first, is_committed)).batches
+            assert found[0].base_offset == end and found[0].count, "the kept stream has an older manifest"
 
     run(scenario)
 
 
-async def _read(reader: ColdReader, manifest: Manifest, offset: int, is_committed: bool) -> bytes:
+async def _read(reader: ColdReader, manifest: Manifest | None, offset: int, is_committed: bool) -> bytes:
     if is_committed:
         return (await reader.read_committed(PID, manifest, offset, 1 << 20))[0]
     return await reader.read(PID, manifest, offset, 1 << 20)
