@@ -11,11 +11,12 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.test_http_hostile import body_of, status_of
+from tiered.config.settings import Settings
 from tiered.controller.requests import AlterBrokerConfigs, AlterClientQuotas, QuotaAlteration
 from tiered.metadata.changes import ALL_BROKERS
 from tiered_api.http.consumers import instances
 from tiered_api.http.exchange import media_types
-from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits, max_streams
 
 TOPICS = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OTHER_ADDRESS = "127.0.0.2"
@@ -62,8 +63,14 @@ def count_refused(site: HttpBroker) -> float:
     return site.broker.metrics.counter("tiered_http_connections_refused_total", "").value()
 
 
-@pytest.mark.parametrize("limits", [HttpLimits(connections=3), HttpLimits(connections=9, connections_per_peer=3)])
-def test_health_and_metrics_are_served_when_all_connections_are_taken(tmp_path: Path, limits: HttpLimits) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tiered_http_connections_max": 3},
+        {"tiered_http_connections_max": 9, "tiered_http_connections_max_per_ip": 3},
+    ],
+)
+def test_health_and_metrics_are_served_when_all_connections_are_taken(tmp_path: Path, settings: dict[str, int]) -> None:
     async def scenario(site: HttpBroker) -> None:
         async with open_clients(site, 3) as held:
             for path in ("/healthz", "/metrics"):
@@ -80,7 +87,7 @@ def test_health_and_metrics_are_served_when_all_connections_are_taken(tmp_path: 
         await wait_until(lambda: gauge.value() == 0)
         assert (await site.get("/topics")).status == 200
 
-    run(tmp_path, scenario, limits)
+    run(tmp_path, scenario, None, **settings)
 
 
 def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
@@ -89,7 +96,34 @@ def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
             assert (await other.get("/topics"))[0] == 200
             assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200, 503, 503]
 
-    run(tmp_path, scenario, HttpLimits(connections=5, connections_per_peer=3))
+    run(tmp_path, scenario, tiered_http_connections_max=5, tiered_http_connections_max_per_ip=3)
+
+
+def test_limits_of_connections_change_while_clients_are_connected(tmp_path: Path) -> None:
+    async def alter(site: HttpBroker, **limits: int) -> None:
+        configs = {f"tiered.http.connections.{name.replace('_', '.')}": str(value) for name, value in limits.items()}
+        await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, configs))
+
+    async def count_served(site: HttpBroker, count: int) -> int:
+        async with open_clients(site, count) as opened:
+            return [(await each.get("/topics"))[0] for each in opened].count(200)
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        events = ("/topics/t/partitions/0/records", f"Accept: {media_types.EVENTS}")
+        async with open_clients(site, 3) as held:
+            assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200]
+            await alter(site, max=2)
+            assert await count_served(site, 1) == 0
+            assert (await held[2].get("/topics"))[0] == 200, "who came before stays"
+            await alter(site, max=9, max_per_ip=4)
+            assert await count_served(site, 2) == 1
+            assert [(await each.get(*events))[0] for each in held] == [200, 200, 429]
+            await alter(site, max=9, max_per_ip=6)
+            assert (await held[2].get(*events))[0] == 200
+            assert await count_served(site, 4) == 3
+
+    run(tmp_path, scenario)
 
 
 def test_address_has_a_limit_of_its_own(tmp_path: Path) -> None:
@@ -126,8 +160,9 @@ def test_new_connections_above_the_rate_of_the_broker_get_503(tmp_path: Path) ->
 
 
 def test_one_address_may_have_half_of_all_connections_by_default() -> None:
-    limits = HttpLimits()
-    assert limits.connections_per_peer * 2 == limits.connections
+    settings = Settings()
+    assert settings.tiered_http_connections_max_per_ip * 2 == settings.tiered_http_connections_max
+    assert max_streams(settings) * 2 == settings.tiered_http_connections_max_per_ip
 
 
 def test_health_is_served_despite_idle_connections_above_the_limit(tmp_path: Path) -> None:
@@ -143,7 +178,7 @@ def test_health_is_served_despite_idle_connections_above_the_limit(tmp_path: Pat
         gauge = site.broker.metrics.gauge("tiered_http_connections", "")
         await wait_until(lambda: gauge.value() == 0)
 
-    run(tmp_path, scenario, HttpLimits(connections=1))
+    run(tmp_path, scenario, tiered_http_connections_max=1)
 
 
 def test_connection_without_a_request_is_closed_sooner_than_a_used_one(tmp_path: Path) -> None:
@@ -174,7 +209,7 @@ def test_event_streams_are_bounded_per_address(tmp_path: Path) -> None:
             assert (await held[2].get(path, events))[0] == 200
         await wait_until(lambda: not streams)
 
-    run(tmp_path, scenario, HttpLimits(streams_per_peer=2))
+    run(tmp_path, scenario, tiered_http_connections_max_per_ip=5)
 
 
 def test_connections_above_the_limit_leave_one_line_in_the_log(
@@ -186,7 +221,7 @@ def test_connections_above_the_limit_leave_one_line_in_the_log(
         gauge = site.broker.metrics.gauge("tiered_http_connections", "")
         await wait_until(lambda: gauge.value() == 0)
 
-    run(tmp_path, scenario, HttpLimits(connections=1))
+    run(tmp_path, scenario, tiered_http_connections_max=1)
     lines = [each.getMessage() for each in caplog.records]
     assert len([line for line in lines if "http connection refused" in line]) == 1
     assert not [each for each in caplog.records if each.exc_info or "never retrieved" in each.getMessage()]

@@ -610,9 +610,15 @@ class Settings:
         0,
         100_000,
     )
-    tiered_http_connections_max: int = setting(1000, "Most HTTP connections at the same time.", 1, 1_000_000)
+    tiered_http_connections_max: int = setting(
+        1000, "Most HTTP connections at the same time.", 1, 1_000_000, dynamic=True
+    )
     tiered_http_connections_max_per_ip: int = setting(
-        500, "Most HTTP connections from one address at the same time; half as many event streams.", 1, 1_000_000
+        500,
+        "Most HTTP connections from one address at the same time; half as many event streams.",
+        1,
+        1_000_000,
+        dynamic=True,
     )
     tiered_http_max_connection_creation_rate: int = setting(
         1_000, "Most new HTTP connections per second.", 1, INT_MAX, dynamic=True

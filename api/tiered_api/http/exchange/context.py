@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from tiered.broker.broker import Broker
 from tiered.thread_pool import ThreadPool
 from tiered_api.http.exchange.errors import HttpError
-from tiered_api.http.exchange.limits import Exhausted, HttpLimits, MemoryBudget
+from tiered_api.http.exchange.limits import Exhausted, HttpLimits, MemoryBudget, max_streams
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.kafka.server.exchange.latencies import BUCKETS
 
@@ -84,8 +84,9 @@ class HttpContext:
     def admit_stream(self, peer: str, connection: object) -> Iterator[None]:
         """Counts an event stream of an address. Raises `HttpError` 429 if the address has too many."""
         streams = self.streams.setdefault(peer, set())
-        if len(streams) >= self.limits.streams_per_peer:
-            why = f"your address has {self.limits.streams_per_peer} event streams already"
+        most = max_streams(self.broker.settings)
+        if len(streams) >= most:
+            why = f"your address has {most} event streams already"
             raise HttpError(429, why, (("Retry-After", "10"),))
         streams.add(connection)
         try:

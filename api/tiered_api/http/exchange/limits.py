@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
+from tiered.config.ip_overrides import read_ip_overrides
 from tiered.config.settings import Settings
 
 MIB = 1 << 20
@@ -14,12 +15,8 @@ MIB = 1 << 20
 @dataclass(frozen=True)
 class HttpLimits:
     """The limits, in bytes, milliseconds and seconds as the names say. A client over a limit gets 413, 414, 431, 429 or
-    503."""
+    503. Those of connections are settings that change while the broker runs: `max_connections` and `max_streams`."""
 
-    connections: int = 1_000
-    connections_per_peer: int = 500
-    streams_per_peer: int = 250
-    """Event streams of one address: each keeps a connection for as long as its client likes."""
     line_bytes: int = 8_190
     """Longest request line and longest header."""
     headers: int = 64
@@ -58,14 +55,19 @@ class HttpLimits:
     @classmethod
     def from_settings(cls, settings: Settings) -> HttpLimits:
         """Returns the limits that the broker's settings say; all others keep their defaults."""
-        connections = settings.tiered_http_connections_max
-        per_peer = min(settings.tiered_http_connections_max_per_ip, connections)
-        return cls(
-            body_bytes=settings.tiered_http_body_max_bytes,
-            connections=connections,
-            connections_per_peer=per_peer,
-            streams_per_peer=max(per_peer // 2, 1),
-        )
+        return cls(body_bytes=settings.tiered_http_body_max_bytes)
+
+
+def max_connections(settings: Settings, peer: str) -> int:
+    """Returns the most connections of an address. They change while the broker runs."""
+    overrides = read_ip_overrides(settings.max_connections_per_ip_overrides)
+    return overrides.get(peer, settings.tiered_http_connections_max_per_ip)
+
+
+def max_streams(settings: Settings) -> int:
+    """Returns the most event streams of an address: each keeps a connection for as long as its client likes."""
+    per_peer = min(settings.tiered_http_connections_max_per_ip, settings.tiered_http_connections_max)
+    return max(per_peer // 2, 1)
 
 
 class Exhausted(Exception):

@@ -16,7 +16,6 @@ from aiohttp.streams import StreamReader
 
 from tiered.broker.broker import Broker
 from tiered.config.exposure import is_loopback
-from tiered.config.ip_overrides import read_ip_overrides
 from tiered.errors import Corrupt, InvariantViolation, Refused
 from tiered.log_limiter import LogLimiter
 from tiered.quotas.rate import TokenBucket
@@ -29,7 +28,7 @@ from tiered_api.http.audit_topic import AuditTopic
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
-from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits, max_connections
 from tiered_api.http.exchange.metering import CLIENT_ID, find_meter
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, error_response
@@ -255,10 +254,10 @@ class HttpListener(web.Server):
         return False
 
     def _has_room(self, peer: str) -> bool:
-        limits, broker = self.context.limits, self.context.broker
+        broker = self.context.broker
         settings = broker.settings
-        of_peer = read_ip_overrides(settings.max_connections_per_ip_overrides).get(peer, limits.connections_per_peer)
-        if self._peers.total() >= limits.connections or self._peers[peer] >= of_peer:
+        most = settings.tiered_http_connections_max
+        if self._peers.total() >= most or self._peers[peer] >= max_connections(settings, peer):
             return False
         rate, now_ms = settings.tiered_http_max_connection_creation_rate, int(self._loop.time() * 1000)
         if self._openings.measure(rate, now_ms) < 1 or not broker.client_quotas.admit_connection(peer):
