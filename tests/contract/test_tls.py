@@ -45,15 +45,17 @@ def client_context(authority: Signed) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=authority.certificate_pem)
 
 
-def with_site(context: ssl.SSLContext, body: Callable[[Site], Awaitable[None]]) -> None:
-    """Runs `body` beside a listener."""
+def with_site(
+    context: ssl.SSLContext, body: Callable[[Site], Awaitable[None]], accept: tls.MakeSession | None = None
+) -> None:
+    """Runs `body` beside a listener. `accept` makes its sessions instead of `context`."""
 
     async def main() -> None:
         accepted: asyncio.Queue[Stream] = asyncio.Queue(1000)
         failures: asyncio.Queue[str] = asyncio.Queue(1000)
         net = TlsNet(
             SocketNet(),
-            lambda received, unsent: context.wrap_bio(received, unsent, server_side=True),
+            accept or (lambda received, unsent: context.wrap_bio(received, unsent, server_side=True)),
             on_failure=lambda peer, why: failures.put_nowait(why),
         )
         listener = await net.listen(HOST, 0, accepted.put_nowait)
@@ -187,6 +189,33 @@ def test_handshakes_that_come_at_once_take_turns(monkeypatch: pytest.MonkeyPatch
             each.close()
 
     with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
+
+
+def test_handshake_with_an_unknown_error_ends_and_the_others_go_on(tmp_path: Path) -> None:
+    """The error came in the turn of several handshakes, and no other handshake of the listener had a turn again."""
+    context = server_context(sign("CN=x", AUTHORITY), tmp_path)
+    made = 0
+
+    def accept(received: ssl.MemoryBIO, unsent: ssl.MemoryBIO) -> ssl.SSLObject:
+        nonlocal made
+        made += 1
+        if made == 2:
+            raise OSError("no memory file")
+        return context.wrap_bio(received, unsent, server_side=True)
+
+    async def body(site: Site) -> None:
+        errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, facts: errors.append(facts["exception"]))
+        clients = [socket.create_connection((HOST, site.port)) for _ in range(2)]
+        for each in clients:
+            each.sendall(b"\x16\x03\x01")
+        assert "no memory file" in await site.failures.get()
+        (await connect(site, client_context(AUTHORITY))).close()
+        assert [str(error) for error in errors] == ["no memory file"], "the log has it once"
+        for each in clients:
+            each.close()
+
+    with_site(context, body, accept)
 
 
 def has_bytes(client: socket.socket) -> bool:

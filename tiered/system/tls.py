@@ -320,15 +320,17 @@ class Handshakes:
 
     def _run_turn(self) -> None:
         ends = self._loop.time() + HANDSHAKE_TURN_SECONDS
-        while self._ready:
-            handshake = self._ready.popleft()
-            if handshake in self._waiting:
-                handshake.step()
-            if self._loop.time() >= ends:
-                break
-        self._has_turn = bool(self._ready)
-        if self._has_turn:
-            self._loop.call_soon(self._run_turn)
+        try:
+            while self._ready:
+                handshake = self._ready.popleft()
+                if handshake in self._waiting:
+                    handshake.step()
+                if self._loop.time() >= ends:
+                    break
+        finally:
+            self._has_turn = bool(self._ready)
+            if self._has_turn:
+                self._loop.call_soon(self._run_turn)
 
     def secure(self, stream: Stream) -> TlsStream:
         """Returns the encrypted stream of a connection."""
@@ -398,7 +400,7 @@ class _Handshake:
             self._handshakes.take_turn(self)
 
     def step(self) -> None:
-        """Goes on as far as bytes are there."""
+        """Goes on as far as bytes are there. Ends the connection after any error, and raises an unknown one."""
         self._is_ready = False
         try:
             if self._secured is None:
@@ -407,6 +409,9 @@ class _Handshake:
         except Unavailable as error:
             self._handshakes.fail(self, str(error))
             return
+        except BaseException as error:
+            self._handshakes.fail(self, f"internal error: {error}")
+            raise
         if is_complete or self._secured.has_unsent != self._writes:
             self._writes = self._secured.has_unsent
             self.stream.on_writable(self._on_ready if self._writes else None)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from weakref import ref
 
 from tiered.errors import Code, Refused
-from tiered.system.tls import HANDSHAKES_MAX, MakeSession
+from tiered.system.tls import HANDSHAKE_SECONDS, HANDSHAKES_MAX, MakeSession
 from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,15 @@ class _State(NamedTuple):
 
 class RenewingContext(ssl.SSLContext):
     """A context for asyncio's own TLS. Its sessions are made by the contexts in force, and those whose handshake is not
-    complete are bounded."""
+    complete are bounded.
+
+    The listener ends a handshake after `HANDSHAKE_SECONDS`. A session does not count longer: one that failed lives
+    until the garbage collector finds it, which may be much later.
+    """
 
     contexts: TlsContexts
-    waiting: list[ref[ssl.SSLObject]]
+    waiting: list[tuple[float, ref[ssl.SSLObject]]]
+    """Each session with the monotonic time in seconds at which its handshake ends."""
 
     def wrap_bio(
         self,
@@ -51,12 +56,12 @@ class RenewingContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        known = ((each, each()) for each in self.waiting)
-        self.waiting = [each for each, found in known if found is not None and found.version() is None]
+        now = time.monotonic()
+        self.waiting = [(ends, each) for ends, each in self.waiting if ends > now and _is_incomplete(each())]
         if len(self.waiting) >= HANDSHAKES_MAX:
             raise ssl.SSLError(f"more than {HANDSHAKES_MAX} handshakes at once")
         made = self.contexts.accept(incoming, outgoing)
-        self.waiting.append(ref(made))
+        self.waiting.append((now + HANDSHAKE_SECONDS, ref(made)))
         return made
 
 
@@ -117,6 +122,10 @@ class TlsContexts:
             made[True] = make_server_context(state.options)
         self._made, self._state, self._failed = made, state, None
         self._next_look = time.monotonic() + LOOK_SECONDS
+
+
+def _is_incomplete(session: ssl.SSLObject | None) -> bool:
+    return session is not None and session.version() is None
 
 
 def make_server_context(options: TlsOptions) -> ssl.SSLContext:
