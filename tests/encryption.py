@@ -6,7 +6,7 @@ import base64
 import random
 from pathlib import Path
 
-KEYS = {name: random.Random(name).randbytes(32) for name in ("one", "two")}
+KEYS = {name: random.Random(name).randbytes(32) for name in ("one", "two", "gone")}
 
 
 def key_line(name: str, *, active: bool = False) -> str:

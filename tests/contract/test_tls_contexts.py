@@ -177,7 +177,7 @@ def test_handshakes_of_a_renewing_context_are_bounded(monkeypatch: pytest.Monkey
     assert shake_hands(context, client) == ("broker", "")
 
 
-def test_handshakes_of_a_renewing_context_count_no_longer_than_they_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_handshake_of_a_renewing_context_counts_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handshake that failed leaves a session in a cycle, which only the garbage collector frees."""
     monkeypatch.setattr("tiered.system.tls_contexts.HANDSHAKES_MAX", 1)
     monkeypatch.setattr("tiered.system.tls_contexts.HANDSHAKE_SECONDS", 0.0)

@@ -101,7 +101,8 @@ class EncryptedStore:
     async def find_key_id(self, key: str) -> str | None:
         """Returns the id of the key that encrypts an object: "" if the object is plain, None if it does not exist.
 
-        Needs no key. Raises `Corrupt` if the header is damaged.
+        Needs no key. Raises `Corrupt` if the header is damaged, and `Unavailable` (`refused`) if a newer program wrote
+        it.
         """
         got = await self._inner.get(key, 0, HEADER_BYTES)
         if isinstance(got, NotFound):

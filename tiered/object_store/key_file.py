@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from stat import S_IMODE, S_ISREG
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.object_store.key_ring import KeyRing, parse_key_ring
 from tiered.ports import Clock
+from tiered.system.local_disk import sync_file
 
 log = logging.getLogger(__name__)
 
@@ -83,36 +86,69 @@ class KeyFile:
         log.info("key file was read again file=%s keys=%d active=%s", self.path, len(ring.keys), ring.active)
 
 
-def write_key_file(path: str, lines: Sequence[str]) -> None:
-    """Replaces a key file, or creates one for its user alone. Owner and mode of an old file stay.
+def edit_key_file(path: str, change: Callable[[list[str]], list[str]]) -> KeyRing:
+    """Changes the lines of a key file, or creates one for its user alone, and returns the new ring.
 
-    Raises `Refused` (INVALID_REQUEST) if the lines are no ring, or the file cannot be written.
+    `change` gets the lines, none for a new file, and returns the new ones. One process at a time edits files of a
+    directory: a key that another one has just added would be lost. The new file is durable on return. Owner and mode of
+    an old file stay. Raises `Refused` if the file cannot be used, if another process edits it, if the new lines are no
+    ring, or if they cannot be written.
     """
-    text = "".join(f"{line}\n" for line in lines)
-    parse_key_ring(text, path)
-    temporary = f"{path}.tmp"
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    path = os.path.realpath(path)
+    with _lock_folder(path) as folder:
+        lines = change(_read(path)[0].splitlines() if os.path.lexists(path) else [])
+        text = "".join(f"{line}\n" for line in lines)
+        ring = parse_key_ring(text, path)
         try:
-            with open(descriptor, "w", encoding="ascii") as file:
-                if os.path.exists(path):
-                    old = os.stat(path)
-                    os.fchown(descriptor, old.st_uid, old.st_gid)
-                    os.fchmod(descriptor, S_IMODE(old.st_mode))
-                file.write(text)
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(temporary, path)
-        except OSError:
-            os.unlink(temporary)
-            raise
+            _replace(path, text)
+            sync_file(folder)
+        except OSError as error:
+            raise _cannot_write(path, error) from None
+    return ring
+
+
+@contextlib.contextmanager
+def _lock_folder(path: str) -> Iterator[int]:
+    """Yields a descriptor of the folder of a file, which has the lock for edits."""
+    try:
+        folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise Refused(Code.INVALID_REQUEST, f"{path} cannot be written: {error.strerror}") from None
+        raise _cannot_write(path, error) from None
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(Code.INVALID_REQUEST, f"another process edits a key file beside {path}: try again") from None
+        except OSError as error:
+            raise _cannot_write(path, error) from None
+        yield folder
+    finally:
+        os.close(folder)
 
 
-def read_key_lines(path: str) -> list[str]:
-    """Returns the lines of a key file; none if it does not exist. Raises `Refused` if it cannot be used."""
-    return _read(path)[0].splitlines() if os.path.lexists(path) else []
+def _replace(path: str, text: str) -> None:
+    """Writes a file beside `path`, fsyncs it, and gives it that name. The caller has the lock of the folder."""
+    temporary = f"{path}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # of a process that was killed
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            if os.path.exists(path):
+                old = os.stat(path)
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+                os.fchmod(descriptor, S_IMODE(old.st_mode))
+            file.write(text)
+            file.flush()
+            sync_file(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def _cannot_write(path: str, error: OSError) -> Refused:
+    return Refused(Code.INVALID_REQUEST, f"{path} cannot be written: {error.strerror}")
 
 
 def _read(path: str) -> tuple[str, KeyRing, _State]:

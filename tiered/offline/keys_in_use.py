@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, Unavailable
 from tiered.object_store.encrypted import EncryptedStore
+from tiered.object_store.probe import FOLDER
 from tiered.object_store.url import open_store
 from tiered.system.clock import SystemClock, SystemRng
 
 HEADERS_AT_ONCE = 16
 PAGE_KEYS = 1_000
-DAMAGED = "?"
-"""Stands for the key of objects with a damaged header."""
+FAULTS_MAX = 10
+UNKNOWN = "?"
+"""Stands for the key of objects with a damaged header, or one that only a newer program reads."""
 
 
 class KeyUse(NamedTuple):
@@ -24,32 +26,49 @@ class KeyUse(NamedTuple):
     stored_bytes: int
 
 
-async def count_keys_in_use(url: str) -> list[KeyUse]:
-    """Returns the keys of all objects, sorted by id. Needs no key; makes one small request for each object.
+class KeysInUse(NamedTuple):
+    """The keys of all objects, sorted by id, and the first reasons for objects under `UNKNOWN`."""
 
-    Objects that are deleted meanwhile are left out.
+    keys: tuple[KeyUse, ...]
+    faults: tuple[str, ...]
+
+
+async def count_keys_in_use(url: str) -> KeysInUse:
+    """Returns the keys of all objects. Needs no key; makes one small request for each object.
+
+    Objects that are deleted meanwhile are left out, and those of the check at a broker's start. Raises `Unavailable` if
+    the store fails.
     """
     store = open_store(url, SystemClock(), SystemRng(), create=False)
     counted: dict[str, KeyUse] = {}
+    faults: list[str] = []
     try:
         last = ""
         while page := await store.list("", last, PAGE_KEYS):
-            for at in range(0, len(page), HEADERS_AT_ONCE):
-                some = page[at : at + HEADERS_AT_ONCE]
-                found = await asyncio.gather(*(_find_key_id(store, each.key) for each in some))
+            last = page[-1].key
+            wanted = [each for each in page if not each.key.startswith(f"{FOLDER}/")]
+            for at in range(0, len(wanted), HEADERS_AT_ONCE):
+                some = wanted[at : at + HEADERS_AT_ONCE]
+                found = await asyncio.gather(*(_find_key_id(store, each.key, faults) for each in some))
                 for each, key_id in zip(some, found, strict=True):
                     if key_id is not None:
                         before = counted.get(key_id, KeyUse(key_id, 0, 0))
                         counted[key_id] = KeyUse(key_id, before.object_count + 1, before.stored_bytes + each.size)
-            last = page[-1].key
     finally:
         await store.close()
-    return [counted[key_id] for key_id in sorted(counted)]
+    return KeysInUse(tuple(counted[key_id] for key_id in sorted(counted)), tuple(faults))
 
 
-async def _find_key_id(store: EncryptedStore, key: str) -> str | None:
-    """Returns the id of an object's key, None if the object is gone."""
+async def _find_key_id(store: EncryptedStore, key: str, faults: list[str]) -> str | None:
+    """Returns the id of an object's key, None if the object is gone. Adds the reason for `UNKNOWN` to `faults`."""
     try:
         return await store.find_key_id(key)
-    except Corrupt:
-        return DAMAGED
+    except Corrupt as error:
+        fault = str(error)
+    except Unavailable as error:
+        if not error.refused:
+            raise
+        fault = str(error)
+    if len(faults) < FAULTS_MAX:
+        faults.append(fault)
+    return UNKNOWN

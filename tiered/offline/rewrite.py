@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import IO, NamedTuple
 
 from tiered.cold.layout import parse_key
-from tiered.errors import Code, Corrupt, Refused
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.object_store.encrypted import EncryptedStore
 from tiered.object_store.probe import FOLDER
 from tiered.object_store.url import open_store
@@ -66,8 +66,9 @@ class BucketRewriter:
         self._bucket = Bucket(store, READ_AHEAD_BYTES)
 
     async def rewrite(self, report: Report) -> RewriteCounts:
-        """Encrypts all objects that the active key does not encrypt. Raises `Refused` without an active key, and
-        `Unavailable` if the store fails, or if an object needs a key that the file does not have."""
+        """Encrypts all objects that the active key does not encrypt. Objects that cannot be read are left: damaged
+        ones, those of a newer program, and those whose key the file does not have. Raises `Refused` without an active
+        key, and `Unavailable` if the store fails."""
         if not self._store.active_key_id:
             why = "no key encrypts new objects: name a key file by ?keys=FILE, and activate a key in it"
             raise Refused(Code.INVALID_REQUEST, why)
@@ -97,6 +98,10 @@ class BucketRewriter:
                 if outcome is not None:
                     return outcome
         except Corrupt as error:
+            return str(error)
+        except Unavailable as error:
+            if not error.refused:
+                raise
             return str(error)
         return f"{listed.key} changed {TRIES} times meanwhile"
 

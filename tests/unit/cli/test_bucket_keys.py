@@ -11,11 +11,19 @@ from stat import S_IMODE
 import pytest
 
 from tests.encryption import KEYS, key_line, write_key_file
+from tiered.object_store.encrypted_object import HEADER_BYTES
 from tiered.object_store.key_ring import parse_key_ring
 from tiered.object_store.url import open_store
+from tiered.records.native import crc32c
 from tiered.system.clock import SystemClock, SystemRng
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.main import main
+
+
+def of_newer_version(sealed: bytes) -> bytes:
+    """Returns an encrypted object as a newer program writes it."""
+    clear = sealed[:8] + b"\0\2" + sealed[10 : HEADER_BYTES - 4]
+    return clear + crc32c(clear).to_bytes(4, "big") + sealed[HEADER_BYTES:]
 
 
 def test_new_key_is_random_for_its_user_alone_and_not_printed(
@@ -82,13 +90,19 @@ def test_list_counts_objects_by_key_without_the_keys(tmp_path: Path, capsys: pyt
             await store.close()
 
     asyncio.run(fill())
-    damaged = tmp_path / "store" / "two" / "0"
+    damaged, newer = tmp_path / "store" / "two" / "0", tmp_path / "store" / "one" / "1"
     damaged.write_bytes(damaged.read_bytes()[:100])
+    newer.write_bytes(of_newer_version(newer.read_bytes()))
     assert main(["encryption", "list", "--store", place, "--format", "json"]) == Exit.OK
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+    said = capsys.readouterr()
+    assert [json.loads(line) for line in said.out.splitlines()] == [
         {"key": "-", "objects": 3, "bytes": 15},
-        {"key": "?", "objects": 1, "bytes": 100},
-        {"key": "one", "objects": 2, "bytes": 2 * (128 + 5 + 16)},
+        {"key": "?", "objects": 2, "bytes": 100 + (128 + 5 + 16)},
+        {"key": "one", "objects": 1, "bytes": 128 + 5 + 16},
+    ]
+    assert sorted(said.err.splitlines()) == [
+        "tiered: one/1 has version 2 of encrypted objects, this program reads up to 1: upgrade it",
+        "tiered: the header of an encrypted object is damaged where=two/0 position=0",
     ]
 
 
@@ -116,3 +130,27 @@ def test_rewrite_encrypts_a_plain_bucket_and_says_what_is_left(
     said = capsys.readouterr()
     assert said.out == "1 objects of 149 bytes are encrypted anew, 1 are left\n"
     assert said.err == "tiered: encrypted object has 148 of 149 bytes where=a position=148\n"
+
+
+def test_rewrite_goes_on_behind_objects_that_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = f"file://{tmp_path}/store"
+
+    async def fill(key: str, data: bytes, keys: Path) -> None:
+        store = open_store(f"{place}?keys={keys}", SystemClock(), SystemRng())
+        await store.put(key, data)
+        await store.close()
+
+    old, both = write_key_file(tmp_path / "old"), write_key_file(tmp_path / "both", "one", "two", active="two")
+    lost = write_key_file(tmp_path / "lost", "gone", active="gone")
+    asyncio.run(fill("a", b"newer", old))
+    asyncio.run(fill("b", b"of a key that is gone", lost))
+    asyncio.run(fill("c", b"12345", old))
+    newer = tmp_path / "store" / "a"
+    newer.write_bytes(of_newer_version(newer.read_bytes()))
+    assert main(["encryption", "rewrite", "--store", f"{place}?keys={both}"]) == Exit.FAILED
+    said = capsys.readouterr()
+    assert said.out == "1 objects of 149 bytes are encrypted anew, 2 are left\n"
+    assert said.err.splitlines() == [
+        "tiered: a has version 2 of encrypted objects, this program reads up to 1: upgrade it",
+        f"tiered: b is encrypted by key gone, which {both} does not have: add the key",
+    ]

@@ -14,7 +14,7 @@ from tests.encryption import KEYS, key_line, write_key_file
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Refused
-from tiered.object_store.key_file import KeyFile
+from tiered.object_store.key_file import KeyFile, edit_key_file
 from tiered.object_store.key_ring import activate_key, format_key_line, parse_key_ring
 from tiered.security.secret import HIDDEN
 
@@ -162,3 +162,42 @@ def test_file_that_is_absent_too_large_or_no_text_is_refused(tmp_path: Path) -> 
             os.chmod(path, 0o600)
         with pytest.raises(Refused, match=why):
             KeyFile(str(path), SimClock(SimLoop(1)))
+
+
+def test_edit_is_durable_and_follows_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_key_file(tmp_path / "keys")
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link"
+    link.symlink_to(path)
+    (tmp_path / "keys.tmp").write_text("of an edit that was killed")
+    done: list[str] = []
+    monkeypatch.setattr(
+        "tiered.object_store.key_file.sync_file",
+        lambda descriptor: done.append(os.readlink(f"/proc/self/fd/{descriptor}")),
+    )
+    assert list(edit_key_file(str(link), lambda lines: [*lines, key_line("two")]).keys) == ["one", "two"]
+    assert done == [f"{path}.tmp", str(tmp_path)], "the file before it has its name, then the folder"
+    assert link.is_symlink() and sorted(os.listdir(tmp_path)) == ["elsewhere", "keys"]
+
+
+def test_edits_at_once_are_refused(tmp_path: Path) -> None:
+    """Each read the file before the other wrote it: the key of the first edit was gone, with all that it encrypts."""
+    path = str(write_key_file(tmp_path / "keys"))
+
+    def change(lines: list[str]) -> list[str]:
+        with pytest.raises(Refused, match="another process edits a key file"):
+            edit_key_file(path, lambda old: [*old, "# lost"])
+        return [*lines, key_line("two")]
+
+    assert list(edit_key_file(path, change).keys) == ["one", "two"]
+    assert "lost" not in Path(path).read_text()
+
+
+def test_edit_that_fails_leaves_the_file(tmp_path: Path) -> None:
+    path = write_key_file(tmp_path / "keys")
+    with pytest.raises(Refused, match="line 2"):
+        edit_key_file(str(path), lambda lines: [*lines, "key"])
+    (tmp_path / "keys.tmp").mkdir()
+    with pytest.raises(Refused, match="keys cannot be written: "):
+        edit_key_file(str(path), lambda lines: [*lines, key_line("two")])
+    assert path.read_text() == f"{key_line('one', active=True)}\n"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from argparse import Namespace
 from datetime import UTC, datetime
 
 from tiered.errors import Code, Refused
-from tiered.object_store.key_file import read_key_lines, write_key_file
+from tiered.object_store.key_file import edit_key_file
 from tiered.object_store.key_ring import KEY_BYTES, KeyRing, activate_key, format_key_line, parse_key_ring
 from tiered.offline.keys_in_use import count_keys_in_use
 from tiered.offline.rewrite import RewriteCounts, rewrite_objects
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import print_lines, print_rows
+from tiered_api.cli.output import print_error, print_lines, print_rows
 
 PLAIN = "-"
 """The key of objects that are not encrypted, as it is printed."""
@@ -22,29 +21,39 @@ PLAIN = "-"
 
 def add(args: Namespace) -> int:
     """Adds a key to a key file, which is created if it does not exist."""
-    lines = read_key_lines(args.file)
     key_id = args.id or datetime.now(UTC).strftime("%Y-%m-%d")
-    if lines and key_id in parse_key_ring("\n".join(lines), args.file).keys:
-        raise Refused(Code.INVALID_REQUEST, f"{args.file} has a key {key_id} already: name another one by --id")
-    lines.append(format_key_line(key_id, os.urandom(KEY_BYTES), is_active=False))
-    _write(args.file, activate_key(lines, key_id) if args.active else lines, f"key {key_id} was added")
+
+    def change(lines: list[str]) -> list[str]:
+        if lines and key_id in parse_key_ring("\n".join(lines), args.file).keys:
+            raise Refused(Code.INVALID_REQUEST, f"{args.file} has a key {key_id} already: name another one by --id")
+        added = [*lines, format_key_line(key_id, os.urandom(KEY_BYTES), is_active=False)]
+        return activate_key(added, key_id) if args.active else added
+
+    _print_ring(f"key {key_id} was added", args.file, edit_key_file(args.file, change))
     return Exit.OK
 
 
 def activate(args: Namespace) -> int:
     """Makes another key of a key file the active one."""
-    lines = read_key_lines(args.file)
-    if not lines or args.id not in parse_key_ring("\n".join(lines), args.file).keys:
-        raise Refused(Code.INVALID_REQUEST, f"{args.file} has no key {args.id}")
-    _write(args.file, activate_key(lines, args.id), f"key {args.id} is active")
+
+    def change(lines: list[str]) -> list[str]:
+        if not lines or args.id not in parse_key_ring("\n".join(lines), args.file).keys:
+            raise Refused(Code.INVALID_REQUEST, f"{args.file} has no key {args.id}")
+        return activate_key(lines, args.id)
+
+    _print_ring(f"key {args.id} is active", args.file, edit_key_file(args.file, change))
     return Exit.OK
 
 
 def list_keys(args: Namespace) -> int:
-    """Prints the keys of the objects in a bucket."""
+    """Prints the keys of the objects in a bucket, and the first objects whose key is not known."""
     found = asyncio.run(count_keys_in_use(args.store))
-    rows = [{"key": each.key_id or PLAIN, "objects": each.object_count, "bytes": each.stored_bytes} for each in found]
+    rows = [
+        {"key": each.key_id or PLAIN, "objects": each.object_count, "bytes": each.stored_bytes} for each in found.keys
+    ]
     print_rows(rows, args.format, ("key", "objects", "bytes"))
+    for fault in found.faults:
+        print_error(fault)
     return Exit.OK
 
 
@@ -52,7 +61,7 @@ def rewrite(args: Namespace) -> int:
     """Encrypts all objects under the active key that are plain, or under another one."""
     done = asyncio.run(rewrite_objects(args.store, lambda done: print_lines([_progress(done)])))
     for fault in done.faults:
-        print(f"tiered: {fault}", file=sys.stderr)
+        print_error(fault)
     return Exit.FAILED if done.left else Exit.OK
 
 
@@ -60,9 +69,7 @@ def _progress(done: RewriteCounts) -> str:
     return f"{done.object_count} objects of {done.stored_bytes} bytes are encrypted anew, {done.left} are left"
 
 
-def _write(file: str, lines: list[str], done: str) -> None:
-    write_key_file(file, lines)
-    ring = parse_key_ring("\n".join(lines), file)
+def _print_ring(done: str, file: str, ring: KeyRing) -> None:
     print_lines([f"{done}: {file} has {_describe(ring)}"])
 
 
