@@ -6,7 +6,6 @@ process tree (this driver, its JVM, the Python workers), and for the Kafka sourc
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import tempfile
@@ -15,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.broker import TICKS, BrokerProcess
+from bench.broker import BrokerProcess
+from bench.cpu_meter import CpuMeter
 from bench.figures import Figure, median_ratio, run_pairs
 from tests.peer.kafka import Peer, tool
 from tiered.records.batch import Codec, encode_batch, stamp
@@ -87,28 +87,6 @@ def fill_peer(peer: Peer) -> None:
     peer.start()
 
 
-def tree_cpu(root: int) -> float:
-    """Returns CPU seconds of a process, its living descendants, and their ended children."""
-    parents: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:  # it ended meanwhile
-            continue
-        pid = int(entry.name)
-        parents.setdefault(int(fields[1]), []).append(pid)
-        used[pid] = sum(int(field) for field in fields[11:15]) / TICKS
-    total, waiting = 0.0, [root]
-    while waiting:
-        pid = waiting.pop()
-        total += used.get(pid, 0.0)
-        waiting += parents.get(pid, [])
-    return total
-
-
 def load_ours(spark: SparkSession, store: str, warehouse: Path) -> None:
     from pyspark_tiered.load import load
 
@@ -149,14 +127,14 @@ class LoadRuns:
         """Returns rows per CPU second of all processes that worked for the load."""
         self._count += 1
         place = self._root / f"{kind}-{self._count}"
-        before, start = tree_cpu(os.getpid()), time.perf_counter()
-        leg(place)
-        self.wall_seconds[kind].append(time.perf_counter() - start)
-        used = tree_cpu(os.getpid()) - before  # Kafka's broker is a child of this process; idle it costs 3 % of a core
+        start = time.perf_counter()
+        with CpuMeter() as meter:  # Kafka's broker is a child of this process; idle it costs 3 % of a core
+            leg(place)
+            self.wall_seconds[kind].append(time.perf_counter() - start)
         rows, self.last_digest = table_digest(self._spark, place / TOPIC if kind == "ours" else place)
         if rows != RECORDS:
             raise RuntimeError(f"{kind} loaded {rows} rows of {RECORDS}")
-        return RECORDS / used
+        return RECORDS / meter.seconds
 
 
 def main() -> list[Figure]:

@@ -7,16 +7,14 @@ one; Spark writes one table. CPU seconds are those of the whole process tree.
 from __future__ import annotations
 
 import json
-import os
 import random
 import statistics
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.broker import TICKS
+from bench.cpu_meter import CpuMeter
 from bench.figures import Figure, median_ratio, run_pairs
 from tests.spark import filling
 from tiered.ids import PartitionId
@@ -29,7 +27,6 @@ COUNTS = {100: 800_000, 1024: 120_000}
 PARTITIONS = 4
 SEGMENT_RECORDS = 50_000
 PAIRS = 2
-SAMPLE_SECONDS = 0.2
 TOPIC, TOPIC_ID = "events", filling.topic_id(1)
 CITIES = ("Berlin", "Paris", "Oslo", "Rome", "Lima", "Accra")
 SMALL = "id BIGINT, user BIGINT, price DOUBLE, city STRING, text STRING"
@@ -55,57 +52,6 @@ def values(size: int, partition: int, count: int) -> Iterator[bytes]:
                 "notes": [rng.randbytes(32).hex() for _ in range(10)],
             }
         yield json.dumps(value, separators=(",", ":")).encode()
-
-
-class CpuMeter:
-    """CPU seconds of this process and its descendants while it runs. Its samples count processes that end too."""
-
-    def __init__(self) -> None:
-        self._used: dict[int, int] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> CpuMeter:
-        self._before = _ticks()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._sample()
-
-    @property
-    def seconds(self) -> float:
-        """Returns the CPU seconds that were used until the last sample."""
-        return sum(used - self._before.get(pid, 0) for pid, used in self._used.items()) / TICKS
-
-    def _run(self) -> None:
-        while not self._stop.wait(SAMPLE_SECONDS):
-            self._sample()
-
-    def _sample(self) -> None:
-        self._used |= _ticks()
-
-
-def _ticks() -> dict[int, int]:
-    """Returns the ticks that this process and each living descendant have used."""
-    parents: dict[int, list[int]] = {}
-    used: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split() if entry.name.isdecimal() else []
-        except OSError:  # it ended meanwhile
-            continue
-        if fields:
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-            used[int(entry.name)] = int(fields[11]) + int(fields[12])
-    found, waiting = {}, [os.getpid()]
-    while waiting:
-        pid = waiting.pop()
-        found[pid] = used.get(pid, 0)
-        waiting += parents.get(pid, [])
-    return found
 
 
 class TypedRuns:
