@@ -30,13 +30,15 @@ def choose_files(files: Mapping[str, Json]) -> list[str]:
 
     The files have neighbouring partitions. Files with a deletion vector, or without statistics, are left alone.
     """
+    small = [(int(add["size"]), key) for key, add in files.items() if int(add["size"]) < SMALL_BYTES]
+    if len(small) < FILES_MIN:
+        return []
     groups: dict[int, list[tuple[int, str]]] = {}
-    for key, add in files.items():
-        first = min(
-            (extent.first_partition for extent in delta_state.file_extents(add)), default=None, key=_or_negative
-        )
-        if first is not None and not add.get("deletionVector") and int(add["size"]) < SMALL_BYTES:
-            groups.setdefault(first // RUNS_MAX, []).append((int(add["size"]), key))
+    for size, key in small:
+        extents = delta_state.file_extents(files[key])
+        first = min((extent.first_partition for extent in extents), default=None, key=_or_negative)
+        if first is not None and not files[key].get("deletionVector"):
+            groups.setdefault(first // RUNS_MAX, []).append((size, key))
     for _, group in sorted(groups.items()):
         chosen: list[str] = []
         total = 0
