@@ -163,6 +163,7 @@ class ModelOfCopies:
         )
         if copy.is_provable:  # what could not be shown before cannot be now
             is_short = is_short or copy.end < end
+            copy.unproved_life = life
             copy.is_provable = is_provable or (copy.is_proof_unknown and not (is_partly_synced and is_short))
         copy.damaged_life, copy.kept_synced, copy.is_unopened = life, is_provable, not copy.is_provable
         copy.lossy_life = copy.lossy_life if is_provable else life
@@ -449,7 +450,7 @@ class ModelOfCopies:
         fenced = [node for node in new.elr if node in isr_within_slot]
         for node in [new.leader] if new.leader != NO_LEADER else fenced:
             copy = self.copy(node)
-            returned = not copy.is_provable and copy.damaged_life < lives.get(node, 0)
+            returned = not copy.is_provable and copy.unproved_life < lives.get(node, 0)  # and may be hurt again by now
             if returned or node not in (*old.isr, *old.elr):
                 return True
         return False

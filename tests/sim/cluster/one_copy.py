@@ -21,6 +21,8 @@ class CopyModel:
     agreed_end: int = 0
     is_provable: bool = True
     damaged_life: int = -1
+    unproved_life: int = -1
+    """Life of the machine whose end took the proof. Later damage before a start can prove the log leaves it."""
     is_unopened: bool = False
     """Damage left a log that a start cannot prove, and no start has opened it since, though it may lead: a full disk
     keeps it closed."""

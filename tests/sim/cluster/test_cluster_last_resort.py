@@ -31,3 +31,12 @@ def test_sole_leader_with_a_loss_report_was_not_elected_by_it() -> None:
     rig.damage(1, batch(0))
     rig.copies.on_partition_change(PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ())
     assert "R4" not in rig.broken_rules
+
+
+@pytest.mark.parametrize(("unclean", "is_reported"), [(True, False), (False, True)])
+def test_unclean_leader_may_be_hurt_again_before_its_election_is_seen(unclean: bool, is_reported: bool) -> None:
+    rig = make_three_copies(2)
+    rig.damage(2)
+    rig.copies.on_damage(2, 0, (), 2, is_provable=False)
+    rig.change_partition(2, 1, (2,), live=(2,), lives=LIVES | {2: 2}, loss=Loss(1, 0, 0), unclean=unclean)
+    assert ("R4" in rig.broken_rules) == is_reported
