@@ -74,6 +74,30 @@ def test_quotas_are_set_described_and_removed(tmp_path: Path, version: int) -> N
     run(tmp_path, scenario)
 
 
+def test_value_without_end_is_refused_for_its_entity_alone(tmp_path: Path) -> None:
+    """A removal has no value: whatever stands there counts for nothing."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        key, endless = "producer_byte_rate", float("inf")
+        bob = [altering.EntityData("user", "bob")]
+        asked = altering.AlterClientQuotasRequest(
+            [
+                altering.EntryData(bob, [altering.OpData(key, 1024.0)]),
+                altering.EntryData(APP, [altering.OpData(key, endless)]),
+            ]
+        )
+        answer = await client.ask(asked, 1, altering.AlterClientQuotasResponse)
+        assert [each.error_code for each in answer.entries] == [0, Code.INVALID_REQUEST.number]
+        assert site.node.image.quotas == {(("user", "bob"),): {key: 1024.0}}
+        answer = await client.ask(
+            request(bob, altering.OpData(key, float("nan"), True)), 1, altering.AlterClientQuotasResponse
+        )
+        assert ([each.error_code for each in answer.entries], site.node.image.quotas) == ([0], {})
+
+    run(tmp_path, scenario)
+
+
 def test_quotas_need_rights_on_the_settings_of_the_cluster(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from tiered.security.acls import Operation
 from tiered.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
@@ -133,6 +134,8 @@ def _quota_value(text: str) -> tuple[str, float]:
         number = float(value)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not QUOTA=NUMBER") from None
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r}: a quota is finite; `quota remove` ends it")
     return key, number
 
 

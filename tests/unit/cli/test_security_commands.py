@@ -183,3 +183,13 @@ def test_truststore_of_the_client_properties_is_used(tmp_path: Path) -> None:
                 "ssl.truststore.location": str(tmp_path / "absent.pem"),
             },
         )
+
+
+@pytest.mark.parametrize(
+    ("quota", "why"),
+    [("rate=inf", "a quota is finite"), ("rate=nan", "a quota is finite"), ("rate", "not QUOTA=NUMBER")],
+)
+def test_quota_that_is_no_number_is_refused(quota: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["quota", "set", "--user", "bob", quota])
+    assert why in capsys.readouterr().err

@@ -21,7 +21,7 @@ from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.client import Address, KafkaClient, only_result
 from tiered_api.kafka.client.leader_routing import LATEST, list_offsets, send_to_coordinator
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import (
@@ -369,3 +369,10 @@ def test_client_finds_a_coordinator_that_moved(environment: Environment) -> None
             assert [broker.count(HeartbeatRequest) for broker in brokers] == [1, 1]
 
     run(environment, test)
+
+
+def test_reply_with_another_number_of_results_is_an_error() -> None:
+    assert only_result(["one"]) == "one"
+    for results in ([], ["one", "two"]):
+        with pytest.raises(Unavailable, match=f"the reply has {len(results)} results"):
+            only_result(results)

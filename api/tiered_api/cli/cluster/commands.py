@@ -20,7 +20,7 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
 from tiered_api.cli.status import format_status
-from tiered_api.kafka.client.client import KafkaClient, to_refused
+from tiered_api.kafka.client.client import KafkaClient, only_result, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse
 
@@ -116,7 +116,7 @@ async def _metadata(args: Namespace) -> MetadataResponse:
 async def _configs(args: Namespace, keys: list[str] | None) -> list[Row]:
     async with open_client(args) as client:
         node = await _node(client, args)
-        (result,) = await describe_configs(client, BROKER, [str(node)], keys, node=node)
+        result = only_result(await describe_configs(client, BROKER, [str(node)], keys, node=node))
     if result.error_code:
         raise to_refused(result.error_code, f"settings of broker {node}", result.error_message)
     return config_rows(result.configs)
@@ -136,6 +136,6 @@ async def _alter(args: Namespace, changes: list[tuple[str, str | None]]) -> list
     configs = [AlterableConfig(name, DELETE if value is None else SET, value) for name, value in changes]
     async with open_client(args) as client:
         name = ALL_BROKERS if args.node is None else str(await _node(client, args))
-        (got,) = await alter_configs(client, BROKER, {name: configs}, node=args.node)
+        got = only_result(await alter_configs(client, BROKER, {name: configs}, node=args.node))
     words = format_status(got.error_code, got.error_message)
     return [{"setting": name, "value": value, "status": words} for name, value in changes]

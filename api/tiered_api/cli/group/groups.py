@@ -16,7 +16,7 @@ from tiered_api.cli.reach import open_client, parse_numbers
 from tiered_api.cli.status import format_status
 from tiered_api.cli.topic.describe import partitions_of, print_errors, topics_by_name
 from tiered_api.cli.topic.topics import compile_pattern
-from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
+from tiered_api.kafka.client.client import KafkaClient, code_from_number, only_result, to_refused
 from tiered_api.kafka.client.group_member import read_assignment
 from tiered_api.kafka.client.group_offsets import delete_offsets, fetch_committed_offsets
 from tiered_api.kafka.client.leader_routing import (
@@ -244,9 +244,9 @@ async def _delete(args: Namespace) -> list[Row]:
         for name in await select_groups(client, args):
             request = DeleteGroupsRequest(groups_names=[name])
             got = await send_to_coordinator(
-                client, name, request, DeleteGroupsResponse, lambda got: got.results[0].error_code
+                client, name, request, DeleteGroupsResponse, lambda got: only_result(got.results).error_code
             )
-            rows.append({"group": name, "status": format_status(got.results[0].error_code, None)})
+            rows.append({"group": name, "status": format_status(only_result(got.results).error_code, None)})
     return rows
 
 

@@ -15,7 +15,7 @@ from tiered.security.administrators import find_administrators, parse_super_user
 from tiered.security.principal import USER, Principal
 from tiered_api.cli.configs import BROKER, describe_configs
 from tiered_api.cli.security.acl_requests import fetch_acls
-from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.client import KafkaClient, only_result
 
 SUPER_USERS, IS_OPEN = "super.users", "allow.everyone.if.no.acl.found"
 FORCE = "--force"
@@ -46,7 +46,7 @@ async def fetch_rights(client: KafkaClient) -> ClusterRights:
         return ClusterRights(None)
     await client.fetch_metadata([])
     node = min(client.brokers)
-    (shown,) = await describe_configs(client, BROKER, [str(node)], [SUPER_USERS, IS_OPEN], node=node)
+    shown = only_result(await describe_configs(client, BROKER, [str(node)], [SUPER_USERS, IS_OPEN], node=node))
     values = {each.name: each.value for each in shown.configs}
     return ClusterRights(
         acls,

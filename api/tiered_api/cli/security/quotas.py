@@ -12,7 +12,7 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.status import OK, format_status
-from tiered_api.kafka.client.client import KafkaClient, to_refused
+from tiered_api.kafka.client.client import KafkaClient, only_result, to_refused
 from tiered_api.kafka.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -114,7 +114,7 @@ async def _alter(client: KafkaClient, entity: QuotaEntity, ops: list[OpData], is
     """Changes quotas of one entity: all of them or none. Returns the status."""
     entry = EntryData([EntityData(*part) for part in entity], ops)
     got = await client.send_to_controller(AlterClientQuotasRequest([entry], is_dry), AlterClientQuotasResponse)
-    (result,) = got.entries
+    result = only_result(got.entries)
     status = format_status(result.error_code, result.error_message)
     return f"{OK} (dry run)" if is_dry and status == OK else status
 

@@ -30,6 +30,7 @@ BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_MAX_SECONDS = 2.0
 
 A = TypeVar("A", bound=Message)
+T = TypeVar("T")
 _CODES = {code.number: code for code in Code}
 
 
@@ -52,6 +53,13 @@ def to_refused(number: int, subject: str, message: str | None = None) -> Refused
     """Returns the refusal of a broker: its code by name, and its message if there is one."""
     name = code_name(number)
     return Refused(code_from_number(number), f"{subject}: {message} ({name})" if message else f"{subject}: {name}")
+
+
+def only_result(results: Sequence[T]) -> T:
+    """Returns the result of a request about one thing. Raises `Unavailable` for a reply with another number of them."""
+    if len(results) != 1:
+        raise Unavailable(f"the reply has {len(results)} results, but the request needs one")
+    return results[0]
 
 
 class KafkaClient:

@@ -19,18 +19,25 @@ from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
 async def handle(context: KafkaContext, call: Call[AlterClientQuotasRequest]) -> AlterClientQuotasResponse:
     """Returns once the quotas are in force."""
     entries = call.request.entries
+    results = list(map(_find_endless, entries))
+    finite = [at for at, fault in enumerate(results) if fault is None]
     try:
-        alteration = AlterClientQuotas(tuple(map(_read_entry, entries)), call.request.validate_only)
-        results = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000)
+        alteration = AlterClientQuotas(tuple(_read_entry(entries[at]) for at in finite), call.request.validate_only)
+        decided = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000)
     except Refused as refused:
-        results = (refused,) * len(entries)
+        decided = (refused,) * len(finite)
+    for at, result in zip(finite, decided, strict=True):
+        results[at] = result
     return AlterClientQuotasResponse(entries=list(map(_to_result, entries, results)))
 
 
+def _find_endless(entry: EntryData) -> Refused | None:
+    """Returns the refusal of a value that requests between brokers cannot have, or None."""
+    endless = next((each.key for each in entry.ops if not each.remove and not math.isfinite(each.value)), None)
+    return None if endless is None else Refused(Code.INVALID_REQUEST, f"Quota {endless} must be finite")
+
+
 def _read_entry(entry: EntryData) -> QuotaAlteration:
-    endless = next((each.key for each in entry.ops if not math.isfinite(each.value)), None)
-    if endless is not None:
-        raise Refused(Code.INVALID_REQUEST, f"Quota {endless} must be finite")
     return QuotaAlteration(
         tuple((part.entity_type, part.entity_name) for part in entry.entity),
         tuple((each.key, None if each.remove else each.value) for each in entry.ops),
