@@ -271,10 +271,20 @@ def test_user_that_is_removed_by_its_own_request_gets_the_reply(tmp_path: Path) 
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await log_in(client)
+        lines: list[str] = []
+        site.node.audit.subscribe(lines.append)
+
+        def look_again() -> None:
+            """Looks as after another change, while the connection waits for its last reply."""
+            for each in list(site.server.connections):
+                site.server.dispatch.login_handler.end_revoked(each)
+
+        site.node.subscribe_to_logins(look_again)
         request = AlterUserScramCredentialsRequest([ScramCredentialDeletion("alice", 1)], [])
         answer = await client.ask(request, 0, AlterUserScramCredentialsResponse)
         assert [each.error_code for each in answer.results] == [0]
         assert await client.read_to_end() == b""
+        assert sum('"ended"' in line for line in lines) == 1
 
     run_with_login(tmp_path, scenario)
 

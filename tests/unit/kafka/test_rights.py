@@ -39,7 +39,7 @@ TOPIC_ID = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 NAMES = {ResourceType.TOPIC: "t", ResourceType.GROUP: "g", ResourceType.TRANSACTIONAL_ID: "x"}
 CODES = {29, 30, 31, 53}
 """The codes that refuse for want of rights."""
-IN_HANDLERS = {"Produce", "Fetch", "Metadata", "CreateDelegationToken"}
+IN_HANDLERS = {"Produce", "Fetch", "Metadata", "CreateDelegationToken", "DescribeDelegationToken"}
 FREE = {
     "ApiVersions",
     "SaslHandshake",
@@ -52,7 +52,7 @@ FREE = {
     "TieredHeard",
     "TieredActFor",
 }
-LISTS = {"ListGroups", "ListTransactions", "DescribeDelegationToken"}
+LISTS = {"ListGroups", "ListTransactions"}
 """Requests that are never refused: parts of their replies are left out."""
 ONE_IS_ENOUGH = {"ListGroups", "CreateTopics", "WriteTxnMarkers"}
 

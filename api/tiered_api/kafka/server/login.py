@@ -175,6 +175,7 @@ class LoginHandler:
         else:
             known = self._find_user(login.proven_mechanism, login.principal.name)
         if login.credential not in known:
+            login.credential = None  # a connection that waits for its last reply ends once
             caller = Caller(login.principal, connection.peer.rpartition(":")[0])
             self._context.broker.audit.record_ended_login(caller, login.proven_mechanism, connection.listener)
             if connection.pending == 1 and connection.oldest_slot.api_key in TOLD_APIS:

@@ -1,12 +1,13 @@
 """DescribeDelegationToken (API key 41): the tokens that the caller may see, with their HMACs (KIP-48).
 
-Owners in the request choose tokens that belong to one of them; null chooses all, an empty list none. The table of
-rights leaves out tokens of others. v2 is flexible, v3 has the requesters.
+Owners in the request choose tokens that belong to one of them; null chooses all, an empty list none. Tokens that the
+caller may not see are left out. v2 is flexible, v3 has the requesters.
 """
 
 from __future__ import annotations
 
 from tiered.errors import Refused
+from tiered.security.acls import Operation
 from tiered.security.delegation_tokens import DelegationToken
 from tiered.security.principal import Principal, read_principal
 from tiered_api.kafka.protocol.messages.describe_delegation_token import (
@@ -17,6 +18,7 @@ from tiered_api.kafka.protocol.messages.describe_delegation_token import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.token_requests import check_token_request, check_tokens_enabled
+from tiered_api.kafka.server.rights.rights import Rights, find_rights
 
 BETWEEN_TURNS = 500
 """Tokens between two pauses in which other requests run."""
@@ -31,14 +33,24 @@ async def handle(context: KafkaContext, call: Call[DescribeDelegationTokenReques
     except Refused as refused:
         return DescribeDelegationTokenResponse(refused.code.number)
     named = {str(Principal(each.principal_type, each.principal_name)) for each in owners or ()}
+    caller, rights = str(call.caller.principal), find_rights(context, call)
     response = DescribeDelegationTokenResponse()
     async for piece in context.turns.pieces_of(context.broker.delegation_tokens.list_all(), BETWEEN_TURNS):
         response.tokens += (
             _describe(context, each)
             for each in piece
             if owners is None or not named.isdisjoint((each.owner, each.requester, *each.renewers))
+            if _is_visible(each, caller, rights)
         )
     return response
+
+
+def _is_visible(token: DelegationToken, caller: str, rights: Rights | None) -> bool:
+    if rights is None or token.belongs_to(caller):
+        return True
+    return rights.on_token(Operation.DESCRIBE, token.token_id) or rights.on_user(
+        Operation.DESCRIBE_TOKENS, read_principal(token.owner)
+    )
 
 
 def _describe(context: KafkaContext, token: DelegationToken) -> DescribedDelegationToken:
