@@ -12,6 +12,7 @@ from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.kafka_site import values_of
+from tiered.broker.audit_log import LINES_PER_SECOND
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http import audit_topic
@@ -63,10 +64,13 @@ def test_stop_writes_the_last_lines(tmp_path: Path) -> None:
         await site.create("audit")
         context = HttpContext(site.broker, HttpLimits())
         audit = AuditTopic(context)
-        refuse(site, "last")
+        for number in range(LINES_PER_SECOND + 2):
+            refuse(site, str(number))
         await audit.close()
         await context.close()
-        assert [each["resource_name"] for each in await lines_of(site)] == ["last"] and not audit.waiting_lines
+        *lines, counted = await lines_of(site)
+        assert [each["resource_name"] for each in lines] == [str(number) for number in range(LINES_PER_SECOND)]
+        assert counted["suppressed"] == 2 and not audit.waiting_lines
 
     run(tmp_path, scenario, tiered_audit_topic="audit")
 

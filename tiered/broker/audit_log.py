@@ -89,8 +89,8 @@ class AuditLog:
             resource_name=name,
         )  # fmt: skip
 
-    def close(self) -> None:
-        """Writes the number of the events that had no line."""
+    def write_counts(self) -> None:
+        """Writes the number of the events that had no line, before the end of the log or of a subscriber."""
         for (event, outcome), suppressed in self._limiter.take_suppressed().items():
             self._write(event, outcome, suppressed, {})
 

@@ -531,7 +531,7 @@ class Broker:
         A broker that failed, or has losses to report, never stops cleanly: the next start must find the same logs
         suspect. The call is safe after a start that failed.
         """
-        self.audit.close()
+        self.audit.write_counts()
         await self.tokens.close()
         if clean:
             await self._report_losses()

@@ -72,11 +72,12 @@ class AuditTopic:
         self._has_lines.set()
 
     async def close(self) -> None:
-        """Ends the writer, and writes the lines that wait, for `CLOSE_SECONDS` at most."""
+        """Ends the writer, and writes the lines that wait and the counts of others, for `CLOSE_SECONDS` at most."""
         if self._writer is None:
             return
         self._writer.cancel()
         await asyncio.gather(self._writer, return_exceptions=True)
+        self._context.broker.audit.write_counts()
         with suppress(TimeoutError, *EXPECTED_ERRORS):
             async with asyncio.timeout(CLOSE_SECONDS):
                 while self._lines:

@@ -83,7 +83,7 @@ def test_count_of_a_flood_is_written_at_the_end(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO, LOGGER):
         for _ in range(LINES_PER_SECOND + 5):
             audit.record_refused_login("10.0.0.1:7", "CLIENT", "no")
-        audit.close()
+        audit.write_counts()
     assert [each.get("suppressed") for each in events(caplog)] == [None] * LINES_PER_SECOND + [5]
 
 
