@@ -13,7 +13,7 @@ from typing import TypeVar
 
 Labels = tuple[str, ...]
 OTHERS = "(others)"
-"""A label value that no topic can have."""
+"""A label value that no topic can have, and that stands for all entities without a value of their own."""
 M = TypeVar("M", bound="Counter | Gauge | Histogram")
 
 
@@ -31,6 +31,10 @@ class Counter:
         """Adds `n`, which must not be negative."""
         assert n >= 0 and len(label_values) == len(self.labels), (self.name, n, label_values)
         self._values[label_values] = self._values.get(label_values, 0) + n
+
+    def remove(self, *label_values: str) -> float:
+        """Removes one combination of label values, and returns its value: the caller may add it to another one."""
+        return self._values.pop(label_values, 0)
 
     def set_function(self, function: Callable[[], float | Mapping[Labels, float]]) -> None:
         """Makes `function` the source of the values, for a count that is kept elsewhere because even a call for each

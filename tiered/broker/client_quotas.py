@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
-from tiered.metrics import Metrics
+from tiered.metrics import OTHERS, Metrics
 from tiered.ports import Clock
 from tiered.quotas.entity import CLIENT_ID, USER, QuotaEntity
 from tiered.quotas.precedence import Limit, QuotaTable
@@ -28,9 +28,8 @@ from tiered.quotas.validation import (
 )
 
 SHOWN_MAX = 100
-"""Most entities with a count of their own in the metrics."""
+"""Most counts by quota and entity in the metrics: those of the entities that were throttled last."""
 SHOWN_TEXT_MAX = 100
-OTHERS = "(others)"
 THROTTLED = "The throttling quota has been exceeded."
 """Kafka's text of THROTTLING_QUOTA_EXCEEDED."""
 
@@ -71,8 +70,8 @@ class ClientQuotas:
             "Requests and connections that a client quota delayed or refused.",
             ("quota", "entity"),
         )
-        self._shown: set[str] = set()
-        """Entities with a count of their own."""
+        self._shown: dict[tuple[str, str], None] = {}
+        """Quotas and entities with a count of their own, the one that was throttled last at the end."""
 
     def subscribe(self, on_change: Callable[[], object]) -> None:
         """Calls a function after each change of quotas."""
@@ -182,10 +181,12 @@ class ClientQuotas:
         self._count_entity(key, ", ".join(f"{kind} {name}"[:SHOWN_TEXT_MAX] for kind, name in parts if name))
 
     def _count_entity(self, key: str, entity: str) -> None:
-        if entity not in self._shown:
-            if len(self._shown) >= SHOWN_MAX:
-                entity = OTHERS
-            self._shown.add(entity)
+        self._shown.pop((key, entity), None)
+        if len(self._shown) >= SHOWN_MAX:
+            oldest = next(iter(self._shown))
+            del self._shown[oldest]
+            self._throttled.inc(self._throttled.remove(*oldest), oldest[0], OTHERS)
+        self._shown[key, entity] = None
         self._throttled.inc(1, key, entity)
 
     def _now_ms(self) -> int:

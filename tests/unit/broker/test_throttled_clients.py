@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hot.fixtures import FixedClock
-from tiered.broker.client_quotas import OTHERS, SHOWN_MAX, ClientQuotas
+from tiered.broker.client_quotas import SHOWN_MAX, ClientQuotas
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ClientQuotaSet
 from tiered.metadata.image import Image
-from tiered.metrics import Metrics
+from tiered.metrics import OTHERS, Metrics
 
 QUOTAS = (
     ClientQuotaSet((("client-id", None),), "producer_byte_rate", 1000.0),
@@ -41,8 +41,19 @@ def test_throttled_entities_have_counts_and_their_number_is_bounded() -> None:
         assert site.quotas.record_produced(limits.produced, 10_000) == 0
         assert site.quotas.record_produced(limits.produced, 5_000) == 5_000
         assert site.quotas.find_produce_pause(limits.produced) == 5_000
-    assert site.count("producer_byte_rate", "client-id app-0") == 1
-    assert site.count("producer_byte_rate", OTHERS) == 50
+    counts = [site.count("producer_byte_rate", f"client-id app-{number}") for number in range(SHOWN_MAX + 50)]
+    assert counts == [0] * 50 + [1] * SHOWN_MAX, "those that were throttled last"
+    assert site.count("producer_byte_rate", OTHERS) == 50, "the sum stays"
+
+
+def test_entity_that_is_throttled_again_keeps_its_count() -> None:
+    site = Site()
+    for number in (*range(SHOWN_MAX), 0, SHOWN_MAX):
+        limits = site.quotas.find_limits("bob", f"app-{number}")
+        assert limits is not None and limits.produced is not None
+        site.quotas.record_produced(limits.produced, 15_000)
+    shown = [site.count("producer_byte_rate", f"client-id app-{number}") for number in (0, 1, SHOWN_MAX)]
+    assert (shown, site.count("producer_byte_rate", OTHERS)) == ([2, 0, 1], 1)
 
 
 def test_long_client_ids_share_a_sensor_that_keeps_a_short_name() -> None:
