@@ -21,7 +21,17 @@ from typing import TextIO
 import confluent_kafka
 
 from bench.figures import run_pairs
-from bench.peer import cleaning, groups, latency, lifecycle, replicated, throughput, transactions
+from bench.peer import (
+    cleaning,
+    groups,
+    handshakes,
+    latency,
+    lifecycle,
+    replicated,
+    tenants,
+    throughput,
+    transactions,
+)
 from bench.peer.brokers import KafkaBroker, MeasuredBroker, TieredBroker
 from bench.peer.clients import build_loader
 from bench.peer.machine import pin_cores, touch_memory, wait_quiet
@@ -30,7 +40,7 @@ from bench.peer.workload import FULL, QUICK, Figures, Leg, Scale, Workload
 
 WORKLOADS = (
     *throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS, *replicated.WORKLOADS,
-    *transactions.WORKLOADS, *cleaning.WORKLOADS,
+    *transactions.WORKLOADS, *cleaning.WORKLOADS, *handshakes.WORKLOADS, *tenants.WORKLOADS,
 )  # fmt: skip
 SIDES: Mapping[str, type[MeasuredBroker]] = {"ours": TieredBroker, "kafka": KafkaBroker}
 PAIRS, QUICK_PAIRS = 5, 1

@@ -33,24 +33,26 @@ FAST_RETRY = {
 
 
 def build_loader() -> Path:
-    """Returns the loader's binary, compiled if its sources changed. It uses librdkafka of confluent-kafka's wheel."""
-    root = Path(os.environ.get("TIERED_BENCH") or Path.home() / ".cache" / "tiered" / "bench")
+    """Returns the loader's binary. It uses librdkafka of confluent-kafka's wheel."""
     wheel = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
     library = next(wheel.glob("librdkafka-*.so*"), None)
-    sources = sorted(HERE.glob("*.[ch]"))
-    parts = [*(each.read_bytes() for each in sources), str(library).encode()]
-    binary = root / f"load-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
+    linked = [str(library), f"-Wl,-rpath,{wheel}"] if library else ["-lrdkafka"]
+    return compile_program("load", sorted(HERE.glob("*.[ch]")), linked, "librdkafka's headers (librdkafka-dev)")
+
+
+def compile_program(name: str, sources: Sequence[Path], linked: Sequence[str], needs: str) -> Path:
+    """Returns a binary, compiled if its sources changed."""
+    root = Path(os.environ.get("TIERED_BENCH") or Path.home() / ".cache" / "tiered" / "bench")
+    parts = [*(each.read_bytes() for each in sources), repr(linked).encode()]
+    binary = root / f"{name}-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
     if not binary.exists():
         root.mkdir(parents=True, exist_ok=True)
         scratch = binary.with_suffix(f".{os.getpid()}")
-        linked = [str(library), f"-Wl,-rpath,{wheel}"] if library else ["-lrdkafka"]
         names = [str(each) for each in sources if each.suffix == ".c"]
         try:
             subprocess.run(["cc", *CFLAGS, "-o", str(scratch), *names, *linked, "-lpthread"], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SystemExit(
-                f"the loader needs a C compiler and librdkafka's headers (librdkafka-dev): {error}"
-            ) from None
+            raise SystemExit(f"the bench needs a C compiler and {needs}: {error}") from None
         scratch.rename(binary)
     return binary
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.peer.brokers import MeasuredBroker
 from bench.peer.clients import LoadResult, count_records, create_topics, delete_topic, run_loader
+from bench.peer.tls import add_tls
 from bench.peer.trio import BenchCluster
 from bench.peer.workload import MEMORY, Figures, Leg, Metric, Scale, Workload, cpu, rate
 
@@ -125,12 +126,15 @@ def fill(
     return done
 
 
-def measure_produce(leg: Leg, *, size: int, codec: str = "none") -> Figures:
+def measure_produce(leg: Leg, *, size: int, codec: str = "none", secured: bool = False) -> Figures:
     options = ["-s", str(size), "-n", str(RECORDS[size] if codec == "none" else CODEC_RECORDS)]
     properties = {**PRODUCER, "compression.codec": codec}
     if codec != "none":
         options += ["-f", str(json_lines(leg.root))]
-    with leg.broker(leg.root) as broker:
+    broker = leg.broker(leg.root)
+    if secured:
+        properties |= add_tls(broker, leg.root)
+    with broker:
         return run_rounds(leg.scale, broker, options, properties)
 
 
@@ -160,13 +164,15 @@ def _has_enough(done: Sequence[LoadResult], rounds: int, seconds: float) -> bool
     return len(done) >= rounds or sum(each.counts["seconds"] for each in done) >= seconds
 
 
-def measure_consume(leg: Leg, *, size: int) -> Figures:
-    with leg.broker(leg.root) as broker:
+def measure_consume(leg: Leg, *, size: int, secured: bool = False) -> Figures:
+    broker = leg.broker(leg.root)
+    properties = {**CONSUMER, **add_tls(broker, leg.root)} if secured else CONSUMER
+    with broker:
         records = RECORDS[size]
         fill(broker, "cached", PARTITIONS, ["-s", str(size), "-n", str(records)], PRODUCER)
         options = ["-p", str(PARTITIONS), "-n", str(records + PARTITIONS)]
         options += ["-w", str(leg.scale.warm_seconds), "-T", str(leg.scale.timed_seconds)]
-        return sum_loads([run_load(broker, "consume", "cached", options, CONSUMER)], broker)
+        return sum_loads([run_load(broker, "consume", "cached", options, properties)], broker)
 
 
 def measure_fan_out(leg: Leg) -> Figures:
@@ -207,6 +213,14 @@ WORKLOADS = (
     Workload(
         "consume-100", "consume 100 B from the page cache", (rate("records/s", 1.0), cpu(PER_GB, 0.5), MEMORY),
         partial(measure_consume, size=100),
+    ),
+    Workload(
+        "produce-1k-tls", "produce 1 KiB over TLS", (rate("records/s", 1.0), cpu(PER_GB, 0.6), MEMORY),
+        partial(measure_produce, size=1024, secured=True),
+    ),
+    Workload(
+        "consume-1k-tls", "consume 1 KiB over TLS", (rate("records/s", 1.0), cpu(PER_GB, 0.6), MEMORY),
+        partial(measure_consume, size=1024, secured=True),
     ),
     Workload(
         "fanout", "50 MB/s in, 8 groups tailing (CPU per GB delivered)",

@@ -5,16 +5,31 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Iterable
+from typing import TypeVar
 
 from tiered.records.batch import encode_batch
 from tiered_api.kafka.protocol import codec
+from tiered_api.kafka.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from tiered_api.kafka.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.protocol.primitives import varint
+from tiered_api.kafka.protocol.schema import Message
+
+T = TypeVar("T", bound=Message)
 
 TIMEOUT_SECONDS = 10.0
 CLIENT = b"bench"
 PRODUCE_VERSION = 9
 CREATE_TOPICS_VERSION = 7
+CREATE_ACLS_VERSION = 3
+ALTER_CLIENT_QUOTAS_VERSION = 1
 ACKS_LEADER = 1
 
 
@@ -84,10 +99,35 @@ def create_topic(port: int, name: str, replicas: int, timeout: float) -> bool:
     """Creates a topic of one partition by a request to any broker. Returns true if it was created."""
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=replicas)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout * 1000))
-    body = bytes(codec.encode(request, CREATE_TOPICS_VERSION))
     try:
-        answer = send_request(port, _frame(19, CREATE_TOPICS_VERSION, body, flexible=True), timeout)
+        response = call(port, request, CREATE_TOPICS_VERSION, CreateTopicsResponse, timeout)
     except OSError:
         return False
-    response = codec.decode(CreateTopicsResponse, CREATE_TOPICS_VERSION, memoryview(answer)[9:])
     return response.topics[0].error_code == 0
+
+
+def call(port: int, request: Message, version: int, response: type[T], timeout: float = TIMEOUT_SECONDS) -> T:
+    """Sends one request of a flexible version on a new connection. Raises OSError if there is no response."""
+    body = bytes(codec.encode(request, version))
+    answer = send_request(port, _frame(type(request).spec.key, version, body, flexible=True), timeout)
+    return codec.decode(response, version, memoryview(answer)[9:])
+
+
+def create_acls(port: int, *rules: AclCreation) -> None:
+    """Creates rules. Raises RuntimeError if the broker refuses one."""
+    done = call(port, CreateAclsRequest(list(rules)), CREATE_ACLS_VERSION, CreateAclsResponse)
+    _check(each.error_message or each.error_code for each in done.results)
+
+
+def set_quotas(port: int, kind: str, name: str, **quotas: float) -> None:
+    """Sets quotas of a user or of a client id. Raises RuntimeError if the broker refuses them."""
+    entity, values = [EntityData(kind, name)], [OpData(key, value) for key, value in quotas.items()]
+    request = AlterClientQuotasRequest([EntryData(entity, values)])
+    done = call(port, request, ALTER_CLIENT_QUOTAS_VERSION, AlterClientQuotasResponse)
+    _check(each.error_message or each.error_code for each in done.entries)
+
+
+def _check(errors: Iterable[object]) -> None:
+    found = [each for each in errors if each]
+    if found:
+        raise RuntimeError(f"the broker refuses it: {found[0]}")

@@ -30,12 +30,16 @@ FULL = Scale(5, 3, 15, 10, 22, 60, 30)
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of a leg. `goal` is for ours / Kafka: a floor, or a ceiling for figures that should be small."""
+    """One figure of a leg. `goal` is for ours / Kafka: a floor, or a ceiling for figures that should be small.
+
+    With `is_own` the goal is for our figure alone.
+    """
 
     key: str
     unit: str
     goal: float | None = None
     at_most: bool = True
+    is_own: bool = False
 
     def is_met(self, low: float, high: float) -> bool | None:
         """True if the whole interval meets the goal; None if there is no goal."""

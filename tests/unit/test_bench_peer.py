@@ -14,6 +14,7 @@ from bench.peer.brokers import TieredBroker, broker_environment
 from bench.peer.machine import CpuWindow, cpu_of
 from bench.peer.report import Pair, confidence_interval, make_row, table
 from bench.peer.throughput import JSON_LINES, json_lines
+from bench.peer.tls import add_tls
 from bench.peer.wire import api_versions_request, produce_error_offset, produce_request
 from bench.peer.workload import Metric, Workload, cpu, rate
 from tiered.records.native import walk
@@ -67,6 +68,25 @@ def test_ratio_is_marked_if_other_processes_used_the_cpu() -> None:
     made = make_row(workload, workload.metrics[0], [pair(1.0, 2.0), pair(1.0, 2.0, foreign=0.2)])
     assert (made.pairs, made.noisy_pairs) == (2, 1)
     assert "| ~0.50 |" in table({"w": workload.title}, [made])
+
+
+def test_goal_of_our_own_figure_ignores_kafka() -> None:
+    metric = Metric("cpu", "x", 1.5, is_own=True)
+    workload = Workload("w", "what it is", (metric,), lambda _: {})
+    made = make_row(workload, metric, [pair(1.2, 0.1), pair(1.4, 0.1)])
+    assert (round(made.ratio), made.met) == (13, True)
+    assert "| <= 1.5 (ours) | met |" in table({"w": workload.title}, [made])
+    assert make_row(workload, metric, [pair(1.2, 9.0), pair(1.6, 9.0)]).met is False
+
+
+def test_broker_with_tls_keeps_its_plain_listener(tmp_path: Path) -> None:
+    broker = TieredBroker(tmp_path)
+    properties = add_tls(broker, tmp_path)
+    plain, encrypted = broker.settings["listeners"].split(",")
+    assert plain == f"PLAINTEXT://{broker.address}"
+    assert encrypted == f"SSL://{properties['bootstrap.servers']}"
+    assert Path(broker.settings["ssl.keystore.location"]).read_text().startswith("-----BEGIN PRIVATE KEY-----")
+    assert Path(str(properties["ssl.ca.location"])).read_text().startswith("-----BEGIN CERTIFICATE-----")
 
 
 def test_costs_too_small_to_measure_have_a_ratio() -> None:
