@@ -509,15 +509,17 @@ class ProducerStates:
     def apply(self, batch: WalkedBatch, now_ms: int = UNSEEN) -> None:
         """Applies a data batch that is in the log since `now_ms`, with its final offsets."""
         self.end_offset = batch.last_offset + 1
-        if batch.producer_id < 0:
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        if producer_id < 0:
             return
-        producer = self._producers.get(batch.producer_id)
+        producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._add(batch.producer_id, batch.producer_epoch)
-        elif producer.epoch != batch.producer_epoch:
-            producer.epoch = batch.producer_epoch
-            producer.batches.clear()
-        self._producers.move_to_end(batch.producer_id)
+            producer = self._add(producer_id, epoch)
+        else:
+            self._producers.move_to_end(producer_id)
+            if producer.epoch != epoch:
+                producer.epoch = epoch
+                producer.batches.clear()
         if batch.base_sequence >= 0:  # coordinators write without sequences
             if len(producer.batches) == BATCHES_RETAINED:
                 del producer.batches[0]

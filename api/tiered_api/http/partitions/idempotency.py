@@ -8,6 +8,7 @@ finds a batch that an idempotent producer sends again. docs/decisions has the re
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from tiered_api.http.exchange.request import HttpRequest
 HEADER = "Idempotency-Key"
 KEY_CHARACTERS = 255
 EPOCH_MAX = (1 << 15) - 1
+_NUMBER, _EPOCH_AND_SEQUENCE = struct.Struct(">Q"), struct.Struct(">HI")
 USED_MAX = 10_000
 """Keys that this broker remembers beside the log, to refuse another request before it writes anything."""
 
@@ -40,16 +42,17 @@ class IdempotencyKeys:
     """The keys that requests of this broker use now, and those that they used last."""
 
     def __init__(self, context: HttpContext) -> None:
-        self._clock = context.clock
+        self._mono_ns = context.clock.mono_ns
         self._broker = context.broker
         self._in_use: set[tuple[TopicId, int]] = set()
         self._used: OrderedDict[tuple[TopicId, int], tuple[IdempotencyKey, int]] = OrderedDict()
+        """The last request of each key with the time of its write, the oldest one first."""
 
     @contextmanager
     def use(self, key: IdempotencyKey) -> Iterator[None]:
         """Reserves the key for one request, after `check`."""
         self.check(key)
-        place = (key.topic_id, key.producer_id)
+        place = key[:2]
         self._in_use.add(place)
         try:
             yield
@@ -59,22 +62,24 @@ class IdempotencyKeys:
     def check(self, key: IdempotencyKey) -> None:
         """Raises `HttpError` 409 if a request with this key is under way here, 422 if another request has used the key
         here."""
-        place = (key.topic_id, key.producer_id)
+        place = key[:2]
         if place in self._in_use:
             why = "a request with this Idempotency-Key is still under way"
             raise HttpError(KEY_IN_USE, why, (("Retry-After", "1"),))
         known = self._used.get(place)
-        if known is not None and known[0] != key and self._clock.mono_ns() < known[1]:
-            why = "this Idempotency-Key was used for another request: use a new key for each request"
-            raise HttpError(KEY_REUSED, why)
+        if known is not None and known[0] != key:
+            age_ms = (self._mono_ns() - known[1]) / 1e6
+            if age_ms < self._broker.settings.producer_id_expiration_ms:
+                why = "this Idempotency-Key was used for another request: use a new key for each request"
+                raise HttpError(KEY_REUSED, why)
 
     def mark_used(self, key: IdempotencyKey) -> None:
         """Notes that records with this key were written."""
-        place, kept_ns = (key.topic_id, key.producer_id), self._broker.settings.producer_id_expiration_ms * 1_000_000
-        self._used[place] = key, self._clock.mono_ns() + kept_ns
-        self._used.move_to_end(place)
-        if len(self._used) > USED_MAX:
-            self._used.popitem(last=False)
+        used, place = self._used, key[:2]
+        used[place] = key, self._mono_ns()
+        used.move_to_end(place)
+        if len(used) > USED_MAX:
+            used.popitem(last=False)
 
 
 def has_key(request: HttpRequest) -> bool:
@@ -131,13 +136,8 @@ def _unquote(text: str) -> str:
 
 def make_key(topic_id: TopicId, name: str, address: str, body: bytes | bytearray) -> IdempotencyKey:
     """Returns the key `name` of a request."""
-    number = int.from_bytes(hashlib.sha256(b"key\0" + name.encode()).digest()[:8], "big")
+    (number,) = _NUMBER.unpack_from(hashlib.sha256(b"key\0" + name.encode()).digest())
     content = hashlib.sha256(b"request\0" + address.encode() + b"\0")
     content.update(body)
-    digest = content.digest()
-    return IdempotencyKey(
-        topic_id,
-        KEYED_FROM | number & (KEYED_FROM - 1),
-        int.from_bytes(digest[:2], "big") & EPOCH_MAX,
-        int.from_bytes(digest[2:6], "big") & SEQUENCE_MAX,
-    )
+    epoch, sequence = _EPOCH_AND_SEQUENCE.unpack_from(content.digest())
+    return IdempotencyKey(topic_id, KEYED_FROM | number & (KEYED_FROM - 1), epoch & EPOCH_MAX, sequence & SEQUENCE_MAX)

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tiered.config.settings import TopicConfig
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, check_invariant
+from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
+from tiered.replication.leader_replica import ACKS_ALL
 from tiered.security.principal import Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import (
@@ -124,14 +126,12 @@ def append_locally(
         return None
     if key is not None:
         context.service(IdempotencyKeys).check(key)
-    step = _append(context, replica, [record], key)
     try:
-        step.send(None)
-    except StopIteration as done:
-        placed: list[RecordMetadata] = done.value
-        return placed[0]
-    step.close()
-    raise AssertionError(f"the append to {topic.name}-{partition} waits, though nobody else is in sync")
+        appended = replica.append_now(_encode(replica.config, [record], key), ACKS_ALL)
+    except Refused as refused:
+        raise _rephrase_refusal(refused) from None
+    check_invariant(replica.is_committed(appended.last_offset + 1), "an append waits in an ISR of one", replica.tp)
+    return _note_append(context, partition, [record], key, appended)[0]
 
 
 async def append_many(
@@ -284,29 +284,38 @@ async def _append(
     records: Sequence[ProducerRecord],
     key: IdempotencyKey | None = None,
 ) -> list[RecordMetadata]:
-    codec, level = topic_codec(source.config)
-    rows = [record[1:5] for record in records]
-    if key is None:
-        batch = bytearray(encode_batch(rows, codec=codec, level=level))
-    else:
-        batch = bytearray(
-            encode_batch(
-                rows,
-                codec=codec,
-                level=level,
-                producer_id=key.producer_id,
-                producer_epoch=key.producer_epoch,
-                base_sequence=key.base_sequence,
-            )
-        )
     try:
-        appended = await source.append(batch, timeout_ms=context.limits.append_ms)
+        appended = await source.append(_encode(source.config, records, key), timeout_ms=context.limits.append_ms)
     except Refused as refused:
         raise _rephrase_refusal(refused) from None
+    return _note_append(context, source.partition, records, key, appended)
+
+
+def _encode(config: TopicConfig, records: Sequence[ProducerRecord], key: IdempotencyKey | None) -> bytearray:
+    codec, level = topic_codec(config)
+    rows = [record[1:5] for record in records]
+    if key is None:
+        return bytearray(encode_batch(rows, codec=codec, level=level))
+    _, producer_id, epoch, sequence = key
+    return bytearray(
+        encode_batch(
+            rows, codec=codec, level=level, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+        )
+    )
+
+
+def _note_append(
+    context: HttpContext,
+    partition: int,
+    records: Sequence[ProducerRecord],
+    key: IdempotencyKey | None,
+    appended: LogAppendInfo,
+) -> list[RecordMetadata]:
+    """Counts records that were appended, and notes that their key is used. Returns the place of each."""
     context.records_written.inc(len(records))
     if key is not None:
         context.service(IdempotencyKeys).mark_used(key)
-    first, stamped, partition = appended.base_offset, appended.append_time_ms, source.partition
+    first, stamped = appended.base_offset, appended.append_time_ms
     if stamped >= 0:
         return [RecordMetadata(partition, first + n, stamped) for n in range(len(records))]
     return [RecordMetadata(partition, first + n, record.timestamp) for n, record in enumerate(records)]
@@ -327,9 +336,8 @@ def topic_codec(config: TopicConfig) -> tuple[Codec, int | None]:
     """Returns codec and level for records that come uncompressed, by the topic's settings; "producer" means
     uncompressed."""
     codec = CODECS.get(config.compression_type, Codec.NONE)
-    levels = {
-        Codec.GZIP: config.compression_gzip_level,
-        Codec.LZ4: 0 if config.compression_lz4_level == LZ4_FAST else config.compression_lz4_level,
-        Codec.ZSTD: config.compression_zstd_level,
-    }
-    return codec, levels.get(codec)
+    if codec is Codec.GZIP:
+        return codec, config.compression_gzip_level
+    if codec is Codec.LZ4:
+        return codec, 0 if config.compression_lz4_level == LZ4_FAST else config.compression_lz4_level
+    return codec, config.compression_zstd_level if codec is Codec.ZSTD else None
