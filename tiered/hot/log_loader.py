@@ -75,6 +75,7 @@ class LogLoader:
         """Compaction may have removed offsets between batches and at the end of a segment."""
         self.suspect = False
         self._truncated_bytes = 0
+        self._start_offset = 0
         self._index_file_sizes = (0, 0)
         self._last_epoch = NO_EPOCH
         """Epoch of the last checked batch. A lower epoch after it belongs to a truncated history."""
@@ -115,7 +116,7 @@ class LogLoader:
 
     def load(self, start_offset: int) -> LoadedLog:
         """Loads the log once. Raises `CorruptLog` if records are missing and this is not noted yet."""
-        self._truncated_bytes, self._last_epoch = 0, NO_EPOCH
+        self._truncated_bytes, self._last_epoch, self._start_offset = 0, NO_EPOCH, start_offset
         listing = self._remove_leftovers()
         checkpointed = parse_lines(self._files.read(self._checkpoint_path(checkpoints.SEGMENTS_FILE)) or b"")
         epochs = self._load_epochs()
@@ -279,7 +280,7 @@ class LogLoader:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
             end, next_offset = batch.position + batch.size, batch.last_offset + 1
         if end < file.size():
-            self._check_truncation(base, end, next_offset, checkpointed)
+            self._check_truncation(base, end, next_offset)
             self._truncated_bytes += file.size() - end
         self._truncate_index(self._files.path(base, ".index"), offsets, self._index_file_sizes[0])
         self._truncate_index(self._files.path(base, ".timeindex"), times, self._index_file_sizes[1])
@@ -300,15 +301,14 @@ class LogLoader:
             return checkpointed is None or checkpointed.size <= segment.size
         return checkpointed is not None and checkpointed.next_offset == following and checkpointed.size == segment.size
 
-    def _check_truncation(self, base: int, end: int, next_offset: int, checkpointed: Segment | None) -> None:
+    def _check_truncation(self, base: int, end: int, next_offset: int) -> None:
         """Logs what is about to be truncated, and why. Raises `CorruptLog` if a loss is not noted on the disk yet."""
         tail = self._files.log_file(base).map()[end:]
-        proved_to = (
-            checkpointed.next_offset if checkpointed is not None and checkpointed.index_checksums is not None else base
-        )
         torn = self._trusted_to == recovery.WHOLE_LOG and recovery.is_torn(tail, next_offset)
-        point = recovery.TruncationPoint(next_offset, proved_to, torn)
-        is_corrupt = recovery.is_corruption(point, clean=self._clean, trusted_to=self._trusted_to)
+        point = recovery.TruncationPoint(next_offset, torn)
+        is_corrupt = recovery.is_corruption(
+            point, clean=self._clean, start_offset=self._start_offset, trusted_to=self._trusted_to
+        )
         if is_corrupt and not self.suspect:
             raise CorruptLog(f"records from offset {next_offset} on are corrupt", where=self._files.path(base, ".log"))
         (log.error if is_corrupt else log.warning)(

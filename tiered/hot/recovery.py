@@ -122,28 +122,26 @@ def start_from_checkpoint(
 
 @dataclass(frozen=True, slots=True)
 class TruncationPoint:
-    """The place where the check of a segment had to stop: `offset` is the first one without a valid batch.
-
-    The segment checkpoint says that the segment was fsynced up to `proved_to`. `torn`: the bytes after it are a torn
-    write.
-    """
+    """The place where the check of a segment had to stop: `offset` is the first one without a valid batch. `torn`: the
+    bytes after it are a torn write."""
 
     offset: int
-    proved_to: int
     torn: bool
 
 
-def is_corruption(point: TruncationPoint, *, clean: bool, trusted_to: int) -> bool:
+def is_corruption(point: TruncationPoint, *, clean: bool, start_offset: int, trusted_to: int) -> bool:
     """True if no crash explains the truncation.
 
     After a clean stop none does. The end of a process leaves at most one torn write. A power cut takes nothing that was
-    fsynced, but above that any bytes may have changed, with whole batches after them.
+    fsynced, but above that any bytes may have changed, with whole batches after them. A truncation that a power cut
+    interrupts leaves no bytes after its offset. Records below the log start are no loss: a follower may restart its log
+    there, below its recovery point.
     """
     if clean:
         return True
     if trusted_to == WHOLE_LOG:
         return not point.torn
-    return point.offset < min(point.proved_to, trusted_to)
+    return max(point.offset, start_offset) < trusted_to
 
 
 def is_torn(tail: Buffer, offset: int) -> bool:

@@ -41,9 +41,11 @@ def partition_image(three: ThreeBrokers) -> PartitionImage:
     return three.controller.node.image.topics[AT.topic].partitions[AT.partition]
 
 
-async def create_filled_topic(three: ThreeBrokers, replicas: list[SimBroker], min_isr: int) -> None:
+async def create_filled_topic(
+    three: ThreeBrokers, replicas: list[SimBroker], min_isr: int, flush: str = "none"
+) -> None:
     """Creates a topic on these brokers with some acknowledged records; the first broker leads it."""
-    configs = {"min.insync.replicas": str(min_isr)}
+    configs = {"min.insync.replicas": str(min_isr), "flush": flush}
     nodes = [each.node_id for each in replicas]
     await three.controller.node.submit(CreateTopic(AT.topic, assignments=[nodes], configs=configs))
     leader = replicas[0]
@@ -171,6 +173,50 @@ def test_damaged_records_without_another_copy_are_reported() -> None:
         await a.start()
         await asyncio.sleep(5)
         assert partition_image(three).loss == loss, "once"
+
+    run_scenario(scenario)
+
+
+async def cut_power_after_damage(broker: SimBroker) -> None:
+    """Flips a bit of a record below the recovery point, then cuts the power of this broker."""
+    await broker.node.hosted_replicas.log_store.save_offsets()
+    flip_record_bit(broker, 5)
+    broker.machine.power_cut()
+    await broker.clear()
+
+
+def test_damaged_replica_with_flush_ack_leads_not_before_an_intact_one() -> None:
+    """Both lose power. The damaged one is back first, and its log is noted as fsynced."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        a, b = three.others()
+        await create_filled_topic(three, [a, b], 2, "ack")
+        intact = read_log_file(a)
+        await cut_power_after_damage(b)
+        await three.wait_until(lambda: len(partition_image(three).isr) == 1, 30)
+        a.machine.power_cut()
+        await a.clear()
+        await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
+        await b.start()
+        await three.wait_until(lambda: is_registered(three, b), 30)
+        assert (partition_image(three).leader, partition_image(three).elr) == (NO_LEADER, (a.node_id,))
+        await a.start()
+        await three.wait_until(lambda: len(partition_image(three).isr) == 2, 60)
+        assert partition_image(three).loss is None
+        assert read_log_file(a) == read_log_file(b) == intact
+
+    run_scenario(scenario)
+
+
+def test_damaged_records_with_flush_ack_without_another_copy_are_reported() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        a = three.others()[0]
+        await create_filled_topic(three, [a], 1, "ack")
+        await cut_power_after_damage(a)
+        await a.start()
+        await three.wait_until(lambda: partition_image(three).loss is not None, 30)
+        loss = partition_image(three).loss
+        assert loss is not None and loss.from_offset == 5
 
     run_scenario(scenario)
 

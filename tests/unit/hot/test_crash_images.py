@@ -103,6 +103,7 @@ async def check(image: Image, log_run: LogRun) -> None:
     log = await recover(image)
     served = read_all(log)
     walked = walk(served)
+    assert not log.suspect, "a crash is taken for rot"
     assert not walked.why, f"a torn batch is served: {walked.why}"
     assert list(offsets(served)) == list(range(log.end_offset)), "offsets have a hole"
     assert served.startswith(image.flushed_bytes), "an fsynced byte is gone"

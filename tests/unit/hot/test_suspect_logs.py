@@ -24,21 +24,21 @@ SIZE = len(batch(0))
 
 
 @pytest.mark.parametrize(
-    ("what", "rot", "cut", "clean", "trusted_to"),
+    ("what", "rot", "cut", "clean", "start", "trusted_to"),
     [
-        ("a death in the same boot, in the middle of a write", False, TruncationPoint(7, 0, True), False, WHOLE_LOG),
-        ("the same, but what is left is no write cut short", True, TruncationPoint(7, 0, False), False, WHOLE_LOG),
-        ("a clean stop leaves no write cut short either", True, TruncationPoint(7, 0, True), True, WHOLE_LOG),
-        ("a power cut, above all that was fsynced", False, TruncationPoint(7, 0, False), False, 0),
-        ("a power cut, above what the segment's line proves", False, TruncationPoint(7, 7, False), False, 9),
-        ("a power cut, below what was fsynced", True, TruncationPoint(7, 8, False), False, 9),
-        ("a line of the segment that was not fsynced itself", False, TruncationPoint(7, 8, False), False, 7),
+        ("a death in the same boot, in the middle of a write", False, TruncationPoint(7, True), False, 0, WHOLE_LOG),
+        ("the same, but what is left is no write cut short", True, TruncationPoint(7, False), False, 0, WHOLE_LOG),
+        ("a clean stop leaves no write cut short either", True, TruncationPoint(7, True), True, 0, WHOLE_LOG),
+        ("a power cut, above all that was fsynced", False, TruncationPoint(7, False), False, 0, 0),
+        ("a power cut, at the fsynced end", False, TruncationPoint(7, False), False, 0, 7),
+        ("a power cut, below what was fsynced", True, TruncationPoint(7, False), False, 0, 8),
+        ("the same, but only deleted records are missing", False, TruncationPoint(7, False), False, 8, 8),
     ],
 )
 def test_damage_that_no_crash_explains_is_corruption(
-    what: str, rot: bool, cut: TruncationPoint, clean: bool, trusted_to: int
+    what: str, rot: bool, cut: TruncationPoint, clean: bool, start: int, trusted_to: int
 ) -> None:
-    assert is_corruption(cut, clean=clean, trusted_to=trusted_to) is rot, what
+    assert is_corruption(cut, clean=clean, start_offset=start, trusted_to=trusted_to) is rot, what
 
 
 def stored_batches(first: int, count: int) -> bytes:
@@ -181,6 +181,29 @@ def test_power_cut_above_the_fsynced_end_makes_no_log_suspect() -> None:
         on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         log = await open_log(on, same_boot=False)
         assert (log.end_offset, log.suspect) == (4, False)
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_power_cut_below_the_recovery_point_makes_a_log_suspect(whole: bool) -> None:
+    """A flush for an acknowledgement (`flush=ack`) writes no line in the segment checkpoint. The recovery point alone
+    says that the records were fsynced."""
+
+    async def scenario(on: SimDisk) -> None:
+        await fill_log(on)
+        log = await open_log(on)
+        await log.flush(None if whole else log.end_offset)
+        append(log, batch(10))
+        log.close()
+        on.flip_bit(LOG, 8 * (10 * SIZE + 40))
+        fine = await open_log(on.clone(), same_boot=False, recovery_point=10)
+        assert (fine.end_offset, fine.suspect) == (10, False)
+        if whole:  # without its indexes, the line of the checkpoint proves nothing
+            on.flip_bit(LOG.replace(".log", ".index"), 0)
+        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
+        rotten = await open_log(on, same_boot=False, recovery_point=10)
+        assert (rotten.end_offset, rotten.suspect) == (4, True)
 
     run_scenario(scenario)
 
