@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Generic, Protocol
 
@@ -306,7 +307,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         if replica.leader_epoch == 0 and replica.log.end_offset == 0:
             self._serve(partition, self._kind.make_shard())
         else:
-            self._spawn(self._load(partition, base))
+            self._spawn(self._load(partition, lambda: base))
 
     def on_resign(self, replica: LeaderReplica) -> None:
         """Ends a coordinator: this broker leads its partition no more."""
@@ -317,7 +318,10 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
                 partition.coordinator.end(Refused(Code.NOT_COORDINATOR, f"this broker leads {replica.tp} no more"))
 
     async def _load(
-        self, partition: CoordinatorPartition[ShardT, RequestT, ReplyT], base: PreviousSnapshot, pause: float = 0.0
+        self,
+        partition: CoordinatorPartition[ShardT, RequestT, ReplyT],
+        find_base: Callable[[], PreviousSnapshot],
+        pause: float = 0.0,
     ) -> None:
         """Loads a shard until it is served, or led elsewhere. Repeats a failed load after a growing pause."""
         started, replica, noun = self._clock.mono_ns(), partition.replica, self._kind.noun
@@ -328,7 +332,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
                 return
             try:
                 shard = self._kind.make_shard()
-                loaded = await load_shard(replica, shard, self._snapshot_store, base, self._clock)
+                loaded = await load_shard(replica, shard, self._snapshot_store, find_base, self._clock)
                 if loaded.lost_below_offset >= 0:
                     log.error(
                         "changes of %s may be gone partition=%s below_offset=%d",
@@ -341,7 +345,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
                     await self.snapshotter.write(partition, replica.log.end_offset, records)
             except (Unavailable, Corrupt, Refused) as error:
                 pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])
-                base = self._find_base(partition)
+                find_base = partial(self._find_base, partition)
                 partition.load_error = f"its {noun} cannot be loaded: {error}"
                 log.warning("%s are loaded later partition=%s again_in=%.1f why=%s", noun, replica.tp, pause, error)
                 continue
@@ -379,7 +383,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         partition.coordinator, partition.written_before_slot = None, self._image().slot + 1
         log.error("%s are loaded anew partition=%s why=%s", self._kind.noun, partition.replica.tp, why)
         if self._is_led(partition):
-            self._spawn(self._load(partition, self._find_base(partition), RETRY_SECONDS[0]))
+            self._spawn(self._load(partition, partial(self._find_base, partition), RETRY_SECONDS[0]))
 
     def _can_be_deleted(self, replica: LeaderReplica, base: SnapshotName | None) -> bool:
         """True if an earlier leader, which does not know that it is replaced, may delete the snapshot at which the log

@@ -8,6 +8,7 @@ in the log (I15).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tiered.coordinator.snapshot import SnapshotName, choose_snapshot, decode_batch
@@ -43,16 +44,21 @@ class LoadedShard(NamedTuple):
 
 
 async def load_shard(
-    replica: LeaderReplica, shard: AnyShard, store: CoordinatorSnapshotStore, base: PreviousSnapshot, clock: Clock
+    replica: LeaderReplica,
+    shard: AnyShard,
+    store: CoordinatorSnapshotStore,
+    find_base: Callable[[], PreviousSnapshot],
+    clock: Clock,
 ) -> LoadedShard:
-    """Loads the state of the log at the time when this broker became leader.
+    """Loads the state of the log at the time of the call, once it is committed.
 
+    `find_base` is called then: a snapshot that was being written when the load began moves the log start to its offset.
     Raises `Unavailable` (the bucket), `Corrupt` (the log), `Refused` (another broker leads by now).
     """
     end = replica.log.end_offset
     await replica.wait_committed(end, COMMIT_MS)
     start = replica.log_start_offset
-    snapshot, batches = await _read_snapshot(replica, store, base)
+    snapshot, batches = await _read_snapshot(replica, store, find_base())
     for each in batches:
         shard.apply(decode_batch(each))
         await clock.sleep(0)

@@ -147,6 +147,47 @@ def test_load_is_repeated_until_the_bucket_is_back(rig: CounterRig) -> None:
     rig.run(scenario)
 
 
+@pytest.mark.parametrize(("isr", "put_seconds"), [(ALONE, 0.3), ((1, 2), 2.0)])
+def test_load_begins_with_the_snapshot_that_was_written_meanwhile(
+    rig: CounterRig, isr: tuple[int, ...], put_seconds: float
+) -> None:
+    """The log starts at the newest snapshot: with an older one, changes between the two would be lost."""
+
+    async def add(name: str, number: int) -> None:
+        added = rig.submit(Add(name, number))
+        await rig.settle()
+        replicate()
+        await added
+
+    def replicate() -> None:
+        if isr != ALONE:
+            rig.replicate()
+
+    async def scenario() -> None:
+        replica, broker = await rig.lead(isr), rig.rig.brokers[1]
+        await add("a", 1)
+        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+        await add("b", 2)
+        replicate()
+        slow = FaultRule(FaultKind.DELAY, ("put",), key=SNAPSHOTS.prefix, times=1, seconds=put_seconds)
+        broker.faults.rules.append(slow)
+        await asyncio.sleep(SNAPSHOT_SECONDS - 1)
+        assert slow.times == 0 and stored(rig) == [(0, 1)], "the second snapshot is being written"
+        waiting = rig.submit(Add("c", 4))
+        await rig.settle()
+        broker.disk.capacity = 1
+        assert await code_of(rig.submit(Add("d", 8))) is Code.NOT_COORDINATOR
+        broker.disk.capacity = 1 << 40
+        waiting.cancel()
+        await asyncio.sleep(put_seconds + 0.1)
+        assert replica.log_start_offset == 2
+        replicate()
+        await asyncio.sleep(1)
+        assert rig.coordinator.shard.values == {"a": 1, "b": 2, "c": 4}
+
+    rig.run(scenario)
+
+
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 

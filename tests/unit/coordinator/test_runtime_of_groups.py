@@ -256,7 +256,7 @@ def test_new_coordinator_waits_until_its_log_is_committed() -> None:
         await asyncio.sleep(0.1)
         images = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
         fresh = shard()
-        loading = asyncio.ensure_future(load_shard(desk.replica, fresh, images, NOTHING, desk.rig.clock))
+        loading = asyncio.ensure_future(load_shard(desk.replica, fresh, images, lambda: NOTHING, desk.rig.clock))
         await asyncio.sleep(1)
         assert not loading.done() and not fresh.log_state.offsets
         desk.copied()
@@ -273,7 +273,7 @@ def test_log_whose_end_too_few_replicas_have_is_not_served() -> None:
         await asyncio.sleep(0.1)
         images = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
         with pytest.raises(Refused) as refused:
-            await load_shard(desk.replica, shard(), images, NOTHING, desk.rig.clock)
+            await load_shard(desk.replica, shard(), images, lambda: NOTHING, desk.rig.clock)
         assert refused.value.code is Code.REQUEST_TIMED_OUT
 
     told(scenario)

@@ -106,7 +106,8 @@ def test_log_that_ends_below_its_snapshot_starts_over_there() -> None:
         assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10
         new_leader = await rig.brokers[2].lead(1, [2])
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load_shard(new_leader, shard, second, second.take_base(first.partition_id), rig.clock)
+        base = second.take_base(first.partition_id)
+        loaded = await load_shard(new_leader, shard, second, lambda: base, rig.clock)
         kept = shard.log_state.committed_offset("g", "t", 0)
         assert kept is not None and kept.offset == 7 and loaded.lost_below_offset == -1 and not loaded.has_unsaved
 
@@ -123,7 +124,8 @@ def test_gap_between_snapshot_and_log_is_reported() -> None:
         await own.write(name, [record(1)])
         await replica.delete_records(5)
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load_shard(replica, shard, own, PreviousSnapshot(name, None, (name,)), rig.clock)
+        base = PreviousSnapshot(name, None, (name,))
+        loaded = await load_shard(replica, shard, own, lambda: base, rig.clock)
         assert loaded.lost_below_offset == 5
 
     rig.run(scenario)
