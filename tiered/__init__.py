@@ -25,6 +25,7 @@ Packages, each above those that it may import:
   records/       record batch format v2, in C and in Python
   compaction/    log compaction as pure decisions
   system/        the real Clock, Rng, Net and Disk of a machine
+  clients/       the connection of a client, by the properties of Kafka's clients
   object_store/  implementations of the ObjectStore port, and their wrappers
   hot/           the log of one partition on local disk
   cold/          the segments of one partition in the bucket

@@ -13,7 +13,7 @@ May import: words
   delegation_tokens  tokens of the cluster (KIP-48): their HMACs and credentials
   broker_secrets  the secrets of brokers, through a rotation
   bearer_tokens  signed tokens, judged by a set of public keys
-  sasl_oauthbearer  OAUTHBEARER (RFC 7628): the server's side of a login by a token
+  sasl_oauthbearer  OAUTHBEARER (RFC 7628): both sides of a login by a token
   broker_login  the login of brokers at each other, by the secret of the brokers
   jaas        the login module in a value of `sasl.jaas.config`
   acls        access control lists: their values, and filters over them

@@ -1,17 +1,21 @@
-"""OAUTHBEARER (RFC 7628): the server's side of a login by a bearer token, as a machine."""
+"""OAUTHBEARER (RFC 7628): a login by a bearer token. Both sides as machines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tiered.errors import Code, Refused
 from tiered.security.bearer_tokens import VerifiedToken
+from tiered.security.secret import Secret
 
 MECHANISM = "OAUTHBEARER"
 INVALID = b'{"status":"invalid_token"}'
 """The reply to a token that is refused. The client answers it, and the login fails then."""
+_ACKNOWLEDGED = b"\x01"
+"""The client's answer to `INVALID`."""
 _SCHEME = "bearer"
+_PAIR = re.compile(r"[A-Za-z]+=[\x20-\x7e\t\r\n]*")
 _FIRST = re.compile(
     rb"n,(?:a=(?P<acting>(?:[^=,\x00\x01]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x20-\x7e\t\r\n]*\x01)*)\x01"
 )
@@ -45,6 +49,28 @@ class OAuthBearerServer:
             raise _refuse("the authorization id differs from the principal of the token")
         self.user, self.expires_at = verified.name, verified.expires_at
         return b""
+
+
+class OAuthBearerClient:
+    """The client's side of one login. `is_done` is true once the server has accepted the token. Names of `extensions`
+    are letters (KIP-342)."""
+
+    def __init__(self, token: Secret, extensions: Sequence[tuple[str, str]] = ()) -> None:
+        self.is_done = False
+        self._token = token
+        self._extensions = extensions
+
+    def make_first(self) -> bytes:
+        """Returns the first message."""
+        pairs = [f"auth=Bearer {self._token.reveal()}", *(f"{name}={value}" for name, value in self._extensions)]
+        if not all(_PAIR.fullmatch(pair) for pair in pairs) or any(name == "auth" for name, _ in self._extensions):
+            raise _refuse("a token and the values of its extensions must be ASCII, and the names letters")
+        return ("n,,\x01" + "".join(pair + "\x01" for pair in pairs) + "\x01").encode()
+
+    def step(self, message: bytes) -> bytes:
+        """Takes the reply of the server. The answer to a refusal makes the server say its reason."""
+        self.is_done = not message
+        return b"" if self.is_done else _ACKNOWLEDGED
 
 
 def _parse(message: bytes) -> tuple[str, str]:

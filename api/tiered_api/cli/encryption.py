@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tiered.clients.properties import PROTOCOL, is_host_checked, read_key_store, read_trust_store
 from tiered.errors import Code, Refused
 from tiered.ports import Net
 from tiered.security.secret import Secret
@@ -12,9 +13,9 @@ from tiered.system.network import SocketNet
 from tiered.system.tls import TlsNet
 from tiered.system.tls_contexts import TlsContexts
 from tiered.system.tls_options import Store, TlsOptions
-from tiered_api.cli.client_properties import NO_PROPERTIES, find_option, read_key_store, read_trust_store
+from tiered_api.cli.client_properties import NO_PROPERTIES, find_option
 
-PROTOCOL, CA = "security.protocol", "ssl.ca.location"
+CA = "ssl.ca.location"
 CERTIFICATE, KEY, PASSWORD = "ssl.certificate.location", "ssl.key.location", "ssl.key.password"
 ENDPOINT_CHECK = "ssl.endpoint.identification.algorithm"
 EXTRAS = (PROTOCOL, CA, CERTIFICATE, KEY, PASSWORD, ENDPOINT_CHECK)
@@ -39,9 +40,7 @@ def open_net(extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROPER
                 Code.INVALID_REQUEST, f"-X {unused}: it has no effect without -X {PROTOCOL}={' or '.join(SSL)}"
             )
         return SocketNet()
-    check = extra.get(ENDPOINT_CHECK, properties.get(ENDPOINT_CHECK, "https"))
-    if check not in ("https", "none", ""):
-        raise Refused(Code.INVALID_REQUEST, f"{ENDPOINT_CHECK}={check}: it must be https or none")
+    checks_host = is_host_checked(extra.get(ENDPOINT_CHECK, properties.get(ENDPOINT_CHECK, "https")))
     if bool(options[CERTIFICATE]) != bool(options[KEY]):
         raise Refused(Code.INVALID_REQUEST, f"a certificate of a client needs both {CERTIFICATE} and {KEY}")
     key = Store(
@@ -50,7 +49,7 @@ def open_net(extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROPER
     made = TlsOptions(
         key or read_key_store(properties),
         Store(location=options[CA]) if options[CA] else read_trust_store(properties),
-        checks_host=check == "https",
+        checks_host=checks_host,
     )
     contexts = TlsContexts(lambda: made, at_listener=False)
     contexts.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from tiered_api.cli.main import main
 from tiered_api.cli.security.acls import read_filters, read_new_acls
 from tiered_api.cli.security.lockout import ClusterRights, check_rules, check_users
 from tiered_api.cli.security.passwords import read_password
-from tiered_api.kafka.client.login import UserLogin
+from tiered_api.kafka.client.login import TokenLogin, UserLogin
 
 BOB = Acl(
     ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME, "User:bob", "*", Operation.ALTER, Permission.ALLOW
@@ -152,6 +153,23 @@ def test_client_properties_say_how_a_connection_is_made(tmp_path: Path) -> None:
     properties = read_client_properties(str(file))
     assert find_login({}, properties) == UserLogin("bob", Secret("pencil"), "SCRAM-SHA-256", by_token=True)
     assert find_login({"sasl.username": "eve"}, properties) == UserLogin("eve", Secret("pencil"), "SCRAM-SHA-256")
+
+
+def test_client_properties_name_a_token(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    (tmp_path / "token").write_text("opaque")
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    file.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nsasl.jaas.config={module} required "
+        f'extension_cluster="x";\nsasl.oauthbearer.token.endpoint.url=file://{tmp_path}/token\n'
+    )
+    login = find_login({}, read_client_properties(str(file)))
+    assert isinstance(login, TokenLogin) and login.extensions == (("cluster", "x"),)
+
+    async def fetch() -> Secret:
+        return await login.fetch()
+
+    assert asyncio.run(fetch()) == Secret("opaque")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from tests.tokens import AUDIENCE, EC, RSA, RULES, UNTRUSTED, key_set, public_ke
 from tests.tokens import token as signed
 from tiered.errors import Refused
 from tiered.security.bearer_tokens import TOKEN_MAX, UnknownKey, read_key_set, verify_token
-from tiered.security.sasl_oauthbearer import INVALID, OAuthBearerServer
+from tiered.security.sasl_oauthbearer import INVALID, OAuthBearerClient, OAuthBearerServer
+from tiered.security.secret import Secret
 
 KEYS = read_key_set(key_set())
 NOW = 1_800_000_000.0
@@ -229,3 +230,26 @@ def test_no_bytes_log_in(message: bytes) -> None:
 def test_expected_audience_is_needed_and_not_a_part_of_one() -> None:
     with pytest.raises(Refused, match="audience"):
         verify_token(token(aud=AUDIENCE[:-1]), KEYS, RULES, NOW)
+
+
+def test_client_and_server_agree_on_a_token() -> None:
+    server, text = machine(), token()
+    client = OAuthBearerClient(Secret(text), (("logicalCluster", "lkc-1"),))
+    message = client.make_first()
+    assert message == first(text, more=b"logicalCluster=lkc-1\x01")
+    assert client.step(server.step(message)) == b"" and client.is_done and server.user == "alice"
+
+
+def test_client_makes_the_server_say_why_it_refuses_a_token() -> None:
+    server = machine()
+    client = OAuthBearerClient(Secret(token(UNTRUSTED)))
+    answer = client.step(server.step(client.make_first()))
+    assert not client.is_done
+    with pytest.raises(Refused, match="its signature is wrong"):
+        server.step(answer)
+
+
+@pytest.mark.parametrize("extension", [("a-b", "x"), ("a", "x\x01auth=Bearer y"), ("a", "ö"), ("", "x"), ("auth", "x")])
+def test_client_sends_no_message_that_no_server_takes(extension: tuple[str, str]) -> None:
+    with pytest.raises(Refused, match="must be ASCII"):
+        OAuthBearerClient(Secret(token()), (extension,)).make_first()

@@ -16,7 +16,7 @@ from tiered.errors import Code, Refused, Unavailable, code_name
 from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
-from tiered_api.kafka.client.login import UserLogin, log_in_user
+from tiered_api.kafka.client.login import TokenLogin, UserLogin, log_in_user
 from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -73,7 +73,7 @@ class KafkaClient:
         brokers: Sequence[Address],
         *,
         client_id: str = "tiered",
-        login: UserLogin | None = None,
+        login: UserLogin | TokenLogin | None = None,
         timeout: float = 30.0,
         retry_seconds: float = 30.0,
     ) -> None:

@@ -1,12 +1,14 @@
-"""The login of a connection on the client's side: SaslHandshake and SaslAuthenticate with SCRAM or PLAIN."""
+"""The login of a connection on the client's side: SaslHandshake, and SaslAuthenticate by SCRAM, PLAIN or a token."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from tiered.errors import Code, Refused, code_name
-from tiered.security import broker_login, sasl_plain
+from tiered.security import broker_login, sasl_oauthbearer, sasl_plain
+from tiered.security.sasl_oauthbearer import OAuthBearerClient
 from tiered.security.sasl_plain import PlainClient
 from tiered.security.scram import MECHANISMS, ScramClient
 from tiered.security.secret import Secret
@@ -27,6 +29,13 @@ class UserLogin(NamedTuple):
     by_token: bool = False
 
 
+class TokenLogin(NamedTuple):
+    """A bearer token, which `fetch` returns anew for each login, and the extensions that go with it."""
+
+    fetch: Callable[[], Awaitable[Secret]]
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
 class LoginClient(Protocol):
     """The client's side of one login by a mechanism."""
 
@@ -41,22 +50,30 @@ class LoginClient(Protocol):
         ...
 
 
-async def log_in_user(connection: BrokerConnection, login: UserLogin, timeout: float) -> None:
+async def log_in_user(connection: BrokerConnection, login: UserLogin | TokenLogin, timeout: float) -> None:
     """Logs a user in. Raises `Refused` with the broker's reason, and `Unavailable` if the broker does not reply."""
-    client: LoginClient
-    if login.mechanism == sasl_plain.MECHANISM:
-        client = PlainClient(login.user, login.password)
-    else:
-        mechanism = MECHANISMS[login.mechanism]
-        nonce = secrets.token_urlsafe(NONCE_BYTES)
-        client = ScramClient(mechanism, login.user, login.password.reveal(), nonce, by_token=login.by_token)
-    await _log_in(connection, login.mechanism, client, timeout)
+    if isinstance(login, UserLogin):
+        await _log_in(connection, login.mechanism, _make_user_client(login), timeout)
+        return
+    try:
+        token = await login.fetch()
+    except BaseException:
+        connection.close()
+        raise
+    await _log_in(connection, sasl_oauthbearer.MECHANISM, OAuthBearerClient(token, login.extensions), timeout)
 
 
 async def log_in_broker(connection: BrokerConnection, secret: bytes, node_id: int, timeout: float) -> None:
     """Logs a broker in at another one. Raises `Refused` with the other broker's reason."""
     client = broker_login.make_client(secret, node_id, secrets.token_urlsafe(NONCE_BYTES))
     await _log_in(connection, broker_login.MECHANISM, client, timeout)
+
+
+def _make_user_client(login: UserLogin) -> LoginClient:
+    if login.mechanism == sasl_plain.MECHANISM:
+        return PlainClient(login.user, login.password)
+    mechanism, nonce = MECHANISMS[login.mechanism], secrets.token_urlsafe(NONCE_BYTES)
+    return ScramClient(mechanism, login.user, login.password.reveal(), nonce, by_token=login.by_token)
 
 
 async def _log_in(connection: BrokerConnection, mechanism: str, client: LoginClient, timeout: float) -> None:
