@@ -43,6 +43,9 @@ COMPACTED_TOPIC = "c0"
 SMALL_OBJECT_BYTES, MIB = 1024, 1 << 20
 """Limits on the objects of cleans. With the first one a run of segments becomes several objects."""
 
+ENCRYPTION_SHARE, TURNED_ON_SHARE = 0.15, 0.3
+"""Share of seeds with an encrypted bucket; of these, share in which encryption is turned on while brokers run."""
+
 SMALL_CHUNK_SHARES = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections with chunks down to one byte: the larger the share, the slower the run."""
 
@@ -161,10 +164,15 @@ class ClusterOptions:
     swap_crashes: bool = False
     """True if machines crash in the middle of swaps."""
     cleaner_backoff_ms: int = 15_000
+    is_encrypted: bool = False
+    """True if the bucket is encrypted, and its key is rotated."""
+    turns_encryption_on: bool = False
+    """True if the bucket is plain at the beginning."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS, *, compacts: bool = True) -> ClusterOptions:
-        """Returns the options of a seed. If it never `compacts`, they are as they were before there was compaction."""
+        """Returns the options of a seed. If it never `compacts`, they are as they were before there was compaction:
+        without encryption too, which came later."""
         rng = random.Random(f"{seed}/cluster-options")
         count = rng.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if rng.random() < 0.35)
@@ -205,7 +213,7 @@ class ClusterOptions:
         )
         made = made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
         made = made.with_changes(**_draw_transactions(made))
-        return made.with_changes(**_draw_compaction(made)) if compacts else made
+        return made.with_changes(**_draw_compaction(made), **_draw_encryption(made)) if compacts else made
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
@@ -340,6 +348,13 @@ def _draw_compaction(made: ClusterOptions) -> dict[str, Any]:
     # The other topics and senders are fewer, so that the run takes no longer.
     fewer = {"topics": made.topics[:1], "group_topics": 1, "senders": made.senders - 1}
     return fewer | compaction_options(rng, made.brokers)
+
+
+def _draw_encryption(made: ClusterOptions) -> dict[str, Any]:
+    """Draws the encryption of a run from a random stream of its own."""
+    rng = random.Random(f"{made.seed}/encryption")
+    is_encrypted = rng.random() < ENCRYPTION_SHARE
+    return {"is_encrypted": is_encrypted, "turns_encryption_on": is_encrypted and rng.random() < TURNED_ON_SHARE}
 
 
 def compaction_options(rng: random.Random, brokers: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, ExitStack, nullcontext
 
 from tests.sim.cluster import audit, failover_checker, read_progress, rebuilding, resources
 from tests.sim.cluster.administration import Administration
+from tests.sim.cluster.bucket_encryption import BucketEncryption
 from tests.sim.cluster.committed_reader import CommittedReader
 from tests.sim.cluster.compaction_load import CompactionLoad, PolicyChanges, StateReader
 from tests.sim.cluster.copiers import Copier
@@ -69,6 +70,7 @@ Clients = list[
     | KeyedWriter
     | StateReader
     | PolicyChanges
+    | BucketEncryption
 ]
 
 
@@ -109,6 +111,7 @@ class ClusterRun:
         self.failover_checker = FailoverChecker(self)
         self.transactions = TransactionLoad(self)
         self.compaction = CompactionLoad(self)
+        self.encryption = BucketEncryption(self) if options.is_encrypted else None
         self._sampled_ns = 0
         self._trusted_since: dict[str, int] = {}
         """Processes that trust their directory, and since when."""
@@ -165,6 +168,7 @@ class ClusterRun:
             | self.operators.counts
             | self.transactions.counts
             | self.compaction.counts
+            | {f"bucket_{name}": count for name, count in (self.encryption.counts if self.encryption else {}).items()}
             | {f"deletes_{name}": count for name, count in (self.deleter.counts if self.deleter else {}).items()}
             | {f"bucket_{name}": count for name, count in self.model.counts.items()}
         )
@@ -185,6 +189,8 @@ class ClusterRun:
                 snapshots,
             ):
                 hooks.enter_context(each)
+            if self.encryption is not None:
+                hooks.enter_context(self.encryption.watch())
             if self.options.compacted is not None:
                 hooks.enter_context(self.compaction.watch())
                 hooks.enter_context(self.swap_crashes.watch())
@@ -226,8 +232,12 @@ class ClusterRun:
         await self.transactions.check_all()
         await self.compaction.check_all()
         dumps = await audit.audit_run(self)
+        if self.encryption is not None:
+            await self.encryption.settle()
         if self.options.rebuild and self.transactions.can_all_be_cold:
             await rebuilding.check_rebuild(self, dumps)
+        if self.encryption is not None:
+            self.encryption.check_stored()
         self.findings.raise_if_any()
 
     async def _create_topic(self, name: str) -> None:
@@ -292,6 +302,8 @@ class ClusterRun:
         if options.admin:
             self.clients.append(self.admin)
         self.clients += self.operators.all
+        if self.encryption is not None:
+            self.clients.append(self.encryption)
         self.transactions.begin()
         self.compaction.begin()
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]

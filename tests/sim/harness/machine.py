@@ -35,7 +35,8 @@ class SimMachine:
         self._processes += 1
         self.store = self._bucket.store(self.faults, self.clock)
         rng = SimRng(f"{self._rng.seed}/{self._processes}")
-        return World(self.clock, rng, self.disk, self.store, self._network.host(self.name))
+        store = self._bucket.wrap(self.store, self.clock)
+        return World(self.clock, rng, self.disk, store, self._network.host(self.name))
 
     def kill(self) -> None:
         """Kills the process; the page cache survives. The system is up and resets the connections of the peers."""

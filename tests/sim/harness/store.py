@@ -9,17 +9,20 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tiered.object_store.faulty import ALL_VERBS, FaultKind, FaultRule, Faults, FaultyStore, LateWrite
 from tiered.object_store.memory import MemoryStore, StoredObject
-from tiered.ports import Buffer, Clock, GetResult, ListedObject, NotFound, Ok, PutResult
+from tiered.ports import Buffer, Clock, GetResult, ListedObject, NotFound, ObjectStore, Ok, PutResult
 
 
 class SimBucket:
     """One bucket that outlives brokers: each broker gets its own connection with its own faults.
 
-    `written` is the history of every object, in the order in which the writes took effect: (key, bytes).
+    `written` is the history of every object, in the order in which the writes took effect: (key, content). An object
+    that is encrypted anew has the same content, and is not written.
     """
 
     def __init__(self, loop: SimLoop) -> None:
         self.memory = RecordingStore(SimClock(loop))
+        self.wrap: Callable[[ObjectStore, Clock], ObjectStore] = lambda store, clock: store
+        """Makes the store of a process from its connection, as encryption does."""
         self._under_way: list[LateWrite] = []
         self._written_ns: dict[str, int] = {}
 
@@ -34,7 +37,12 @@ class SimBucket:
 
     @property
     def objects(self) -> Mapping[str, StoredObject]:
-        """Returns the objects in the bucket now."""
+        """Returns the objects in the bucket now, decrypted if the bucket is encrypted."""
+        return self.memory.contents if self.memory.decrypt is not None else self.memory._objects
+
+    @property
+    def stored(self) -> Mapping[str, StoredObject]:
+        """Returns the objects in the bucket now, as they are stored."""
         return self.memory._objects
 
     def store(self, faults: Faults, clock: Clock) -> SimStore:
@@ -59,6 +67,10 @@ class RecordingStore(MemoryStore):
         self.on_delete: Callable[[Sequence[str]], None] = lambda keys: None
         """Callback before each delete takes effect."""
         self.requests = 0
+        self.decrypt: Callable[[str, bytes], bytes] | None = None
+        """Returns the content of an encrypted object, by its key and the stored bytes."""
+        self.contents: dict[str, StoredObject] = {}
+        """Decrypted objects, if `decrypt` is set."""
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         self.requests += 1
@@ -72,14 +84,24 @@ class RecordingStore(MemoryStore):
         self.requests += 1
         self.on_delete(keys)
         await super().delete(keys)
+        for key in keys:
+            self.contents.pop(key, None)
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         self.requests += 1
         result = await super().put(key, data, if_absent=if_absent, if_match=if_match)
         if isinstance(result, Ok):
-            self.written.append((key, bytes(data)))
-            self.on_write()
+            self._record(key, bytes(data))
         return result
+
+    def _record(self, key: str, data: bytes) -> None:
+        if self.decrypt is not None:
+            data, before = self.decrypt(key, data), self.contents.get(key)
+            self.contents[key] = self._objects[key]._replace(data=data)
+            if before is not None and before.data == data:
+                return
+        self.written.append((key, data))
+        self.on_write()
 
 
 DRAWN_KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.THROTTLE)
