@@ -54,7 +54,7 @@ _NODES = tuple(f"tests/e2e/test_node{name}.py" for name in ("", "_faults", "_rac
 
 _GROUPS = (
     "group_generations", "replicated_groups", "groups", "groups_bad_days", "lone_coordinators",
-    "offsets_of_recreated_topics", "offsets_of_lost_records",
+    "offsets_of_recreated_topics", "offsets_of_lost_records", "group_snapshots",
 )  # fmt: skip
 _DISKS = (
     f"{SCENARIOS}/test_damaged_starts.py", "tests/sim/harness/test_sim_disk.py", f"{SCENARIOS}/test_single_broker.py",

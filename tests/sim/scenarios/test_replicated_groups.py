@@ -150,6 +150,23 @@ def test_member_gets_its_assignment_once_the_follower_has_it() -> None:
     run_groups(scenario)
 
 
+def test_commit_that_the_follower_never_got_is_refused() -> None:
+    """The follower hears the controller, so it stays in sync for a while. Only the coordinator cannot reach it."""
+
+    async def scenario(of: ReplicatedGroups) -> None:
+        assert await of.commit(of.a, 5) is Code.NONE
+        for source, target in ((of.a, of.b), (of.b, of.a)):
+            of.three.network.cut(source.name, target.name)
+        with pytest.raises(Refused) as refused:
+            await of.commit(of.a, 6)
+        assert refused.value.code.retriable
+        await of.fail_over()
+        assert await of.committed(of.b) == 5
+        of.three.network.heal()
+
+    run_groups(scenario)
+
+
 def test_coordinator_that_was_replaced_answers_nothing() -> None:
     async def scenario(of: ReplicatedGroups) -> None:
         assert await of.commit(of.a, 5) is Code.NONE

@@ -1,0 +1,141 @@
+"""Snapshots of groups in the bucket: what is committed while one is made, refused, or missing survives the next start.
+
+The broker is killed, and its log stays: a group has its last acknowledged offset, whatever became of the snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e.site import SimBrokerRig, run
+from tests.sim.groups import GROUP_SETTINGS, commit, fetch_committed, offsets_replica, snapshots, wait_groups_loaded
+from tests.sim.scenarios.test_group_generations import restart
+from tiered.controller.requests import DeleteTopic
+from tiered.coordinator.routing import partition_of
+from tiered.coordinator.runtime import SLICE_RECORDS
+from tiered.coordinator.snapshot import BATCH_BYTES
+from tiered.errors import Code
+from tiered.groups.requests import (
+    CommitOffsets,
+    CommitOffsetsReply,
+    FetchOffsets,
+    FetchOffsetsReply,
+    PartitionOffset,
+)
+from tiered.object_store.faulty import FaultKind, FaultRule
+
+G = "g"
+P = partition_of(G, 2)
+PARTITIONS = SLICE_RECORDS + 100
+NOTED_SECONDS = 70.0
+"""Seconds after which the disk knows the new start of the log."""
+METADATA = "m" * (2 * BATCH_BYTES // PARTITIONS)
+"""Text of an offset: those of all partitions are two batches of the log."""
+
+
+async def commit_all(site: SimBrokerRig, offset: int) -> None:
+    rows = tuple(PartitionOffset("t", number, offset, metadata=METADATA) for number in range(PARTITIONS))
+    reply = await site.node.group_coordinators.submit(G, CommitOffsets(G, rows))
+    assert isinstance(reply, CommitOffsetsReply) and {*reply.codes} == {Code.NONE}
+
+
+async def fetch_all(site: SimBrokerRig) -> list[int]:
+    asked = tuple(("t", number) for number in range(PARTITIONS))
+    reply = await site.node.group_coordinators.submit(G, FetchOffsets(G, asked))
+    assert isinstance(reply, FetchOffsetsReply)
+    return [each.offset for each in reply.offsets]
+
+
+def test_commits_of_one_turn_and_those_during_a_snapshot_survive_a_kill() -> None:
+    """The commits of the turn are two batches. The snapshot is made in parts, and its offset was read before."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(replace(GROUP_SETTINGS, offset_metadata_max_bytes=len(METADATA)))
+        await site.create("t", PARTITIONS, segment_bytes="1048576")
+        await commit_all(site, 7)
+        await restart(site)
+        assert await fetch_all(site) == [7] * PARTITIONS
+        await commit(site, G, 8)
+        host = site.node.group_coordinators.host
+        saving = asyncio.ensure_future(host.snapshotter.save_changed(list(host.led_partitions.values())))
+        while not saving.done():
+            await asyncio.sleep(0)
+            if offsets_replica(site, P).log_start_offset == 0:
+                assert await commit(site, G, 9) is Code.NONE
+        await saving
+        assert offsets_replica(site, P).log_start_offset > 0
+        await restart(site)
+        assert await fetch_all(site) == [9] + [7] * (PARTITIONS - 1)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_log_of_groups_stays_while_the_bucket_takes_no_snapshot() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await commit(site, G, 5)
+        await site.wait_until(lambda: len(snapshots(site, P)) == 1, 61)
+        await commit(site, G, 6)
+        refused = FaultRule(FaultKind.ERROR, ("put",), key="groups/")
+        site.machine.faults.rules.append(refused)
+        await asyncio.sleep(130)
+        await site.crash(site.machine.kill)
+        site.machine.faults.rules.remove(refused)
+        assert len(snapshots(site, P)) == 1
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 6
+        await site.stop()
+
+    run(scenario)
+
+
+def test_topic_deleted_while_a_load_writes_its_snapshot_leaves_no_offset() -> None:
+    """The offsets were compared with the topics by then."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await site.create("u")
+        await commit(site, G, 7)
+        await commit(site, G, 8, topic="u")
+        await site.wait_until(lambda: len(snapshots(site, P)) == 1, 61)
+        await asyncio.sleep(NOTED_SECONDS)
+        await site.crash(site.machine.kill)
+        site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("put",), key="groups/", times=1, seconds=20.0))
+        await site.start(GROUP_SETTINGS)
+        await asyncio.sleep(10)
+        assert site.node.group_coordinators.host.count_loading()
+        await site.node.submit(DeleteTopic("t"))
+        await wait_groups_loaded(site)
+        await asyncio.sleep(1)
+        kept = [(group, topic) for group, topic, _ in site.node.group_coordinators.iter_committed_offsets()]
+        assert kept == [(G, "u")]
+        await site.stop()
+
+    run(scenario)
+
+
+def test_log_says_that_groups_may_be_gone_if_their_snapshots_are(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await commit(site, G, 7)
+        await site.wait_until(lambda: offsets_replica(site, P).log_start_offset > 0, 61)
+        end = offsets_replica(site, P).log_start_offset
+        await asyncio.sleep(NOTED_SECONDS)
+        await site.crash(site.machine.kill)
+        await site.bucket.memory.delete([each.key for each in snapshots(site, P)])
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        lost = f"changes of groups may be gone partition=__consumer_offsets-{P} below_offset={end}"
+        assert [each.getMessage() for each in caplog.records if "may be gone" in each.getMessage()] == [lost]
+        assert await fetch_committed(site, G) == -1
+        await site.stop()
+
+    run(scenario)
