@@ -1,7 +1,7 @@
 """Tests of the seeds of clusters that once failed: the fault, and the test that shows it now.
 
 Each change of a broker or of the simulation changes the run of a seed, so that a seed alone soon shows nothing: its
-fault is kept as a test of its own. The seeds run all the same.
+fault is kept as a test of its own. The seeds themselves run with `make test-all`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tests.sim.scenarios import (
 )
 from tests.unit.broker import test_registration
 from tests.unit.controller import test_channel, test_controller
+from tests.unit.coordinator import test_coordinator_host
 from tests.unit.groups import test_member_requests
 from tests.unit.hot import (
     test_log_bad_days,
@@ -45,6 +46,10 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    18001838: (
+        "a coordinator was loaded anew from a snapshot below the log start, which a newer snapshot had moved meanwhile",
+        test_coordinator_host.test_load_begins_with_the_snapshot_that_was_written_meanwhile,
+    ),
     12200120: (
         "the run waited for uploads that a transaction holds back which its coordinator has lost with the disks",
         test_cluster_rebuilding.test_open_transaction_holds_uploads_back_if_its_coordinator_lost_it,
@@ -285,6 +290,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
 ENDS = (21583, 160809, 5241, 6746, 6972)
 
 
+@pytest.mark.also
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
 def test_seed_that_once_failed_passes(seed: int) -> None:
     report = run_seed(seed, "cluster", is_compacted=False)[1]
