@@ -256,3 +256,78 @@ def test_bytes_that_come_with_the_end_of_the_handshake_are_reported(tmp_path: Pa
         far.close()
 
     with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
+
+
+def test_tickets_leave_together_with_the_first_reply(tmp_path: Path) -> None:
+    """A system call of their own took as long as a small request."""
+    received, unsent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context(AUTHORITY).wrap_bio(received, unsent, server_hostname=HOST)
+
+    async def body(site: Site) -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_connection((HOST, site.port)) as connection:
+            connection.setblocking(False)
+            with pytest.raises(ssl.SSLWantReadError):
+                client.do_handshake()
+            await loop.sock_sendall(connection, unsent.read())
+            while unsent.pending == 0:
+                received.write(await loop.sock_recv(connection, 10_000))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+            await loop.sock_sendall(connection, unsent.read())
+            far = await site.accepted.get()
+            assert client.version() == "TLSv1.3"
+            assert not has_bytes(connection)
+            assert far.sendmsg([b"reply"]) == 5
+            received.write(await loop.sock_recv(connection, 10_000))
+            assert client.read(100) == b"reply"
+            assert client.session is not None and client.session.has_ticket
+            far.close()
+
+    with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
+
+
+class TalkingSession:
+    """A session without cryptography that has a reply of TLS itself, such as to a new key, to all that it reads."""
+
+    server_side = True
+
+    def __init__(self, unsent: ssl.MemoryBIO) -> None:
+        self._unsent = unsent
+
+    def do_handshake(self) -> None:
+        """Is complete at once."""
+
+    def getpeercert(self) -> None:
+        """Knows no certificate."""
+
+    def version(self) -> str:
+        return "TLSv1.3"
+
+    def read(self, size: int, into: memoryview) -> int:
+        self._unsent.write(bytes(1 << 20))
+        raise ssl.SSLWantReadError
+
+    def pending(self) -> int:
+        return 0
+
+    def unwrap(self) -> None:
+        """Says nothing."""
+
+
+def test_client_that_takes_no_replies_of_tls_is_cut_off(tmp_path: Path) -> None:
+    """A client that asks for a new key again and again made the broker keep all its replies."""
+
+    async def body(site: Site) -> None:
+        buffer = memoryview(bytearray(1000))
+        with socket.create_connection((HOST, site.port)) as connection:
+            connection.sendall(b"x")
+            far = await site.accepted.get()
+            with pytest.raises(Unavailable, match="takes no replies of TLS"):
+                for _ in range(100):
+                    connection.sendall(b"x")
+                    assert far.recv_into(buffer) is None
+            far.close()
+
+    context = server_context(sign("CN=x", AUTHORITY), tmp_path)
+    with_site(context, body, lambda received, unsent: TalkingSession(unsent))  # type: ignore[return-value, arg-type]

@@ -102,19 +102,19 @@ class EpollReadiness:
         connection."""
         readers, writers, epoll = self._readers, self._writers, self._epoll
         assert epoll is not None
-        before = descriptor in readers or descriptor in writers
+        before = _events_of(descriptor, readers, writers)
         if call:
             calls[descriptor] = call
         elif calls.pop(descriptor, None) is None:
             return
-        events = (select.EPOLLIN if descriptor in readers else 0) | (select.EPOLLOUT if descriptor in writers else 0)
+        events = _events_of(descriptor, readers, writers)
         if not events:
             epoll.unregister(descriptor)
-        elif before:
-            epoll.modify(descriptor, events)
-        else:
+        elif not before:
             epoll.register(descriptor, events)
             self._new_descriptors.add(descriptor)
+        elif events != before:
+            epoll.modify(descriptor, events)
 
     def _dispatch_ready(self) -> None:
         """Calls the callbacks of ready descriptors. Catches each one's errors, as the event loop's handles do."""
@@ -131,3 +131,7 @@ class EpollReadiness:
                     call()
             except Exception as error:  # noqa: BLE001
                 self.loop.call_exception_handler({"message": "a callback of a socket failed", "exception": error})
+
+
+def _events_of(descriptor: int, readers: dict[int, Call], writers: dict[int, Call]) -> int:
+    return (select.EPOLLIN if descriptor in readers else 0) | (select.EPOLLOUT if descriptor in writers else 0)

@@ -24,6 +24,8 @@ FIRST_PIECE_BYTES = 16 << 10
 """The same for the first piece of a call. So little waits for a slow reader."""
 TURN_BYTES = 1 << 20
 """Most bytes that one call sends."""
+KEPT_BYTES_MAX = 4 << 10
+"""Most bytes of TLS itself, such as tickets and replies to new keys, that wait for the next bytes of the caller."""
 HANDSHAKE_SECONDS = 10.0
 HANDSHAKE_TURN_SECONDS = 0.001
 """Time of handshakes in one turn of the event loop. After it, the others wait for the next turn."""
@@ -61,22 +63,26 @@ class TlsStream:
 
         Raises `Unavailable` if it failed.
         """
-        while True:
-            try:
-                self._session.do_handshake()
-                self.subject = _subject_of(self._session)
-                return self._flush()
-            except ssl.SSLWantReadError:
-                if not self._flush() or not self._receive():
-                    return False
-            except (ssl.SSLError, ssl.CertificateError) as error:
-                self._send_alert()
-                raise Unavailable(
-                    f"TLS handshake failed peer={self.peer}: {describe_fault(error)}", final=True
-                ) from None
-            if self._at_end:
-                why = "the other side closed the connection: does it speak TLS, and does it trust the certificate?"
-                raise Unavailable(f"TLS handshake failed peer={self.peer}: {why}", final=True)
+        self._receive()
+        try:
+            self._session.do_handshake()
+            is_complete = True
+        except ssl.SSLWantReadError:
+            is_complete = False
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            self._send_alert()
+            raise Unavailable(f"TLS handshake failed peer={self.peer}: {describe_fault(error)}", final=True) from None
+        if is_complete:
+            self.subject = _subject_of(self._session)
+            return self._keeps_tickets() or self._flush()
+        if self._flush() and self._at_end:
+            why = "the other side closed the connection: does it speak TLS, and does it trust the certificate?"
+            raise Unavailable(f"TLS handshake failed peer={self.peer}: {why}", final=True)
+        return False
+
+    def _keeps_tickets(self) -> bool:
+        """True if all that is unsent are tickets for later sessions. They leave with the first reply."""
+        return self._session.server_side and self._session.version() == "TLSv1.3" and not self._ciphertext
 
     @property
     def has_unsent(self) -> bool:
@@ -88,13 +94,14 @@ class TlsStream:
     def recv_into(self, buffer: memoryview) -> int | None:
         if self._fault is not None:
             raise self._fault
-        size, filled = len(buffer), 0
+        size, filled, has_received = len(buffer), 0, False
         while filled < size:
             try:
                 got: int = self._session.read(size - filled, buffer[filled:])  # type: ignore[assignment]
             except ssl.SSLWantReadError:
-                if filled or self._at_end or not self._receive():
+                if filled or has_received or self._at_end or not self._receive():
                     break
+                has_received = True  # more bytes wait for the next event, so that nobody keeps the loop busy
                 continue
             except ssl.SSLZeroReturnError:
                 self._at_end = True
@@ -105,8 +112,11 @@ class TlsStream:
                 self._at_end = True
                 break
             filled += got
-        if self._unsent.pending and not self._unreported:
-            self._flush()  # a reply of TLS itself, such as to a new key
+        if self._unsent.pending > KEPT_BYTES_MAX and not self._unreported:
+            self._flush()
+            if self._unsent.pending > KEPT_BYTES_MAX:
+                self._fault = Unavailable(f"takes no replies of TLS peer={self.peer}", final=True)
+                raise self._fault
         if filled:
             if self._received.pending or self._session.pending() or self._at_end:
                 self._read_again()
@@ -150,7 +160,7 @@ class TlsStream:
     def _send(self, size: int, take: Callable[[int, int], Buffer]) -> int | None:
         if self._fault is not None:
             raise self._fault
-        if not self._flush():
+        if self._ciphertext and not self._flush():
             return None
         sent, self._unreported = self._unreported, 0
         end, limit = min(size, TURN_BYTES), FIRST_PIECE_BYTES
@@ -388,6 +398,7 @@ class _Handshake:
         self._secured: TlsStream | None = None
         self._writes = False
         self._is_ready = False
+        self._is_complete = False
 
     def wait(self) -> None:
         """Waits for the first bytes."""
@@ -395,7 +406,9 @@ class _Handshake:
 
     def _on_ready(self) -> None:
         """The network calls this in each turn while bytes are there."""
-        if not self._is_ready:
+        if self._is_complete:
+            self.stream.on_readable(None)  # nobody reads yet
+        elif not self._is_ready:
             self._is_ready = True
             self._handshakes.take_turn(self)
 
@@ -412,11 +425,13 @@ class _Handshake:
         except BaseException as error:
             self._handshakes.fail(self, f"internal error: {error}")
             raise
-        if is_complete or self._secured.has_unsent != self._writes:
-            self._writes = self._secured.has_unsent
-            self.stream.on_writable(self._on_ready if self._writes else None)
-            self.stream.on_readable(None if self._writes or is_complete else self._on_ready)
+        writes = self._secured.has_unsent and not is_complete
+        if writes != self._writes:
+            self._writes = writes
+            self.stream.on_writable(self._on_ready if writes else None)
+            self.stream.on_readable(None if writes else self._on_ready)
         if is_complete:
+            self._is_complete = True
             self._handshakes.complete(self, self._secured)
 
 

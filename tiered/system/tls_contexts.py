@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
 """Time between two looks at the files."""
 STORE_BYTES_MAX = 4 << 20
+TICKETS = 1
+"""Tickets for later sessions that a listener sends after a handshake: OpenSSL sends two, and each costs as much as a
+small request."""
 VERSIONS = {TLS_1_2: ssl.TLSVersion.TLSv1_2, TLS_1_3: ssl.TLSVersion.TLSv1_3}
 NO_CRYPTOGRAPHY = "type PKCS12 needs the package cryptography: pip install 'tiered[tls]'"
 
@@ -134,6 +137,7 @@ def make_server_context(options: TlsOptions) -> ssl.SSLContext:
     _set_protocols(context, options)
     if not options.key:
         raise _refuse("ssl.keystore.location: a listener with TLS needs a key and a certificate")
+    context.num_tickets = TICKETS
     _load_key(context, options.key)
     if options.client_auth != NONE:
         if not options.trust:
