@@ -1,6 +1,8 @@
 """The clean of the cold part of a compacted topic: new objects first, then one change of the manifest, then garbage.
 
-Keeps I26. A thorough clean puts the last offset of each key of the dirty part into a bounded map. Then it reads all
+Keeps I26 and I32.
+
+A thorough clean puts the last offset of each key of the dirty part into a bounded map. Then it reads all
 segments up to the end of the map, oldest first, and writes runs of them again without what is superseded. The manifest
 takes runs in that order. Therefore an older record of a key is never there without the tombstone that deleted it. A
 clean that ends early has changed nothing, or some of the oldest runs; the next one begins again where the last whole

@@ -2,7 +2,7 @@
 
 A clean waits while its requests are many beside those of uploads. Then one clean frees what several would have freed.
 Superseded records that stay for longer are lawful, and they cost storage. So the wait ends once the storage costs as
-much as the requests, after a week, or once the log is a multiple of its clean part.
+much as the requests, after a week, or once the log is a multiple of its clean part. Keeps I32.
 """
 
 from __future__ import annotations

@@ -42,6 +42,10 @@ COMPACTION_SHARE, UNTIERED_COMPACTION_SHARE = 0.14, 0.4
 COMPACTED_TOPIC = "c0"
 SMALL_OBJECT_BYTES, MIB = 1024, 1 << 20
 """Limits on the objects of cleans. With the first one a run of segments becomes several objects."""
+ANY_SHARE, DEFAULT_SHARE = 1000.0, Settings().tiered_cleaner_max_request_share
+REQUEST_SHARES = (*(ANY_SHARE,) * 6, *(DEFAULT_SHARE,) * 3, 2.0)
+"""Shares of requests that cleans in the bucket may make. With the first one no clean waits. With the default most wait
+until the end of the run, and with the last one some of them for a while."""
 
 ENCRYPTION_SHARE, TURNED_ON_SHARE = 0.15, 0.3
 """Share of seeds with an encrypted bucket; of these, share in which encryption is turned on while brokers run."""
@@ -168,6 +172,8 @@ class ClusterOptions:
     """True if the bucket is encrypted, and its key is rotated."""
     turns_encryption_on: bool = False
     """True if the bucket is plain at the beginning."""
+    request_share: float = ANY_SHARE
+    """Requests of cleans in the bucket per request of uploads: a clean that needs more waits."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS, *, compacts: bool = True) -> ClusterOptions:
@@ -274,7 +280,7 @@ class ClusterOptions:
                 broker_heartbeat_interval_ms=self.session_ms // 3,
                 min_insync_replicas=self.min_isr,
                 log_cleaner_backoff_ms=self.cleaner_backoff_ms,
-                tiered_cleaner_max_request_share=1000.0,
+                tiered_cleaner_max_request_share=self.request_share,
                 tiered_cleaner_object_max_bytes=SMALL_OBJECT_BYTES if self.key_map_slots else MIB,
             )
             for number in range(1, self.brokers + self.joins + 1)
@@ -347,7 +353,8 @@ def _draw_compaction(made: ClusterOptions) -> dict[str, Any]:
         return {}
     # The other topics and senders are fewer, so that the run takes no longer.
     fewer = {"topics": made.topics[:1], "group_topics": 1, "senders": made.senders - 1}
-    return fewer | compaction_options(rng, made.brokers)
+    share = random.Random(f"{made.seed}/request-share").choice(REQUEST_SHARES)
+    return fewer | compaction_options(rng, made.brokers) | {"request_share": share}
 
 
 def _draw_encryption(made: ClusterOptions) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tiered.cold.collector import Collector
 from tiered.cold.manifest import Manifest
 from tiered.compaction.batch_filter import CleanedBatches, CleanRules
 from tiered.compaction.cleanable_range import CleanableRange, LogEnds
+from tiered.compaction.request_budget import PutOff
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.hot.interrupted_swaps import CLEANED
 from tiered.hot.log_cleaning import LogCleaning
@@ -225,3 +226,12 @@ def walk_from_the_run(original: Any) -> Any:
         original(self, aborted)
 
     return begin
+
+
+def put_off_for_ever(original: Any) -> Any:
+    """A clean that was put off once never comes."""
+
+    def is_over(self: PutOff, dirty: CleanableRange, age_ms: int, share: float) -> bool:
+        return False
+
+    return is_over

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from tests.sim.cluster.options import ClusterOptions, TopicShape, compaction_options
+from tests.sim.cluster.options import DEFAULT_SHARE, ClusterOptions, TopicShape, compaction_options
 from tests.sim.harness.disk import SimFile
 from tests.sim.mutants import bugs, compaction_bugs, transaction_bugs
 from tiered.broker.hosted_replicas import HostedReplicas
@@ -32,6 +32,7 @@ from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.compaction import rewrites
 from tiered.compaction.batch_filter import CleanRules
+from tiered.compaction.request_budget import PutOff
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.controller import partition_transitions
 from tiered.controller.runtime import Runtime
@@ -247,6 +248,16 @@ def _with_cold_compaction(drawn: ClusterOptions) -> ClusterOptions:
     made = _with_compaction(drawn)
     assert made.compacted is not None
     return made.with_changes(compacted=replace(made.compacted, tiered=True))
+
+
+def _with_waiting_cleans(drawn: ClusterOptions) -> ClusterOptions:
+    """Adds a compacted topic whose cleans in the bucket wait until they are worth their requests."""
+    made = _with_cold_compaction(drawn)
+    assert made.compacted is not None
+    own = (("max.compaction.lag.ms", str(compaction_bugs.LONG_MAX)),)
+    return made.with_changes(
+        compacted=replace(made.compacted, own=(*made.compacted.own, *own)), request_share=DEFAULT_SHARE
+    )  # fmt: skip
 
 
 MUTANTS = {
@@ -570,6 +581,11 @@ MUTANTS = {
         SimMutant(
             "marker_without_its_batches", "a marker goes, its batches are in a segment left alone", ("I26",),
             ((CleanedTransactions, "__init__", compaction_bugs.walk_from_the_run),), _with_cold_compaction,
+        ),
+        SimMutant(
+            "clean_waits_for_ever", "a clean in the bucket that was put off never comes",
+            ("I32", "every compacted log is clean"),
+            ((PutOff, "is_over", compaction_bugs.put_off_for_ever),), _with_waiting_cleans,
         ),
         SimMutant(
             "compact_only_expires", "retention takes what only compaction may", ("I22",),
