@@ -85,18 +85,26 @@ class TokenValidator:
 
     def has_accepted(self, token: str) -> bool:
         """True if the token was accepted before, and is remembered."""
-        return _digest(token) in self._remembered
+        return digest_token(token) in self._remembered
+
+    def is_current(self, digest: bytes) -> bool:
+        """True if the token with this digest was accepted under the keys of now, and has not expired. False does not
+        mean that it is refused: the token itself is needed then."""
+        known = self._remembered.get(digest)
+        return known is not None and self._is_good(known)
+
+    def _is_good(self, known: _Remembered) -> bool:
+        return known.keys is self.keys and self._clock.wall_ms() / 1000 < known.verified.expires_at
 
     def verify(self, token: str) -> VerifiedToken:
         """Returns the principal of a token. Raises `Refused` with the reason."""
-        now = self._clock.wall_ms() / 1000
-        digest = _digest(token)
+        digest = digest_token(token)
         known = self._remembered.pop(digest, None)
-        if known is not None and known.keys is self.keys and now < known.verified.expires_at:
+        if known is not None and self._is_good(known):
             self._remembered[digest] = known
             return known.verified
         try:
-            verified = verify_token(token, self.keys, self._rules, now)
+            verified = verify_token(token, self.keys, self._rules, self._clock.wall_ms() / 1000)
         except UnknownKey:
             self._are_newer_wanted.set()
             raise
@@ -128,7 +136,8 @@ class TokenValidator:
             log.error("keys of tokens cannot be read: the known ones stay keys=%d why=%s", len(self.keys), why)
 
 
-def _digest(token: str) -> bytes:
+def digest_token(token: str) -> bytes:
+    """Returns what stands for a token in memory."""
     return sha256(token.encode(errors="surrogateescape")).digest()
 
 

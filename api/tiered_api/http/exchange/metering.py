@@ -72,7 +72,7 @@ class HttpMeter:
 
     def check(self, operation: str) -> None:
         """Raises `HttpError` 429 if the client is over a quota that the operation counts against."""
-        pause_ms = self._find_pause_ms(operation)
+        pause_ms = self.find_pause_ms(operation)
         if pause_ms > 0:
             raise _over_quota(pause_ms)
 
@@ -102,13 +102,14 @@ class HttpMeter:
 
     async def rest(self, operation: str, stream: MeteredStream) -> float:
         """Waits for the pause of the client, at most `NAP_SECONDS`. Returns the seconds that are left."""
-        pause_seconds = self._find_pause_ms(operation) / 1000
+        pause_seconds = self.find_pause_ms(operation) / 1000
         if pause_seconds <= 0 or stream.transport is None:
             return 0
         await asyncio.sleep(min(pause_seconds, NAP_SECONDS))
-        return max(0.0, self._find_pause_ms(operation) / 1000)
+        return max(0.0, self.find_pause_ms(operation) / 1000)
 
-    def _find_pause_ms(self, operation: str) -> int:
+    def find_pause_ms(self, operation: str) -> int:
+        """Returns the pause of the client before an operation; 0 if it may go on."""
         pauses = [0]
         if self._limits.requests is not None:
             pauses.append(self._quotas.find_request_pause(self._limits.requests))

@@ -49,6 +49,8 @@ class HttpRequest(web.BaseRequest):
         """The principal that sends the request, and its host."""
         self.has_login: Callable[[], bool] = _has_login
         """True while the login of the request is still good."""
+        self.has_known_login: Callable[[], bool] = _has_login
+        """True while it is good and needs no proof. Keeps no secret, so that it may outlive the request."""
         self.lacks_login = False
         """True if the listener has a login, and the request comes without one: it has no rights at all."""
         self.meter: HttpMeter | None = None
@@ -58,8 +60,11 @@ class HttpRequest(web.BaseRequest):
         self._query: dict[str, str] | None = None
 
     ATTRS = web.BaseRequest.ATTRS | frozenset(
-        ("context", "target", "operation", "args", "caller", "has_login", "lacks_login", "meter", "held_bytes")
-    )
+        (
+            "context", "target", "operation", "args", "caller", "has_login", "has_known_login", "lacks_login", "meter",
+            "held_bytes",
+        )
+    )  # fmt: skip
 
     @property
     def peer(self) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tiered.hot.producer_state import SEQUENCE_MAX
 from tiered.ids import KEYED_FROM, TopicId
-from tiered.security.principal import ANONYMOUS
+from tiered.security.principal import ANONYMOUS, Principal
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import KEY_IN_USE, KEY_REUSED, HttpError
 from tiered_api.http.exchange.request import HttpRequest
@@ -94,11 +94,13 @@ async def find_key(request: HttpRequest, topic_id: TopicId, body: bytes | bytear
         return None
     if len(values) > 1:
         raise HttpError(400, f"{HEADER} is repeated")
-    name = parse_key(values[0])
-    principal = request.caller.principal
-    if principal != ANONYMOUS:  # Keys of one principal mean nothing to others. No key has a NUL.
-        name = f"{principal}\0{name}"
+    name = key_owner(request.caller.principal) + parse_key(values[0])
     return await request.context.run_job(len(body), make_key, topic_id, name, address_of(request), body)
+
+
+def key_owner(principal: Principal) -> str:
+    """Returns the start of each key of a principal: keys of one mean nothing to others. No key has a NUL."""
+    return f"{principal}\0" if principal != ANONYMOUS else ""
 
 
 def address_of(request: HttpRequest) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from tiered.broker.token_validator import digest_token
 from tiered.config.settings import BEARER
 from tiered.errors import Refused, Unavailable
 from tiered.fair_slots import FairSlots
@@ -60,6 +61,8 @@ class _Login(NamedTuple):
     principal: Principal
     is_good: Callable[[], bool]
     """True while what the login proved has not changed."""
+    is_known: Callable[[], bool]
+    """True while that is so and needs no proof. Has no secret."""
 
 
 class Authenticator:
@@ -103,7 +106,8 @@ class Authenticator:
         if len(sent) > 1:
             raise HttpError(400, "the header Authorization is repeated", close=True)
         login = await self._prove(sent[0], request.peer)
-        request.caller, request.has_login = Caller(login.principal, request.peer), login.is_good
+        request.caller = Caller(login.principal, request.peer)
+        request.has_login, request.has_known_login = login.is_good, login.is_known
 
     async def _prove(self, sent: str, peer: str) -> _Login:
         """Returns the principal of a login. Raises `HttpError` 401 after a delay if it is wrong."""
@@ -113,13 +117,15 @@ class Authenticator:
         if is_token:
             try:
                 token = text.strip(" ")
-                return _Login(self._prove_token(token, peer), partial(self._is_good_token, token))
+                is_known = partial(self._context.broker.tokens.is_current, digest_token(token))
+                return _Login(self._prove_token(token, peer), partial(self._is_good_token, token), is_known)
             except Refused as refused:
                 why = refused.why
         elif scheme.lower() == SCHEME and BASIC in self._methods:
             proven = await self._prove_password(text, peer)
             if proven is not None:
-                return _Login(Principal(USER, proven.user), partial(self._is_unchanged, proven))
+                is_good = partial(self._is_unchanged, proven)
+                return _Login(Principal(USER, proven.user), is_good, is_good)
         # The delay begins with the request, so that it hides the time of the check.
         delay = self._context.broker.settings.connection_failed_authentication_delay_ms / 1000
         await self._context.clock.sleep(max(0.0, delay - (self._context.clock.mono_ns() - begun_ns) * 1e-9))

@@ -65,12 +65,13 @@ class HttpConnection(web.RequestHandler):
     `is_spare`: the connection is above a limit, and serves health and metrics only. `_first_request_timer` closes the
     connection if no request comes. `_is_between_requests`: aiohttp's parser holds no bytes, and the next byte begins a
     request. `_request_bytes` has the bytes that came then, until more come. If they are exactly one request, the parser
-    is empty again. `principal`: the name in the client's certificate.
+    is empty again. `principal`: the name in the client's certificate. `_origin`: the connection as the short path
+    tells it from others.
     """
 
     __slots__ = (
-        "_first_request_timer", "_is_between_requests", "_peer_address", "_request_bytes", "has_short_path", "is_spare",
-        "principal",
+        "_first_request_timer", "_is_between_requests", "_origin", "_peer_address", "_request_bytes", "has_short_path",
+        "is_spare", "principal",
     )  # fmt: skip
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,9 +93,8 @@ class HttpConnection(web.RequestHandler):
             self.principal = ANONYMOUS
             listener.context.broker.audit.record_refused_login(self._peer_address, HTTP, refused.why)
             transport.abort()
-        # A remembered head counts for all callers: with logins, each request is checked.
-        is_open = self.principal == ANONYMOUS and not listener.authenticator.is_required
-        self.has_short_path = fast_produce.IS_SUPPORTED and not self.is_spare and is_open
+        self._origin = listener.head_cache.describe_origin(Caller(self.principal, self._peer_address))
+        self.has_short_path = fast_produce.IS_SUPPORTED and not self.is_spare
         self._is_between_requests, self._request_bytes = self.has_short_path, b""
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -141,9 +141,9 @@ class HttpConnection(web.RequestHandler):
         if waiter is None or waiter.done() or self._messages or transport is None:
             return False
         assert isinstance(listener, HttpListener)
-        if listener.context.broker.client_quotas.table.has_client_quotas:
+        if transport.get_write_buffer_size():
             return False
-        answer = listener.head_cache.try_produce(data) if not transport.get_write_buffer_size() else None
+        answer = listener.head_cache.try_produce(data, self._origin)
         if answer is None:
             return False
         self.cancel_first_request_timer()
@@ -162,10 +162,8 @@ class HttpConnection(web.RequestHandler):
             return
         self._is_between_requests = True
         listener = self._manager
-        # With rules, each request is checked too.
-        is_open = request.context.broker.authorization.authorizer is None
-        if is_open and isinstance(listener, HttpListener) and fast_produce.is_cacheable(request, response):
-            listener.head_cache.remember(piece[:end], request)
+        if isinstance(listener, HttpListener) and fast_produce.is_cacheable(request, response):
+            listener.head_cache.remember(piece[:end], request, self._origin)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -224,7 +222,7 @@ class HttpListener(web.Server):
         self.table = routes
         self._hosts = hosts
         self.authenticator = Authenticator(context)
-        self.head_cache = HeadCache(context)
+        self.head_cache = HeadCache(context, has_logins=self.authenticator.is_required)
         self._peers: Tally[str] = Tally()
         rate = context.broker.settings.tiered_http_max_connection_creation_rate
         self._openings = TokenBucket(1, 1000, rate, int(self._loop.time() * 1000))
