@@ -195,7 +195,7 @@ class FollowerReplica:
         )
         match found:
             case Append(base):
-                if base < hot.end_offset:  # the log is empty: no old record can come back between the new ones
+                if base < hot.end_offset:  # all that a power cut can bring back lies below the log start
                     self._restart_log(base)
                 self._append(part)
             case Truncate(offset):

@@ -40,6 +40,7 @@ def replaced(owner: type[Any] | ModuleType, name: str, make: Callable[[Any], Any
 
 class Cut(NamedTuple):
     """The last truncation of a log. `had_records`: it, or one before it that was not settled, took records.
+    Records below the log start do not count: nobody gets them if they come back.
 
     `removed` are the log files that were gone then, and not durably.
     """
@@ -121,7 +122,7 @@ class DurableLogs:
 
     def _run_truncation(self, original: Any) -> Any:
         def run_truncation(log: DiskLog, action: Callable[[], None]) -> None:
-            had_records = log.end_offset > log._writer.segments[0].base_offset
+            had_records = log.end_offset > log.local_start_offset
             earlier = self._cut.get(id(log))
             had_records |= earlier is not None and earlier.had_records and log.truncations.is_unsettled
             original(log, action)

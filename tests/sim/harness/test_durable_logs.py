@@ -78,6 +78,22 @@ def test_log_that_grows_while_its_cut_file_can_come_back_is_reported() -> None:
     assert found == [f"t-0 grows from 9: a power cut brings {0:020d}.log back"]
 
 
+def test_log_may_grow_while_only_deleted_records_can_come_back() -> None:
+    found: list[str] = []
+
+    async def scenario(disk: SimDisk) -> None:
+        with DurableLogs(lambda rule, what: found.append(what)).watch():
+            log = await open_log(disk)
+            log.append(batch(0, 4), leader_epoch=0, now_ms=NOW)
+            await log.flush()
+            log.advance_start(4)
+            log.truncate_fully_and_start_at(2, (), None)
+            log.append(batch(2, 4), leader_epoch=1, now_ms=NOW)
+
+    run_scenario(scenario)
+    assert found == []
+
+
 def test_segment_that_is_dropped_after_a_cut_is_none_of_its_remains() -> None:
     found: list[str] = []
 

@@ -192,3 +192,34 @@ def test_topic_id_of_a_log_survives_kill_flush_and_power_cut(seed: int) -> None:
         assert checkpoints.parse_metadata(owner) == TOPIC_ID
 
     asyncio.run(scenario())
+
+
+def test_crash_after_a_restart_below_the_recovery_point_loses_and_invents_nothing() -> None:
+    """A follower has only records below the log start, and the leader's first batch begins below the follower's end.
+    The log restarts there, and takes the batch before any fsync."""
+
+    async def scenario() -> None:
+        on, images = disk(), list[SimDisk]()
+        log = await open_log(on)
+        for number in range(17):
+            append(log, batch(number))
+        await log.flush()
+        log.advance_start(17)
+
+        def take_images(op: Op) -> None:
+            count = 60 if op.path.endswith("15.log") else 1
+            images.extend(on.crash_image(random.Random(f"{op.number} {draw}")) for draw in range(count))
+
+        on.on_op = take_images
+        log.truncate_fully_and_start_at(15, (), None)
+        sent = batch(15, 3)
+        sent[:8] = (15).to_bytes(8, "big")
+        log.append_as_follower(sent, now_ms=NOW)
+        await log.flush()
+        for image in images:
+            after = await open_log(image, same_boot=False, recovery_point=17, start_offset=17)
+            assert (after.start_offset, after.suspect, after.offset_gaps) == (17, False, [])
+            assert after.end_offset in (17, 18)
+            assert after.end_offset == 17 or read_all(after) == sent
+
+    asyncio.run(scenario())
