@@ -26,6 +26,7 @@ def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> No
         builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
         next_offset = batch.last_offset + 1
     writer.index.unmap(keep.base_offset)
+    writer.save_epochs()  # before index entries of their batches
     files.replace(files.path(keep.base_offset, ".index"), bytes(builder.offsets))
     files.replace(files.path(keep.base_offset, ".timeindex"), bytes(builder.times))
     entries = writer.txn_index.list_entries(writer.segments, keep)

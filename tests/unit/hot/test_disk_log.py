@@ -250,6 +250,22 @@ def test_truncation_removes_records_producers_epochs_and_index_entries() -> None
     run_scenario(scenario)
 
 
+def test_kill_after_a_truncation_leaves_the_start_of_the_last_epoch() -> None:
+    """The truncation writes index entries. A start walks only the batches after them for epochs."""
+
+    async def scenario(on: SimDisk) -> None:
+        log = await open_log(on, config(segment_bytes=1 << 20))
+        for number in range(20):
+            append(log, batch(number), epoch=number // 10)
+            if number == 5:
+                await log.flush()
+        log.truncate_to(18)
+        again = await open_log(on.after_kill(), config(segment_bytes=1 << 20))
+        assert (again.end_offset, again.epochs.lineage) == (18, ((0, 0), (1, 10)))
+
+    run_scenario(scenario)
+
+
 @pytest.mark.parametrize(("start", "cut", "then"), [(5, 12, 5), (15, 12, 12), (15, 0, 0)])
 def test_log_does_not_end_below_its_start_after_a_cut(start: int, cut: int, then: int) -> None:
     """Records that are appended at the log start are read, also after the next start, which uses the start offset of
