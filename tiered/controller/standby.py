@@ -42,7 +42,8 @@ class StandbyController:
         self._store = store
         self._clock = clock
         self._rng = rng
-        self._contact_ns = self._activity_ns = self._clock.mono_ns()
+        self._contact_ns = self._activity_ns = self._fetch_sent_ns = self._clock.mono_ns()
+        """`_fetch_sent_ns`: the time at which the last fetch was sent that got a reply."""
         self._store_stalled_ms = 0
         self._unfollowed_epochs = 0
         self._read_failure_log = StateLogLimiter(self._clock)
@@ -63,9 +64,11 @@ class StandbyController:
     def has_controller_contact(self) -> bool:
         """True if this broker had contact with a controller within a session timeout and has all of its entries (R6).
 
+        The time counts from when the fetch was sent: the controller counts up to its own reply, which may arrive late.
         A broker that is behind may have been fenced, and may still lead partitions that have a new leader.
         """
-        return not (self._awaits_successor or self._is_behind) and self.silent_ms < self._view.session_ms
+        unconfirmed_ms = (self._clock.mono_ns() - self._fetch_sent_ns) // 1_000_000
+        return not (self._awaits_successor or self._is_behind) and unconfirmed_ms < self._view.session_ms
 
     @property
     def silent_ms(self) -> int:
@@ -88,12 +91,13 @@ class StandbyController:
         It becomes a candidate no sooner than a broker that just had contact with a controller. It still has no contact
         (R6).
         """
-        self._on_contact(0)
+        self._on_contact(0, self._clock.mono_ns())
         self._awaits_successor = True
         self._unfollowed_epochs = 0 if was_followed else self._unfollowed_epochs + 1
 
-    def _on_contact(self, store_stalled_ms: int) -> None:
+    def _on_contact(self, store_stalled_ms: int, fetch_sent_ns: int) -> None:
         self._contact_ns = self._activity_ns = self._clock.mono_ns()
+        self._fetch_sent_ns = fetch_sent_ns
         self._controller_lost, self._awaits_successor, self._store_stalled_ms = False, False, store_stalled_ms
         self._is_log_read = self._log_went_on = False
 
@@ -118,6 +122,7 @@ class StandbyController:
             self._view.node_id, self._view.incarnation, image.slot + 1, self._view.loader.applied_slot,
             image.controller_epoch, wait_ms,
         )  # fmt: skip
+        sent_ns = self._clock.mono_ns()
         try:
             reply = await self._peers.fetch_metadata(address, metadata_fetch, timeout_ms / 1000)
             if reply.controller_epoch < image.controller_epoch:
@@ -127,7 +132,7 @@ class StandbyController:
         except (Unavailable, Refused, Corrupt) as error:
             log.info("metadata fetch from controller failed node_id=%d why=%s", image.controller, error)
             return False
-        self._on_contact(reply.store_age_ms)
+        self._on_contact(reply.store_age_ms, sent_ns)
         self._unfollowed_epochs = 0
         self._is_behind = self._view.image.slot + 1 < reply.next_slot
         if reply.too_old and await self.try_catch_up():

@@ -8,8 +8,9 @@ import asyncio
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import AcknowledgeLosses, AlterTopicConfigs, CreateTopic, ElectLeaders
+from tiered.errors import Code, Refused
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
@@ -105,5 +106,34 @@ def test_every_broker_names_the_loss_until_it_is_acknowledged() -> None:
         assert last.node.health().details["possible_loss"] == {}
         await before.start()
         await three.wait_until(lambda: named() == [{}] * 3, 30)
+
+    run_scenario(scenario)
+
+
+def test_late_reply_of_the_controller_makes_no_later_contact() -> None:
+    """The controller counts the session of a leader up to its own reply (R6). The reply waits in the network. The
+    controller fences the leader before the leader knows it, and elects a broker that lacks its last records."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        first, last = three.others()
+        controller, replicas = three.controller, [first.node_id, last.node_id]
+        await controller.node.submit(CreateTopic("t", assignments=[replicas], configs={UNCLEAN: "true"}))
+        await three.wait_until(lambda: len(partition_image(three).isr) == 2, 10)
+        await last.kill()
+        await three.wait_until(lambda: partition_image(three).isr == (first.node_id,), 30)
+        three.network.cut(first.name, last.name)
+        three.network.cut(last.name, first.name)
+        await last.start()
+        first.machine.faults.outage = True
+        await three.wait_until(lambda: first.node.cluster.standby.silent_ms < 20, 5)
+        await asyncio.sleep(0.05)  # the next fetch is at the controller
+        three.network.cut(first.name, controller.name)
+        three.network.cut(controller.name, first.name)
+        await asyncio.sleep(3.4)  # the controller replies after 1.5 s, and the fetch fails after 3.7 s
+        three.network.mend(controller.name, first.name)
+        await three.wait_until(lambda: partition_image(three).leader == last.node_id, 2 * SESSION)
+        with pytest.raises(Refused) as refused:
+            await first.node.leader_replica("t", 0).append(batch([b"b"]), acks=ACKS_ALL, timeout_ms=100)
+        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
 
     run_scenario(scenario)
