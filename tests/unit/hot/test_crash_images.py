@@ -194,7 +194,7 @@ def test_topic_id_of_a_log_survives_kill_flush_and_power_cut(seed: int) -> None:
     asyncio.run(scenario())
 
 
-def test_crash_after_a_restart_below_the_recovery_point_loses_and_invents_nothing() -> None:
+def test_crash_after_a_restart_below_the_end_loses_nothing() -> None:
     """A follower has only records below the log start, and the leader's first batch begins below the follower's end.
     The log restarts there, and takes the batch before any fsync."""
 
