@@ -259,6 +259,31 @@ def test_certificate_of_a_client_gives_its_principal(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_raw_batches_over_tls_are_the_bytes_of_the_log(tmp_path: Path) -> None:
+    authority = sign("CN=authority")
+    (tmp_path / "ca.pem").write_text(authority.certificate_pem)
+    key = sign("CN=broker", authority).write(tmp_path / "broker.pem")
+
+    async def scenario() -> None:
+        async with http_broker(tmp_path / "data", ssl_keystore_location=key) as site:
+            await site.create("t")
+            await site.produce("t", "one", "two" * 50_000)
+            path, raw = "/topics/t/partitions/0/records?offset=0", {"Accept": "application/octet-stream"}
+            plain = await site.get(path, raw["Accept"])
+            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+            try:
+                context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+                for _ in range(2):
+                    async with site.session.get(server.url + path, headers=raw, ssl=context) as reply:
+                        assert reply.status == 200 and await reply.read() == plain.body
+                async with site.session.head(server.url + path, headers=raw, ssl=context) as head:
+                    assert head.headers["Content-Length"] == str(len(plain.body))
+            finally:
+                await server.close()
+
+    asyncio.run(scenario())
+
+
 def test_flood_of_wrong_passwords_from_one_address_leaves_a_bounded_queue(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await set_user(site, "alice", "wonderland")

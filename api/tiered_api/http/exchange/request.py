@@ -124,8 +124,11 @@ class HttpRequest(web.BaseRequest):
         if not host and self.transport is not None:
             address, port = self.transport.get_extra_info("sockname")[:2]
             host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        has_tls = self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
-        return f"{'https' if has_tls else 'http'}://{host}"
+        return f"{'https' if self.has_tls() else 'http'}://{host}"
+
+    def has_tls(self) -> bool:
+        """True if the connection is encrypted."""
+        return self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
 
     def advertised_origin(self) -> str:
         """Returns the origin of exactly this broker: `advertised.http`, else `origin`."""

@@ -18,8 +18,9 @@ TURN_BYTES = 1 << 20
 
 
 class FileSliceResponse(HttpResponse):
-    """Bytes of a file. Both descriptors are duplicated first: the log may close its file and asyncio may close the
-    socket meanwhile, and their numbers may then name other files."""
+    """Bytes of a file, for a connection without TLS: the kernel would send them unencrypted. Both descriptors are
+    duplicated first: the log may close its file and asyncio may close the socket meanwhile, and their numbers may then
+    name other files."""
 
     def __init__(self, piece: FileSlice, *, media_type: str, headers: Headers = ()) -> None:
         super().__init__(media_type=media_type, headers=headers)
@@ -34,6 +35,7 @@ class FileSliceResponse(HttpResponse):
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
+        assert transport.get_extra_info("sslcontext") is None, "TLS would be passed by"
         if self._keep_alive is None:
             self._keep_alive = request.keep_alive
         piece = self._slice

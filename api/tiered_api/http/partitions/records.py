@@ -59,7 +59,9 @@ async def read_records(request: HttpRequest) -> web.StreamResponse:
     kind = media_types.negotiate_type(request.headers.get("Accept"), READ_TYPES)
     limits = request.context.limits
     if kind == media_types.BINARY:
-        return await _read_raw(request, replace(await parse_read_spec(request, limits.read_bytes), memory_per_byte=1))
+        # With TLS the bytes pass through this process, as those of JSON do.
+        most = limits.json_bytes if request.has_tls() else limits.read_bytes
+        return await _read_raw(request, replace(await parse_read_spec(request, most), memory_per_byte=1))
     spec = await parse_read_spec(request, limits.json_bytes)
     if kind == media_types.EVENTS and request.method == "HEAD":
         return HttpResponse(media_type=kind)
@@ -90,7 +92,7 @@ async def _read_raw(request: HttpRequest, spec: ReadSpec) -> HttpResponse:
         await reserve_memory(request, spec.source, 2 * size)
         kept, following = await request.context.run_job(size, drop_aborted, load_bytes(fetched), fetched.aborted_txns)
         return HttpResponse(kept, media_type=media_types.BINARY, headers=(*headers, (NEXT_OFFSET, str(following))))
-    if isinstance(data, FileSlice) and data.file.fileno() >= 0:
+    if isinstance(data, FileSlice) and data.file.fileno() >= 0 and not request.has_tls():
         return FileSliceResponse(data, media_type=media_types.BINARY, headers=headers)
     await reserve_memory(request, spec.source, size)
     return HttpResponse(load_bytes(fetched), media_type=media_types.BINARY, headers=headers)
