@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.sim.cluster.observer import Finding
 from tests.sim.cluster.world import SimHost
 from tiered.ids import PartitionId, TopicPartition
+from tiered.object_store.faulty import FaultKind
 from tiered.replication.leader_replica import LeaderReplica
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class FailoverChecker:
         self._bounds = FailoverBounds.for_session(run.options.session_ms / 1000)
         self._before: object = None
         self._since_ns = 0
+        self._slow_until_ns = 0
+        """Time until which a request may last that the bucket delayed before it healed."""
         self._is_counted = False
         self._leaders: dict[PartitionId, tuple[tuple[int, int], int]] = {}
         """Leader and epoch of each partition, and the time when the run first saw them."""
@@ -88,10 +91,20 @@ class FailoverChecker:
             self._is_counted = True
             self.faults_outlasted += 1
 
+    @property
+    def slow_seconds(self) -> float:
+        """Longest time that a request in progress may still be delayed by the bucket."""
+        return max(0, self._slow_until_ns - self._run.loop.now_ns) / 1e9
+
     def _state(self) -> object:
         """Returns the state of all brokers and links; None if nothing is promised."""
         run = self._run
         hosts = run.operators.present_hosts()
+        rules = [rule for host in hosts for rule in host.machine.faults.rules if rule.kind is FaultKind.DELAY]
+        if rules:
+            self._slow_until_ns = run.loop.now_ns + round(max(rule.seconds for rule in rules) * 1e9)
+        if self.slow_seconds:
+            return None
         for host in hosts:
             faults, disk = host.machine.faults, host.machine.disk
             if faults.outage or faults.rules or faults.throttle is not None:
@@ -223,7 +236,8 @@ async def run_trial(run: ClusterRun) -> None:
     for name in others if how == "cut" else ():
         run.world.network.cut(host.name, name)
         run.world.network.cut(name, host.name)
-    await run.wait(FailoverBounds.for_session(run.options.session_ms / 1000).led + COMMIT_SECONDS + 1.0)
+    bounds = FailoverBounds.for_session(run.options.session_ms / 1000)
+    await run.wait(run.failover_checker.slow_seconds + bounds.led + COMMIT_SECONDS + 1.0)
     run.world.network.heal()
     host.resume()
     if how in ("kill", "power"):
