@@ -25,13 +25,15 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
 from tiered.object_store.url import open_store
-from tiered.ports import FileSlice, NotFound, ObjectStore, Ok
+from tiered.ports import FileSlice, GetResult, NotFound, ObjectStore, Ok
 from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk
 
 LOG = "_delta_log"
 READ_BYTES = 8 << 20
 LIST_KEYS = 1000
+READS_AT_ONCE = 8
+"""Files of a bucket that are read at the same time: commits are small, and each request waits."""
 DATA_PREFIX = "part-"
 """Beginning of the names of files with rows, Spark's too."""
 UNWRITABLE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EROFS)
@@ -56,6 +58,10 @@ class TableFolder(ABC):
     @abstractmethod
     def read(self, path: str) -> bytes | None:
         """Returns the bytes of a file, None if it is absent."""
+
+    def read_each(self, paths: Sequence[str]) -> Iterator[bytes | None]:
+        """Yields the bytes of each file, None if it is absent."""
+        return map(self.read, paths)
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
@@ -239,6 +245,16 @@ class BucketFolder(TableFolder):
     def read(self, path: str) -> bytes | None:
         got = self._run(self._store.get(self._prefix + path))
         return None if isinstance(got, NotFound) else got.data
+
+    def read_each(self, paths: Sequence[str]) -> Iterator[bytes | None]:
+        for first in range(0, len(paths), READS_AT_ONCE):
+            for got in self._run(self._get_each(paths[first : first + READS_AT_ONCE])):
+                if isinstance(got, BaseException):
+                    raise got
+                yield None if isinstance(got, NotFound) else got.data
+
+    async def _get_each(self, paths: Sequence[str]) -> list[GetResult | NotFound | BaseException]:
+        return await asyncio.gather(*(self._store.get(self._prefix + path) for path in paths), return_exceptions=True)
 
     def create(self, path: str, data: bytes) -> bool:
         result = self._run(self._store.put(self._prefix + path, data, if_absent=True))

@@ -127,12 +127,11 @@ class TableLog:
 
     def _new_commits(self, names: Sequence[str], known: int) -> Iterator[tuple[int, str]]:
         """Yields version and lines of each commit above a known version. Raises `Corrupt` if one is missing."""
-        for number in delta_state.commit_versions(names):
-            if number <= known:
-                continue
+        numbers = [number for number in delta_state.commit_versions(names) if number > known]
+        found = self.folder.read_each([f"{LOG}/{delta_state.commit_name(number)}" for number in numbers])
+        for number, data in zip(numbers, found, strict=True):
             known += 1
-            data = self.folder.read(f"{LOG}/{delta_state.commit_name(number)}") if number == known else None
-            if data is None:
+            if number != known or data is None:
                 raise Corrupt(f"commit {known} of the table is missing", where=f"{self.url}/{LOG}")
             yield number, data.decode()
 

@@ -18,7 +18,7 @@ from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
 from pyspark_tiered.compare import read_cold_topic
 from pyspark_tiered.gaps import COMPACTED, EMPTY, PRESENT, Gap, explain_from_log
 from pyspark_tiered.load import load
-from pyspark_tiered.log_folder import LOG, open_folder
+from pyspark_tiered.log_folder import LOG, READS_AT_ONCE, open_folder
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.plan import cleaned_ranges
@@ -306,6 +306,10 @@ def test_file_is_created_once(place: Callable[[str], str]) -> None:
     folder.replace("_delta_log/a", b"new")
     assert folder.list_names(LOG) == ["a"]
     assert folder.list_names(LOG, "a") == []
+    paths = [f"_delta_log/{number}" for number in range(READS_AT_ONCE + 2)]
+    for path in paths[1:]:
+        folder.create(path, path.encode())
+    assert list(folder.read_each(paths)) == [None, *(path.encode() for path in paths[1:])], "in order"
     folder.close()
 
 
