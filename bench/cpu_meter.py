@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 from bench.broker import TICKS
@@ -24,6 +25,7 @@ class CpuMeter:
         self._sample_seconds = sample_seconds
         self._before: dict[Process, int] = {}
         self._used: dict[Process, int] = {}
+        self._sampling = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -39,8 +41,9 @@ class CpuMeter:
 
     @property
     def seconds(self) -> float:
-        """Returns the CPU seconds that were used until the last sample."""
-        return sum(used - self._before.get(process, 0) for process, used in self._used.items()) / TICKS
+        """Returns the CPU seconds that were used until the last sample, without those of the samples."""
+        used = sum(ticks - self._before.get(process, 0) for process, ticks in self._used.items())
+        return used / TICKS - self._sampling
 
     def sample(self) -> None:
         """Looks at all processes."""
@@ -49,6 +52,7 @@ class CpuMeter:
     def _run(self) -> None:
         while not self._stop.wait(self._sample_seconds):
             self.sample()
+        self._sampling = time.thread_time()
 
 
 def _read_ticks() -> dict[Process, int]:
