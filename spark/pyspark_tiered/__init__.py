@@ -17,6 +17,7 @@ May import: offline
 ~ follow        the loads of many topics in one process
   rounds        the plan of one commit of a load, and its files
 ~ convert       splits as one finished Parquet file
+  recent_rows   the rows of the small files that this process wrote last
   table         the form of a Delta table, and the actions of a commit
   snapshot      one version of a table, as a load looks at it
   topic_table   the check of a table before a load, and the rule for unclear commits

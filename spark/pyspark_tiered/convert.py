@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from pyspark_tiered.bucket import BatchReader
 from pyspark_tiered.log_folder import make_folder, refuse_unwritable, upload_file
 from pyspark_tiered.plan import Split
+from pyspark_tiered.recent_rows import FILE_BYTES_MAX, RecentRows
 from pyspark_tiered.rows import constant_int_column, decode_rows
 from pyspark_tiered.table import (
     COLUMNS,
@@ -84,19 +85,22 @@ def convert_with(
     null_timestamps: bool,
     ranges: Sequence[Range] | None,
     upload: Upload,
+    recent: RecentRows | None = None,
 ) -> ConversionResult:
-    """Does what `convert` does, by an open reader and a function that uploads."""
+    """Does what `convert` does, by an open reader and a function that uploads. Rows of a small file go to `recent`."""
     first = splits[0]
     kind = f"{first.partition:05d}-{first.start:020d}" if len(splits) == 1 else f"shared-{len(splits):05d}"
     name = f"part-{kind}-{uuid.uuid4()}.zstd.parquet"
     before = Counter(reader.count_requests())
     with new_file(table_url, name, upload) as path:
-        runs, outcomes = _write_splits(reader, splits, path, null_timestamps, ranges)
+        runs, outcomes, rows = _write_splits(reader, splits, path, null_timestamps, ranges)
         size = path.stat().st_size if runs else 0
         requests = Counter(reader.count_requests()) - before
     if runs and urlsplit(table_url).scheme != "file":
         requests["upload"] += 1
     file = LoadedFile(name, size, time.time_ns() // 1_000_000, tuple(runs)) if runs else None
+    if recent is not None and rows is not None:
+        recent.add(name, rows)
     return ConversionResult(file, tuple(outcomes), dict(requests))
 
 
@@ -106,8 +110,8 @@ def _write_splits(
     path: Path,
     null_timestamps: bool,
     ranges: Sequence[Range] | None,
-) -> tuple[list[FileRun], list[SplitOutcome]]:
-    """Writes a run for each split that has rows. Without any run there is no file.
+) -> tuple[list[FileRun], list[SplitOutcome], pyarrow.Table | None]:
+    """Writes a run for each split that has rows. Without any run there is no file. Returns few rows too.
 
     A false transaction index shows after rows of its split were written. Then the file is written again without them.
     """
@@ -132,7 +136,7 @@ def _write_splits(
                     break
                 runs.append(run)
             else:
-                return runs, outcomes
+                return runs, outcomes, writer.small_rows()
         path.unlink(missing_ok=True)
 
 
@@ -292,24 +296,28 @@ def upload(table_url: str, scratch: str, name: str) -> None:
     asyncio.run(run())
 
 
-def join_files(paths: Sequence[Path], table_url: str, upload: Upload) -> LoadedFile | None:
+def join_files(
+    paths: Sequence[Path], known: Sequence[pyarrow.Table], table_url: str, upload: Upload, recent: RecentRows
+) -> LoadedFile | None:
     """Writes the rows of some small files to one, by partition and offset, a run for each partition.
 
-    Returns None, and writes nothing, if a file has other columns than a load writes.
+    Files whose rows are `known` need no path. Returns None, and writes nothing, if a file has other columns than a load
+    writes.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    parts = []
+    parts = [pa.concat_tables(known)] if known else []
     for path in paths:
         with pq.ParquetFile(path) as file:
             if file.schema_arrow.names != list(COLUMNS):
                 return None
             parts.append(file.read(use_threads=False))
-    rows = pa.concat_tables(parts)
+    schema = with_field_ids(parts[0].schema)
+    rows = pa.concat_tables([part.cast(schema) for part in parts])
     rows = rows.take(pc.sort_indices(rows, [("partition", "ascending"), ("offset", "ascending")])).combine_chunks()
-    name = f"part-joined-{len(paths):05d}-{uuid.uuid4()}.zstd.parquet"
+    name = f"part-joined-{len(known) + len(paths):05d}-{uuid.uuid4()}.zstd.parquet"
     runs: list[FileRun] = []
     with new_file(table_url, name, upload) as path:
         with _RunWriter(path) as writer:
@@ -324,6 +332,8 @@ def join_files(paths: Sequence[Path], table_url: str, upload: Upload) -> LoadedF
                 runs.append(run)
                 start += length
         size = path.stat().st_size
+    if rows.nbytes <= FILE_BYTES_MAX:
+        recent.add(name, rows)
     return LoadedFile(name, size, time.time_ns() // 1_000_000, tuple(runs))
 
 
@@ -336,6 +346,8 @@ class _RunWriter:
         self._waiting: list[pyarrow.RecordBatch] = []
         self._bytes = 0
         self._run: FileRun | None = None
+        self._small: list[pyarrow.Table] | None = []
+        self._small_bytes = 0
 
     def __enter__(self) -> _RunWriter:
         return self
@@ -359,6 +371,12 @@ class _RunWriter:
         ended, self._run = self._run, None
         return ended
 
+    def small_rows(self) -> pyarrow.Table | None:
+        """Returns the rows of all ended runs, None if there are none or too many to keep."""
+        import pyarrow as pa
+
+        return pa.concat_tables(self._small) if self._small else None
+
     def _write_row_group(self) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -375,7 +393,13 @@ class _RunWriter:
                 column_encoding=DELTA,
                 write_statistics=["partition", "offset", "timestamp"],
             )
-        self._writer.write_table(pa.Table.from_batches(self._waiting))
+        rows = pa.Table.from_batches(self._waiting)
+        self._writer.write_table(rows)
+        self._small_bytes += self._bytes
+        if self._small_bytes > FILE_BYTES_MAX:
+            self._small = None
+        elif self._small is not None:
+            self._small.append(rows)
         self._waiting, self._bytes = [], 0
 
 

@@ -1,13 +1,15 @@
 """Chooses the small files of a table that are worth joining, and the actions of that commit. Pure.
 
 Frequent loads leave many small files. Joining all of them each time would write the same rows again and again. So a
-larger file is joined only if the files that are smaller than it have half of its size together.
+larger file is joined only if the files that are smaller than it have half of its size together, or if the small files
+make one that is not small any more.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from pyspark_tiered import delta_state, table
@@ -15,7 +17,7 @@ from pyspark_tiered.rounds import RUNS_MAX
 
 Json = dict[str, Any]
 
-FILES_MIN = 8
+FILES_MIN = 12
 """Small files from which on they are joined."""
 FILES_MAX = 256
 SMALL_BYTES = 16 << 20
@@ -30,8 +32,8 @@ def choose_files(files: Mapping[str, Json]) -> list[str]:
 
     The files have neighbouring partitions. Files with a deletion vector, or without statistics, are left alone.
     """
-    small = [(int(add["size"]), key) for key, add in files.items() if int(add["size"]) < SMALL_BYTES]
-    if len(small) < FILES_MIN:
+    small = sorted((int(add["size"]), key) for key, add in files.items() if int(add["size"]) < SMALL_BYTES)
+    if not _choose(small):  # then it is not worth it for any part of them, and no statistics have to be parsed
         return []
     groups: dict[int, list[tuple[int, str]]] = {}
     for size, key in small:
@@ -40,16 +42,33 @@ def choose_files(files: Mapping[str, Json]) -> list[str]:
         if first is not None and not files[key].get("deletionVector"):
             groups.setdefault(first // RUNS_MAX, []).append((size, key))
     for _, group in sorted(groups.items()):
-        chosen: list[str] = []
-        total = 0
-        for size, key in sorted(group):
-            if total + size > JOINED_BYTES_MAX or len(chosen) >= FILES_MAX or (size > FREE_BYTES and size > 2 * total):
-                break
-            chosen.append(key)
-            total += size
-        if len(chosen) >= FILES_MIN:
+        if chosen := _choose(group):
             return chosen
     return []
+
+
+def _choose(group: Sequence[tuple[int, str]]) -> list[str]:
+    """Returns the keys of files to join, of files in order of their sizes."""
+    return _choose_for_large_file(group) or _choose_smallest(group)
+
+
+def _choose_for_large_file(group: Sequence[tuple[int, str]]) -> list[str]:
+    """Returns the keys of files that make one file that is not small any more, none if they have too few bytes."""
+    sizes = list(accumulate(size for size, _ in group))
+    count = min(sum(size <= JOINED_BYTES_MAX for size in sizes), FILES_MAX)
+    return [key for _, key in group[:count]] if count > 1 and sizes[count - 1] >= SMALL_BYTES else []
+
+
+def _choose_smallest(group: Sequence[tuple[int, str]]) -> list[str]:
+    """Returns the keys of the smallest files, none if there are too few."""
+    chosen: list[str] = []
+    total = 0
+    for size, key in group[:FILES_MAX]:
+        if size > FREE_BYTES and size > 2 * total:
+            break
+        chosen.append(key)
+        total += size
+    return chosen if len(chosen) >= FILES_MIN else []
 
 
 def _or_negative(partition: int | None) -> int:

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark_tiered.bucket import BatchReader
 from pyspark_tiered.log_folder import BucketConnection, upload_file
 from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.recent_rows import RecentRows
 from pyspark_tiered.rounds import FilePlan
 from pyspark_tiered.table import ConversionResult
 
@@ -24,6 +25,7 @@ class NativeEngine:
     def __init__(self) -> None:
         self._connections: dict[str, BucketConnection] = {}
         self._readers: dict[str, BatchReader] = {}
+        self._recent = RecentRows()
 
     def close(self) -> None:
         """Closes all connections."""
@@ -35,7 +37,7 @@ class NativeEngine:
 
     def open_table(self, url: str, topic: str, topic_id: str) -> NativeTable:
         """Opens a topic's table."""
-        return NativeTable(url, topic, topic_id, self.connect(url))
+        return NativeTable(url, topic, topic_id, self.connect(url), self._recent)
 
     def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
         """Converts each file. Raises `Unavailable` for failures that are not in the log."""
@@ -44,7 +46,9 @@ class NativeEngine:
         if store not in self._readers:
             self._readers[store] = BatchReader(store)
         reader = self._readers[store]
-        return [convert_with(reader, splits, url, null_timestamps, None, self._upload) for splits in files]
+        return [
+            convert_with(reader, splits, url, null_timestamps, None, self._upload, self._recent) for splits in files
+        ]
 
     def connect(self, url: str) -> BucketConnection | None:
         """Returns the connection to the bucket of a table; None for a table in a directory."""

@@ -20,6 +20,7 @@ from pyspark_tiered.checkpoint import encode_checkpoint
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
 from pyspark_tiered.log_folder import LOG, BucketConnection, TableFolder, UnclearOutcome, open_folder
+from pyspark_tiered.recent_rows import RecentRows
 from pyspark_tiered.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows, check_table_topic
 from pyspark_tiered.table import Advance, LoadedFile
 from pyspark_tiered.table_log import LAST_CHECKPOINT, TableLog
@@ -119,8 +120,16 @@ def _place_schema() -> Any:
 class NativeTable(TopicTable):
     """A topic's table in a folder (`file:` or `s3a:` URL)."""
 
-    def __init__(self, url: str, topic: str, topic_id: str, shared: BucketConnection | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        topic: str,
+        topic_id: str,
+        shared: BucketConnection | None = None,
+        recent: RecentRows | None = None,
+    ) -> None:
         super().__init__(url, topic, topic_id)
+        self._recent = RecentRows() if recent is None else recent
         self.folder = open_folder(url, shared)
         self._log = TableLog(self.folder)
 
@@ -153,9 +162,11 @@ class NativeTable(TopicTable):
         from pyspark_tiered.convert import join_files
 
         removed = [self._state.files[key] for key in keys]
+        found = [delta_state.file_path(add, self.url) for add in removed]
+        known = {path: rows for path in found if (rows := self._recent.take(path)) is not None}
         with ExitStack() as opened:
-            paths = [opened.enter_context(self.folder.local(delta_state.file_path(add, self.url))) for add in removed]
-            joined = join_files(paths, self.url, self._upload)
+            paths = [opened.enter_context(self.folder.local(path)) for path in found if path not in known]
+            joined = join_files(paths, list(known.values()), self.url, self._upload, self._recent)
         if joined is None:
             return 0
         self._read_on()

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from pyspark_tiered.joining import FILES_MIN, FREE_BYTES, JOINED_BYTES_MAX, SMAL
 from pyspark_tiered.load import load
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.recent_rows import RecentRows
 from pyspark_tiered.session import spark_url
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
@@ -44,6 +46,19 @@ def test_large_file_waits_until_it_is_worth_it() -> None:
     assert "0" in choose(large, *[add_of(FREE_BYTES)] * FILES_MIN)
 
 
+def test_files_of_large_loads_are_joined_to_files_that_are_not_small() -> None:
+    each = 3 * FREE_BYTES
+    few = SMALL_BYTES // each
+    assert choose(*[add_of(each)] * few) == []
+    assert len(choose(*[add_of(each)] * (few + 1))) == few + 1
+    assert len(choose(add_of(SMALL_BYTES - 1), add_of(SMALL_BYTES - 1), add_of(SMALL_BYTES - 1))) == 2
+
+
+def test_statistics_are_parsed_only_if_files_are_joined() -> None:
+    unreadable = {"path": "p", "stats": "no JSON"}
+    assert choose(*[{**unreadable, "size": SMALL_BYTES}] * 1000, *[{**unreadable, "size": FREE_BYTES + 1}] * 20) == []
+
+
 def test_files_that_cannot_be_joined_are_left_alone() -> None:
     small = [add_of(10)] * (FILES_MIN - 1)
     assert choose(*small, add_of(SMALL_BYTES)) == []
@@ -64,7 +79,8 @@ def test_loads_with_joins_leave_few_files_and_write_rows_few_times(sizes: list[i
             written += joined
             files[f"j{number}"] = add_of(joined)
     small = [add for add in files.values() if add["size"] < SMALL_BYTES]
-    assert len(small) < FILES_MIN + 16
+    assert len(small) < FILES_MIN + SMALL_BYTES // FREE_BYTES
+    assert len(small) < 2 or sum(add["size"] for add in small) < SMALL_BYTES
     assert written <= 8 * sum(sizes) + FREE_BYTES * len(sizes)
 
 
@@ -88,10 +104,11 @@ def test_many_small_loads_leave_few_files_with_the_same_rows(tmp_path: Path, buc
     assert len(now.state.files) == 4
     assert read_offsets(table) == {0: list(range(loads * 5)), 2: list(range(loads * 5))}
     (joined,) = [add for add in now.state.files.values() if "joined" in add["path"]]
-    assert json.loads(joined["tags"]["tiered.runs"]) == [[0, 0, 39], [2, 0, 39]]
+    end = FILES_MIN * 5
+    assert json.loads(joined["tags"]["tiered.runs"]) == [[0, 0, end - 1], [2, 0, end - 1]]
     with table.folder.local(joined["path"]) as path:
         held = pq.read_table(path)
-        assert held["offset"].to_pylist() == [*range(40), *range(40)]
+        assert held["offset"].to_pylist() == [*range(end), *range(end)]
         assert held["value"].to_pylist()[:2] == [b"0", b"1"]
         assert held["headers"].to_pylist()[0] == [{"key": "h", "value": None}]
         assert pq.read_metadata(path).num_row_groups == 2
@@ -100,6 +117,37 @@ def test_many_small_loads_leave_few_files_with_the_same_rows(tmp_path: Path, buc
     assert [each.operation for each in commits].count("OPTIMIZE") == 1
     assert not any(change.changes_data for each in commits for change in each.removed)
     table.close()
+
+
+def test_one_process_joins_its_files_without_reading_them(tmp_path: Path) -> None:
+    store, tables = f"file://{tmp_path}/store", tmp_path / "tables"
+    filling.create_topic(store, "t", TOPIC, 2)
+    engine = NativeEngine()
+    for each in range(FILES_MIN):
+        for damaged in tables.glob("t/*.parquet"):
+            damaged.write_bytes(b"")
+        for partition in range(2):
+            rows = [(filling.BASE_MS, None, b"%d" % each, (("h", b"x"),))]
+            segments = list(filling.segments(rows, base_offset=each))
+            filling.upload(store, "t", PartitionId(TOPIC, partition), segments)
+        load(store, "t", str(tables), engine=engine)
+    (joined,) = tables.glob("t/*joined*.parquet")
+    held = pq.read_table(joined)
+    assert held["offset"].to_pylist() == [*range(FILES_MIN)] * 2
+    assert held["value"].to_pylist() == [b"%d" % each for each in range(FILES_MIN)] * 2
+    assert held["headers"].to_pylist() == [[{"key": "h", "value": b"x"}]] * FILES_MIN * 2
+
+
+def test_oldest_rows_go_beyond_the_bound() -> None:
+    rows = pa.table({"offset": pa.array(range(1000), pa.int64())})
+    recent = RecentRows(3 * rows.nbytes)
+    for name in "abcd":
+        recent.add(name, rows)
+    assert recent.take("a") is None
+    assert recent.take("b") is rows
+    assert recent.take("b") is None
+    recent.add("e", rows)
+    assert recent.take("c") is rows
 
 
 def test_files_that_another_writer_removed_are_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
