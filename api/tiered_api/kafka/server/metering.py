@@ -119,10 +119,7 @@ class Charge:
             pause_ms = max(pause_ms, quotas.record_fetched(limits.fetched, size))
         if limits.requests is not None:
             pause_ms = max(pause_ms, quotas.record_request_time(limits.requests, self.spent_ns))
-        if pause_ms <= 0:
-            return parts
-        self.connection.mute(pause_ms / 1000)
-        return with_throttle_ms(self.api_key, self.version, parts, min(pause_ms, 2**31 - 1))
+        return _pause(self.connection, self.api_key, self.version, parts, pause_ms)
 
 
 class Metering:
@@ -164,14 +161,17 @@ class Metering:
         ):
             pause_ms = self._quotas.find_fetch_pause(limits.fetched)
             if pause_ms > 0:
-                connection.mute(pause_ms / 1000)
                 empty = fetch_frames.encode_response(version, correlation_id, (), 0)
-                return with_throttle_ms(FETCH, version, empty, min(pause_ms, 2**31 - 1))
+                return _pause(connection, FETCH, version, empty, pause_ms)
             limit_fetch(frame, version, body, self._quotas.window_bytes(limits.fetched))
         before, since_ns = connection.pending, self._mono_ns()
         reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if connection.api_key == FOLLOWER_FETCH:
             return reply
+        if reply is not None and api_key == PRODUCE and limits.requests is None:  # the usual one needs no `Charge`
+            produced = limits.produced
+            pause_ms = self._quotas.record_produced(produced, len(frame) + 4) if produced is not None else 0
+            return _pause(connection, PRODUCE, version, reply, pause_ms)
         charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, self._mono_ns() - since_ns)
         if reply is not None:
             return charge.settle(reply)
@@ -190,6 +190,16 @@ class Metering:
         if len(client_id) <= CLIENT_ID_BYTES:
             connection.meter = meter
         return meter
+
+
+def _pause(
+    connection: MeteredConnection, api_key: int, version: int, parts: Sequence[Part], pause_ms: int
+) -> Sequence[Part]:
+    """Mutes a connection for a pause. Returns the reply, which names it."""
+    if pause_ms <= 0:
+        return parts
+    connection.mute(pause_ms / 1000)
+    return with_throttle_ms(api_key, version, parts, min(pause_ms, 2**31 - 1))
 
 
 def _may_be_follower(frame: memoryview, version: int) -> bool:
