@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,13 +20,23 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class BrokerProcess:
-    """`tiered serve` on `directory`. It is ready when /healthz has returned 200."""
+    """`tiered serve` on `directory`. It is ready when /healthz has returned 200. `admin` is a user with this name and
+    password, who makes the requests."""
 
-    def __init__(self, directory: Path, *settings: str, store: str | None = None, env: dict[str, str] | None = None):
+    def __init__(
+        self,
+        directory: Path,
+        *settings: str,
+        store: str | None = None,
+        env: dict[str, str] | None = None,
+        admin: str = "",
+    ) -> None:
         self.port = free_port()
         command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--data-dir", str(directory)]
         command += ["--http", f"127.0.0.1:{self.port}", "--kafka", "127.0.0.1:0"]
         command += ["--store", store] if store else []
+        command += ["--add-scram", f"SCRAM-SHA-512=[name={admin},password={admin}]"] if admin else []
+        self.login = {"Authorization": f"Basic {b64encode(f'{admin}:{admin}'.encode()).decode()}"} if admin else {}
         for setting in settings:
             command += ["-c", setting]
         self.log = (directory.parent / f"{directory.name}.log").open("ab")
@@ -49,7 +60,8 @@ class BrokerProcess:
     ) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
-            connection.request(method, path, body, {"Content-Type": content_type} if body is not None else {})
+            headers = {"Content-Type": content_type} if body is not None else {}
+            connection.request(method, path, body, {**headers, **self.login})
             response = connection.getresponse()
             return response.status, response.read()
         finally:

@@ -14,17 +14,22 @@ from statistics import median
 
 from bench.broker import BrokerProcess
 from bench.figures import Figure
+from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.records.batch import encode_batch
 
 SECONDS = 5.0
 CONNECTIONS = 64
 PAIRS = 3
 """Legs with and without an idempotency key, in turn."""
+LOGINS = (
+    f"authorizer.class.name={STANDARD_AUTHORIZER}", "authentication.method=BASIC", "super.users=User:admin",
+)  # fmt: skip
 
 
-def post(path: str, body: bytes, content_type: str = "application/json", key: str = "") -> bytes:
+def post(path: str, body: bytes, content_type: str = "application/json", key: str = "", login: str = "") -> bytes:
     """Encodes one complete keep-alive request."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+    head += f"Authorization: {login}\r\n" if login else ""
     head += f'Idempotency-Key: "{key}"\r\n' if key else ""
     head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
@@ -142,15 +147,15 @@ def fill(broker: BrokerProcess, topic: str, value_bytes: int, count: int, batche
     return count * batches
 
 
-def produce_figures(broker: BrokerProcess, cluster: str) -> list[Figure]:
+def produce_figures(broker: BrokerProcess) -> list[Figure]:
     record = {"key": {"type": "STRING", "data": "k"}, "value": {"type": "JSON", "data": {"n": 1, "text": "x" * 80}}}
     body = json.dumps(record).encode()
-    request = post(f"/v3/clusters/{cluster}/topics/single/records", body)
+    path = single_path(broker)
+    request = post(path, body)
     run_closed_loop(broker.port, lambda: request, 1.0)
     before = broker.cpu_seconds()
     responses = run_closed_loop(broker.port, lambda: request, SECONDS)
     single = responses / (broker.cpu_seconds() - before)
-    path = f"/v3/clusters/{cluster}/topics/single/records"
     before = broker.cpu_seconds()
     reports = stream_records(broker.port, path, body + b"\n", SECONDS)
     streamed = reports / (broker.cpu_seconds() - before)
@@ -160,25 +165,46 @@ def produce_figures(broker: BrokerProcess, cluster: str) -> list[Figure]:
     ]
 
 
-def keyed_figures(broker: BrokerProcess, cluster: str) -> list[Figure]:
-    """Compares the CPU of whole POSTs with a new idempotency key each with that of POSTs without one."""
-    body = json.dumps({"value": {"type": "JSON", "data": {"n": 1, "text": "x" * 80}}}).encode()
-    path, numbers = f"/v3/clusters/{cluster}/topics/single/records", count()
-    plain = post(path, body)
+SMALL = json.dumps({"value": {"type": "JSON", "data": {"n": 1, "text": "x" * 80}}}).encode()
 
-    def microseconds(next_request: Callable[[], bytes]) -> float:
-        before = broker.cpu_seconds()
-        responses = run_closed_loop(broker.port, next_request, SECONDS / PAIRS)
-        return (broker.cpu_seconds() - before) / responses * 1e6
+
+def microseconds(broker: BrokerProcess, next_request: Callable[[], bytes]) -> float:
+    """Returns the broker's CPU for one request, in one leg."""
+    before = broker.cpu_seconds()
+    responses = run_closed_loop(broker.port, next_request, SECONDS / PAIRS)
+    return (broker.cpu_seconds() - before) / responses * 1e6
+
+
+def single_path(broker: BrokerProcess) -> str:
+    return f"/v3/clusters/{broker.json('GET', '/v3/clusters')['data'][0]['cluster_id']}/topics/single/records"
+
+
+def keyed_figures(broker: BrokerProcess) -> list[Figure]:
+    """Compares the CPU of whole POSTs with a new idempotency key each with that of POSTs without one."""
+    path, numbers = single_path(broker), count()
+    plain = post(path, SMALL)
 
     def with_key() -> bytes:
-        return post(path, body, key=f"order-{next(numbers)}")
+        return post(path, SMALL, key=f"order-{next(numbers)}")
 
-    microseconds(with_key)
-    pairs = [(microseconds(lambda: plain), microseconds(with_key)) for _ in range(PAIRS)]
+    microseconds(broker, with_key)
+    pairs = [(microseconds(broker, lambda: plain), microseconds(broker, with_key)) for _ in range(PAIRS)]
     without, keyed = median(each for each, _ in pairs), median(each for _, each in pairs)
     note = f"{without:.0f} us without, {keyed:.0f} us with"
     return [Figure("CPU of a POST with an Idempotency-Key, of one without", keyed / without, "", 1.15, True, note)]
+
+
+def login_figures(open_broker: BrokerProcess, closed_broker: BrokerProcess) -> list[Figure]:
+    """Compares the CPU of a POST with HTTP Basic while the authorizer is on with that of one where nobody logs in."""
+    plain = post(single_path(open_broker), SMALL)
+    known = post(single_path(closed_broker), SMALL, login=closed_broker.login["Authorization"])
+    microseconds(closed_broker, lambda: known)
+    pairs = [
+        (microseconds(open_broker, lambda: plain), microseconds(closed_broker, lambda: known)) for _ in range(PAIRS)
+    ]
+    without, checked = median(each for each, _ in pairs), median(each for _, each in pairs)
+    note = f"{without:.0f} us without, {checked:.0f} us with"
+    return [Figure("CPU of a POST with login and authorizer, of one without", checked / without, "", 1.05, True, note)]
 
 
 def read_figures(broker: BrokerProcess) -> list[Figure]:
@@ -203,8 +229,14 @@ def main() -> list[Figure]:
     with (
         tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory,
         BrokerProcess(Path(directory) / "data", "tiered.producer.ids.max.per.partition=1000000") as broker,
+        BrokerProcess(Path(directory) / "closed", *LOGINS, admin="admin") as closed_broker,
     ):
         broker.create_topic("single", 1)
         broker.create_topic("read", 1)
-        cluster = broker.json("GET", "/v3/clusters")["data"][0]["cluster_id"]
-        return produce_figures(broker, cluster) + keyed_figures(broker, cluster) + read_figures(broker)
+        closed_broker.create_topic("single", 1)
+        return [
+            *produce_figures(broker),
+            *keyed_figures(broker),
+            *login_figures(broker, closed_broker),
+            *read_figures(broker),
+        ]
