@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.site import QUICK, SimBrokerRig, run
+from tests.metric_samples import samples
 from tiered.broker import log_cleaner
 from tiered.cold.layout import parse_key
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
@@ -81,6 +82,11 @@ def is_clean(replica: LeaderReplica) -> bool:
     """True if all segments that are in the bucket are cleaned, and all closed ones are there."""
     manifest, closed = replica.manifest, replica.log.active_view.base_offset
     return manifest is not None and manifest.clean_to == manifest.cold_end_offset == closed
+
+
+def figure(site: SimBrokerRig, name: str) -> float:
+    """Returns a figure of the cleaner as `/metrics` has it."""
+    return samples(site.node.metrics.render(), f"tiered_log_cleaner_{name}")[()]
 
 
 async def check_bucket(site: SimBrokerRig, replica: LeaderReplica) -> None:
@@ -257,6 +263,9 @@ def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned() -> N
         [problem] = [each for each in site.node.health().problems if "compaction" in each]
         assert problem.startswith("compaction of bad-0 stopped: object is missing where=data/")
         assert set(site.node.log_cleaner.uncleanable) == {TopicPartition("bad", 0)}
+        assert figure(site, "uncleanable_partitions") == 1 and 0 <= figure(site, "last_run_seconds") < 60
+        assert figure(site, "max_dirty_ratio") == 0 and figure(site, "freed_bytes_total") > 0
+        assert figure(site, "read_records_total") > figure(site, "removed_records_total") > 0
         assert bad.manifest.nodes == before and bad.manifest.clean_to == -1
         await site.stop()
 
@@ -287,6 +296,9 @@ def test_look_at_many_logs_lets_the_event_loop_go_on(monkeypatch: pytest.MonkeyP
         assert turns == len(site.node.hosted_replicas.list_replicas()) // 3 >= 4
         assert len(cleaner._due) == 4
         assert cleaner._pick() is replicas[7], "an operator asked for it"
+        kinds = ((False, 0.9), (True, 0.1), (True, 0.2))
+        order = [log_cleaner._Due(False, is_overdue, ratio, 1, replicas[0]) for is_overdue, ratio in kinds]
+        assert sorted(order) == order, "an overdue log goes before the dirtiest one"
         await site.stop()
 
     run(scenario)
