@@ -22,6 +22,7 @@ QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "log.cleaner.backoff.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "500",
     "offsets.topic.num.partitions": "4",
     "log.segment.bytes": "4194304",
     "num.partitions": "4",

@@ -68,13 +68,18 @@ class ClientKind:
 
 def _cache(name: str, *sources: Path) -> Path:
     """Returns a folder outside of the repository for files that are built from these."""
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    return cache_folder(name, b"".join(source.read_bytes() for source in sources))
+
+
+def cache_folder(name: str, contents: bytes) -> Path:
+    """Returns a folder outside of the repository for files that depend on these contents."""
+    digest = hashlib.sha256(contents).hexdigest()[:16]
     root = Path(os.environ.get("TIERED_COMPAT") or Path.home() / ".cache" / "tiered" / "compat")
     root.mkdir(parents=True, exist_ok=True)
     return root / f"{name}-{digest}"
 
 
-def _make_once(folder: Path, make: Callable[[Path], None]) -> Path:
+def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Returns `folder`, filled by `make` once; two builds at the same time both end well."""
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -106,7 +111,7 @@ def _kafkajs() -> list[str]:
         if done.returncode != 0:
             raise RuntimeError(f"npm cannot install KafkaJS: {done.stderr.strip()[-200:]}")
 
-    folder = _make_once(_cache("kafkajs", *files), install)
+    folder = make_once(_cache("kafkajs", *files), install)
     return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", str(source / "driver.js")]
 
 
@@ -121,7 +126,7 @@ def _franz() -> list[str]:
         if done.returncode != 0:
             raise RuntimeError(f"go cannot build the driver of franz-go: {done.stderr.strip()[-200:]}")
 
-    return [str(_make_once(_cache("franz", *files), build) / "driver")]
+    return [str(make_once(_cache("franz", *files), build) / "driver")]
 
 
 def _java(pom: Path) -> list[str]:
@@ -137,7 +142,7 @@ def compile_java(source: Path, pom: Path, main_class: str) -> list[str]:
         command = ["javac", "-nowarn", "-cp", classpath, "-d", str(folder), str(source)]
         subprocess.run(command, check=True, timeout=FETCH_SECONDS)
 
-    classes = _make_once(_cache("java", source, pom), compile_)
+    classes = make_once(_cache("java", source, pom), compile_)
     log = f"-Dlog4j2.configurationFile={PEER_POM / 'log4j2.properties'}"
     return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", log, "-cp", f"{classes}:{classpath}", main_class]
 

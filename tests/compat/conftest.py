@@ -29,7 +29,7 @@ BROKERS = [
     pytest.param(name, id=name, marks=[pytest.mark.java] if name == "peer" else [])
     for name in WANTED.get(CHOICE, (CHOICE,))
 ]
-WITHOUT_LOGIN = ("test_moves.py", "test_transaction_requests.py")
+WITHOUT_LOGIN = ("test_moves.py", "test_registry.py", "test_transaction_requests.py")
 """Tests whose programs do not log in: `make compat` runs them on listeners without a login."""
 NUMBERS = itertools.count(1)
 LED_SECONDS = 60.0
