@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -77,6 +78,13 @@ class ServeProcess:
         status, answer = self.ask("GET", f"/topics/{topic}/partitions/0/records?offset={offset}&format=json")
         assert status == 200, answer
         return [record["value"] for record in answer["records"]]
+
+    def wait_for_offset(self, topic: str, name: str, least: int) -> None:
+        """Returns once an offset of the topic's first partition, such as `cold_end_offset`, has come so far."""
+        end = time.monotonic() + SECONDS
+        while (state := self.ask("GET", f"/tiered/v1/topics/{topic}/partitions/0")[1])[name] < least:
+            assert time.monotonic() < end, state
+            time.sleep(0.01)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Stops the process; returns its exit code."""

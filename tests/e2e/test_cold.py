@@ -21,8 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         broker.create_topic("letters")
         broker.create_topic("empty")
         broker.produce("letters", *"abcdef")
-        while broker.ask("GET", "/tiered/v1/topics/letters/partitions/0")[1]["cold_end_offset"] < 6:
-            pass
+        broker.wait_for_offset("letters", "cold_end_offset", 6)
     return url
 
 

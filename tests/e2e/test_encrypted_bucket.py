@@ -35,8 +35,7 @@ def test_bucket_shows_nothing_and_brings_a_broker_with_an_empty_disk_back(
     with ServeProcess(tmp_path / "first", *encrypted) as broker:
         broker.create_topic(TOPIC)
         broker.produce(TOPIC, *VALUES)
-        while broker.ask("GET", f"/tiered/v1/topics/{TOPIC}/partitions/0")[1]["cold_end_offset"] < len(VALUES):
-            pass
+        broker.wait_for_offset(TOPIC, "cold_end_offset", len(VALUES))
     assert find_clear(bucket) == []
     with ServeProcess(tmp_path / "second", *encrypted) as broker:
         assert broker.values(TOPIC) == VALUES

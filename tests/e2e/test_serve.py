@@ -85,8 +85,7 @@ def test_lost_directory_is_restored_from_the_bucket(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "old", *store, *soon) as broker:
         broker.create_topic("kept", file_delete_delay_ms="0")
         broker.produce("kept", *range(50))
-        while broker.ask("GET", "/tiered/v1/topics/kept/partitions/0")[1]["cold_end_offset"] < 50:
-            pass
+        broker.wait_for_offset("kept", "cold_end_offset", 50)
         broker.stop(signal.SIGKILL)
     listed = run_tiered("cold", "cat", store[0], store[1], "--topic", "kept", "--max", "2", "--offset", "7")
     assert [line.split("\t")[1] for line in listed.stdout.splitlines()] == ["7", "8"]

@@ -30,8 +30,7 @@ def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
         broker.create_topic(TOPIC, segment_bytes="4096", local_retention_bytes="1")
         for first in range(0, COUNT, 50):
             broker.produce(TOPIC, *({"n": n} for n in range(first, first + 50)))
-        while broker.ask("GET", f"/tiered/v1/topics/{TOPIC}/partitions/0")[1]["local_start_offset"] == 0:
-            pass  # each question is a turn of the broker's loop; the test's own deadline ends a broker that never tiers
+        broker.wait_for_offset(TOPIC, "local_start_offset", 1)
         yield broker
 
 
@@ -121,8 +120,7 @@ def test_committed_records_of_a_broker_are_rows_unless_asked_otherwise(
             producer.flush(60)
             producer.abort_transaction(60)
     options = {"bootstrap": topic.url, "topic": "transactions"}
-    while topic.ask("GET", "/tiered/v1/topics/transactions/partitions/0")[1]["last_stable_offset"] < 6:
-        pass  # the last marker follows the commit
+    topic.wait_for_offset("transactions", "last_stable_offset", 6)  # the last marker follows the commit
     committed = spark.read.format("tiered").options(**options).load().orderBy("offset").collect()
     assert [bytes(row["value"]) for row in committed] == [b"a", b"c"]
     every = spark.read.format("tiered").options(**options, **{"kafka.isolation.level": "read_uncommitted"}).load()

@@ -77,8 +77,7 @@ def test_verify_finds_a_deleted_row_and_load_restores_it(run: Run, tmp_path: Pat
     with ServeProcess(tmp_path / "data", "--store", store, *SOON) as broker:
         broker.create_topic("letters")
         broker.produce("letters", *"abcdef")
-        while broker.ask("GET", "/tiered/v1/topics/letters/partitions/0")[1]["cold_end_offset"] < 6:
-            pass
+        broker.wait_for_offset("letters", "cold_end_offset", 6)
     topic = ("--store", store, "--topic", "letters", "--warehouse", warehouse)
 
     shutil.copytree(tmp_path / "bucket", tmp_path / "damaged")
