@@ -1,15 +1,18 @@
-"""Many simulated runs at once, each in a new process: a forked process would inherit the state of earlier tests."""
+"""Simulated runs in new processes: a forked process would inherit the state of earlier tests."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.sim.__main__ import run_seed
+from tests.sources import ROOT
 
 
 def run_seeds(world: str, seeds: int, expected_counts: Sequence[str]) -> None:
@@ -22,3 +25,13 @@ def run_seeds(world: str, seeds: int, expected_counts: Sequence[str]) -> None:
             assert not report, f"seed {seed}\n{report}"
             totals.update(counts)
     assert not [name for name in expected_counts if not totals[name]], "the seeds never got there"
+
+
+def run_elsewhere(module: str, seed: int, hash_seed: int) -> tuple[str, str]:
+    """Returns the trace and the counts of a run in a process of its own, as text. `module` has the function `run`."""
+    code = f"from {module} import run; done = run({seed}); print(done.trace, dict(done.counts), sep='\\n')"
+    env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    trace, counts = done.stdout.splitlines()
+    return trace, counts
