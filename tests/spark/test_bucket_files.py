@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.log_folder import SharedConnection
 from pyspark_tiered.query.bucket_files import PROTOCOL, TAIL_BYTES, BucketFiles
 
@@ -70,6 +71,21 @@ def test_file_is_read_and_sought_as_any_other(files: BucketFiles) -> None:
     assert file.read(5) == b""
     assert file.seek(-3, io.SEEK_END) == len(DATA) - 3
     assert (file.read(100), file.tell()) == (DATA[-3:], len(DATA))
+
+
+def test_ends_of_the_files_of_a_table_are_read_when_it_is_opened(files: BucketFiles, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t/part").write_bytes(DATA)
+    state = TableState()
+    adds = [{"add": {"path": name, "size": len(DATA)}} for name in ("part", "gone")]
+    state.apply(0, adds)
+    files.note_sizes(f"{PROTOCOL}://t", state)
+    (tmp_path / "t/part").unlink()
+    file = files.open("t/part")
+    file.seek(-TAIL_BYTES, io.SEEK_END)
+    assert file.read() == DATA[-TAIL_BYTES:]
+    with pytest.raises(OSError, match="VACUUM"):
+        files.open("t/gone").read(1)
 
 
 def test_file_that_is_gone_writes_and_unknown_files_fail(files: BucketFiles) -> None:

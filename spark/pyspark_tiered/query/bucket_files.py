@@ -5,8 +5,10 @@ DuckDB takes file systems in the form of fsspec. Its own extension for S3 would 
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,11 +18,13 @@ from pyspark_tiered import delta_state
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.log_folder import SharedConnection
 from tiered.errors import Unavailable
-from tiered.ports import NotFound
+from tiered.ports import GetResult, NotFound
 
 PROTOCOL = "tiered-table"
 TAIL_BYTES = 64 << 10
 """Bytes at the end of a file that are read at once: its footer is there, and most footers are smaller."""
+TAILS_MAX = 64
+"""Files of a table whose ends are read together when it is opened. DuckDB opens one file first, and then a few."""
 
 
 class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
@@ -35,14 +39,31 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
     def __init__(self, connection: SharedConnection) -> None:
         super().__init__()
         self.sizes: dict[str, int] = {}
+        self._tails: dict[str, bytes] = {}
         self.failure: Unavailable | None = None
         self._connection = connection
 
     def note_sizes(self, root: str, state: TableState) -> None:
-        """Notes the files of a table, which may be opened from now on."""
-        for add in state.files.values():
-            key = self._strip_protocol(f"{root}/{delta_state.file_path(add, root)}")
-            self.sizes[key] = int(add["size"])
+        """Notes the files of a table, which may be opened from now on. Reads the ends of the first new ones at once."""
+        found = {
+            self._strip_protocol(f"{root}/{delta_state.file_path(add, root)}"): int(add["size"])
+            for add in state.files.values()
+        }
+        new = [key for key in found if key not in self.sizes]
+        self.sizes |= found
+        self._connection.run(self._read_tails(new[:TAILS_MAX]))
+
+    async def _read_tails(self, keys: Sequence[str]) -> None:
+        """Reads the ends of files. A file that cannot be read is reported when DuckDB opens it."""
+        starts = [max(self.sizes[key] - TAIL_BYTES, 0) for key in keys]
+        reads = [self._connection.store.get(key, start) for key, start in zip(keys, starts, strict=True)]
+        for key, got in zip(keys, await asyncio.gather(*reads, return_exceptions=True), strict=True):
+            if isinstance(got, GetResult):
+                self._tails[key] = bytes(got.data)
+
+    def take_tail(self, key: str) -> bytes | None:
+        """Returns the end of a file if it was read in advance, and forgets it: who opens the file keeps it."""
+        return self._tails.pop(key, None)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """Returns bytes of a file."""
@@ -92,7 +113,7 @@ class _BucketFile(io.RawIOBase):
         self._size = size
         self._places = threading.local()
         self._tail_start = max(size - TAIL_BYTES, 0)
-        self._tail: bytes | None = None
+        self._tail = files.take_tail(key)
 
     def readable(self) -> bool:
         return True
