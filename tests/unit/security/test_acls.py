@@ -80,6 +80,53 @@ def test_whole_rule_that_is_denied_allows_nothing_anywhere() -> None:
     assert not can_write(write, deny._replace(resource_name="*"))
 
 
+@pytest.mark.parametrize("operation", [Operation.READ, Operation.ALL])
+@pytest.mark.parametrize(
+    "denied",
+    [
+        {},
+        {"resource_name": "*"},
+        {"pattern_type": PatternType.PREFIXED},
+        {"principal": "User:*"},
+        {"host": ALICE.host},
+    ],
+    ids=["same", "all names", "prefix", "everybody", "host"],
+)
+def test_rule_that_denies_wins_over_one_that_allows(denied: dict[str, object], operation: Operation) -> None:
+    deny = READ_A._replace(permission=Permission.DENY, operation=operation, **denied)  # type: ignore[arg-type]
+    for acls in ([READ_A, deny], [deny, READ_A._replace(resource_name="*")]):
+        assert not Authorizer(acls, is_open=True).is_allowed(ALICE, Operation.READ, ResourceType.TOPIC, "a")
+
+
+IMPLIED = [
+    *((each, Operation.DESCRIBE) for each in (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER)),
+    (Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS),
+]
+
+
+@pytest.mark.parametrize(("operation", "implied"), IMPLIED, ids=lambda each: each.name)
+def test_operation_that_is_allowed_implies_another_and_a_denied_one_none(
+    operation: Operation, implied: Operation
+) -> None:
+    allow = READ_A._replace(operation=operation)
+    mask = Authorizer([allow]).allowed_operations(ALICE, ResourceType.TOPIC, "a")
+    assert mask == 1 << operation | 1 << implied
+    deny = allow._replace(permission=Permission.DENY)
+    everything = READ_A._replace(operation=Operation.ALL)
+    mask = Authorizer([everything, deny]).allowed_operations(ALICE, ResourceType.TOPIC, "a")
+    assert mask == EVERYTHING & ~(1 << operation)
+
+
+def test_remembered_decision_is_that_of_one_host_and_one_type() -> None:
+    authorizer = Authorizer([READ_A._replace(host=ALICE.host)])
+    other = ALICE._replace(host="10.0.0.2")
+    for caller, kind in ((ALICE, ResourceType.TOPIC), (other, ResourceType.TOPIC), (ALICE, ResourceType.GROUP)):
+        expected = caller is ALICE and kind is ResourceType.TOPIC
+        assert authorizer.is_allowed(caller, Operation.READ, kind, "a") is expected
+    write = READ_A._replace(operation=Operation.WRITE)
+    assert not Authorizer([write]).is_allowed_anywhere(ALICE, Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
+
+
 def test_super_user_and_broker_may_do_everything() -> None:
     deny = READ_A._replace(principal="User:*", operation=Operation.ALL, permission=Permission.DENY)
     authorizer = Authorizer([deny], {"User:alice"})

@@ -44,6 +44,8 @@ def test_server_follows_the_example_of_rfc_7677() -> None:
     login = server()
     assert login.step(RFC_FIRST) == RFC_REPLY and not login.user
     assert login.step(RFC_FINAL) == RFC_LAST and login.user == RFC_USER
+    with pytest.raises(Refused, match="has ended"):
+        login.step(RFC_FINAL)
 
 
 def test_client_follows_the_example_of_rfc_7677() -> None:
@@ -102,6 +104,26 @@ def test_server_refuses_each_changed_last_message(old: bytes, new: bytes) -> Non
     assert not login.user, "no second try with the same nonce"
 
 
+def prove(start: str, first: str) -> bytes:
+    """Returns the last message of a client that knows the password, with the right proof of whatever it says."""
+    small = ScramMechanism.SHA_256
+    signed = f"{RFC_FIRST.decode()[3:]},{first},{start}".encode()
+    client_key = small.hmac(scram.salt_password(small, RFC_PASSWORD, RFC_CREDENTIAL.salt, 4096), b"Client Key")
+    signature = small.hmac(RFC_CREDENTIAL.stored_key, signed)
+    proof = b64encode(bytes(one ^ other for one, other in zip(client_key, signature, strict=True))).decode()
+    return f"{start},p={proof}".encode()
+
+
+def test_channel_binding_is_that_of_the_first_message() -> None:
+    """Somebody between client and server could have taken the client's wish for a binding away."""
+    login = server()
+    first = login.step(RFC_FIRST).decode()
+    nonce = first.partition("r=")[2].partition(",")[0]
+    with pytest.raises(Refused, match="channel binding"):
+        login.step(prove(f"c={b64encode(b'y,,').decode()},r={nonce}", first))
+    assert not login.user
+
+
 @pytest.mark.parametrize("prefix", ["", "rOprNGfwEbeRWgbNEkqO"])
 @pytest.mark.parametrize("cut", [0, 1])
 def test_last_nonce_ends_with_the_one_of_the_server(prefix: str, cut: int) -> None:
@@ -109,13 +131,7 @@ def test_last_nonce_ends_with_the_one_of_the_server(prefix: str, cut: int) -> No
     login = server()
     first = login.step(RFC_FIRST).decode()
     nonce = prefix + first.partition("r=")[2].partition(",")[0][cut:]
-    start = f"c=biws,r={nonce}"
-    signed = f"{RFC_FIRST.decode()[3:]},{first},{start}".encode()
-    small = ScramMechanism.SHA_256
-    client_key = small.hmac(scram.salt_password(small, "pencil", RFC_CREDENTIAL.salt, 4096), b"Client Key")
-    signature = small.hmac(RFC_CREDENTIAL.stored_key, signed)
-    proof = b64encode(bytes(one ^ other for one, other in zip(client_key, signature, strict=True))).decode()
-    last = f"{start},p={proof}".encode()
+    last = prove(f"c=biws,r={nonce}", first)
     if not cut:
         assert login.step(last).startswith(b"v=") and login.user == "user"
     else:
@@ -188,7 +204,15 @@ def test_client_refuses_a_server_that_breaks_the_protocol(reply: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "last", [b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G5=", b"v=", b"e=other-error", b"", b"v=*"]
+    "last",
+    [
+        b"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
+        b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G5=",
+        b"v=",
+        b"e=other-error",
+        b"",
+        b"v=*",
+    ],
 )
 def test_client_refuses_a_server_that_does_not_know_the_password(last: bytes) -> None:
     login = ScramClient(ScramMechanism.SHA_256, RFC_USER, RFC_PASSWORD, RFC_CLIENT_NONCE)
