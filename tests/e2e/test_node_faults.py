@@ -113,21 +113,6 @@ def test_directory_with_a_closed_log_is_not_trusted() -> None:
     run(scenario)
 
 
-def test_stop_that_could_not_close_all_logs_is_not_clean() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(flush="none", retention_ms="-1")
-        await fill(replica, 5)
-        site.machine.disk.faults.append(DiskFault("sync", ".log", "EMFILE"))
-        await site.stop()
-        site.machine.power_cut()
-        again = (await site.start()).leader_replica("t", 0)
-        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
-        await site.stop()
-
-    run(scenario)
-
-
 def test_disk_that_fails_during_a_checkpoint_ends_the_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()

@@ -327,6 +327,49 @@ def test_damage_that_no_crash_explains_is_reported(end: str) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_damaged_length_that_no_torn_write_explains_is_reported(is_clean: bool) -> None:
+    """The end of a process tears at most the last write, and a clean stop tears none."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        producers = Producers(random.Random("producers"))
+        await site.start(QUICK)
+        replica = await site.create("t", 1, **BIG)
+        await producers.write(replica, 5)
+        size = replica.log.size_bytes
+        await producers.write(replica, 1)
+        if is_clean:
+            await site.stop()
+            site.machine.kill()
+            site.machine.disk.flip_bit(log_path(site), 8 * (size + 70))  # a batch with the right CRC is no torn one
+        else:
+            await producers.write(replica, 4)
+            await site.crash(site.machine.kill)
+        site.machine.disk.flip_bit(log_path(site), 8 * (size + 9))
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert replica.log.end_offset == 5
+        assert (explain(replica)["possible_loss"] or {}).get("from_offset") == 5
+        await site.stop()
+
+    run(scenario)
+
+
+def test_stop_that_could_not_close_all_logs_is_not_clean() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await site.create(flush="none", retention_ms="-1")
+        await fill(replica, 5)
+        site.machine.disk.faults.append(DiskFault("sync", ".log", "EMFILE"))
+        await site.stop()
+        site.machine.power_cut()
+        again = (await site.start()).leader_replica("t", 0)
+        assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
+        await site.stop()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_epoch_whose_records_a_power_cut_took_is_forgotten(seed: int) -> None:
     """The file of epochs was fsynced, and the first record of the last epoch was not."""

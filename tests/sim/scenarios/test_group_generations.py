@@ -156,6 +156,24 @@ def test_sessions_of_several_groups_end_without_any_request() -> None:
     run(scenario)
 
 
+def test_session_that_begins_behind_one_that_ended_ends_in_time() -> None:
+    """The next deadline that the coordinator knew was that of a longer session."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        names = [name for name in (f"g{number}" for number in range(20)) if partition_of(name, 2) == 0][:3]
+        for name, session_ms in zip(names, (10_000, 300_000, 10_000), strict=True):
+            joined = await join(site, name, session_ms=session_ms)
+            await site.node.group_coordinators.submit(name, SyncGroup(name, joined.generation, joined.member_id))
+            await asyncio.sleep(0 if name is names[0] else 15)
+        (shard, *_) = [each for each in site.node.group_coordinators.host.shards() if names[0] in each.state.groups]
+        assert [len(shard.state.groups[name].members) for name in names] == [0, 1, 0]
+        await site.stop()
+
+    run(scenario)
+
+
 def test_member_that_does_not_join_is_not_in_the_next_generation() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)

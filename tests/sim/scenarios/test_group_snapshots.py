@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, run
+from tests.e2e.site import SimBrokerRig, fill, run
 from tests.sim.groups import GROUP_SETTINGS, commit, fetch_committed, offsets_replica, snapshots, wait_groups_loaded
+from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.test_group_generations import restart
 from tiered.controller.requests import DeleteTopic
 from tiered.coordinator.routing import partition_of
@@ -25,10 +26,12 @@ from tiered.groups.requests import (
     FetchOffsetsReply,
     PartitionOffset,
 )
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
 
 G = "g"
 P = partition_of(G, 2)
+OTHER = next(name for name in ("h", "i", "j", "k") if partition_of(name, 2) == P)
 PARTITIONS = SLICE_RECORDS + 100
 NOTED_SECONDS = 70.0
 """Seconds after which the disk knows the new start of the log."""
@@ -61,10 +64,9 @@ def test_commits_of_one_turn_and_those_during_a_snapshot_survive_a_kill() -> Non
         await commit(site, G, 8)
         host = site.node.group_coordinators.host
         saving = asyncio.ensure_future(host.snapshotter.save_changed(list(host.led_partitions.values())))
-        while not saving.done():
-            await asyncio.sleep(0)
-            if offsets_replica(site, P).log_start_offset == 0:
-                assert await commit(site, G, 9) is Code.NONE
+        await asyncio.sleep(0)
+        assert await commit(site, G, 9) is Code.NONE
+        assert offsets_replica(site, P).log_start_offset == 0, "the snapshot is not stored yet"
         await saving
         assert offsets_replica(site, P).log_start_offset > 0
         await restart(site)
@@ -136,6 +138,41 @@ def test_log_says_that_groups_may_be_gone_if_their_snapshots_are(caplog: pytest.
         lost = f"changes of groups may be gone partition=__consumer_offsets-{P} below_offset={end}"
         assert [each.getMessage() for each in caplog.records if "may be gone" in each.getMessage()] == [lost]
         assert await fetch_committed(site, G) == -1
+        await site.stop()
+
+    run(scenario)
+
+
+def test_late_snapshot_of_a_replaced_coordinator_takes_no_commit_of_its_successor() -> None:
+    """The replaced broker has no snapshot when its successor begins, on another disk. It writes one later, at an offset
+    that the successor's log has not reached."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await fill(await site.create("t"), 20)
+        await commit(site, G, 7)
+        frozen, first = site.node, site.machine
+        site.machine = other = SimMachine(site.loop, "two", site.bucket, site.network)
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        fresh = site.node
+        assert await commit(site, G, 11) is Code.NONE
+        site.node = frozen
+        for offset in (12, 13, 14):
+            await commit(site, G, offset)
+        host = frozen.group_coordinators.host
+        await host.snapshotter.save_changed(list(host.led_partitions.values()))
+        end = fresh.leader_replica(OFFSETS_TOPIC, P).log.end_offset
+        assert [each.offset > end for each in snapshots(site, P)] == [True]
+        await site.crash(first.kill)
+        site.node, site.machine = fresh, other
+        await restart(site)
+        assert await fetch_committed(site, G) == 11
+        await commit(site, OTHER, 15)
+        for offset in (16, 17, 18, 19):
+            await commit(site, G, offset)
+        await restart(site)  # the log goes beyond the snapshot, with other records below its offset
+        assert (await fetch_committed(site, G), await fetch_committed(site, OTHER)) == (19, 15)
         await site.stop()
 
     run(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,29 @@ def test_offsets_of_the_second_topic_stay_at_the_load() -> None:
         await commit(site, "h", 2)
         await restart(site)
         assert (await fetch_committed(site, G), await fetch_committed(site, "h")) == (NO_OFFSET, 2)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_offset_of_the_second_topic_stays_if_the_coordinator_acts_late() -> None:
+    """It hears of the deletion of the first topic after a commit in the second one."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await commit(site, G, 7)
+        await commit(site, "h", 7)
+        coordinators = site.node.group_coordinators
+        on_deleted, deleted = coordinators.on_topics_deleted, list[Any]()
+        coordinators.on_topics_deleted = deleted.append  # type: ignore[method-assign]
+        await site.node.submit(DeleteTopic("t"))
+        await site.create("t")
+        assert await commit_with_id(site, 2, site.node.image.topics["t"].topic_id) is Code.NONE
+        for names in deleted:
+            on_deleted(names)
+        await asyncio.sleep(1)
+        assert deleted and (await fetch_committed(site, G), await fetch_committed(site, "h")) == (2, NO_OFFSET)
         await site.stop()
 
     run(scenario)
