@@ -70,30 +70,6 @@ def test_full_disk_refuses_appends_serves_reads_and_recovers() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("verb", ["append", "sync"])
-def test_failed_disk_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(flush="ack", retention_ms="-1")
-        await fill(replica, 5)
-        site.machine.disk.faults.append(DiskFault(verb, ".log"))
-        with pytest.raises(Refused) as refused:
-            await fill(replica, 1, start=5)
-        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
-        await asyncio.wait_for(site.node.ended.wait(), 1)
-        health = site.node.health()
-        assert not health.ok
-        assert any("data directory" in each for each in health.problems)
-        await site.stop()
-        site.machine.kill()
-        again = (await site.start()).leader_replica("t", 0)
-        assert (await read_values(again, 0))[:5] == numbers(0, 5)
-        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
-        await site.stop()
-
-    run(scenario)
-
-
 def test_directory_with_a_closed_log_is_not_trusted() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()

@@ -15,7 +15,7 @@ from tests.sim.harness.disk import DiskFault
 from tests.sim.scenarios.test_sim_rot import AT, create_filled_topic, partition_image
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic, Move, Reassign
-from tiered.errors import Refused
+from tiered.errors import Code, Refused
 from tiered.hot.checkpoints import EPOCHS_FILE
 from tiered.metadata.changes import NO_LEADER
 from tiered.records.batch import encode_batch
@@ -350,6 +350,30 @@ def test_damaged_length_that_no_torn_write_explains_is_reported(is_clean: bool) 
         replica = site.node.leader_replica("t", 0)
         assert replica.log.end_offset == 5
         assert (explain(replica)["possible_loss"] or {}).get("from_offset") == 5
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("verb", ["append", "sync"])
+def test_failed_disk_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await site.create(flush="ack", retention_ms="-1")
+        await fill(replica, 5)
+        site.machine.disk.faults.append(DiskFault(verb, ".log"))
+        with pytest.raises(Refused) as refused:
+            await fill(replica, 1, start=5)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        await asyncio.wait_for(site.node.ended.wait(), 1)
+        health = site.node.health()
+        assert not health.ok
+        assert any("data directory" in each for each in health.problems)
+        await site.stop()
+        site.machine.kill()
+        again = (await site.start()).leader_replica("t", 0)
+        assert (await read_values(again, 0))[:5] == numbers(0, 5)
+        assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
         await site.stop()
 
     run(scenario)

@@ -143,7 +143,7 @@ def test_log_says_that_groups_may_be_gone_if_their_snapshots_are(caplog: pytest.
     run(scenario)
 
 
-def test_late_snapshot_of_a_replaced_coordinator_takes_no_commit_of_its_successor() -> None:
+def test_late_snapshot_of_a_replaced_coordinator_wins_over_no_log() -> None:
     """The replaced broker has no snapshot when its successor begins, on another disk. It writes one later, at an offset
     that the successor's log has not reached."""
 

@@ -91,7 +91,7 @@ def test_offset_of_the_second_topic_stays_if_the_coordinator_acts_late() -> None
         await commit(site, "h", 7)
         coordinators = site.node.group_coordinators
         on_deleted, deleted = coordinators.on_topics_deleted, list[Any]()
-        coordinators.on_topics_deleted = deleted.append  # type: ignore[method-assign]
+        coordinators.on_topics_deleted = lambda names: deleted.append(names)  # type: ignore[method-assign]
         await site.node.submit(DeleteTopic("t"))
         await site.create("t")
         assert await commit_with_id(site, 2, site.node.image.topics["t"].topic_id) is Code.NONE
