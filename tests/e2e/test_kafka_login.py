@@ -236,8 +236,15 @@ def test_connection_has_to_log_in_again_as_the_same_user(tmp_path: Path) -> None
         await site.node.submit(AlterScramCredentials((), other))
         assert (await log_in(client, "carol")).error_code == Code.SASL_AUTHENTICATION_FAILED.number
         assert await client.read_to_end() == b""
+        client = await site.client()
+        await log_in(client)
+        assert (await shake_hands(client, "SCRAM-SHA-512")).error_code == Code.ILLEGAL_SASL_STATE.number
+        assert await client.read_to_end() == b"", "by the same mechanism too"
 
-    run_with_login(tmp_path, scenario, connections_max_reauth_ms=600_000, connection_failed_authentication_delay_ms=0)
+    run_with_login(
+        tmp_path, scenario, connections_max_reauth_ms=600_000, connection_failed_authentication_delay_ms=0,
+        sasl_enabled_mechanisms=SASL_MECHANISMS,
+    )  # fmt: skip
 
 
 def test_connections_of_a_removed_or_changed_user_end_and_no_others(tmp_path: Path) -> None:

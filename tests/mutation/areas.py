@@ -60,6 +60,21 @@ _DISKS = (
     f"{SCENARIOS}/test_damaged_starts.py", "tests/sim/harness/test_sim_disk.py", f"{SCENARIOS}/test_single_broker.py",
 )  # fmt: skip
 
+_SECURITY_UNITS = (
+    "tests/unit/security", "tests/unit/quotas", "tests/unit/kafka/test_rights.py",
+    *(f"tests/unit/controller/test_{name}.py" for name in (
+        "acl_changes", "client_quotas", "delegation_tokens", "scram_credentials",
+    )),
+    *(f"tests/unit/broker/test_{name}.py" for name in ("audit_log", "known_tokens", "quota_tables")),
+)  # fmt: skip
+_SECURITY_WHOLE = tuple(
+    f"tests/e2e/test_{name}.py"
+    for name in (
+        "kafka_login", "kafka_acls", "kafka_scram_users", "kafka_delegation_tokens", "kafka_client_quotas",
+        "kafka_quotas_in_force", "kafka_connection_limits", "token_logins", "acting_brokers", "audit_topic",
+        "http_acls", "http_quotas",
+    )
+)  # fmt: skip
 AREAS = {
     "replication": Area(
         _mutants("replication"), ("tests/unit/replication",), (*_CLUSTERS, *_COPIES), ("cluster",), _NODES
@@ -89,6 +104,14 @@ AREAS = {
     "faces": Area(
         _mutants("faces"), ("tests/unit/kafka",), (f"{SCENARIOS}/test_kafka.py", *_CLUSTERS, *_COPIES), ("cluster",),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("produce", "fetch", "away")),
+    ),
+    "security": Area(
+        _mutants("security"), _SECURITY_UNITS,
+        tuple(
+            f"{SCENARIOS}/test_{name}.py"
+            for name in ("rights_that_change", "quotas_that_change", "secret_rotation", "logins_in_pieces")
+        ),
+        whole=_SECURITY_WHOLE,
     ),
     "spark": Area(_mutants("spark"), ("tests/spark/test_plans.py",), whole=("tests/spark",)),
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import combinations
 from typing import Any
@@ -21,18 +21,41 @@ from tiered.security.principal import Caller, Principal
 from tiered.system.clock import SystemClock
 from tiered_api.kafka.protocol.apis import ALL_APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest
+from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tiered_api.kafka.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tiered_api.kafka.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from tiered_api.kafka.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from tiered_api.kafka.protocol.messages.describe_transactions import TransactionState as DescribedState
+from tiered_api.kafka.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
 from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
 )
+from tiered_api.kafka.protocol.messages.tiered_compact import CompactedTopic, TieredCompactRequest
+from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType
 from tiered_api.kafka.server.exchange.turns import Turns
+from tiered_api.kafka.server.rights.cluster import check_describe_configs
+from tiered_api.kafka.server.rights.groups import (
+    check_describe_transactions,
+    check_list_groups,
+    check_list_transactions,
+)
 from tiered_api.kafka.server.rights.operations import API_RULES, Need, Rule
 from tiered_api.kafka.server.rights.rights import BETWEEN_TURNS, Rights
-from tiered_api.kafka.server.rights.verdict import run_without_pause
+from tiered_api.kafka.server.rights.topics import check_compact, check_delete_topics, check_topic_pages
+from tiered_api.kafka.server.rights.verdict import Verdict, run_without_pause
 
 ALICE = Caller(Principal("User", "alice"), "10.0.0.1")
 TOPIC_ID = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
@@ -184,6 +207,81 @@ def test_request_is_refused_unless_its_caller_has_each_right_of_the_table(api: A
     else:
         for some in combinations(needs, len(needs) - 1):
             assert refusals(api, version, make_rights(*some)), f"{some} is not enough"
+
+
+def response_of(check: Coroutine[Any, Any, Verdict]) -> Any:
+    """Returns the response that ends a request, None if the request goes on to its handler."""
+    return run_without_pause(check).response
+
+
+@pytest.mark.parametrize("kind", list(ConfigResourceType))
+def test_settings_need_a_right_on_their_own_resource(kind: ConfigResourceType) -> None:
+    owner = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}
+    needed = owner.get(kind, ResourceType.CLUSTER)
+    request = DescribeConfigsRequest([DescribeConfigsResource(kind, NAMES.get(needed, "1"), None)])
+
+    def codes(*needs: Need) -> list[int]:
+        response = response_of(check_describe_configs(make_rights(*needs), request, 4))
+        return [each.error_code for each in response.results] if response is not None else []
+
+    all_needs = [Need(Operation.DESCRIBE_CONFIGS, each) for each in (*NAMES, ResourceType.CLUSTER)]
+    assert codes(*(each for each in all_needs if each.kind is not needed)) in ([29], [30], [31])
+    assert codes(*(each for each in all_needs if each.kind is needed)) == []
+
+
+def test_lists_leave_out_what_a_caller_may_not_describe() -> None:
+    rights = make_rights(*(Need(Operation.DESCRIBE, each) for each in NAMES))
+    groups = ListGroupsResponse(groups=[ListedGroup(group_id=name) for name in ("g", "hidden")])
+    states = ListTransactionsResponse(
+        transaction_states=[TransactionState(transactional_id=name) for name in ("hidden", "x")]
+    )
+    topics = DescribedState(transactional_id="x", topics=[TopicData(topic=name) for name in ("hidden", "t")])
+    described = DescribeTransactionsResponse(transaction_states=[topics])
+    cases: list[tuple[Callable[..., Coroutine[Any, Any, Verdict]], Message, Message]] = [
+        (check_list_groups, ListGroupsRequest(), groups),
+        (check_list_transactions, ListTransactionsRequest(), states),
+        (check_describe_transactions, DescribeTransactionsRequest(["x"]), described),
+    ]
+    for check, request, response in cases:
+        verdict = run_without_pause(check(rights, request, 0))
+        assert verdict.finish is not None
+        run_without_pause(verdict.finish(response))
+    assert [each.group_id for each in groups.groups] == ["g"]
+    assert [each.transactional_id for each in states.transaction_states] == ["x"]
+    assert [each.topic for each in topics.topics] == ["t"]
+
+
+def test_topics_are_neither_deleted_by_id_nor_paged_without_a_right() -> None:
+    rights = make_rights(Need(Operation.DELETE, ResourceType.GROUP))
+    by_id = DeleteTopicsRequest(topics=[DeleteTopicState(None, TOPIC_ID)])
+    assert [each.error_code for each in response_of(check_delete_topics(rights, by_id, 6)).responses] == [29]
+    page = DescribeTopicPartitionsRequest([])
+    assert response_of(check_topic_pages(rights, page, 0)).topics == [] == page.topics
+
+
+def test_unknown_id_is_not_forbidden_and_cluster_operations_are_hidden() -> None:
+    rights = make_rights(Need(Operation.ALTER_CONFIGS, ResourceType.CLUSTER))
+    assert rights.on_topic_id(Operation.READ, "AAAAAAAAAAAAAAAAAAAAAw")
+    assert not rights.on_topic_id(Operation.READ, TOPIC_ID)
+    assert rights.cluster_mask() == 0
+    assert make_rights(Need(Operation.DESCRIBE, ResourceType.CLUSTER)).cluster_mask() == 1 << Operation.DESCRIBE
+
+
+def test_clean_needs_more_than_a_look_at_it() -> None:
+    rights = make_rights(Need(Operation.DESCRIBE, ResourceType.TOPIC))
+    for clean in (False, True):
+        request = TieredCompactRequest([CompactedTopic("t")], clean)
+        response = response_of(check_compact(rights, request, 0))
+        assert [each.error_code for each in response.partitions] == [29] if clean else response is None
+
+
+def test_audit_log_leaves_out_what_a_caller_may_not_describe() -> None:
+    rights = make_rights()
+    lines: list[str] = []
+    rights._authorization.audit.subscribe(lines.append)
+    assert not rights.on_topic(Operation.DESCRIBE, "hidden") and not rights.on_topic(Operation.READ, "t")
+    rights.record_refusals()
+    assert len(lines) == 1 and "hidden" not in lines[0]
 
 
 class CountedName(str):
