@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from tests.compat.login import LISTENER, MECHANISM, SCRAM_MODULE, Login, make_login, secure_settings
+from tests.compat.login import LISTENER, MECHANISM, SCRAM_MODULE, TOKEN, Login, make_login, secure_settings
 from tests.e2e.serving import ServeProcess
 from tests.peer.kafka import Peer
 from tests.ports import free_port
+from tests.token_server import TokenServer
 
 QUICK = {
     "group.initial.rebalance.delay.ms": "0",
@@ -36,6 +37,8 @@ THEIRS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 KAFKAS_LOGIN = f"listener.name.{LISTENER.lower()}.{MECHANISM.lower()}.sasl.jaas.config"
 """Setting of Kafka alone: it wants a login module also for SCRAM."""
 
+TOKEN_CLASSES = "org.apache.kafka.common.security.oauthbearer"
+
 OURS = {
     "log.retention.check.interval.ms": "500",
     "remote.log.manager.task.interval.ms": "500",
@@ -43,6 +46,24 @@ OURS = {
     "tiered.object.delete.delay.ms": "5000",
 }
 """Settings of ours with small segments: they are uploaded, and local copies go, during a test."""
+
+
+def ours_for_tokens(tokens: TokenServer) -> dict[str, str]:
+    """Returns the settings of ours alone for tokens."""
+    return {
+        "sasl.oauthbearer.jwks.endpoint.url": tokens.keys_url,
+        "tiered.sasl.oauthbearer.allowed.urls": tokens.keys_url,
+    }
+
+
+def theirs_for_tokens(tokens: TokenServer) -> dict[str, str]:
+    """Returns the settings of Kafka alone for tokens. The URL is allowed by a property of its JVM."""
+    prefix = f"listener.name.{LISTENER.lower()}.{TOKEN.lower()}"
+    return {
+        f"{prefix}.sasl.jaas.config": f"{TOKEN_CLASSES}.OAuthBearerLoginModule required;",
+        f"{prefix}.sasl.server.callback.handler.class": f"{TOKEN_CLASSES}.OAuthBearerValidatorCallbackHandler",
+        f"{prefix}.sasl.oauthbearer.jwks.endpoint.url": tokens.keys_url,
+    }
 
 
 class CompatBroker(Protocol):
@@ -79,7 +100,7 @@ class TieredBroker:
 
     name = "ours"
 
-    def __init__(self, directory: Path, login: Login | None) -> None:
+    def __init__(self, directory: Path, login: Login | None, tokens: TokenServer | None = None) -> None:
         self.directory = directory
         self.login = login
         self.plain_address = self.address = f"127.0.0.1:{free_port()}"
@@ -87,7 +108,8 @@ class TieredBroker:
         self._arguments = ["--kafka", self.address]
         if login is not None:
             self.address = f"127.0.0.1:{free_port()}"
-            settings |= secure_settings(self.plain_address, self.address, login)
+            settings |= secure_settings(self.plain_address, self.address, login, tokens)
+            settings |= {} if tokens is None else ours_for_tokens(tokens)
             self._arguments = ["--add-scram", login.scram]
         self._arguments += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self.served = self._start()
@@ -117,15 +139,17 @@ class ApacheKafka:
 
     name = "peer"
 
-    def __init__(self, directory: Path, login: Login | None) -> None:
+    def __init__(self, directory: Path, login: Login | None, tokens: TokenServer | None = None) -> None:
         self.login = login
         self._directory = directory
         plain, secure = free_port(), f"127.0.0.1:{free_port()}"
         self.plain_address = f"127.0.0.1:{plain}"
         settings = QUICK | THEIRS
         if login is not None:
-            settings |= secure_settings(self.plain_address, secure, login) | {KAFKAS_LOGIN: f"{SCRAM_MODULE} required;"}
-        self.peer = Peer(settings, port=plain, users=() if login is None else (login.scram,))
+            settings |= secure_settings(self.plain_address, secure, login, tokens)
+            settings |= {KAFKAS_LOGIN: f"{SCRAM_MODULE} required;"} | (theirs_for_tokens(tokens) if tokens else {})
+        allowed = [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.keys_url}"] if tokens else []
+        self.peer = Peer(settings, port=plain, users=() if login is None else (login.scram,), jvm=allowed)
         try:
             self.peer.start()
         except BaseException:
@@ -150,13 +174,15 @@ class ApacheKafka:
 
 
 @contextmanager
-def run_broker(name: str, *, secure: bool = False, again_ms: int = 0) -> Iterator[CompatBroker]:
+def run_broker(
+    name: str, *, secure: bool = False, again_ms: int = 0, tokens: TokenServer | None = None
+) -> Iterator[CompatBroker]:
     """Yields one of the two, new; removes it at the end. If `secure`, its clients log in over SASL_SSL, and again after
-    `again_ms`; 0 for never."""
+    `again_ms`; 0 for never. With a token server they may log in by PLAIN and by token, too."""
     directory = Path(tempfile.mkdtemp(prefix="tiered-compat-"))
     try:
         login = make_login(directory, again_ms) if secure else None
-        broker = (ApacheKafka if name == "peer" else TieredBroker)(directory, login)
+        broker = (ApacheKafka if name == "peer" else TieredBroker)(directory, login, tokens)
         try:
             yield broker
         finally:

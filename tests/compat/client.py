@@ -132,6 +132,10 @@ class DriverClient:
             raise AssertionError(f"the client ended: {self._stderr_tail()}") from None
         return number
 
+    def has_reply(self, number: int) -> bool:
+        """True if the reply to an order is there."""
+        return number in self._answers
+
     def finish(self, number: int) -> Any:
         """Returns the reply to an order."""
         self.wait_until(lambda: number in self._answers)

@@ -1,4 +1,7 @@
-"""The login of clients over SASL_SSL: a user of SCRAM-SHA-512, and the authority that signed the broker's key."""
+"""The login of clients over SASL_SSL, and the authority that signed the broker's key.
+
+The login is a user of SCRAM-SHA-512 or of PLAIN, or a client whose tokens a token server issues.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.certificates import sign
+from tests.token_server import CLIENT, TokenServer
+from tests.tokens import AUDIENCE, ISSUER
 
 MECHANISM = "SCRAM-SHA-512"
 USER, PASSWORD = "compat", "s3cret"
 LISTENER = "SECURE"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+PLAIN, TOKEN = "PLAIN", "OAUTHBEARER"
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 class Login(NamedTuple):
@@ -23,6 +30,9 @@ class Login(NamedTuple):
     password: str = PASSWORD
     again_ms: int = 0
     """Time after which the broker wants another login; 0 for never."""
+    mechanism: str = MECHANISM
+    token_url: str = ""
+    """The token server for OAUTHBEARER. User and password are its client then."""
 
     @property
     def scram(self) -> str:
@@ -31,14 +41,14 @@ class Login(NamedTuple):
 
     def to_argument(self) -> str:
         """Returns the second argument of a driver."""
-        words = {"user": self.user, "password": self.password, "mechanism": MECHANISM, "authority": self.authority}
-        return json.dumps(words)
+        words = {"user": self.user, "password": self.password, "mechanism": self.mechanism}
+        return json.dumps({**words, "authority": self.authority, "token_url": self.token_url})
 
     def to_librdkafka(self) -> dict[str, str]:
         """Returns the settings of a client on librdkafka."""
         return {
             "security.protocol": "SASL_SSL",
-            "sasl.mechanism": MECHANISM,
+            "sasl.mechanism": self.mechanism,
             "sasl.username": self.user,
             "sasl.password": self.password,
             "ssl.ca.location": self.authority,
@@ -64,9 +74,10 @@ def make_login(directory: Path, again_ms: int = 0) -> Login:
     return Login(key, str(file), again_ms=again_ms)
 
 
-def secure_settings(plain: str, secure: str, login: Login) -> dict[str, str]:
-    """Returns the settings of a broker with a listener of each kind. Clients without a login are administrators."""
-    return {
+def secure_settings(plain: str, secure: str, login: Login, tokens: TokenServer | None) -> dict[str, str]:
+    """Returns the settings of a broker with a listener of each kind. Clients without a login are administrators. With a
+    token server, the user of SCRAM is one of PLAIN too, and the listener takes tokens."""
+    settings = {
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{LISTENER}:SASL_SSL",
         "listeners": f"PLAINTEXT://{plain},{LISTENER}://{secure}",
         "inter.broker.listener.name": "PLAINTEXT",
@@ -74,7 +85,18 @@ def secure_settings(plain: str, secure: str, login: Login) -> dict[str, str]:
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": login.key,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:ANONYMOUS;User:{login.user}",
+        "super.users": f"User:ANONYMOUS;User:{login.user};User:{CLIENT}",
         "delegation.token.secret.key": "compat",
         "connections.max.reauth.ms": str(login.again_ms),
+    }
+    if tokens is None:
+        return settings
+    return settings | {
+        "sasl.enabled.mechanisms": f"{MECHANISM},{PLAIN},{TOKEN}",
+        f"listener.name.{LISTENER.lower()}.plain.sasl.jaas.config": (
+            f'{PLAIN_MODULE} required user_{login.user}="{login.password}";'
+        ),
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.clock.skew.seconds": "0",
     }

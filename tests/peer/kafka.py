@@ -133,6 +133,7 @@ class Peer:
         port: int = 0,
         heap: str = "1g",
         users: Sequence[str] = (),
+        jvm: Sequence[str] = (),
     ) -> None:
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
@@ -141,6 +142,7 @@ class Peer:
         self._settings = dict(settings or {})
         self._heap = heap
         self._users = users
+        self._jvm = jvm
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Peer:
@@ -162,6 +164,7 @@ class Peer:
         output = (self.directory / "output").open("ab")
         with output:
             command = java(BROKER, [str(file)], self._heap)
+            command[1:1] = self._jvm
             self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         # The tool waits for the broker by itself; it fails when none comes.
         try:

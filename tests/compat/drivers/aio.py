@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
@@ -15,7 +16,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.structs import OffsetAndMetadata
 
-from tests.compat.drivers.lines import FAILED, headers_of, read_login, record, requests, say, unpack
+from tests.compat.drivers.lines import FAILED, fetch_token, headers_of, read_login, record, requests, say, unpack
 
 LARGEST = 2_000_000
 ASSIGNORS = {
@@ -30,18 +31,29 @@ def places(partitions: list[list[Any]]) -> list[TopicPartition]:
     return [TopicPartition(*each[:2]) for each in partitions]
 
 
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+    """Gets a new token for each login."""
+
+    def __init__(self, login: dict[str, str]) -> None:
+        self.login = login
+
+    async def token(self) -> str:
+        return await asyncio.to_thread(fetch_token, self.login)
+
+
 def login_settings() -> dict[str, Any]:
     """Returns the settings of the login."""
     login = read_login()
     if login is None:
         return {}
-    return {
+    settings = {
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": login["mechanism"],
-        "sasl_plain_username": login["user"],
-        "sasl_plain_password": login["password"],
         "ssl_context": ssl.create_default_context(cafile=login["authority"]),
     }
+    if login["token_url"]:
+        return {**settings, "sasl_oauth_token_provider": TokenProvider(login)}
+    return {**settings, "sasl_plain_username": login["user"], "sasl_plain_password": login["password"]}
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]

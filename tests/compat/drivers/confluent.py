@@ -28,17 +28,25 @@ def names(partitions: list[Any]) -> list[list[Any]]:
     return sorted([each.topic, each.partition] for each in partitions)
 
 
-def login_settings() -> dict[str, str]:
+def login_settings() -> dict[str, Any]:
     """Returns the settings of the login."""
     login = read_login()
     if login is None:
         return {}
-    return {
+    settings = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": login["mechanism"],
-        "sasl.username": login["user"],
-        "sasl.password": login["password"],
         "ssl.ca.location": login["authority"],
+        "error_cb": lambda error: say(trouble=f"{error.name()}: {error.str()}"),
+    }
+    if not login["token_url"]:
+        return {**settings, "sasl.username": login["user"], "sasl.password": login["password"]}
+    return {
+        **settings,
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": login["token_url"],
+        "sasl.oauthbearer.client.id": login["user"],
+        "sasl.oauthbearer.client.secret": login["password"],
     }
 
 

@@ -12,9 +12,10 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.errors import KafkaError
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
-from tests.compat.drivers.lines import headers_of, read_login, record, say, serve, unpack
+from tests.compat.drivers.lines import fetch_token, headers_of, read_login, record, say, serve, unpack
 
 SECONDS = 90
 LARGEST = 2_000_000
@@ -31,18 +32,29 @@ def places(partitions: list[list[Any]]) -> list[TopicPartition]:
     return [TopicPartition(*each[:2]) for each in partitions]
 
 
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+    """Gets a new token for each login."""
+
+    def __init__(self, login: dict[str, str]) -> None:
+        self.login = login
+
+    def token(self) -> str:
+        return fetch_token(self.login)
+
+
 def login_settings() -> dict[str, Any]:
     """Returns the settings of the login."""
     login = read_login()
     if login is None:
         return {}
-    return {
+    settings = {
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": login["mechanism"],
-        "sasl_plain_username": login["user"],
-        "sasl_plain_password": login["password"],
         "ssl_cafile": login["authority"],
     }
+    if login["token_url"]:
+        return {**settings, "sasl_oauth_token_provider": TokenProvider(login)}
+    return {**settings, "sasl_plain_username": login["user"], "sasl_plain_password": login["password"]}
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]

@@ -13,18 +13,31 @@ import json
 import queue
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterable
 from typing import Any
 
 Headers = Iterable[tuple[str, bytes | None]]
+TOKEN_SECONDS = 30
 FAILED = (Exception,)
 """Errors that a driver passes on to the test, which judges them: every error of its client."""
 
 
 def read_login() -> dict[str, str] | None:
     """Returns the login of the client from the second argument: `user`, `password`, `mechanism`, and `authority`, the
-    file with the broker's authority; None without a login."""
+    file with the broker's authority; `token_url` for OAUTHBEARER. None without a login."""
     return json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
+
+
+def fetch_token(login: dict[str, str]) -> str:
+    """Returns a new token of the token server."""
+    credentials = base64.b64encode(f"{login['user']}:{login['password']}".encode()).decode()
+    request = urllib.request.Request(
+        login["token_url"], b"grant_type=client_credentials", {"Authorization": f"Basic {credentials}"}
+    )
+    with urllib.request.urlopen(request, timeout=TOKEN_SECONDS) as reply:
+        token: str = json.load(reply)["access_token"]
+    return token
 
 
 def pack(data: bytes | bytearray | None) -> str | None:

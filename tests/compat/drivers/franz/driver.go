@@ -8,13 +8,19 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	saslplain "github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
@@ -105,7 +111,7 @@ func loginOptions() ([]kgo.Opt, error) {
 	if len(os.Args) < 3 {
 		return nil, nil
 	}
-	var login struct{ User, Password, Authority string }
+	var login login
 	if err := json.Unmarshal([]byte(os.Args[2]), &login); err != nil {
 		return nil, err
 	}
@@ -115,8 +121,43 @@ func loginOptions() ([]kgo.Opt, error) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
-	mechanism := scram.Auth{User: login.User, Pass: login.Password}.AsSha512Mechanism()
-	return []kgo.Opt{kgo.DialTLSConfig(&tls.Config{RootCAs: roots}), kgo.SASL(mechanism)}, nil
+	return []kgo.Opt{kgo.DialTLSConfig(&tls.Config{RootCAs: roots}), kgo.SASL(login.asMechanism())}, nil
+}
+
+type login struct {
+	User, Password, Mechanism, Authority string
+	TokenURL                             string `json:"token_url"`
+}
+
+func (l login) asMechanism() sasl.Mechanism {
+	switch l.Mechanism {
+	case "OAUTHBEARER":
+		return oauth.Oauth(l.fetchToken)
+	case "PLAIN":
+		return saslplain.Auth{User: l.User, Pass: l.Password}.AsMechanism()
+	}
+	return scram.Auth{User: l.User, Pass: l.Password}.AsSha512Mechanism()
+}
+
+// fetchToken returns a new token of the token server.
+func (l login) fetchToken(ctx context.Context) (oauth.Auth, error) {
+	body := strings.NewReader("grant_type=client_credentials")
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.TokenURL, body)
+	if err != nil {
+		return oauth.Auth{}, err
+	}
+	request.SetBasicAuth(l.User, l.Password)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return oauth.Auth{}, err
+	}
+	defer reply.Body.Close()
+	var made struct {
+		Token string `json:"access_token"`
+	}
+	err = json.NewDecoder(io.LimitReader(reply.Body, 1<<20)).Decode(&made)
+	return oauth.Auth{Token: made.Token}, err
 }
 
 func producerOf(o order) (*kgo.Client, error) {

@@ -60,9 +60,21 @@ public final class Driver {
         if (login == null) return settings;
         settings.put("security.protocol", "SASL_SSL");
         settings.put("sasl.mechanism", login.get("mechanism").asText());
-        settings.put("sasl.jaas.config", String.format(
-                "org.apache.kafka.common.security.scram.ScramLoginModule required username=\"%s\" password=\"%s\";",
-                login.get("user").asText(), login.get("password").asText()));
+        String url = login.get("token_url").asText();
+        if (url.isEmpty()) {
+            String module = login.get("mechanism").asText().equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
+            settings.put("sasl.jaas.config", String.format(
+                    "org.apache.kafka.common.security.%s required username=\"%s\" password=\"%s\";",
+                    module, login.get("user").asText(), login.get("password").asText()));
+        } else {
+            System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", url);
+            String classes = "org.apache.kafka.common.security.oauthbearer.";
+            settings.put("sasl.oauthbearer.token.endpoint.url", url);
+            settings.put("sasl.login.callback.handler.class", classes + "OAuthBearerLoginCallbackHandler");
+            settings.put("sasl.jaas.config", String.format(
+                    "%sOAuthBearerLoginModule required clientId=\"%s\" clientSecret=\"%s\";",
+                    classes, login.get("user").asText(), login.get("password").asText()));
+        }
         settings.put("ssl.truststore.type", "PEM");
         settings.put("ssl.truststore.location", login.get("authority").asText());
         return settings;

@@ -6,8 +6,20 @@ const readline = require('readline')
 const login = process.argv[3] ? JSON.parse(process.argv[3]) : null
 const secure = login && {
   ssl: { ca: [fs.readFileSync(login.authority, 'utf-8')] },
-  sasl: { mechanism: login.mechanism.toLowerCase(), username: login.user, password: login.password },
+  sasl: login.token_url
+    ? { mechanism: 'oauthbearer', oauthBearerProvider: fetchToken }
+    : { mechanism: login.mechanism.toLowerCase(), username: login.user, password: login.password },
 }
+
+async function fetchToken() {
+  const credentials = Buffer.from(`${login.user}:${login.password}`).toString('base64')
+  const reply = await fetch(login.token_url, {
+    method: 'POST', body: new URLSearchParams({ grant_type: 'client_credentials' }),
+    headers: { Authorization: `Basic ${credentials}` }, signal: AbortSignal.timeout(30000),
+  })
+  return { value: (await reply.json()).access_token }
+}
+
 const kafka = new Kafka({
   clientId: 'compat-kafkajs', brokers: [process.argv[2]], logLevel: logLevel.NOTHING, ...secure,
 })
