@@ -2,7 +2,7 @@
 
 The import costs nothing and needs no Spark, because each look-up of any Python data source imports this package.
 
-May import: offline
+May import: clients, offline
 
 ~ source        the data source: a topic as rows, with the columns of Spark's Kafka source
 ~ reader        the splits of a batch read, and one split in a task
@@ -12,6 +12,7 @@ May import: offline
   plan          the even splits of a read
 ~ bucket        topics, bounds and batches from the bucket, without a broker
 ~ broker        a topic as a running broker serves it, over HTTP
+~ login         TLS and the login of a broker's HTTP, by the properties of Kafka's clients
   rows          record batches as Arrow columns
 ~ load          the loader: rounds until no cold record is left
 ~ follow        the loads of many topics in one process

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
+from pyspark_tiered.login import NO_LOGIN, HttpLogin
 from pyspark_tiered.offsets import Bound, BoundKind
 from pyspark_tiered.plan import LiveSplit
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -22,6 +24,7 @@ TIMEOUT_SECONDS = 60.0
 READ_BYTES = 8 << 20
 RAW = "application/octet-stream"
 NEXT_OFFSET = "Tiered-Next-Offset"
+_CODES = {401: Code.SASL_AUTHENTICATION_FAILED, 404: Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 class LiveTopic(NamedTuple):
@@ -42,21 +45,26 @@ class LivePartition(NamedTuple):
 
 
 class BrokerClient:
-    """Client of one broker's HTTP, at `HOST:PORT` or `http://HOST:PORT`. Raises `Refused` and `Unavailable`.
+    """Client of one broker's HTTP, at `HOST:PORT`, `http://HOST:PORT` or `https://HOST:PORT`. Raises `Refused` and
+    `Unavailable`.
 
     `read_committed`: without records of open and aborted transactions.
     """
 
-    def __init__(self, bootstrap: str, *, read_committed: bool = True) -> None:
+    def __init__(self, bootstrap: str, *, read_committed: bool = True, login: HttpLogin = NO_LOGIN) -> None:
         self._end = "last_stable_offset" if read_committed else "high_watermark"
         self._isolation = "read_committed" if read_committed else "read_uncommitted"
-        parts = urlsplit(bootstrap if "://" in bootstrap else f"http://{bootstrap}")
+        parts = urlsplit(bootstrap if "://" in bootstrap else f"//{bootstrap}")
         try:
             self._host, self._port = parts.hostname or "", parts.port or 8082
         except ValueError:
             self._host = ""
-        if parts.scheme != "http" or not self._host:
-            raise Refused(Code.INVALID_REQUEST, f"bootstrap must be HOST:PORT of a broker's HTTP, not {bootstrap!r}")
+        if parts.scheme not in ("", "http", "https") or not self._host or parts.username is not None:
+            raise Refused(Code.INVALID_REQUEST, "bootstrap must be HOST:PORT of a broker's HTTP, or its URL")
+        self._login = login
+        self._context = None
+        if login.uses_tls(parts.scheme):
+            self._context = login.context or ssl.create_default_context()
 
     def topic(self, topic: str) -> LiveTopic:
         """Returns the readable offsets of each partition now."""
@@ -114,9 +122,10 @@ class BrokerClient:
 
     def _get(self, path: str, accept: str) -> tuple[bytes, int | None]:
         """Returns the body, and the offset in the header for the next read if there is one."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
+        headers = {"Accept": accept, **self._login.make_headers()}
+        connection = self._connect()
         try:
-            connection.request("GET", path, headers={"Accept": accept})
+            connection.request("GET", path, headers=headers)
             response = connection.getresponse()
             body = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -127,6 +136,11 @@ class BrokerClient:
             raise _to_error(response.status, body)
         following = response.headers.get(NEXT_OFFSET)
         return body, None if following is None else int(following)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_SECONDS, context=self._context)
 
 
 def _records_path(topic: str, partition: int, query: Mapping[str, int | str]) -> str:
@@ -141,4 +155,4 @@ def _to_error(status: int, body: bytes) -> Refused | Unavailable:
         why = f"status {status}"
     if status >= 500:
         return Unavailable(why)
-    return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION if status == 404 else Code.INVALID_REQUEST, why)
+    return Refused(_CODES.get(status, Code.INVALID_REQUEST), why)

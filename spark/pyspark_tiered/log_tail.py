@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark_tiered import table
 from pyspark_tiered.broker import BrokerClient, LiveTopic
 from pyspark_tiered.bucket import BatchReader, ColdTopicReader
+from pyspark_tiered.login import NO_LOGIN, HttpLogin
 from pyspark_tiered.plan import ColdTopic, live_splits, splits
 from pyspark_tiered.rows import arrow_batches, constant_int_column
 from pyspark_tiered.table import Range
@@ -91,8 +92,8 @@ class BucketTail(LogTail):
 class BrokerTail(LogTail):
     """The records of a broker, by its HTTP: those in the bucket and the newest ones."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._broker = BrokerClient(bootstrap)
+    def __init__(self, bootstrap: str, login: HttpLogin = NO_LOGIN) -> None:
+        self._broker = BrokerClient(bootstrap, login=login)
         self._seen: dict[str, LiveTopic] = {}
 
     def look(self, topic: str) -> ReadableLog:

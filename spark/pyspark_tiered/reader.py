@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_tiered import offsets
 from pyspark_tiered.broker import BrokerClient
 from pyspark_tiered.bucket import bound_offset, cold_topic, read_batches
+from pyspark_tiered.login import login_of_options
 from pyspark_tiered.offsets import Bound
 from pyspark_tiered.plan import LiveSplit, Split, live_splits, splits
 from pyspark_tiered.rows import arrow_batches, constant_int_column, constant_text_column
@@ -60,7 +61,8 @@ class TieredReader(DataSourceReader):
 
     def broker(self) -> BrokerClient:
         """Returns a client of the broker that the options name."""
-        return BrokerClient(self._options["bootstrap"], read_committed=self.read_committed)
+        login = login_of_options(self._options)
+        return BrokerClient(self._options["bootstrap"], read_committed=self.read_committed, login=login)
 
     def _bounds(self, numbers: Sequence[int]) -> tuple[dict[int, Bound], dict[int, Bound]]:
         """Returns start and end of each partition by the options."""

@@ -3,8 +3,9 @@
 Options: `store` (the cold segments, no broker needed) or `bootstrap` (HOST:PORT of a broker's HTTP: cold and hot, up to
 the last committed record), `topic`, the bounds of `offsets.py`, `splitBytes`, `kafka.isolation.level`. By default
 records of open and aborted transactions are left out. A schema given by the user selects columns: columns that it
-leaves out are not decoded. A stream has no ending bounds, and has `maxOffsetsPerTrigger`, `maxBytesPerTrigger` and
-`failOnDataLoss` besides.
+leaves out are not decoded. With `bootstrap`, the options `kafka.*` of Kafka's clients or a file of them
+(`commandConfig`) say how the broker is reached (`login.py`). A stream has no ending bounds, and has
+`maxOffsetsPerTrigger`, `maxBytesPerTrigger` and `failOnDataLoss` besides.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_tiered.login import COMMAND_CONFIG, is_login_option, resolve_login_options
 from pyspark_tiered.reader import READ_COMMITTED, TieredReader
 from pyspark_tiered.stream import TieredStreamReader
 from tiered.errors import Code, Refused
@@ -36,6 +38,7 @@ COMMON_OPTIONS = (
     "startingTimestamp",
     "splitBytes",
     "kafka.isolation.level",
+    COMMAND_CONFIG,
 )
 BATCH_OPTIONS = (*COMMON_OPTIONS, "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 STREAM_OPTIONS = (*COMMON_OPTIONS, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
@@ -83,12 +86,15 @@ def check_options(options: Mapping[str, str], names: Sequence[str] = BATCH_OPTIO
     """Returns the options under lower-case names. Raises `Refused` for a missing or unknown one."""
     known = {name.lower(): name for name in names}
     given = {name.lower(): value for name, value in options.items()}
-    if unknown := sorted(set(given) - set(known)):
-        raise Refused(Code.INVALID_REQUEST, f"unknown option {unknown[0]!r}; there are {', '.join(names)}")
+    of_login = {name: value for name, value in given.items() if is_login_option(name)}
+    if unknown := sorted(set(given) - set(known) - set(of_login)):
+        raise Refused(Code.INVALID_REQUEST, f"unknown option {unknown[0]!r}; there are {', '.join(names)}, and kafka.*")
     if "topic" not in given:
         raise Refused(Code.INVALID_REQUEST, "the option 'topic' is missing")
     if ("store" in given) == ("bootstrap" in given):
         raise Refused(Code.INVALID_REQUEST, "one of the options 'store' and 'bootstrap' is needed, and only one")
+    if of_login and "bootstrap" not in given:
+        raise Refused(Code.INVALID_REQUEST, f"{next(iter(of_login))} has no effect without the option 'bootstrap'")
     for name, unit in NUMBER_OPTIONS.items():
         value = given.get(name.lower(), "1")
         if not value.isdecimal() or not int(value):
@@ -100,7 +106,8 @@ def check_options(options: Mapping[str, str], names: Sequence[str] = BATCH_OPTIO
         raise Refused(
             Code.INVALID_REQUEST, f"kafka.isolation.level must be {' or '.join(ISOLATION_LEVELS)}, not {isolation!r}"
         )
-    return given
+    of_source = {name: value for name, value in given.items() if name not in of_login}
+    return {**of_source, **resolve_login_options(of_login)}
 
 
 def pick_columns(schema: StructType) -> tuple[str, ...]:

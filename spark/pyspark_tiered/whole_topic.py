@@ -17,6 +17,7 @@ from pyspark_tiered.broker import BrokerClient
 from pyspark_tiered.bucket import check_table, cold_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.log_tail import ReadableLog, newer_ranges
+from pyspark_tiered.login import COMMAND_CONFIG, NO_LOGIN, make_login, read_login_file
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.table import Range
 from tiered.errors import Code, Refused
@@ -33,11 +34,13 @@ def whole_topic(
     warehouse: str | None = None,
     store: str | None = None,
     bootstrap: str | None = None,
+    command_config: str | None = None,
 ) -> DataFrame:
     """Returns all records of a topic, in the columns of its table.
 
-    Give `bootstrap` for the newest records, or `store` for those in the bucket. A place that is not given comes from
-    the session's settings `spark.tiered.warehouse`, `spark.tiered.store` and `spark.tiered.bootstrap`.
+    Give `bootstrap` for the newest records, or `store` for those in the bucket. `command_config` is a file with the
+    properties of a Kafka client, for the broker's login. The session's settings `spark.tiered.warehouse`, `.store`,
+    `.bootstrap` and `.commandConfig` stand for arguments that are not given.
 
     Raises `Refused` if there is no such topic or table, or if records expired before any load.
     """
@@ -51,6 +54,9 @@ def whole_topic(
             "warehouse, and store or bootstrap are needed, as arguments or as settings spark.tiered.warehouse ...",
         )
     place = {"bootstrap": found["bootstrap"]} if found["bootstrap"] else {"store": str(found["store"])}
+    file = command_config or spark.conf.get(f"spark.tiered.{COMMAND_CONFIG}", None)
+    if file and "bootstrap" in place:
+        place[COMMAND_CONFIG] = file
     url = f"{spark_url(found['warehouse'])}/{topic}"
     check_table(topic, url)
     log = _read_log(topic, place)
@@ -63,7 +69,8 @@ def whole_topic(
 
 def _read_log(topic: str, place: Mapping[str, str]) -> ReadableLog:
     if "bootstrap" in place:
-        live = BrokerClient(place["bootstrap"]).topic(topic)
+        login = make_login(read_login_file(place[COMMAND_CONFIG])) if COMMAND_CONFIG in place else NO_LOGIN
+        live = BrokerClient(place["bootstrap"], login=login).topic(topic)
         return ReadableLog(live.topic_id, {each.partition: (each.start, each.end) for each in live.partitions})
 
     async def read() -> ReadableLog:

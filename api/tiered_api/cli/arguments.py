@@ -21,6 +21,7 @@ from tiered_api.cli.parsing import (
 )
 from tiered_api.cli.security_arguments import add_security_commands
 
+COMMAND_CONFIG_HELP = "with --bootstrap: properties of a Kafka client, with its TLS and its login"
 STORE_HELP = (
     "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them); ?keys=FILE after it names"
     " the key file of an encrypted bucket"
@@ -233,6 +234,7 @@ def _lake(commands: Commands) -> None:
     tail = sql.add_mutually_exclusive_group()
     tail.add_argument("--store", metavar="URL", help="tables end with the newer records of this bucket")
     tail.add_argument("--bootstrap", metavar="HOST:PORT", help="tables end with the newer records of a broker, by HTTP")
+    sql.add_argument("--command-config", metavar="FILE", help=COMMAND_CONFIG_HELP)
     load.add_argument(
         "--interval", metavar="S", type=number_within(1, 3600), default=10, help="seconds between looks of --follow"
     )
@@ -294,6 +296,7 @@ def _table(commands: Commands) -> None:
         ends.add_argument(
             "--bootstrap", metavar="HOST:PORT", help="show the lag behind the newest records, from a broker's HTTP"
         )
+        verb.add_argument("--command-config", metavar="FILE", help=COMMAND_CONFIG_HELP)
     for verb in (ls, describe, history, diff):
         verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
         add_format_option(verb)

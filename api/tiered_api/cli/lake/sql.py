@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Refused
+from tiered_api.cli.client_properties import OPTION
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.lake.commands import describe_missing, report_missing, silence_spark_logs
+from tiered_api.cli.lake.commands import describe_missing, find_login, report_missing, silence_spark_logs
 from tiered_api.cli.output import print_error
 
 if TYPE_CHECKING:
@@ -56,11 +57,13 @@ def sql(args: Namespace) -> int:
 
 def _open_tail(args: Namespace) -> LogTail | None:
     """Returns where the newest records are, None if the command names no place."""
+    if args.command_config is not None and args.bootstrap is None:
+        raise Refused(Code.INVALID_REQUEST, f"{OPTION} has no effect without --bootstrap")
     if args.bootstrap is None and args.store is None:
         return None
     from pyspark_tiered.log_tail import BrokerTail, BucketTail
 
-    return BucketTail(args.store) if args.bootstrap is None else BrokerTail(args.bootstrap)
+    return BucketTail(args.store) if args.bootstrap is None else BrokerTail(args.bootstrap, find_login(args))
 
 
 def _run_spark(args: Namespace) -> int:

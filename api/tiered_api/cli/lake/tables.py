@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tiered.errors import Code, Refused
+from tiered_api.cli.client_properties import OPTION
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.lake.commands import describe_missing_native, report_missing
+from tiered_api.cli.lake.commands import describe_missing_native, find_login, report_missing
 from tiered_api.cli.output import format_size, print_json, print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -128,8 +129,10 @@ def _open(args: Namespace) -> Iterator[tuple[Warehouse, Ends | None]]:
     from pyspark_tiered.warehouse import Warehouse
 
     with closing(Warehouse(args.warehouse)) as warehouse:
+        if getattr(args, "command_config", None) and not args.bootstrap:
+            raise Refused(Code.INVALID_REQUEST, f"{OPTION} has no effect without --bootstrap")
         if getattr(args, "bootstrap", None):
-            yield warehouse, _broker_ends(args.bootstrap)
+            yield warehouse, _broker_ends(args)
         elif getattr(args, "store", None):
             from pyspark_tiered.bucket import ColdTopicReader
 
@@ -146,10 +149,10 @@ def _cold_ends(reader: Any, name: str, topic_id: str) -> Mapping[int, int] | Non
     return {each.partition: each.readable_end_offset for each in topic.partitions}
 
 
-def _broker_ends(bootstrap: str) -> Ends:
+def _broker_ends(args: Namespace) -> Ends:
     from pyspark_tiered.broker import BrokerClient
 
-    client = BrokerClient(bootstrap)
+    client = BrokerClient(args.bootstrap, login=find_login(args))
 
     def read(name: str, topic_id: str) -> Mapping[int, int] | None:
         topic = client.topic(name)
