@@ -57,7 +57,7 @@ def test_commits_of_one_turn_and_those_during_a_snapshot_survive_a_kill() -> Non
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(GROUP_SETTINGS, offset_metadata_max_bytes=len(METADATA)))
-        await site.create("t", PARTITIONS, segment_bytes="1048576")
+        await site.create("t")
         await commit_all(site, 7)
         await restart(site)
         assert await fetch_all(site) == [7] * PARTITIONS
