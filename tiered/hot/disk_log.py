@@ -210,7 +210,7 @@ class DiskLog:
 
     def close(self) -> None:
         """Closes the files. Writes indexes, so that the next start need not rebuild them, but syncs nothing."""
-        self._swap.is_closed = True
+        self._swap.is_closed = self._group_flush.is_closed = True
         self._writer.producers.leave_limits()
         if not self._group_flush.write_failure:
             self._writer.write_indexes()

@@ -21,13 +21,18 @@ _BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class GroupFlush:
-    """The fsyncs of one log. `write_failure` says why there are no more, `has_disk_failed` that the disk failed."""
+    """The fsyncs of one log. `write_failure` says why there are no more, `has_disk_failed` that the disk failed.
 
-    __slots__ = ("_clock", "_running", "_seconds", "_writer", "has_disk_failed", "write_failure")
+    `is_closed`: the log is closed, and a log of another topic may have its name. A fsync that runs then ends at its
+    next step, because it finds files by their names. It raises `Unavailable`.
+    """
+
+    __slots__ = ("_clock", "_running", "_seconds", "_writer", "has_disk_failed", "is_closed", "write_failure")
 
     def __init__(self, writer: LogWriter, clock: Clock, metrics: Metrics) -> None:
         self.write_failure = ""
         self.has_disk_failed = False
+        self.is_closed = False
         self._writer = writer
         self._clock = clock
         self._running: asyncio.Future[None] | None = None
@@ -48,6 +53,7 @@ class GroupFlush:
         while True:
             if self.write_failure:
                 raise Unavailable(self.write_failure, final=self.has_disk_failed)
+            self._check_open()
             reached = unsynced.flushed_offset
             if up_to is None:
                 reached = -1 if unsynced.replaced_files else unsynced.checkpointed_to
@@ -83,13 +89,20 @@ class GroupFlush:
                     # A truncation or a drop may have removed the segment during the fsync before this one.
                     if any(present is segment for present in writer.segments):
                         await writer.files.open(path).sync()
+                        self._check_open()
         await self._sync_directory()
+        self._check_open()
         if whole and unsynced.lowest_end == end and active is writer.active:
             writer.checkpoint_active(synced)
             await writer.files.open(f"{writer.files.directory}/{checkpoints.SEGMENTS_FILE}").sync()
+            self._check_open()
             unsynced.checkpointed_to = min(end, unsynced.lowest_end)
         unsynced.flushed_offset = max(unsynced.flushed_offset, min(end, unsynced.lowest_end))
         self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise Unavailable(f"{self._writer.files.directory} is closed")
 
     def _copy_active(self) -> Segment:
         """Copies the facts of the active segment as of now, for the checkpoint line that is written once they are
@@ -146,8 +159,10 @@ class GroupFlush:
                     await file.sync()
                 finally:
                     file.close()
+                self._check_open()
         if directory_changed:
             await files.disk.sync_dir(files.directory)
+            self._check_open()
         if parents_changed:
             folders = files.directory.split("/")[:-1]
             for depth in range(len(folders), -1, -1):

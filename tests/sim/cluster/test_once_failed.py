@@ -36,6 +36,7 @@ from tests.unit.controller import test_channel, test_controller
 from tests.unit.coordinator import test_coordinator_host
 from tests.unit.groups import test_member_requests
 from tests.unit.hot import (
+    test_disk_log,
     test_log_bad_days,
     test_producer_recovery,
     test_retention,
@@ -46,6 +47,10 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    18020337: (
+        "a flush of a closed log went on, and wrote to the files of the next log of its name",
+        test_disk_log.test_flush_of_a_closed_log_writes_nothing_into_a_new_log_of_its_name,
+    ),
     18001838: (
         "a coordinator was loaded anew from a snapshot below the log start, which a newer snapshot had moved meanwhile",
         test_coordinator_host.test_load_begins_with_the_snapshot_that_was_written_meanwhile,
