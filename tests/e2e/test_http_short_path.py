@@ -174,6 +174,23 @@ def test_known_head_counts_for_the_certificate_of_its_connection(tmp_path: Path)
     asyncio.run(scenario())
 
 
+def test_key_that_aiohttp_refuses_is_not_served_after_a_known_head(tmp_path: Path) -> None:
+    """A bare line feed may end the head for a proxy. Only aiohttp judges such bytes, and Python strips them."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        async with connect(site) as client:
+            await learn(client)
+        for key in ("a\n", "\na", "a\r", "a\x1c", "a\x0b", "a\0"):
+            found = []
+            for lines in ((), ("X-Unknown: head",)):
+                async with connect(site) as client:
+                    found.append(await client.post(f"Idempotency-Key: {key}", *lines))
+            assert found == [400, 400], key
+
+    run(tmp_path, scenario)
+
+
 def test_quotas_count_on_the_short_path_too(tmp_path: Path) -> None:
     app = "X-Client-Id: app"
 

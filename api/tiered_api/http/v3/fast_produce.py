@@ -141,6 +141,8 @@ class HeadCache:
             record = parse_record_v3(orjson.loads(body), context.clock.wall_ms())
             key = None
             if key_text is not None:
+                if not key_text.isprintable():  # bytes that aiohttp may refuse, and `parse_key` may strip
+                    return None
                 key = make_key(topic.topic_id, known.key_owner + parse_key(key_text), known.address, body)
             placed = append_locally(context, topic, record, key)
         except (orjson.JSONDecodeError, HttpError, Refused):
