@@ -173,7 +173,7 @@ def test_frames_log_in_and_their_plans_have_no_secret(spark: SparkSession, site:
         plan = frame._jdf.queryExecution().toString()
         assert "tiered" in plan and SECRET not in plan
     with pytest.raises(PySparkException, match="the user or the password is wrong") as refused:
-        read(spark, site, **site.options("wrong"))
+        read(spark, site, **site.options("wrong")).count()
     assert SECRET not in str(refused.value)
 
 
