@@ -94,7 +94,7 @@ def test_whole_topic_is_the_table_and_the_newer_records_of_a_broker(
         ({"topic": "none"}, "none"),
         ({"startingOffsets": json.dumps({TOPIC: {"0": COUNT + 1}}), "endingOffsets": '{"live": {"0": 9999}}'}, "9999"),
         ({"store": "file:///somewhere"}, "only one"),
-        ({"bootstrap": "https://127.0.0.1:1"}, "HOST:PORT"),
+        ({"bootstrap": "ftp://127.0.0.1:1"}, "HOST:PORT"),
         ({"bootstrap": "127.0.0.1:1"}, "no broker replies at 127.0.0.1:1"),
     ],
 )
