@@ -107,6 +107,8 @@ def test_client_goes_on_when_its_tokens_end(
     kind: ClientKind, secure: CompatBroker, tokens: TokenServer, admin: DriverClient, name: str
 ) -> None:
     skip_without_tokens(kind, TOKEN)
+    if (secure.name, kind.name) == ("peer", "kafkajs"):
+        pytest.skip("KafkaJS logs in again ten seconds early; Kafka refuses a login within a second after another")
     admin.ask("create", topic=name)
     tokens.life_seconds, asked, sent = TOKEN_SECONDS, len(tokens.forms), 0
     try:
@@ -129,6 +131,8 @@ def test_wrong_login_is_an_error_of_the_client(
     skip_without_tokens(kind, mechanism)
     if kind.name not in ERRORS:
         pytest.skip(f"{kind.name} tries again until a time is over, and its error is the time")
+    if (secure.name, kind.name, mechanism) == ("peer", "aiokafka", TOKEN):
+        pytest.skip("aiokafka does not answer a refusal of its token, and Kafka waits for the answer")
     admin.ask("create", topic=name)
     if mechanism == TOKEN:
         tokens.key, place = UNTRUSTED, place_of(secure, tokens, TOKEN)
