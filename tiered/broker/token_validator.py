@@ -12,11 +12,9 @@ import contextlib
 import http.client
 import logging
 import ssl
-import time
-from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused, Unavailable
@@ -30,6 +28,7 @@ from tiered.security.bearer_tokens import (
     read_key_set,
     verify_token,
 )
+from tiered.system.http_request import read_whole, send_request
 from tiered.thread_pool import ThreadPool
 
 log = logging.getLogger(__name__)
@@ -39,7 +38,6 @@ PAUSE_SECONDS = 10.0
 """Shortest time between two looks for newer keys, and the time between two looks at a file."""
 REMEMBERED_MAX = 1_000
 """Most tokens that are remembered; the oldest goes first."""
-CHUNK_BYTES = 64 << 10
 
 
 class _Remembered(NamedTuple):
@@ -147,34 +145,11 @@ def read_url(url: str) -> bytes:
     parts = urlsplit(url)
     if parts.scheme == "file":
         with open(unquote(parts.path), "rb") as file:
-            return _read_whole(file.read)
-    connection = _connect(parts)
-    try:
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", target, headers={"Accept": "application/json"})
-        response = connection.getresponse()
-        if response.status != http.client.OK:
-            raise OSError(f"the reply has the status {response.status}")
-        return _read_whole(response.read1)
-    except http.client.HTTPException as error:
-        raise OSError(f"the reply is not HTTP: {type(error).__name__}") from None
-    finally:
-        connection.close()
-
-
-def _connect(parts: SplitResult) -> http.client.HTTPConnection:
-    if parts.scheme == "http":
-        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=FETCH_SECONDS)
-    context = ssl.create_default_context()
-    return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=FETCH_SECONDS, context=context)
-
-
-def _read_whole(read: Callable[[int], bytes]) -> bytes:
-    end, whole = time.monotonic() + FETCH_SECONDS, b""
-    while piece := read(CHUNK_BYTES):
-        whole += piece
-        if len(whole) > KEY_SET_BYTES:
-            raise OSError(f"the keys have more than {KEY_SET_BYTES} bytes")
-        if time.monotonic() > end:
-            raise OSError(f"the keys did not come within {FETCH_SECONDS:g} s")
-    return whole
+            return read_whole(file.read, KEY_SET_BYTES, FETCH_SECONDS)
+    reply = send_request(
+        "GET", parts, {"Accept": "application/json"},
+        tls=ssl.create_default_context, bytes_max=KEY_SET_BYTES, seconds=FETCH_SECONDS,
+    )  # fmt: skip
+    if reply.status != http.client.OK:
+        raise OSError(f"the reply has the status {reply.status}")
+    return reply.body

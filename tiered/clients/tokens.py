@@ -27,6 +27,7 @@ from tiered.clients.properties import (
 from tiered.errors import Code, Refused
 from tiered.security.bearer_tokens import TOKEN_MAX
 from tiered.security.secret import Secret
+from tiered.system.http_request import send_request
 from tiered.system.tls_contexts import make_client_context
 from tiered.system.tls_options import Store, TlsOptions
 
@@ -130,41 +131,23 @@ def _post(parts: SplitResult, request: TokenRequest) -> Mapping[str, Any]:
         "Content-Type": "application/x-www-form-urlencoded",
         "Accept": "application/json",
     }
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    connection = _connect(parts, request.trust)
     try:
-        connection.request("POST", target, urlencode(form), headers)
-        with connection.getresponse() as response:
-            body = _read_reply(response)
-    except (OSError, http.client.HTTPException) as error:
+        sent = send_request(
+            "POST", parts, headers, urlencode(form),
+            tls=lambda: make_client_context(TlsOptions(trust=request.trust)),
+            bytes_max=REPLY_BYTES_MAX, seconds=SECONDS,
+        )  # fmt: skip
+    except OSError as error:
         raise _refuse(request.url, f"{type(error).__name__}: {error}") from None
-    finally:
-        connection.close()
     try:
-        reply = json.loads(body)
+        reply = json.loads(sent.body)
     except (ValueError, RecursionError):
         reply = None
-    if response.status != http.client.OK:
-        raise _refuse(request.url, f"the reply has the status {response.status}{_describe(reply)}")
+    if sent.status != http.client.OK:
+        raise _refuse(request.url, f"the reply has the status {sent.status}{_describe(reply)}")
     if not isinstance(reply, dict):
         raise _refuse(request.url, "the reply is no JSON object")
     return reply
-
-
-def _connect(parts: SplitResult, trust: Store) -> http.client.HTTPConnection:
-    if parts.scheme == "http":
-        return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=SECONDS)
-    context = make_client_context(TlsOptions(trust=trust))
-    return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=SECONDS, context=context)
-
-
-def _read_reply(response: http.client.HTTPResponse) -> bytes:
-    end, whole = time.monotonic() + SECONDS, b""
-    while piece := response.read1(REPLY_BYTES_MAX):
-        whole += piece
-        if len(whole) > REPLY_BYTES_MAX or time.monotonic() > end:
-            raise OSError(f"more than {REPLY_BYTES_MAX} bytes or {SECONDS:g} s")
-    return whole
 
 
 def _describe(reply: object) -> str:

@@ -9,5 +9,6 @@ May import: security
   tls_faults  the reasons of failed TLS connections in words
   tls_options the settings of TLS of one side
 ~ tls_contexts  OpenSSL's contexts, made anew when settings or files change
+~ http_request  one bounded request to the HTTP server of somebody else
 ~ local_disk  the Disk port on a real directory, with fsync in threads
 """
