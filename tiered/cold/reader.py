@@ -161,16 +161,16 @@ class ColdReader:
     async def _read_once(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
     ) -> _ColdPiece:
-        stream, piece, at = self._take_stream(partition_id, offset), None, offset
-        has_older_manifest = stream is not None  # records after the end of a kept stream may be cold by now
+        taken, piece, at = self._take_stream(partition_id, offset), None, offset
+        stream = taken or await self._open_stream(partition_id, manifest, offset)
         for _ in range(1 + EMPTY_PIECES_MAX):
-            following = await self._next_batches(stream, max_bytes) if stream is not None else None
-            if following is None and (stream is None or has_older_manifest):
+            following = await self._next_batches(stream, max_bytes)
+            if following is None and stream is taken:  # its manifest is older: records after its end may be cold by now
                 if piece is not None:
                     manifest = manifest or await self._manifests.load(partition_id)
                     if manifest is None or manifest.find_node(at) is None:
                         break
-                stream, has_older_manifest = await self._open_stream(partition_id, manifest, at), False
+                stream = await self._open_stream(partition_id, manifest, at)
                 following = await self._next_batches(stream, max_bytes)
             if following is None:
                 break
@@ -179,7 +179,7 @@ class ColdReader:
                 break
         if piece is None:
             raise _out_of_range(partition_id, offset)
-        if following is not None and stream is not None:
+        if following is not None:
             self._keep_stream(partition_id, stream)
         self._bytes.inc(len(piece.data))
         return _ColdPiece(bytes(piece.data), piece.entry, piece.next_offset)
