@@ -168,10 +168,6 @@ class Metering:
         reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if connection.api_key == FOLLOWER_FETCH:
             return reply
-        if reply is not None and api_key == PRODUCE and limits.requests is None:  # the usual one needs no `Charge`
-            produced = limits.produced
-            pause_ms = self._quotas.record_produced(produced, len(frame) + 4) if produced is not None else 0
-            return _pause(connection, PRODUCE, version, reply, pause_ms)
         charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, self._mono_ns() - since_ns)
         if reply is not None:
             return charge.settle(reply)
