@@ -110,7 +110,8 @@ def test_worker_that_starts_again_has_its_connectors_and_offsets(
     write()
     before = read_topic(client, connect.topics["offset"])
     with running(connect.command, partial(answers, f"{connect.url}/connectors")):
-        assert connect.get("connectors?expand=info") == connectors
+        # The worker replies before it has read its topics.
+        wait_for(lambda: connect.get("connectors?expand=info") == connectors, lambda: f"not {connectors}")
         settings = connect.get("connectors/sink/config")
         assert isinstance(settings, dict) and settings["round"] == f"{rounds - 1}"
         wait_for(lambda: len(read()) >= len(written), lambda: f"{read()} of {written}")

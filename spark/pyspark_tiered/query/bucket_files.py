@@ -62,7 +62,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
                 self._tails[key] = bytes(got.data)
 
     def take_tail(self, key: str) -> bytes | None:
-        """Returns the end of a file if it was read in advance, and forgets it: who opens the file keeps it."""
+        """Returns the end of a file if it was read in advance, and forgets it: the opened file keeps it."""
         return self._tails.pop(key, None)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
