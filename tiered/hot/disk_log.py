@@ -583,6 +583,9 @@ class DiskLog:
 
         The log end is then the first offset of that batch, and the log start is not above it. Call `flush` before the
         next append: otherwise a power cut could bring back parts of both histories.
+
+        Segments above that of `offset` go first, and alone: call `flush`, then this method again. A power cut could
+        bring them back after a truncation of the segment before them, and leave a hole.
         """
         if offset >= self.end_offset:
             return
@@ -590,6 +593,8 @@ class DiskLog:
             self.truncate_fully_and_start_at(offset, self.epochs.lineage_within(0, offset), None)
         else:
             keep, interval = self._reader.find_segment(offset), self.config.index_interval_bytes
+            if keep is not self._writer.active:
+                offset = keep.next_offset
             self._run_truncation(lambda: truncation.truncate(self._writer, keep, offset, interval))
         self.lower_start(self.end_offset)
 

@@ -225,7 +225,7 @@ class FollowerReplica:
             self.tp, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch,
             part.diverging_epoch,
         )  # fmt: skip
-        self.log.truncate_to(offset)
+        self.log.truncate_to(offset)  # perhaps only whole segments: the leader's next reply truncates the rest
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.log.producers.on_high_watermark(self.high_watermark)
 

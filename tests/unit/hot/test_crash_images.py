@@ -28,7 +28,7 @@ class Image:
     op: Op
     disk: SimDisk
     same_boot: bool
-    flushed: int
+    recovery_point: int
     flushed_bytes: bytes
 
 
@@ -44,6 +44,9 @@ class LogRun:
     old: set[bytes] = field(default_factory=set)
     """Batches that were cut off."""
     promised: int | None = None
+    recovery_point: int = 0
+    """The value in the checkpoint of the data directory. It may lie above the end of a truncated log that has not grown
+    again."""
 
     def __post_init__(self) -> None:
         self.disk = disk(self.seed)
@@ -59,6 +62,7 @@ class LogRun:
                 self._append(log, epoch)
             elif draw < 0.80:
                 await log.flush()
+                self.recovery_point = log.flushed_offset
             elif draw < 0.88:
                 await log.flush(log.end_offset)
             elif draw < 0.94 or not cuts:
@@ -81,9 +85,10 @@ class LogRun:
         offset = self.rng.randint(log.end_offset // 2, log.end_offset)
         # From the call on, nothing is promised of what it cuts.
         self.promised = max((base for base in self.written if base <= offset), default=0)
-        log.truncate_to(offset)
-        await log.flush()
-        self.promised = None
+        for _ in range(2):
+            log.truncate_to(offset)
+            await log.flush()
+        self.promised, self.recovery_point = None, log.flushed_offset
         for base in [base for base in self.written if base >= log.end_offset]:
             self.old.add(self.written.pop(base))
 
@@ -91,12 +96,12 @@ class LogRun:
         flushed = log.flushed_offset if self.promised is None else min(log.flushed_offset, self.promised)
         kept = b"".join(data for base, data in sorted(self.written.items()) if base < flushed)
         power = self.disk.crash_image(random.Random(f"{self.seed} {op.number}"))
-        self.images.append(Image(op, power, False, flushed, kept))
-        self.images.append(Image(op, self.disk.clone(), True, flushed, kept))
+        self.images.append(Image(op, power, False, self.recovery_point, kept))
+        self.images.append(Image(op, self.disk.clone(), True, self.recovery_point, kept))
 
 
 async def recover(image: Image) -> DiskLog:
-    return await open_log(image.disk, same_boot=image.same_boot, recovery_point=image.flushed)
+    return await open_log(image.disk, same_boot=image.same_boot, recovery_point=image.recovery_point)
 
 
 async def check(image: Image, log_run: LogRun) -> None:
@@ -171,7 +176,7 @@ def test_crash_during_recovery_does_not_change_its_result(seed: int) -> None:
             await recover(image)
             image.disk.on_op = None
             for broken in within:
-                await check(Image(image.op, broken, False, image.flushed, image.flushed_bytes), log_run)
+                await check(Image(image.op, broken, False, image.recovery_point, image.flushed_bytes), log_run)
 
     asyncio.run(run())
 
