@@ -178,7 +178,7 @@ def _is_token(text: str) -> bool:
 def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = (parts.hostname or "").encode("idna"), parts.port
     except ValueError:
         return SplitResult("", "", "", "", "")
     return parts

@@ -144,6 +144,7 @@ def test_properties_win_over_the_options_of_the_login_module() -> None:
         ({TOKEN_URL: "ftp://x/y"}, "it must be the URL of a token server"),
         ({TOKEN_URL: "https://u:pencil@x/y"}, "it must be the URL of a token server"),
         ({TOKEN_URL: "https://x:y/"}, "it must be the URL of a token server"),
+        ({TOKEN_URL: "https://x..y/"}, "it must be the URL of a token server"),
         ({TOKEN_URL: "https://x/y", CLIENT_ID: "c"}, "needs both"),
         ({"sasl.jaas.config": f'{MODULE} required password="pencil";'}, "the option password of OAuthBearerLogin"),
         ({"sasl.oauthbearer.jwt.retriever.class": "x.JwtBearerJwtRetriever"}, "it must be DefaultJwtRetriever or"),
