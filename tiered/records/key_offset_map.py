@@ -2,6 +2,7 @@
 
 A slot has 16 bytes of a keyed hash and the offset. The hash is keyed by random bytes, so that no client can choose keys
 that collide. The memory is mapped on its own: pages that are not touched cost nothing, and `close` returns all of it.
+Pages are huge where the kernel has them. In small ones, each look at a slot also waits for the address of its page.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class KeyOffsetMap:
 
     def __init__(self, memory_bytes: int, seed: bytes, load_factor: float = LOAD_FACTOR) -> None:
         slots = max(2, memory_bytes // SLOT_BYTES)
-        self._pages = mmap.mmap(-1, slots * SLOT_BYTES)
+        self._pages = mmap.mmap(-1, slots * SLOT_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(AttributeError, OSError):  # not every kernel has them
+            self._pages.madvise(mmap.MADV_HUGEPAGE)
         self.table = memoryview(self._pages)
         self.seed = seed[:SEED_BYTES].ljust(SEED_BYTES, b"\0")
         self.keys_max = max(1, min(slots - 1, int(slots * load_factor)))

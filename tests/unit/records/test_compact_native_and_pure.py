@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.records.test_native_and_pure import mutated_bytes
 from tiered.records import native, pure_compact
 from tiered.records.batch import encode_batch
-from tiered.records.model import Codec
+from tiered.records.model import HEADER_BYTES, Codec
 
 pytestmark = pytest.mark.skipif(not native.NATIVE, reason="the C extension is not built here")
 
@@ -78,6 +78,39 @@ def test_both_implementations_clean_alike(
         results.append((put, cleaned, pack(module, table), table))
     assert results[0] == results[1]
     assert type(results[0][0]) is type(results[1][0]) and type(results[0][1]) is type(results[1][1])
+
+
+MANY = [(-number, b"k%d" % (number % 61), None if number % 9 == 0 else b"v", [("h", b"1")]) for number in range(100)]
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 255),
+    st.integers(1, 70),
+    st.integers(0, 110),
+    st.sampled_from([0, 2**49, 2**63 - 1050]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_both_implementations_clean_a_batch_of_many_records_alike(
+    at: int, byte: int, keys_max: int, from_offset: int, now_ms: int, has_horizon: bool, is_damaged: bool
+) -> None:
+    """The native one looks up the keys of 32 records together. A damaged record stops it where it stops the other."""
+    data = bytearray(encode_batch(MANY))
+    data[22] |= 0x40 if has_horizon else 0
+    if is_damaged:
+        data[HEADER_BYTES + at % (len(data) - HEADER_BYTES)] = byte
+    data[17:21] = native.crc32c(data[21:]).to_bytes(4, "big")
+    data += encode_batch(MANY[::-1], base_offset=100)
+    results = []
+    for module in (native, pure_compact):
+        table = bytearray(24 * 71)
+        put = module.put_keys(table, SEED, 0, keys_max, -1, data, 0, len(data), from_offset, False)
+        cleaned = module.filter_batches(
+            table, SEED, max(put.latest_offset, from_offset), data, 0, len(data), b"", 300, now_ms, now_ms + 1000, False
+        )
+        results.append((put, cleaned, table))
+    assert results[0] == results[1]
 
 
 KEYS_AND_OFFSETS = st.dictionaries(st.integers(0, 12).map(lambda number: bytes([number]) * 16), st.integers(0, 50))

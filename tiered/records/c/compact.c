@@ -103,11 +103,60 @@ static int say(const Section *section, char *why) {
     return -1;
 }
 
-static int64_t next_offset_in(Section *section, const Parsed *parsed, const uint8_t *p) {
-    if (parsed->offset_delta <= big(p + 23, 4)) return big(p, 8) + parsed->offset_delta;
-    section->number--;
-    section->fault = OFFSET_RANGE;
-    return -1;
+/* A record whose key is looked up together with those of the next ones: the memory of their slots comes meanwhile. */
+typedef struct {
+    Parsed parsed;
+    const uint8_t *start;
+    int64_t offset;
+    uint64_t hash[2]; /* of a key at an offset from `first` to `last` of the lookup */
+} Wanted;
+
+#define WANTED_MAX 32
+
+typedef struct {
+    const Table *table;
+    const uint8_t *batch;
+    int64_t first, last;
+    Section section;
+    Wanted wanted[WANTED_MAX];
+} Lookup;
+
+static int lookup_open(Lookup *lookup, const Table *table, const uint8_t *p, int64_t size, int64_t first, int64_t last) {
+    lookup->table = table;
+    lookup->batch = p;
+    lookup->first = first;
+    lookup->last = last;
+    return section_open(&lookup->section, p + HEADER_BYTES, (Py_ssize_t)(size - HEADER_BYTES), big(p + 57, 4), 0);
+}
+
+static int lookup_parse(Lookup *lookup, Wanted *wanted) {
+    Section *section = &lookup->section;
+    wanted->start = section->at;
+    int more = section_next(section, &wanted->parsed);
+    if (more <= 0) return more;
+    if (wanted->parsed.offset_delta > big(lookup->batch + 23, 4)) {
+        section->number--;
+        section->fault = OFFSET_RANGE;
+        return -1;
+    }
+    wanted->offset = big(lookup->batch, 8) + wanted->parsed.offset_delta;
+    return 1;
+}
+
+/* Reads the next records. Returns how many: 0 at the end, or before a record with a `fault` of the section. */
+static int lookup_next(Lookup *lookup) {
+    int count = 0;
+    const Table *table = lookup->table;
+    while (count < WANTED_MAX && lookup->section.fault == FINE) {
+        Wanted *wanted = &lookup->wanted[count];
+        const Span *key = &wanted->parsed.key;
+        if (lookup_parse(lookup, wanted) <= 0) break;
+        count++;
+        if (key->size < 0 || wanted->offset < lookup->first || wanted->offset > lookup->last) continue;
+        hash_key(table->seed, key->data, (size_t)key->size, wanted->hash);
+        __builtin_prefetch(&table->slots[wanted->hash[0] % table->count], 1);
+    }
+    return count;
 }
 
 /* Returns the fields as an instance of a named tuple. Takes over `fields`, which is NULL after an error. */
@@ -130,38 +179,37 @@ typedef struct {
     char why[WHY_ROOM];
 } Put;
 
+static int put_key(Put *put, const Wanted *wanted) {
+    Slot *slot = slot_find(&put->table, wanted->hash);
+    if (slot == NULL || (slot->offset == 0 && put->keys >= put->keys_max)) {
+        snprintf(put->why, sizeof put->why, "full");
+        return -1;
+    }
+    if (slot->offset == 0) {
+        put->keys++;
+        slot->hash[0] = wanted->hash[0];
+        slot->hash[1] = wanted->hash[1];
+    }
+    if ((uint64_t)wanted->offset + 1 > slot->offset) slot->offset = (uint64_t)wanted->offset + 1;
+    return 0;
+}
+
 /* Puts the keys of the batch at p. Returns -1 with `why` set. */
 static int put_batch(Put *put, const uint8_t *p, int64_t size) {
-    Section section;
-    Parsed parsed;
-    int more = section_open(&section, p + HEADER_BYTES, (Py_ssize_t)(size - HEADER_BYTES), big(p + 57, 4), 0);
-    if (more < 0) return say(&section, put->why);
-    while ((more = section_next(&section, &parsed)) > 0) {
-        int64_t offset = next_offset_in(&section, &parsed, p);
-        if (offset < 0) return say(&section, put->why);
-        if (offset < put->from_offset) continue;
-        put->records++;
-        if (parsed.key.size < 0) {
-            put->keyless++;
-        } else {
-            uint64_t hash[2];
-            hash_key(put->table.seed, parsed.key.data, (size_t)parsed.key.size, hash);
-            Slot *slot = slot_find(&put->table, hash);
-            if (slot == NULL || (slot->offset == 0 && put->keys >= put->keys_max)) {
-                put->records--;
-                snprintf(put->why, sizeof put->why, "full");
-                return -1;
-            }
-            if (slot->offset == 0) {
-                put->keys++;
-                slot->hash[0] = hash[0];
-                slot->hash[1] = hash[1];
-            }
-            if ((uint64_t)offset + 1 > slot->offset) slot->offset = (uint64_t)offset + 1;
+    Lookup lookup;
+    int count;
+    if (lookup_open(&lookup, &put->table, p, size, put->from_offset, INT64_MAX) < 0)
+        return say(&lookup.section, put->why);
+    while ((count = lookup_next(&lookup)) > 0) {
+        for (const Wanted *wanted = lookup.wanted; wanted < lookup.wanted + count; wanted++) {
+            if (wanted->offset < put->from_offset) continue;
+            if (wanted->parsed.key.size >= 0 && put_key(put, wanted) < 0) return -1;
+            put->records++;
+            put->keyless += wanted->parsed.key.size < 0;
+            if (wanted->offset > put->latest_offset) put->latest_offset = wanted->offset;
         }
-        if (offset > put->latest_offset) put->latest_offset = offset;
     }
-    return more < 0 ? say(&section, put->why) : 0;
+    return lookup.section.fault != FINE ? say(&lookup.section, put->why) : 0;
 }
 
 static void put_run(Put *put, const uint8_t *data, Py_ssize_t end, int one) {
@@ -276,13 +324,11 @@ static int has_offset(const Filter *filter, int64_t offset) {
     return 0;
 }
 
-static int is_superseded(const Filter *filter, const Parsed *parsed, int64_t offset, int keeps_tombstones) {
-    uint64_t hash[2];
-    if (offset > filter->latest_offset) return 0;
-    if (parsed->key.size < 0 || (parsed->value.size < 0 && !keeps_tombstones)) return 1;
-    hash_key(filter->table.seed, parsed->key.data, (size_t)parsed->key.size, hash);
-    const Slot *slot = slot_find(&filter->table, hash);
-    return slot != NULL && (uint64_t)offset + 1 < slot->offset;
+static int is_superseded(const Filter *filter, const Wanted *wanted, int keeps_tombstones) {
+    if (wanted->offset > filter->latest_offset) return 0;
+    if (wanted->parsed.key.size < 0 || (wanted->parsed.value.size < 0 && !keeps_tombstones)) return 1;
+    const Slot *slot = slot_find(&filter->table, wanted->hash);
+    return slot != NULL && (uint64_t)wanted->offset + 1 < slot->offset;
 }
 
 typedef struct {
@@ -292,42 +338,43 @@ typedef struct {
 
 /* Appends the records that stay of the batch at p; with `moves` their timestamps are relative to the horizon. */
 static int copy_records(Filter *filter, const uint8_t *p, int64_t size, int moves, Stay *stay) {
-    Section section;
-    Parsed parsed;
+    Lookup lookup;
     int64_t base_timestamp = big(p + 27, 8), timestamp, unused;
     int has_horizon = (big(p + 21, 2) & DELETE_HORIZON) != 0;
-    int keeps_tombstones = !has_horizon || filter->now_ms < base_timestamp;
-    const uint8_t *run = NULL, *start = p + HEADER_BYTES; /* records from `run` on stay and are not copied yet */
+    int keeps_tombstones = !has_horizon || filter->now_ms < base_timestamp, count;
+    const uint8_t *run = NULL; /* records from `run` on stay and are not copied yet */
     *stay = (Stay){0, INT64_MIN, 0};
-    int more = section_open(&section, start, (Py_ssize_t)(size - HEADER_BYTES), big(p + 57, 4), 0);
-    if (more < 0) return say(&section, filter->why);
-    for (; (more = section_next(&section, &parsed)) > 0; start = parsed.end) {
-        int64_t offset = next_offset_in(&section, &parsed, p);
-        if (offset < 0) return say(&section, filter->why);
-        if (is_superseded(filter, &parsed, offset, keeps_tombstones)) {
-            if (run != NULL && out_put(&filter->out, run, (size_t)(start - run)) < 0) return -1;
-            run = NULL;
-            continue;
+    if (lookup_open(&lookup, &filter->table, p, size, 0, filter->latest_offset) < 0)
+        return say(&lookup.section, filter->why);
+    Section placed = lookup.section; /* its number is that of the record of this turn, and not of the last one read */
+    while ((count = lookup_next(&lookup)) > 0) {
+        for (const Wanted *wanted = lookup.wanted; wanted < lookup.wanted + count; wanted++) {
+            placed.number++;
+            if (is_superseded(filter, wanted, keeps_tombstones)) {
+                if (run != NULL && out_put(&filter->out, run, (size_t)(wanted->start - run)) < 0) return -1;
+                run = NULL;
+                continue;
+            }
+            if (section_place(&placed, &wanted->parsed, big(p, 8), base_timestamp, -1, &unused, &timestamp) < 0)
+                return say(&placed, filter->why);
+            stay->kept++;
+            stay->has_tombstone |= wanted->parsed.value.size < 0;
+            if (timestamp > stay->newest) stay->newest = timestamp;
+            if (!moves) {
+                if (run == NULL) run = wanted->start;
+                continue;
+            }
+            int64_t moved;
+            if (__builtin_sub_overflow(timestamp, (int64_t)filter->horizon_ms, &moved)) {
+                placed.number--;
+                placed.fault = TIMESTAMP_RANGE;
+                return say(&placed, filter->why);
+            }
+            if (out_put_moved(&filter->out, wanted->start, wanted->parsed.end, moved) < 0) return -1;
         }
-        if (section_place(&section, &parsed, big(p, 8), base_timestamp, -1, &unused, &timestamp) < 0)
-            return say(&section, filter->why);
-        stay->kept++;
-        stay->has_tombstone |= parsed.value.size < 0;
-        if (timestamp > stay->newest) stay->newest = timestamp;
-        if (!moves) {
-            if (run == NULL) run = start;
-            continue;
-        }
-        int64_t moved;
-        if (__builtin_sub_overflow(timestamp, (int64_t)filter->horizon_ms, &moved)) {
-            section.number--;
-            section.fault = TIMESTAMP_RANGE;
-            return say(&section, filter->why);
-        }
-        if (out_put_moved(&filter->out, start, parsed.end, moved) < 0) return -1;
     }
-    if (more < 0) return say(&section, filter->why);
-    return run == NULL ? 0 : out_put(&filter->out, run, (size_t)(start - run));
+    if (lookup.section.fault != FINE) return say(&lookup.section, filter->why);
+    return run == NULL ? 0 : out_put(&filter->out, run, (size_t)(lookup.section.at - run));
 }
 
 /* Writes the fields of the rebuilt batch that begins at `mark` of the output. */
