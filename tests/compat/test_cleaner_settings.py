@@ -1,4 +1,5 @@
-"""Tests of the settings of a compacted topic with Kafka's own tool: set, shown, removed, and refused if wrong."""
+"""Tests of the settings of compacted topics and of the log cleaner with Kafka's own tool: set, shown, removed, and
+refused if wrong."""
 
 from __future__ import annotations
 
@@ -31,10 +32,23 @@ WRONG_TOPIC = {
     "min.compaction.lag.ms=2000,max.compaction.lag.ms=1000": "min.compaction.lag.ms",
 }
 """By change of a topic: the setting that the refusal names."""
+CLEANER = {
+    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.dedupe.buffer.size": "33554432",
+    "log.cleaner.io.buffer.load.factor": "0.8",
+    "log.cleaner.io.buffer.size": "262144",
+    "log.cleaner.io.max.bytes.per.second": "1.0E7",
+    "log.cleaner.threads": "2",
+}
+WRONG_CLEANER = {
+    "log.cleaner.dedupe.buffer.size=1024": "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.threads=-1": "log.cleaner.threads",
+    "log.cleaner.io.buffer.load.factor=many": "log.cleaner.io.buffer.load.factor",
+}
 
 
 class Settings:
-    """The settings of one topic as Kafka's tool sees them."""
+    """The settings of one topic, or of all brokers, as Kafka's tool sees them."""
 
     def __init__(self, broker: CompatBroker, *entity: str) -> None:
         self._arguments = (*broker.reach, *entity)
@@ -73,3 +87,15 @@ def test_configs_tool_changes_how_a_topic_is_compacted(broker: CompatBroker, adm
     topic.remove("delete.retention.ms", "max.compaction.lag.ms")
     left = {key: value for key, value in TOPIC.items() if key not in ("delete.retention.ms", "max.compaction.lag.ms")}
     assert look_until(broker.name, topic.describe, lambda found: len(found) == len(left)) == left
+
+
+def test_configs_tool_changes_the_log_cleaner_of_all_running_brokers(broker: CompatBroker) -> None:
+    brokers = Settings(broker, "--entity-type", "brokers", "--entity-default")
+    brokers.add(CLEANER)
+    try:
+        assert look_until(broker.name, brokers.describe, lambda found: len(found) == len(CLEANER)) == CLEANER
+        for words, setting in WRONG_CLEANER.items():
+            brokers.refuse(words, setting)
+    finally:
+        brokers.remove(*CLEANER)
+    assert look_until(broker.name, brokers.describe, lambda found: not found) == {}

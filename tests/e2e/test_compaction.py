@@ -4,6 +4,7 @@ changes its policy at any time."""
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,10 @@ async def read(client: RawClient, replica: LeaderReplica, offset: int = 0) -> li
     return found
 
 
+def is_clean(replica: LeaderReplica, end: int) -> bool:
+    return replica.log.compaction is not None and replica.log.compaction.clean_to >= end
+
+
 def last_of_each(written: list[tuple[int, bytes, bytes]]) -> set[tuple[int, bytes, bytes]]:
     latest = {key: offset for offset, key, _ in written}
     return {each for each in written if latest[each[1]] == each[0]}
@@ -77,7 +82,7 @@ def test_cleaned_topic_keeps_its_records_over_policies_and_restarts(tmp_path: Pa
         replica = await site.create("t", **COMPACTED)
         written = await write(client, replica, 0, 120)
         closed = replica.log.active_view.base_offset
-        await wait_until(lambda: replica.log.compaction is not None and replica.log.compaction.clean_to >= closed)
+        await wait_until(lambda: is_clean(replica, closed))
         assert len(await read(client, replica)) < 120 // 2
         shown = explain(replica)["compaction"]
         assert shown["clean_to"] >= closed and shown["bytes_after"] < shown["bytes_before"] and not shown["dirty_bytes"]
@@ -88,7 +93,7 @@ def test_cleaned_topic_keeps_its_records_over_policies_and_restarts(tmp_path: Pa
         await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
         written += await write(client, replica, 140, 60)
         closed = replica.log.active_view.base_offset
-        await wait_until(lambda: replica.log.compaction is not None and replica.log.compaction.clean_to >= closed)
+        await wait_until(lambda: is_clean(replica, closed))
         await check(site, written)
         assert site.node.log_cleaner.uncleanable == {} and not site.node.health().problems
         all_written.extend(written)
@@ -100,6 +105,23 @@ def test_cleaned_topic_keeps_its_records_over_policies_and_restarts(tmp_path: Pa
         await check(site, all_written)
 
     run(tmp_path / "data", again, **QUICK)
+
+
+def test_reader_at_the_head_sees_every_record_while_older_ones_are_cleaned(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        replica = await site.create("t", **COMPACTED)
+        written: list[tuple[int, bytes, bytes]] = []
+        seen: list[tuple[int, bytes, bytes]] = []
+        for _ in range(4):
+            for _ in range(30):
+                written += await write(client, replica, len(written), 1)
+                seen += await read(client, replica, written[-1][0])
+            await wait_until(partial(is_clean, replica, replica.log.active_view.base_offset))
+        assert seen == written
+        assert len(await read(client, replica)) < len(written) // 2
+
+    run(tmp_path / "data", scenario, **QUICK)
 
 
 def test_record_without_a_key_is_refused_and_named(tmp_path: Path) -> None:
