@@ -33,6 +33,8 @@ T = TypeVar("T")
 BATCH_BYTES_MAX = 256 << 20
 """Limit on one batch: a length in a corrupt header must not take all memory."""
 MAP_BYTES_MIN = 64 << 10
+PIECES_AT_ONCE = 4
+"""Most pieces of a segment for one call of a thread: each call also takes time of the event loop."""
 
 
 class RunBlocking(Protocol):
@@ -173,12 +175,13 @@ class LogCleaning:
                 pieces = _Pieces(self._open(segment), segment, self._resources)
                 while not pieces.at_end:
 
-                    def clean(pieces: _Pieces = pieces) -> None:
+                    def clean(pieces: _Pieces = pieces) -> bool:
                         cleaned = clean_batches(key_map, pieces.read(), transactions, rules)
                         pieces.consume(cleaned.end, False)
                         self._records_read += cleaned.records_read
                         self._records_kept += cleaned.records_kept
                         _append(output, cleaned.data, builder)
+                        return False
 
                     await self._step(segment, pieces, clean)
             builder.finish()
@@ -228,14 +231,22 @@ class LogCleaning:
         if not self._swap.has_all([segment]):
             raise LogChanged
 
-    async def _step(self, segment: Segment, pieces: _Pieces, work: Callable[[], T]) -> T:
-        """Runs the work on one piece. An error of a segment that is gone meanwhile is no error."""
-        await self._resources.admit(pieces.next_bytes)
+    async def _step(self, segment: Segment, pieces: _Pieces, work: Callable[[], bool]) -> bool:
+        """Runs the work on the next pieces, until it returns True. An error of a segment that is gone meanwhile is no
+        error."""
+
+        def run() -> bool:
+            for _ in range(PIECES_AT_ONCE):
+                if work():
+                    return True
+                if pieces.at_end:
+                    break
+            return False
+
+        await self._resources.admit(pieces.count_bytes(PIECES_AT_ONCE))
         self._check(segment)
         try:
-            if pieces.is_simulated:
-                return work()
-            return await self._resources.run(work)
+            return run() if pieces.is_simulated else await self._resources.run(run)
         except (Corrupt, Unavailable):
             self._check(segment)
             raise
@@ -260,13 +271,13 @@ class _Pieces:
     def at_end(self) -> bool:
         return self._is_done or self._position >= self._size
 
-    @property
-    def next_bytes(self) -> int:
-        return min(self._read_bytes, self._size - self._position)
+    def count_bytes(self, pieces: int) -> int:
+        """Returns the size of the next pieces, at most `pieces` of them."""
+        return min(pieces * self._read_bytes, self._size - self._position)
 
     def read(self) -> bytes:
         """Returns the next piece: one batch at least, if the rest of the segment is one."""
-        length = self.next_bytes
+        length = self.count_bytes(1)
         data = self._file.pread(self._position, length)
         if len(data) >= HEADER_BYTES and (size := decode_header(data).size) > len(data) and length < self._size:
             if size > min(BATCH_BYTES_MAX, self._size - self._position):

@@ -21,7 +21,7 @@ async def admit_all(_: int) -> None:
     return None
 
 
-def resources(*, map_bytes: int = 1 << 16, read_bytes: int = 300) -> CleanerResources:
+def resources(*, map_bytes: int = 1 << 16, read_bytes: int = 75) -> CleanerResources:
     """Returns resources that read a batch or two at a time."""
     return CleanerResources(run_inline, admit_all, map_bytes, read_bytes, 0.9, b"seed")
 
