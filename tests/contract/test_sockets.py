@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.sim.harness.disk import SimDisk
 from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
 from tiered.system.local_disk import LocalDisk
-from tiered.system.network import SocketNet
+from tiered.system.network import ACCEPT_TURN_SECONDS, SocketNet
 
 HOST = "127.0.0.1"
 LONG_OPEN = 5
@@ -44,6 +45,39 @@ def test_listener_without_free_descriptors_waits_and_continues(monkeypatch: pyte
                 stream = await arrived.get()
             stream.close()
         listener.close()
+
+    asyncio.run(body())
+
+
+def test_many_new_connections_are_accepted_in_many_turns_of_the_loop() -> None:
+    """Each takes longer here than a turn has for them, so other work comes between any two."""
+
+    async def body() -> None:
+        loop, turns, accepted = asyncio.get_running_loop(), 0, list[int]()
+        done = asyncio.Event()
+
+        def accept(stream: Stream) -> None:
+            ends = loop.time() + 2 * ACCEPT_TURN_SECONDS
+            while loop.time() < ends:
+                pass
+            accepted.append(turns)
+            stream.close()
+            if len(accepted) == len(clients):
+                done.set()
+
+        def count_turns() -> None:
+            nonlocal turns
+            turns += 1
+            loop.call_soon(count_turns)
+
+        listener = await SocketNet().listen(HOST, 0, accept)
+        with ExitStack() as stack:
+            clients = [stack.enter_context(socket.create_connection((HOST, listener.port))) for _ in range(5)]
+            count_turns()
+            async with asyncio.timeout(10):
+                await done.wait()
+        listener.close()
+        assert len(set(accepted)) == 5
 
     asyncio.run(body())
 

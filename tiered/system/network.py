@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 ACCEPTS_PER_EVENT = 64
+ACCEPT_TURN_SECONDS = 0.001
+"""Time of new connections in one turn of the event loop. After it, the others wait for the next turn."""
 ACCEPT_PAUSE_SECONDS = 1.0
 SEND_FILE_BYTES = 40 * 1024
 """Bytes of one sendfile call: per byte it costs a third less than larger calls, and half of smaller ones.
@@ -107,6 +109,7 @@ class SocketListener:
         self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def _accept(self) -> None:
+        ends = self._loop.time() + ACCEPT_TURN_SECONDS
         for _ in range(ACCEPTS_PER_EVENT):
             try:
                 sock, _ = self._sock.accept()
@@ -121,6 +124,8 @@ class SocketListener:
                 return
             sock.setblocking(False)
             self._on_accept(SocketStream(sock, self._readiness))
+            if self._loop.time() >= ends:
+                return
 
 
 class SocketStream:
