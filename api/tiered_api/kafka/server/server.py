@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import Counter as Tally
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -86,6 +86,7 @@ class KafkaServer:
         self.connections: dict[ClientConnection, None] = {}
         self._connections_by_host: Tally[str] = Tally()
         self._connections_by_listener: Tally[str] = Tally()
+        self._hosts_by_listener: defaultdict[str, Tally[str]] = defaultdict(Tally)
         between = settings.inter_broker_endpoint()
         self._inter_broker_listener = "" if between is None else between.name
         self._listener_settings: dict[str, tuple[Settings, Settings]] = {}
@@ -202,6 +203,7 @@ class KafkaServer:
             log.debug("kafka connection opened peer=%s listener=%s", stream.peer, listener)
             self._connections_by_host[host] += 1
             self._connections_by_listener[listener] += 1
+            self._hosts_by_listener[listener][host] += 1
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
                 self.now = now
@@ -247,34 +249,36 @@ class KafkaServer:
         another one."""
         most = self.context.broker.settings.max_connections
         if self._connections_by_listener[listener] >= of_listener:
-            own = [each for each in self.connections if each.listener == listener]
-            return self._make_room(host, own, of_listener)
+            return self._make_room(host, [listener], of_listener)
         if len(self.connections) < most:
             return True
-        others = [each for each in self.connections if not self._is_protected(each.listener)]
-        if self._make_room(host, others, most):
+        unprotected = [name for name in self.addresses if not self._is_protected(name)]
+        if self._make_room(host, unprotected, most):
             return True
         if not self._is_protected(listener):
             return False
+        others = [each for each in self.connections if each.listener in unprotected]
         if others:
             longest = min(others, key=lambda each: (each.pending > 0, each.last_activity))
             longest.refuse("crowded_out", "a broker needs its place, and max.connections are in use")
         return True
 
-    def _make_room(self, host: str, pool: Sequence[ClientConnection], most: int) -> bool:
+    def _make_room(self, host: str, listeners: Sequence[str], most: int) -> bool:
         """Closes a connection of the address with most connections in favour of the new address. True if it did so.
 
-        `pool` are the connections that may be closed, `most` is their limit. The address gives up its longest idle
+        Connections of `listeners` may be closed, `most` is their limit. The address gives up its longest idle
         connection, or else the one that waits longest for a reply. If it has neither, the address with next most
         connections does. An address keeps its fair share of the connections, and one more than the new address has. So
         a client that connects and waits shuts out no clients, brokers or operators.
         """
-        hosts = Tally(each.host for each in pool)
+        hosts = sum((self._hosts_by_listener[each] for each in listeners), Tally[str]())
         addresses = len(hosts) + (host not in hosts)
         kept = max(most // addresses, hosts[host] + 1)
+        if max(hosts.values(), default=0) <= kept:
+            return False
         longest: dict[str, tuple[bool, float, ClientConnection]] = {}
-        for each in pool:
-            if hosts[each.host] <= kept:
+        for each in self.connections:
+            if each.listener not in listeners or hosts[each.host] <= kept:
                 continue
             waits = each.pending > 0
             since = self._waiting_since(each) if waits else each.last_activity
@@ -338,11 +342,10 @@ class KafkaServer:
         self.connections.pop(connection, None)
         log.debug("kafka connection closed peer=%s", connection.peer)
         self._connections_by_listener[connection.listener] -= 1
-        left = self._connections_by_host[connection.host] - 1
-        if left > 0:
-            self._connections_by_host[connection.host] = left
-        else:
-            del self._connections_by_host[connection.host]
+        for hosts in (self._connections_by_host, self._hosts_by_listener[connection.listener]):
+            hosts[connection.host] -= 1
+            if not hosts[connection.host]:
+                del hosts[connection.host]
         if not self.connections:
             self._all_closed.set()
 
