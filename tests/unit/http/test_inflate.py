@@ -34,6 +34,17 @@ def test_consecutive_members_are_one_body(encoding: str) -> None:
     assert inflate(encoding, COMPRESSED[encoding] * 3, MIB) == BODY * 3
 
 
+@pytest.mark.parametrize("size", [MIB - 1, MIB, MIB + 1, 2 * MIB, 5 * MIB])
+def test_gzip_body_is_whole_however_many_outputs_of_zlib_it_takes(size: int) -> None:
+    body = (BODY * (1 + size // len(BODY)))[:size]
+    for whole in (body, bytes(size)):
+        data = gzip.compress(whole)
+        assert inflate("gzip", data, size) == whole
+        assert inflate("gzip", data + COMPRESSED["gzip"], 2 * size) == whole + BODY
+        assert refused("gzip", data, size - 1) == 413
+        assert refused("gzip", data[:-1], size) == 400
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 def test_cut_or_garbled_body_is_400(encoding: str) -> None:
     data = COMPRESSED[encoding]
@@ -86,6 +97,6 @@ def test_error_of_a_body_that_is_too_large_holds_none_of_it(encoding: str) -> No
         inflate(encoding, bomb, 2 << 20)
     held, step = [], refused.value.__traceback__
     while step is not None:
-        held += [each for each in step.tb_frame.f_locals.values() if isinstance(each, bytes | list)]
+        held += [each for each in step.tb_frame.f_locals.values() if isinstance(each, bytes | bytearray | list)]
         step = step.tb_next
     assert max(len(each) for each in held if each is not data) < 100_000

@@ -15,6 +15,8 @@ ZSTD_PIECE = 1024
 ZSTD_WINDOW = 8 << 20
 GZIP_PIECE = 64 << 10
 """Input given to zlib at once. At the end of each member, zlib copies the input that follows."""
+GZIP_OUTPUT = 1 << 20
+"""Most output of one call of zlib, which joins it while no other thread may run Python."""
 MEMBERS_MAX = 1_000
 """Most members or frames in one piece of a body. Each costs some microseconds, however small it is."""
 
@@ -23,7 +25,7 @@ class Inflater(Protocol):
     """One compressed body. `feed` returns the decompressed bytes of a piece, and raises `HttpError` 413 above `room`
     bytes."""
 
-    def feed(self, data: bytes | bytearray, room: int) -> bytes: ...
+    def feed(self, data: bytes | bytearray, room: int) -> bytearray: ...
     def finish(self) -> None:
         """Raises `HttpError` 400 if the body ended inside a frame."""
 
@@ -35,26 +37,28 @@ class GzipInflater:
         self._member = zlib.decompressobj(wbits=31)
         self._begun = False
 
-    def feed(self, data: bytes | bytearray, room: int) -> bytes:
-        parts: list[bytes] = []
+    def feed(self, data: bytes | bytearray, room: int) -> bytearray:
+        whole = bytearray()
         at = members = 0
-        while at < len(data):
+        has_more = False
+        while at < len(data) or has_more:
             if self._member.eof:
                 members = count_member(members)
                 self._member, self._begun = zlib.decompressobj(wbits=31), False
             self._begun = True
             piece = data[at : at + GZIP_PIECE]
+            most = min(room + 1 - len(whole), GZIP_OUTPUT)
             try:
-                part = self._member.decompress(piece, room + 1)
+                part = self._member.decompress(piece, most)
             except zlib.error as error:
                 raise HttpError(400, f"the body is not gzip: {str(error).rpartition(': ')[2]}") from None
-            room -= len(part)
-            if room < 0:
-                parts, part = [], b""  # the error keeps the variables until the garbage collector runs
+            whole += part
+            if len(whole) > room:
+                whole, part = bytearray(), b""  # the error keeps the variables until the garbage collector runs
                 raise too_large_error()
-            parts.append(part)
             at += len(piece) - len(self._member.unconsumed_tail or self._member.unused_data)
-        return b"".join(parts)
+            has_more = len(part) == most and not self._member.eof
+        return whole
 
     def finish(self) -> None:
         if self._begun and not self._member.eof:
@@ -69,8 +73,8 @@ class ZstdInflater:
         self._frame = self._decompressor.decompressobj()
         self._begun = False
 
-    def feed(self, data: bytes | bytearray, room: int) -> bytes:
-        parts: list[bytes] = []
+    def feed(self, data: bytes | bytearray, room: int) -> bytearray:
+        whole = bytearray()
         at = frames = 0
         while at < len(data):
             if self._frame.eof:
@@ -83,12 +87,11 @@ class ZstdInflater:
             except zstandard.ZstdError as error:
                 raise HttpError(400, f"the body is not zstd: {str(error).rpartition(': ')[2]}") from None
             at += len(piece) - len(self._frame.unused_data)
-            room -= len(part)
-            if room < 0:
-                parts, part = [], b""  # the error keeps the variables until the garbage collector runs
+            if len(whole) + len(part) > room:
+                whole, part = bytearray(), b""  # the error keeps the variables until the garbage collector runs
                 raise too_large_error()
-            parts.append(part)
-        return b"".join(parts)
+            whole += part
+        return whole
 
     def finish(self) -> None:
         if self._begun and not self._frame.eof:
