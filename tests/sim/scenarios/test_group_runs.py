@@ -11,7 +11,7 @@ from tests.sim.__main__ import run_seed
 from tests.sim.group_run import GroupOptions, run
 from tests.sim.scenarios.many import run_seeds
 
-SEEDS = 30
+SEEDS = 20
 REACHED = ("acked", "images", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage")
 
 

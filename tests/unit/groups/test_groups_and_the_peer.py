@@ -136,6 +136,7 @@ def test_our_coordinator_reads_kafkas_records_as_the_same_groups(peer: Peer) -> 
     assert _settled(InMemory(rig, over.names)) == theirs
 
 
+@pytest.mark.also
 def test_kafka_reads_our_records_as_the_same_groups() -> None:
     rig = Rig(SETTINGS)
     ours = InMemory(rig)
