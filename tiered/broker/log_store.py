@@ -14,6 +14,7 @@ from tiered.broker.data_directory import LOGS_PER_YIELD, ROOT, DataDirectory, Di
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable, check_invariant
+from tiered.hot.checkpoints import SUSPECT_FILE
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_loader import CorruptLog
@@ -63,7 +64,7 @@ class LogStore:
         self._unchecked: set[TopicPartition] = set()
         """Partitions whose logs the start could not open: the notes in the data directory still hold for them."""
         self._corrupt: set[TopicPartition] = set()
-        """Partitions whose logs cannot be opened because there is no room to note that they have rotted."""
+        """Partitions with rotten logs that the start could not open, or not cut: there was no room to note the rot."""
         self._unopened_ends: dict[PartitionId, tuple[int, int]] = {}
         """Last epoch and end offset of logs that the start could read but not open."""
         self._truncation_failed: set[TopicPartition] = set()
@@ -111,7 +112,7 @@ class LogStore:
             except (Unavailable, Corrupt) as error:
                 log.error("log cannot be opened partition=%s why=%s", tp, error)
                 self._unchecked.add(tp)
-                if isinstance(error, CorruptLog):
+                if isinstance(error, CorruptLog) or self._is_marked_suspect(tp):
                     self._corrupt.add(tp)
                 if not isinstance(error, Corrupt) or isinstance(error, CorruptLog):
                     with contextlib.suppress(Unavailable):
@@ -191,6 +192,11 @@ class LogStore:
         """True if rot took records of the log that the cluster believes to be here."""
         hot = self._logs.get(tp)
         return tp in self._corrupt or (hot is not None and hot.suspect)
+
+    def _is_marked_suspect(self, tp: TopicPartition) -> bool:
+        with contextlib.suppress(Unavailable):
+            return self._world.disk.exists(f"{self._directory.log_path(tp)}/{SUSPECT_FILE}")
+        return True
 
     @property
     def has_unchecked_logs(self) -> bool:

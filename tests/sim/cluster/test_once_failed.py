@@ -29,6 +29,7 @@ from tests.sim.scenarios import (
     test_follower_node,
     test_losses,
     test_nearest,
+    test_sim_rot,
     test_start_behind_a_cut,
 )
 from tests.unit.broker import test_registration
@@ -47,6 +48,10 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    18101173: (
+        "a start cut a rotten log, could not open it then, and registered it as whole",
+        test_sim_rot.test_damage_in_a_log_that_cannot_be_opened_after_its_cut_is_reported,
+    ),
     18020337: (
         "a flush of a closed log went on, and wrote to the files of the next log of its name",
         test_disk_log.test_flush_of_a_closed_log_writes_nothing_into_a_new_log_of_its_name,

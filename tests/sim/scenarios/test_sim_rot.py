@@ -9,8 +9,10 @@ from functools import partial
 import pytest
 
 from tests.e2e.site import batch
+from tests.sim.harness.disk import DiskFault
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, Move, Reassign
+from tiered.hot.checkpoints import METADATA_FILE
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
@@ -146,6 +148,33 @@ def test_damage_that_a_full_disk_cannot_note_is_reported() -> None:
         assert (partition_image(three).leader, partition_image(three).elr) == (NO_LEADER, (a.node_id,))
         assert len(read_log_file(b)) == size
         b.machine.disk.capacity = None
+        await a.start()
+        await three.wait_until(lambda: len(partition_image(three).isr) == 2, 60)
+        assert partition_image(three).loss is None
+        assert read_log_file(a) == read_log_file(b)
+
+    run_scenario(scenario)
+
+
+def test_damage_in_a_log_that_cannot_be_opened_after_its_cut_is_reported() -> None:
+    """The start has cut the log and noted the damage. Then it cannot read the topic id, and opens the log later."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        a, b = three.others()
+        await create_filled_topic(three, [a, b], 2)
+        await b.kill()
+        await three.wait_until(
+            lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30
+        )
+        await a.kill()
+        await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
+        flip_record_bit(b, 5)
+        size, metadata = len(read_log_file(b)), f"log/{AT}/{METADATA_FILE}"
+        b.machine.disk.faults.append(DiskFault("pread", metadata, skip=1))
+        await b.start()
+        await three.wait_until(lambda: is_registered(three, b), 30)
+        assert len(read_log_file(b)) < size
+        assert (partition_image(three).leader, partition_image(three).elr) == (NO_LEADER, (a.node_id,))
         await a.start()
         await three.wait_until(lambda: len(partition_image(three).isr) == 2, 60)
         assert partition_image(three).loss is None
