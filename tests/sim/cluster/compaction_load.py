@@ -386,6 +386,7 @@ class CompactionLoad:
                 partition_id = self._run.partition_id(send.tp)
                 assert partition_id is not None
                 copies = model.copies_of(partition_id)
-                found = copies.committed.get(send.base_offset)
-                if (found is None or found.crc != crc) and not copies.may_be_gone(send.base_offset, send.invoked_ns):
+                found, last = copies.committed.get(send.base_offset), send.base_offset + len(send.values) - 1
+                # Its beginning may be deleted before the rest is lost: a loss begins at the log start then.
+                if (found is None or found.crc != crc) and not copies.may_be_gone(last, send.invoked_ns):
                     yield Finding("I1", f"{send.tp}: the batch at {send.base_offset} was acknowledged, is {found}")

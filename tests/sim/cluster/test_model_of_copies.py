@@ -397,6 +397,14 @@ def test_cold_records_are_never_lost() -> None:
     assert rig.copies.may_be_gone(10, 0) and not rig.copies.may_be_gone(9, 0)
 
 
+def test_loss_behind_a_log_start_within_a_batch_does_not_take_the_deleted_records() -> None:
+    rig = make_three_copies(1)
+    rig.copies.on_cold_end(5)
+    for node in (1, 2, 3):
+        rig.damage(node)
+    assert rig.copies.may_be_gone(9, 0) and not rig.copies.may_be_gone(4, 0), "the batch is known by its last record"
+
+
 def test_r5_epoch_that_begins_below_the_cold_end_is_reported() -> None:
     rig = make_three_copies(2)
     rig.copies.on_cold_end(20)
