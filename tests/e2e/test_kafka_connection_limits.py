@@ -89,3 +89,21 @@ def test_address_has_a_limit_of_its_own_that_changes(tmp_path: Path) -> None:
         assert site.count_refusals("too_many_of_one") == 3
 
     run(tmp_path, scenario, max_connections_per_ip=0, max_connections_per_ip_overrides=("127.0.0.1:2",))
+
+
+def test_limit_of_an_address_holds_on_a_listener_for_all_addresses(tmp_path: Path) -> None:
+    """Such a listener has one socket for both families. It shows the address as ::ffff:127.0.0.1."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        port = int(site.address.rpartition(":")[2])
+        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        assert await streams[2][0].read() == b""
+        assert [each.host for each in site.server.connections] == ["127.0.0.1"] * 2
+        assert site.count_refusals("too_many_of_one") == 1
+        for _, writer in streams:
+            writer.close()
+
+    run(
+        tmp_path, scenario, listeners=("PLAINTEXT://[::]:0",), tiered_insecure=True,
+        advertised_listeners=("PLAINTEXT://localhost:9999",), max_connections_per_ip_overrides=("127.0.0.1:2",),
+    )  # fmt: skip

@@ -140,7 +140,8 @@ class SocketStream:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             host, port = sock.getpeername()[:2]
-            self.peer = f"{host}:{port}"
+            # A listener for both families of addresses shows those of IPv4 so.
+            self.peer = f"{host.removeprefix('::ffff:') if '.' in host else host}:{port}"
         except OSError:  # the peer has reset the connection already: the first read reports it
             self.peer = "gone"
 
