@@ -24,6 +24,7 @@ from tiered.errors import Refused
 from tiered.metadata.changes import AclAdded, ScramCredentialSet
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered.security.scram import ScramCredential, ScramMechanism, make_credential, salt_password
+from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.http.server.authentication import list_tried
 from tiered_api.http.server.server import serve_http
@@ -147,6 +148,55 @@ def test_streams_of_a_removed_user_end(tmp_path: Path) -> None:
             assert b"40101" in told and b"hidden" not in told
             assert b"40101" in await written.content.read()
             assert site.broker.leader_replica("t", 0).log.end_offset == 2
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/octet-stream"])
+def test_read_that_waits_tells_a_removed_user_nothing(tmp_path: Path, accept: str) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t")
+        replica = site.broker.leader_replica("t", 0)
+        path = "/topics/t/partitions/0/records?offset=0&timeout=20000"
+        login = basic("alice", "wonderland")
+        read = asyncio.create_task(site.ask("GET", path, accept=accept, Authorization=login))
+        await wait_until(lambda: bool(replica.reads._parked))
+        await remove_user(site, "alice")
+        await replica.append(batch([b"hidden"]), acks=ACKS_ALL, timeout_ms=5_000)
+        reply = await read
+        assert reply.status == 401 and b"hidden" not in reply.body
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+@pytest.mark.parametrize("path", ["/topics/t", "{cluster}/topics/t/records", "{cluster}/topics/t/records:batch"])
+def test_body_that_ends_after_its_user_was_removed_writes_nothing(tmp_path: Path, path: str) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t")
+        budget, removed = site.http._listener.context.budget, asyncio.Event()
+        free = budget.free
+        entries = {"entries": [{"id": "1", **RECORD}]}
+        body = {"/topics/t": {"records": [{"value": 1}]}}.get(path, entries if path.endswith("batch") else RECORD)
+        data = json.dumps(body).encode()
+
+        async def send() -> AsyncIterator[bytes]:
+            yield data[:5]
+            await removed.wait()
+            yield data[5:]
+
+        headers = {
+            "Authorization": basic("alice", "wonderland"), "Content-Length": str(len(data)),
+            "Content-Type": media_types.V2_JSON if path == "/topics/t" else media_types.JSON,
+        }  # fmt: skip
+        url = site.url + path.format(cluster=site.cluster)
+        written = asyncio.create_task(site.session.post(url, headers=headers, data=send()).__aenter__())
+        await wait_until(lambda: budget.free < free)
+        await remove_user(site, "alice")
+        removed.set()
+        assert (await written).status == 401
+        assert site.broker.leader_replica("t", 0).log.end_offset == 0
 
     run(tmp_path, scenario, authentication_method=BASIC)
 

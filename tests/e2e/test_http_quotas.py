@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 from pathlib import Path
 
 import aiohttp
@@ -10,6 +12,7 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
+from tiered_api.http.exchange import media_types
 
 RECORD = {"value": {"type": "STRING", "data": "x" * 2000}}
 APP = {"X_Client_Id": "app"}
@@ -42,6 +45,19 @@ def test_writer_over_its_quota_gets_429_and_others_do_not(tmp_path: Path) -> Non
         assert (batches.status, v2.status) == (429, 429)
         await put(site, producer_byte_rate=None)
         assert await write(**APP) == 200
+
+    run(tmp_path, scenario)
+
+
+def test_compressed_body_counts_by_what_it_writes(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await put(site, producer_byte_rate=100_000.0)
+        body = gzip.compress(json.dumps({"records": [{"value": "x" * 500_000}] * 20}).encode())
+        kind = media_types.V2_JSON
+        for expected in (200, 429):
+            reply = await site.ask("POST", "/topics/t", body, kind=kind, Content_Encoding="gzip", **APP)
+            assert reply.status == expected
 
     run(tmp_path, scenario)
 

@@ -27,6 +27,10 @@ def _has_login() -> bool:
     return True
 
 
+def _check_rights() -> None:
+    """Stands for the check of a request that has no route yet."""
+
+
 class HttpRequest(web.BaseRequest):
     """aiohttp's request with the context, the route's arguments and the memory that it holds."""
 
@@ -53,16 +57,20 @@ class HttpRequest(web.BaseRequest):
         """True while it is good and needs no proof. Keeps no secret, so that it may outlive the request."""
         self.lacks_login = False
         """True if the listener has a login, and the request comes without one: it has no rights at all."""
+        self.check_rights: Callable[[], None] = _check_rights
+        """Raises `HttpError` 403 if the caller lacks a right that the route needs."""
         self.meter: HttpMeter | None = None
         """Charges the client of the request; None if the client has no quota."""
+        self.inflated_bytes = 0
+        """Bytes of the body after decompression; 0 until then."""
         self.held_bytes = 0
         """Bytes of the memory budget, released once the response is sent."""
         self._query: dict[str, str] | None = None
 
     ATTRS = web.BaseRequest.ATTRS | frozenset(
         (
-            "context", "target", "operation", "args", "caller", "has_login", "has_known_login", "lacks_login", "meter",
-            "held_bytes",
+            "context", "target", "operation", "args", "caller", "has_login", "has_known_login", "lacks_login",
+            "check_rights", "meter", "inflated_bytes", "held_bytes",
         )
     )  # fmt: skip
 
@@ -78,12 +86,21 @@ class HttpRequest(web.BaseRequest):
     def require(self, operation: Operation, kind: ResourceType, name: str) -> None:
         """Raises `HttpError` 403 if the caller may not carry out an operation on a resource, 401 if its login has ended
         since the request began."""
-        if not self.has_login():
-            raise HttpError(NOT_AUTHENTICATED, "the login has ended: its user, password or token is not good any more")
+        self.require_login()
         authorization = self.context.broker.authorization
         if self.lacks_login or not authorization.authorize(self.caller, operation, kind, name):
             what = f"{operation.name} on {kind.name} {name[:249]!r}"
             raise HttpError(NOT_AUTHORIZED, f"{self.caller.principal} has no right to {what}")
+
+    def require_login(self) -> None:
+        """Raises `HttpError` 401 if the login of the request has ended since it began."""
+        if not self.has_login():
+            raise HttpError(NOT_AUTHENTICATED, "the login has ended: its user, password or token is not good any more")
+
+    def recheck(self) -> None:
+        """Checks login and route again, after a wait for the client or for records. Raises `HttpError` 401 or 403."""
+        self.require_login()
+        self.check_rights()
 
     @property
     def connection_name(self) -> str:
@@ -164,7 +181,11 @@ class HttpRequest(web.BaseRequest):
         Raises `HttpError` 413 if the body is too large, 408 if it comes too slowly.
         """
         content = self.content
-        data = content.read_nowait(-1) if content.is_eof() else await self._read_chunks()
+        if content.is_eof():
+            data: bytes | bytearray = content.read_nowait(-1)
+        else:
+            data = await self._read_chunks()
+            self.recheck()
         limit = self.context.limits.body_bytes
         if len(data) > limit:
             raise self._too_large(limit)
@@ -175,6 +196,7 @@ class HttpRequest(web.BaseRequest):
         # A few compressed bytes may become `limit` bytes.
         whole = await self.context.run_job(limit, inflate, encoding, data, limit)
         self.set_held_memory(len(whole))
+        self.inflated_bytes = len(whole)
         return whole
 
     async def _read_chunks(self) -> bytearray:

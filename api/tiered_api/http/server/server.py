@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 from collections import Counter as Tally
+from functools import partial
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -303,7 +304,9 @@ class HttpListener(web.Server):
             if connection.is_spare and route.operation not in ANSWERED_OVER_LIMIT:
                 raise HttpError(503, TOO_MANY, (("Retry-After", "10"),), close=True)
             await self.authenticator.authenticate(request)
-            check_route(self.context.broker.authorization, request.caller, route.operation, request.args)
+            authorization = self.context.broker.authorization
+            request.check_rights = partial(check_route, authorization, request.caller, route.operation, request.args)
+            request.check_rights()
             route.check_body_type(request)
             if route.operation not in ANSWERED_WHILE_STARTING and not self.context.broker.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
@@ -351,7 +354,7 @@ async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamRespon
         sent = response.body_bytes if isinstance(response, HttpResponse) else 0
         return response
     finally:
-        meter.charge(route.operation, request.content.total_bytes, sent)
+        meter.charge(route.operation, max(request.content.total_bytes, request.inflated_bytes), sent)
 
 
 class HttpServer:
