@@ -32,6 +32,7 @@ from tiered_api.kafka.protocol.messages.delete_topics import (
 )
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 
 CLIENT: QuotaEntity = (("client-id", "test"),)
@@ -234,6 +235,17 @@ def test_client_with_a_debt_may_not_change_topics(tmp_path: Path) -> None:
         assert [each.error_code for each in lenient.topics] == [0], "old clients do not know the error"
         assert lenient.throttle_time_ms > first.throttle_time_ms
         assert site.node.image.topics.keys() >= {"a", "c"} and "b" not in site.node.image.topics
+
+    run(tmp_path, scenario)
+
+
+def test_topics_that_metadata_creates_grow_the_debt(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await put(site, CLIENT, controller_mutation_rate=1.0)
+        client = await site.client()
+        names = [MetadataRequestTopic(name=f"t{number}") for number in range(25)]
+        made = await client.ask(MetadataRequest(names, allow_auto_topic_creation=True), 8, MetadataResponse)
+        assert len(site.node.image.topics) == 25 and made.throttle_time_ms > 1_000
 
     run(tmp_path, scenario)
 

@@ -8,6 +8,9 @@ from tiered.errors import Refused
 from tiered.security.principal import BROKER
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 
+NEVER = 1 << 15
+"""For requests that are never refused: their charges only grow the debt."""
+
 
 class MutationCharges:
     """The charges of one request. From version `strict_from` on, a client with a debt is refused."""

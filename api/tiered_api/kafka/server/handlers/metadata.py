@@ -32,6 +32,7 @@ from tiered_api.kafka.server.exchange.advertised_brokers import advertised_broke
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
 from tiered_api.kafka.server.exchange.metadata_fragments import encode_fragment, join_fragments, make_topic_response
+from tiered_api.kafka.server.exchange.mutation_charges import NEVER, MutationCharges
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
 
 log = logging.getLogger(__name__)
@@ -49,12 +50,13 @@ async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
     """Returns the encoded reply, with copies of fragments whose topics did not change."""
     request, version = call.request, call.version
     denied: dict[str, Code] = {}
-    rights = find_rights(context, call)
+    rights, charges = find_rights(context, call), MutationCharges(context, call, NEVER)
     if request.allow_auto_topic_creation and context.broker.settings.auto_create_topics_enable:
-        denied = await _create_missing_topics(context, request, rights)
+        denied = await _create_missing_topics(context, request, rights, charges)
     await context.broker.suspected_brokers.wait_resolved()
     image = context.broker.image
     head = MetadataResponse(
+        charges.pause_ms,
         brokers=[
             MetadataResponseBroker(broker.node_id, host, port, broker.rack or None)
             for broker, host, port in advertised_brokers(
@@ -141,10 +143,11 @@ def _make_unknown_topic(name: str, denied: Code | None) -> MetadataResponseTopic
 
 
 async def _create_missing_topics(
-    context: KafkaContext, request: MetadataRequest, rights: Rights | None
+    context: KafkaContext, request: MetadataRequest, rights: Rights | None, charges: MutationCharges
 ) -> dict[str, Code]:
-    """Creates missing topics with legal names. Returns the names for which the cluster has no room, and those that the
-    caller may not create. A topic that fails for another reason stays unknown."""
+    """Creates missing topics with legal names, and charges them to the client (KIP-599). Returns the names for which the
+    cluster has no room, and those that the caller may not create. A topic that fails for another reason stays
+    unknown."""
     known = context.broker.image.topics
     requested = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
     missing = sorted(name for name in requested if name not in known and name not in INTERNAL)
@@ -160,6 +163,7 @@ async def _create_missing_topics(
     if missing and context.broker.store.outage is None:
         with suppress(Refused):
             made = await context.broker.submit(CreateTopics(tuple(map(CreateTopic, missing))), CREATE_SECONDS)
+        charges.add(sum(len(each.partitions) for each in made if isinstance(each, TopicImage)))
     denied = {
         name: each
         for name, each in zip(missing, made, strict=bool(made))
