@@ -125,7 +125,10 @@ class TokenValidator:
         try:
             text = await self._threads.run(lambda: read_url(self._url), 2 * FETCH_SECONDS)
             if text != self._text:
-                self.keys, self._text = read_key_set(text), text
+                keys = read_key_set(text)
+                if is_needed and not len(keys):
+                    raise Refused(Code.INVALID_CONFIG, "the key set is empty")
+                self.keys, self._text = keys, text
                 log.info("keys of tokens were read keys=%d", len(self.keys))
         except (OSError, Refused, Unavailable) as error:
             why = error.why if isinstance(error, Refused) else f"{type(error).__name__}: {error}"

@@ -72,7 +72,8 @@ class KeySet:
 def read_key_set(text: bytes) -> KeySet:
     """Returns the public keys in a JWK set. Keys for other purposes, and weak ones, are left out.
 
-    Raises `Refused` (INVALID_CONFIG) if it is no set, or has no key that can be used.
+    An empty set is one: its issuer has taken all keys back. Raises `Refused` (INVALID_CONFIG) if it is no set, or if none
+    of its keys can be used.
     """
     jwt = _import_jwt()
     try:
@@ -80,6 +81,8 @@ def read_key_set(text: bytes) -> KeySet:
     except (ValueError, TypeError, KeyError, RecursionError):
         raise Refused(Code.INVALID_CONFIG, "the key set is no JSON object with a list of keys") from None
     found: dict[tuple[str, str], list[Any]] = {}
+    if rows == []:
+        return KeySet(found)
     for row in rows[:KEYS_MAX] if isinstance(rows, list) else ():
         if not isinstance(row, dict) or row.get("kty") not in ("RSA", "EC", "OKP") or row.get("use", "sig") != "sig":
             continue

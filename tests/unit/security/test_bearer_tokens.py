@@ -140,12 +140,18 @@ def test_no_text_is_a_token(one: str, other: str) -> None:
         [{"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}],
         [{"kty": "RSA"}],
         ["x", None, []],
-        [],
     ],
 )
 def test_set_without_a_public_key_is_refused(rows: list[Any]) -> None:
     with pytest.raises(Refused):
         read_key_set(json.dumps({"keys": rows}).encode())
+
+
+def test_empty_set_takes_all_keys_back() -> None:
+    keys = read_key_set(b'{"keys": []}')
+    assert len(keys) == 0
+    with pytest.raises(UnknownKey):
+        verify_token(token(EC, "ES256", "ec"), keys, RULES, NOW)
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"keys":1}', b"\xff", b"[" * 100_000])

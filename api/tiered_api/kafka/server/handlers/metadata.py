@@ -145,8 +145,8 @@ def _make_unknown_topic(name: str, denied: Code | None) -> MetadataResponseTopic
 async def _create_missing_topics(
     context: KafkaContext, request: MetadataRequest, rights: Rights | None, charges: MutationCharges
 ) -> dict[str, Code]:
-    """Creates missing topics with legal names, and charges them to the client (KIP-599). Returns the names for which the
-    cluster has no room, and those that the caller may not create. A topic that fails for another reason stays
+    """Creates missing topics with legal names, and charges them to the client (KIP-599). Returns the names for which
+    the cluster has no room, and those that the caller may not create. A topic that fails for another reason stays
     unknown."""
     known = context.broker.image.topics
     requested = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
