@@ -67,13 +67,19 @@ class LogSegmentData(NamedTuple):
 
 def build_segment_data(writer: LogWriter, segment: Segment, from_offset: int | None) -> LogSegmentData:
     """Collects the data of a closed segment, from the batch that holds `from_offset` on.
-    None means the whole segment."""
+
+    None means the whole segment. If a clean removed that batch, the data begins at `from_offset` itself, with the bytes
+    of the next batch: an object begins where the one before it ends. Raises `Corrupt` if there is no such batch.
+    """
     files = writer.files
     offsets, times = (bytes(index) for index in writer.index.indexes(segment))
     first, position = segment.base_offset, 0
     if from_offset is not None and from_offset > first:
         position = writer.index.find_position(segment, from_offset)
-        first = next(files.walk_positions(segment.base_offset, position, segment.size)).base_offset
+        batch = next(files.walk_positions(segment.base_offset, position, segment.size), None)
+        if batch is None:
+            raise Corrupt(f"no batch from offset {from_offset} on", where=files.path(segment.base_offset, ".log"))
+        first = min(batch.base_offset, from_offset)
         offsets, times = rebase_indexes(offsets, times, first - segment.base_offset, position)
     end = segment.next_offset
     aborted = writer.txn_index.find(writer.segments, first, end)

@@ -9,15 +9,17 @@ import pytest
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, TOPIC, Rig, batch
+from tests.unit.hot.cleaning import resources
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.metrics import Metrics
+from tiered.records.batch import encode_batch
 from tiered.records.native import walk
 
 
-async def open_log(rig: Rig, name: str, segment_bytes: int) -> DiskLog:
+async def open_log(rig: Rig, name: str, segment_bytes: int, config: TopicConfig | None = None) -> DiskLog:
     """Opens an empty log of small segments with an index entry for every few batches."""
-    config = replace(TopicConfig(), segment_bytes=segment_bytes, index_interval_bytes=1000)
+    config = config or replace(TopicConfig(), segment_bytes=segment_bytes, index_interval_bytes=1000)
     return await DiskLog.open(
         SimDisk(SimRng(rig.loop.seed).stream(name)), rig.clock, "log/flights-3", config, same_boot=True, clean=True,
         metrics=Metrics(), topic_id=PID.topic_id, name=TOPIC,
@@ -93,5 +95,45 @@ def test_index_lets_a_point_read_begin_near_its_batch() -> None:
         assert walk(data).batches[0].base_offset == end - 10
         assert reader.store.calls["get"] == 2
         assert reader.cache.bytes_held < (2 << 20)
+
+    rig.run(scenario)
+
+
+def test_object_from_inside_a_cleaned_segment_skips_no_record() -> None:
+    """A compacted topic is tiered, then not, so that its disk is cleaned, and then tiered again. A cleaned segment lies
+    across the cold end, and its records there are gone."""
+    rig = Rig()
+
+    async def scenario() -> None:
+        tiered = replace(
+            TopicConfig(), segment_bytes=6000, index_interval_bytes=100, cleanup_policy=("compact",),
+            remote_storage_enable=True,
+        )  # fmt: skip
+        log = await open_log(rig, "log", 6000, tiered)
+        for number in range(100):
+            key = b"same" if 20 <= number < 75 else b"k%d" % number
+            log.append(bytearray(encode_batch([(1000 * number, key, b"v" * 60, ())])), leader_epoch=1, now_ms=10**9)
+        log.roll()
+        await log.flush()
+        broker, first = rig.broker(), log.closed_segments()[0].next_offset
+        manifest = await broker.uploader.upload_next(log, await broker.take_over(1), 1, first)
+        assert manifest is not None and manifest.cold_end_offset == first
+        log.configure(replace(tiered, remote_storage_enable=False, segment_bytes=1 << 20))
+        await log.clean(log.find_cleanable(log.end_offset, 10**9), resources(), keeps_tombstones=True)
+        assert log.closed_segments()[0].next_offset > first
+        log.configure(tiered)
+        manifest = await broker.uploader.upload_next(log, manifest, 1, log.end_offset)
+        assert manifest is not None and manifest.entries[-1].base_offset == first
+        reader = rig.broker("reader").reader
+        kept = [
+            each.base_offset for piece in [p async for p in reader.iterate(PID, 0)] for each in walk(piece.data).batches
+        ]
+        assert first not in kept
+        for offset in range(manifest.cold_end_offset):
+            at_or_after = next(each for each in kept if each >= offset)
+            data = await rig.broker(f"reader of {offset}").reader.read(PID, manifest, offset, 1)
+            assert walk(data).batches[0].base_offset == at_or_after
+            by_time = await reader.offset_for_timestamp(PID, 1000 * offset, manifest=manifest)
+            assert by_time == (at_or_after, 1000 * at_or_after, 1)
 
     rig.run(scenario)
