@@ -606,7 +606,8 @@ class DiskLog:
         """
         producers = ProducerStates(offset)
         if producer_snapshot:
-            producers = ProducerStates.from_snapshot(producer_snapshot, offset, where=self.name)
+            limits = ProducerLimits(self._writer.producer_limits.per_partition)  # the shared ones count them later
+            producers = ProducerStates.from_snapshot(producer_snapshot, offset, limits, where=self.name)
         interval = self.config.index_interval_bytes
         self._run_truncation(lambda: truncation.truncate_fully(self._writer, offset, epochs, producers, interval))
 

@@ -10,6 +10,7 @@ from typing import Any
 from tests.sim.harness.disk import SimDisk
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
+from tiered.hot.producer_state import ProducerLimits
 from tiered.metrics import Metrics
 from tiered.ports import Disk
 from tiered.records.batch import decode_records, encode_batch
@@ -76,6 +77,7 @@ async def open_log(
     start_offset: int = 0,
     cut: bool = False,
     clock: FixedClock | None = None,
+    limits: ProducerLimits | None = None,
 ) -> DiskLog:
     return await DiskLog.open(
         disk,
@@ -90,6 +92,7 @@ async def open_log(
         metrics=Metrics(),
         topic_id=TOPIC_ID,
         name="t-0",
+        producer_limits=limits,
     )
 
 

@@ -11,7 +11,7 @@ from tests.sim.harness.disk import DiskFault, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, config, disk, offsets, open_log, read_all
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
-from tiered.hot.producer_state import ProducerStates
+from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.native import walk
 
@@ -303,6 +303,25 @@ def test_restarted_log_has_the_history_of_the_offsets_below() -> None:
         log.close()
         again = await open_log(on)
         assert (again.end_offset, again.epochs.lineage) == (101, ((0, 0), (4, 60), (5, 100)))
+
+    run_scenario(scenario)
+
+
+def test_log_that_restarts_at_the_cold_end_knows_as_many_producers_as_the_setting_allows() -> None:
+    """`tiered.producer.ids.max.per.partition` is 40,000. Once, the log kept 10,000, which is the default."""
+
+    async def scenario(on: SimDisk) -> None:
+        before = ProducerStates(0, ProducerLimits(40_000, 200_000))
+        one = walk(batch(0, producer=9, sequence=4)).batches[0]
+        for number in range(10_001):
+            before.apply(one._replace(producer_id=number, base_offset=number, last_offset=number), NOW)
+        limits = ProducerLimits(40_000, 200_000)
+        log = await open_log(on, limits=limits)
+        append(log, batch(0, producer=9, sequence=0))
+        log.truncate_fully_and_start_at(10_001, ((0, 0),), before.encode_snapshot())
+        assert len(log.producers) == limits.producer_count == 10_001
+        log.close()
+        assert limits.producer_count == 0
 
     run_scenario(scenario)
 
