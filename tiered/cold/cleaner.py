@@ -20,6 +20,7 @@ If a change of the manifest stays undecided, they are none until `settle`.
 from __future__ import annotations
 
 import logging
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
@@ -62,7 +63,7 @@ from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.checkpoints import encode_lineage
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.hot.log_cleaning import MAP_BYTES_MIN, CleanerResources
-from tiered.hot.producer_state import ProducerStates
+from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, ObjectStore, Rng
@@ -506,10 +507,13 @@ class ColdCleaner:
         """Returns the rules of the clean. The producers are those of the cold end: a log may restart there."""
         sections = await self._reader.read_sections(newest)
         producers, clean.newest = sections.producers, (newest.key, sections)
-        states = ProducerStates.from_snapshot(producers, newest.next_offset, where=newest.key) if producers else None
+        limits = ProducerLimits(sys.maxsize, sys.maxsize)  # the leader had its own, which may be any
+        states = ProducerStates()
+        if producers:
+            states = ProducerStates.from_snapshot(producers, newest.next_offset, limits, where=newest.key)
         last = {
             each.producer_id: LastRecord(each.batches[-1].last_offset if each.batches else -1, each.epoch)
-            for each in (states.list_producers() if states is not None else ())
+            for each in states.list_producers()
         }
         return CleanRules.of(clean.now_ms, clean.config.delete_retention_ms, -1, last)
 

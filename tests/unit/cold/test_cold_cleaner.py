@@ -24,6 +24,7 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
+from tiered.hot.producer_state import ProducerLimits
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.batch import encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, Codec
@@ -117,6 +118,24 @@ def test_clean_keeps_each_keys_last_record_and_the_historys_offsets() -> None:
         assert await read(fresh) == last_of_each(before)
         assert (await cleaner.find_cleanable(after, COMPACTED, NOW)).dirty_bytes == 0
         await check_bucket(rig, broker, after)
+
+    run(scenario)
+
+
+def test_last_batches_of_more_producers_than_the_default_limit_stay() -> None:
+    """`tiered.producer.ids.max.per.partition` may be above 10,000. Once, the last batches of older producers went."""
+
+    async def scenario(rig: Rig) -> None:
+        producers, settings = 10_001, config(segment_bytes=1 << 24)
+        log = await open_log(SimDisk(random.Random(1)), settings, limits=ProducerLimits(20_000))
+        for producer in range(producers):
+            put(log, "k", "v", producer=producer)
+        log.roll()
+        broker = rig.broker()
+        manifest = await upload(broker, log)
+        assert (await clean(broker.make_cleaner(), manifest)).records_kept == 1
+        kept = walk(await rig.broker("reader").read_all()).batches
+        assert [each.producer_id for each in kept] == list(range(producers))
 
     run(scenario)
 
