@@ -72,8 +72,8 @@ class KeySet:
 def read_key_set(text: bytes) -> KeySet:
     """Returns the public keys in a JWK set. Keys for other purposes, and weak ones, are left out.
 
-    An empty set is one: its issuer has taken all keys back. Raises `Refused` (INVALID_CONFIG) if it is no set, or if none
-    of its keys can be used.
+    An empty set is one: its issuer has taken all keys back. Raises `Refused` (INVALID_CONFIG) if it is no set, or if
+    none of its keys can be used.
     """
     jwt = _import_jwt()
     try:
