@@ -158,6 +158,18 @@ def test_certificate_is_renewed_from_its_file_unless_it_is_broken(
     assert shake_hands(contexts, client) == ("moved", "")
 
 
+def test_start_with_other_options_asks_for_no_fewer_certificates() -> None:
+    """The options in force cannot be used. Those of the start do not ask clients for certificates."""
+    key = Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem))
+    wrong = TlsOptions(key=key, trust=Store(location="no-such-file.pem"), client_auth=REQUIRED)
+    contexts = TlsContexts(lambda: wrong, fallback=TlsOptions(key=key, trust=TRUST))
+    contexts.check()
+    with pytest.raises(ssl.SSLError):
+        shake_hands(contexts, make_client_context(CLIENT))
+    with pytest.raises(Refused):
+        TlsContexts(lambda: wrong, fallback=TlsOptions(key=key)).check()
+
+
 def test_secrets_are_not_in_the_text_of_options() -> None:
     options = TlsOptions(Store(key=Secret(BROKER.key_pem), password=Secret("eightyeight")))
     assert "eightyeight" not in repr(options) and "PRIVATE" not in repr(options)

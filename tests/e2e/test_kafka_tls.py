@@ -11,6 +11,8 @@ import pytest
 from tests.certificates import Signed, sign
 from tests.e2e.kafka_site import KafkaBroker, run
 from tiered.config.listener_overrides import ListenerOverride
+from tiered.controller.requests import AlterBrokerConfigs
+from tiered.metadata.changes import ALL_BROKERS
 from tiered.security.principal import ANONYMOUS, Caller, Principal
 from tiered_api.kafka.server.server import KafkaServer
 
@@ -99,6 +101,27 @@ def test_listener_has_its_own_certificate_and_clients(tmp_path: Path) -> None:
         "listener_overrides": tuple(ListenerOverride("PARTNERS", name, value) for name, value in own.items()),
     }
     run(tmp_path / "data", scenario, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ssl.keystore.location", "no-such-file.pem"), ("ssl.cipher.suites", "TLS_NO_SUCH_SUITE")]
+)
+def test_setting_that_no_broker_can_use_does_not_keep_brokers_from_starting(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    """The cluster's metadata has it, so only a broker that runs can correct it."""
+    given = settings(tmp_path, "none")
+
+    async def set_wrong(site: KafkaBroker) -> None:
+        await site.node.submit(AlterBrokerConfigs(ALL_BROKERS, {name: value}))
+
+    async def correct(site: KafkaBroker) -> None:
+        (await connect(site.server, client_context(tmp_path))).close()
+        await site.node.submit(AlterBrokerConfigs(ALL_BROKERS, {name: None}))
+        (await connect(site.server, client_context(tmp_path))).close()
+
+    run(tmp_path / "data", set_wrong, **given)
+    run(tmp_path / "data", correct, **given)
 
 
 def test_200_handshakes_at_once_complete(tmp_path: Path) -> None:

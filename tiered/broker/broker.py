@@ -115,7 +115,7 @@ class Broker:
         self.metrics = metrics
         self.store = MeteredStore(world.store, world.clock, metrics)
         self.world = replace(world, store=self.store)
-        self.tls = ListenerTls(lambda: self.settings)
+        self.tls = ListenerTls(lambda: self.settings, settings)
         self.peers = peers
         self._log_level = log_level
         self.audit = AuditLog(world.clock)

@@ -37,9 +37,10 @@ def tls_options(settings: Settings) -> TlsOptions:
 class ListenerTls:
     """TLS of a broker: the contexts of each listener, and those of the settings without a listener."""
 
-    def __init__(self, settings: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Callable[[], Settings], startup: Settings) -> None:
         self._settings = settings
-        self.shared = TlsContexts(lambda: tls_options(settings()))
+        self._startup = startup
+        self.shared = TlsContexts(lambda: tls_options(settings()), fallback=tls_options(startup))
         """For HTTP, and for listeners without settings of their own."""
         self._own: dict[str, TlsContexts] = {}
 
@@ -49,7 +50,10 @@ class ListenerTls:
         if settings.for_listener(name) is settings:
             return self.shared
         if name not in self._own:
-            self._own[name] = TlsContexts(lambda: tls_options(self._settings().for_listener(name)))
+            self._own[name] = TlsContexts(
+                lambda: tls_options(self._settings().for_listener(name)),
+                fallback=tls_options(self._startup.for_listener(name)),
+            )
         return self._own[name]
 
 

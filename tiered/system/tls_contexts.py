@@ -69,10 +69,17 @@ class RenewingContext(ssl.SSLContext):
 
 
 class TlsContexts:
-    """The contexts of one process, for listeners and for connections. `options` returns the settings in force."""
+    """The contexts of one process, for listeners and for connections. `options` returns the settings in force.
 
-    def __init__(self, options: Callable[[], TlsOptions], *, at_listener: bool = True) -> None:
+    `fallback` are those that the process was started with, or None. They are used if those in force cannot be used at
+    the start: a wrong setting in the cluster's metadata could not be corrected if no broker started.
+    """
+
+    def __init__(
+        self, options: Callable[[], TlsOptions], *, at_listener: bool = True, fallback: TlsOptions | None = None
+    ) -> None:
         self._options = options
+        self._fallback = fallback
         self._made: dict[bool, ssl.SSLContext] = {}
         """Context of listeners (True) and of connections (False)."""
         self._state: _State | None = None
@@ -82,7 +89,16 @@ class TlsContexts:
 
     def check(self) -> None:
         """Raises `Refused` (INVALID_CONFIG) if no context can be made."""
-        self._renew(_read_state(self._options()))
+        state = _read_state(self._options())
+        try:
+            self._renew(state)
+        except Refused as refused:
+            if self._fallback is None or self._fallback == state.options:
+                raise
+            # Clients that need a certificate now need one all the same.
+            self._renew(_read_state(self._fallback._replace(client_auth=state.options.client_auth)))
+            self._failed = state
+            log.error("settings of TLS are not used: those of the start are instead reason=%s", refused.why)
 
     def accept(self, received: ssl.MemoryBIO, unsent: ssl.MemoryBIO) -> ssl.SSLObject:
         """Makes a session of a listener."""
