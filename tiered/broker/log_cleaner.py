@@ -318,9 +318,8 @@ class LogCleaner:
                     self._note_result(replica, in_bucket)
             elif _is_cleaned_on_disk(replica):
                 found = self._find_on_disk(replica, self._clock.wall_ms())
-                keeps_tombstones = replica.cold_end_offset > 0
                 resources = self._resources_while(partial(_is_cleaned_on_disk, replica))
-                work = replica.log.clean(found, resources, keeps_tombstones=keeps_tombstones)
+                work = replica.log.clean(found, resources, keeps_tombstones=replica.may_have_cold_records)
                 self._note_result(replica, await self._disk.guard(work))
             else:
                 raise LogChanged

@@ -58,6 +58,7 @@ class FollowerReplica:
     __slots__ = (
         "_clock",
         "_disk",
+        "_has_heard_leader",
         "_manifest_start_offset",
         "_save_offsets",
         "_throttled_replicas",
@@ -101,6 +102,8 @@ class FollowerReplica:
         self.is_stopped = False
         self.fetch_error = ""
         """The reason why this replica makes no progress; empty while it does."""
+        self._has_heard_leader = False
+        """True once a reply of this leader said where the cold part ends."""
         self._manifest_start_offset = 0
         """The log start offset that a manifest has, as far as this replica knows."""
         self._throttled_replicas = ThrottledReplicas()
@@ -119,6 +122,11 @@ class FollowerReplica:
     def lag(self) -> int:
         """The number of committed records that are not here yet, by the leader's last reply."""
         return max(0, self.leader_high_watermark - self.log.end_offset)
+
+    @property
+    def may_have_cold_records(self) -> bool:
+        """False if the leader has said that no record is in the bucket."""
+        return not self._has_heard_leader or self.cold_end_offset > 0
 
     def is_throttled(self, node_id: int) -> bool:
         """True if the topic's settings throttle this replica on broker `node_id` (KIP-73)."""
@@ -238,6 +246,7 @@ class FollowerReplica:
         hot = self.log
         if part.code or part.diverging_epoch is not None:
             return
+        self._has_heard_leader = True
         if part.cold_end_offset:  # the leader has a manifest: it puts each deletion there before it says so
             self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
             self._manifest_start_offset = max(self._manifest_start_offset, part.log_start_offset)

@@ -194,6 +194,11 @@ class LeaderReplica:
         return self.unified_log.cold_end_offset
 
     @property
+    def may_have_cold_records(self) -> bool:
+        """False if no record is in the bucket."""
+        return self.cold_end_offset > 0
+
+    @property
     def stored_end(self) -> int:
         """The log end, if all records ever written are committed and each is in the bucket or deleted; else
         `UNKNOWN_END`. The log of `__consumer_offsets` starts where its last snapshot in the bucket ends."""

@@ -16,6 +16,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicPartition
 from tiered.ports import FileSlice
 from tiered.records.batch import decode_header, decode_records, encode_batch
+from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.replication.partition_report import explain
 
@@ -187,3 +188,51 @@ def test_leader_that_resigns_before_its_clean_begins_cleans_nothing() -> None:
         assert leader.log.size_bytes == before and leader.log.compaction is None
 
     run_scenario(scenario, log_cleaner_backoff_ms=3_600_000, remote_log_manager_task_interval_ms=500)
+
+
+@pytest.mark.parametrize("tiered", ["true", "false"])
+def test_follower_without_a_reply_of_its_leader_keeps_tombstones(tiered: str) -> None:
+    """The older records of their keys may lie in the bucket: the topic was tiered once. A leader says if they do."""
+    own = {"remote.storage.enable": tiered, "local.retention.bytes": "1", "delete.retention.ms": "1000"}
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=CONFIGS | own))
+        leader = await wait_leader(three)
+        await write(leader, 0, 60)
+        hit = next(each for each in three.brokers.values() if each is not leader_of(three))
+        log, hosted = log_of(hit), hit.node.hosted_replicas
+        await three.wait_until(lambda: tiered == "false" or log.local_start_offset >= KEYS, SECONDS)
+        await three.controller.node.submit(AlterTopicConfigs("t", {"remote.storage.enable": "false"}))
+        tombstone = (
+            await leader.append(bytearray(encode_batch([(1_000, b"k0", None, ())])), acks=ACKS_ALL)
+        ).base_offset
+        follower = hosted.find_follower(leader.tp)
+        assert follower is not None
+
+        async def clean_twice(*, is_new: bool) -> bool:
+            """Cleans the follower's log, before and after the delete horizon. Returns True if the tombstone stays."""
+            for _ in range(2):
+                for number in range(1, KEYS):
+                    await write(leader, number, 1)
+                await three.wait_until(lambda: follower.high_watermark == leader.log.end_offset, SECONDS)
+                log.roll()
+                await log.flush()
+                await hit.node.log_cleaner._clean(follower_of_next_epoch(follower) if is_new else follower)
+                await asyncio.sleep(2)
+            found = log.read(tombstone, 1000, end_offset=log.end_offset)
+            assert found is not None
+            return decode_header(found.file.pread(found.start, found.length)).base_offset == tombstone
+
+        assert await clean_twice(is_new=True)
+        assert await clean_twice(is_new=False) == (tiered == "true")
+
+    run_scenario(scenario, log_cleaner_backoff_ms=3_600_000, remote_log_manager_task_interval_ms=500)
+
+
+def follower_of_next_epoch(known: FollowerReplica) -> FollowerReplica:
+    """Returns a replica of the same log that has no reply of its leader yet."""
+    ports = FollowerPorts(known._clock, known._disk, known._save_offsets)
+    return FollowerReplica(
+        known.tp, known.topic_id, known.log, known.leader, known.leader_epoch + 1, ports,
+        high_watermark=known.high_watermark,
+    )  # fmt: skip
