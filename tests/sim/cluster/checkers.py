@@ -255,19 +255,26 @@ def check_committed_offsets(
     may_be_gone: LossPredicate = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
     """I18: the committed offset of a group is that of the last commit that was acknowledged before the request, or of a
-    later commit. A coordinator that loads its groups cuts it back to the end of a partition that lost records."""
+    later commit. A commit that got no reply may arrive long after its client gave it up. It counts while its generation
+    lasts, as in Kafka. A coordinator that loads its groups cuts an offset back to the end of a partition that lost
+    records."""
     for said in fetched:
         for tp in sorted({each.tp for each in commits if each.group == said.group}):
             mine = [each for each in commits if (each.group, each.tp) == (said.group, tp)]
             known = [each for each in mine if each.code is Code.NONE and each.done_ns <= said.requested_ns]
             sure = max(known, key=lambda each: each.invoked_ns, default=None)
             may = [each for each in mine if each.invoked_ns <= said.answered_ns]
-            allowed = {each.offset for each in may if sure is None or each.done_ns >= sure.invoked_ns}
+            allowed = {each.offset for each in may if sure is None or _may_follow(each, sure)}
             found = said.offsets.get(tp, -1)
             cut_back = any(_may_be_cut_back(tp, offset, found, may_be_gone) for offset in allowed)
             if found not in allowed and (sure is not None or found != -1) and not cut_back:
                 possible = f"acknowledged was {sure}, possible {sorted(allowed)[:9]}"
                 yield Finding("I18", f"{said.group} {tp} is at {found} at {said.answered_ns}, {possible}")
+
+
+def _may_follow(commit: CommitAttempt, sure: CommitAttempt) -> bool:
+    is_late = commit.code is None and commit.generation >= sure.generation
+    return is_late or commit.done_ns >= sure.invoked_ns
 
 
 def check_commit_generations(

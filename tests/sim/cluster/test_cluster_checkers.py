@@ -220,6 +220,10 @@ def test_i18_committed_offset_is_that_of_the_last_commit() -> None:
         "not asked for yet; another was acknowledged"
     )
     assert reply(-1, asked=0, answered=2) == [] and reply(-1, asked=1, answered=2) == ["I18"]
+    commits = [commit(5, 0, None), commit(6, 2, Code.REBALANCE_IN_PROGRESS), commit(8, 10)]
+    assert reply(5, asked=50) == [] and reply(6, asked=50) == ["I18"], "it may arrive late"
+    commits = [commit(5, 0, None)._replace(generation=2), commit(8, 10)._replace(generation=3)]
+    assert reply(5, asked=50) == ["I18"], "its generation is over"
     commits = []
     assert reply(-1, asked=0) == []
 

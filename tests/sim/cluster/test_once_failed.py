@@ -52,6 +52,10 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
         "a start cut a rotten log, could not open it then, and registered it as whole",
         test_sim_rot.test_damage_in_a_log_that_cannot_be_opened_after_its_cut_is_reported,
     ),
+    18112746: (
+        "a commit arrived six seconds after its client had given it up, and the checker took it for impossible",
+        test_cluster_checkers.test_i18_committed_offset_is_that_of_the_last_commit,
+    ),
     18111557: (
         "the checker knew a lost batch by its first record, which had been deleted before",
         test_model_of_copies.test_loss_behind_a_log_start_within_a_batch_does_not_take_the_deleted_records,
