@@ -59,7 +59,7 @@ class MarkerWriter:
         first_offset = opened.txn_first_offset if opened is not None else -1
         has_pending = is_offsets and self._offsets.has_pending_offsets(tp.partition, marker.producer_id)
         if not has_pending and not replica.log.producers.is_abort_due(marker):
-            await replica.confirm_committed(replica.log.end_offset, COMMIT_MS)
+            await replica.confirm_committed(replica.find_marker_end(marker.producer_id), COMMIT_MS)
         elif is_offsets:
             await self._offsets.write_marker(tp.partition, marker)
         else:

@@ -78,6 +78,8 @@ class ProducerStateEntry:
     """When the producer last wrote, by the broker's clock."""
     txn_began_ms: int = field(default=UNSEEN, compare=False)
     """When the open transaction began here, by the broker's clock."""
+    marker_end: int = field(default=-1, compare=False)
+    """End offset of the last marker. -1 if no marker is known, or if only a snapshot knows of it."""
 
     def find_batch(
         self, first_sequence: int, last_sequence: int, *, transactional: bool = False
@@ -555,7 +557,7 @@ class ProducerStates:
         if producer.epoch != marker.producer_epoch:
             producer.epoch = marker.producer_epoch
             producer.batches.clear()
-        producer.coordinator_epoch = coordinator_epoch
+        producer.coordinator_epoch, producer.marker_end = coordinator_epoch, self.end_offset
         producer.timestamp, producer.last_seen_ms = marker.max_timestamp, now_ms
         self._producers.move_to_end(marker.producer_id)
         self._guards.invalidate(marker.producer_id, marker.producer_epoch - 1)

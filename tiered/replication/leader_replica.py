@@ -409,9 +409,18 @@ class LeaderReplica:
         REQUEST_TIMED_OUT."""
         self._check_takes_appends(ACKS_ALL)
         if not self.log.producers.is_marker_due(marker):
-            return self.log.end_offset
+            return self.find_marker_end(marker.producer_id)
         data = encode_marker(marker, self._clock.wall_ms())
         return self.append_now(data, ACKS_ALL, from_coordinator=True).last_offset + 1
+
+    def find_marker_end(self, producer_id: int) -> int:
+        """Returns the offset below which all records have to be committed before the last marker of a producer is. The
+        log end would move on with each append, and a caller that tries again would wait for later records each time.
+
+        A marker of which only a producer snapshot knows is older than this leader epoch.
+        """
+        producer = self.log.producers.get(producer_id)
+        return producer.marker_end if producer is not None and producer.marker_end >= 0 else self.epoch_start
 
     # -- the log ------------------------------------------------------------------------------------------------------
 

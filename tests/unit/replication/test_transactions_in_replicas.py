@@ -113,6 +113,50 @@ def test_marker_is_written_once_and_returns_when_it_is_committed() -> None:
     rig.run(scenario)
 
 
+def test_marker_that_is_sent_again_waits_for_no_later_records() -> None:
+    """Once, each retry waited for the log end of its time: never reached where records come and a follower is late."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1, 2])
+        begin_transaction(leader)
+        marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
+        for number in range(2):
+            with pytest.raises(Refused) as refused:
+                await leader.append_marker(marker, timeout_ms=1000)
+            assert refused.value.code is Code.REQUEST_TIMED_OUT
+            leader.append_now(batch(number), 1)
+        leader.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, 2, 0, 0, 0), 0)
+        assert (leader.high_watermark, leader.log.end_offset) == (2, 4)
+        await leader.append_marker(marker, timeout_ms=1000)
+        assert leader.find_marker_end(PRODUCER) == 2
+
+    rig.run(scenario)
+
+
+def test_marker_of_which_only_a_snapshot_knows_is_committed_with_the_start_of_the_epoch() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        first = await broker.lead(0, [1])
+        begin_transaction(first)
+        marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
+        await first.append_marker(marker)
+        first.append_now(batch(0), 1)
+        first.roll()
+        first.log.close()
+        broker.logs.clear()
+        again = await broker.lead(1, [1, 2])
+        again.append_now(batch(1), 1)
+        for end in (2, 3):
+            again.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 1, end, 0, 0, 0), 0)
+            assert (again.high_watermark, again.append_marker_now(marker)) == (end, 3)
+        assert again.log.end_offset == 4
+
+    rig.run(scenario)
+
+
 def begin_transaction(leader: LeaderReplica, sequence: int = 0, epoch: int = 0) -> None:
     guard = leader.begin_verification(PRODUCER, epoch, sequence)
     leader.append_now(transactional_batch(PRODUCER, sequence, epoch=epoch), 1, guard=guard)
