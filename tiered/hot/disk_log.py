@@ -585,7 +585,8 @@ class DiskLog:
         next append: otherwise a power cut could bring back parts of both histories.
 
         Segments above that of `offset` go first, and alone: call `flush`, then this method again. A power cut could
-        bring them back after a truncation of the segment before them, and leave a hole.
+        bring them back after a truncation of the segment before them, and leave a hole. Raises `Corrupt` if the log is
+        damaged below `offset`: it stays as it is then.
         """
         if offset >= self.end_offset:
             return
@@ -593,8 +594,6 @@ class DiskLog:
             self.truncate_fully_and_start_at(offset, self.epochs.lineage_within(0, offset), None)
         else:
             keep, interval = self._reader.find_segment(offset), self.config.index_interval_bytes
-            if keep is not self._writer.active:
-                offset = keep.next_offset
             self._run_truncation(lambda: truncation.truncate(self._writer, keep, offset, interval))
         self.lower_start(self.end_offset)
 

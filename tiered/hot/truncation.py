@@ -7,30 +7,41 @@ transaction index has too many, which a start removes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tiered.errors import Corrupt
 from tiered.hot.index import IndexBuilder
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.producer_recovery import load_producers
 from tiered.hot.producer_state import ProducerStates
+from tiered.hot.recovery import WHOLE_LOG, RecoveryStart, start_from_checkpoint
 from tiered.hot.segments import Segment
 
 
 def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> None:
-    """Truncates the log at the batch that holds `offset`, in the segment `keep`: this batch and all later ones go."""
+    """Truncates the log at the batch that holds `offset`, in the segment `keep`: this batch and all later ones go.
+
+    If other segments follow `keep`, only they go, and `keep` stays as it is. It is not read for that: it may be damaged
+    above `offset`. If its end has to be read and is damaged, all goes at once.
+
+    Raises `Corrupt` before anything is changed.
+    """
     files = writer.files
+    end = _find_whole_end(writer, keep, interval) if keep is not writer.active else None
+    is_cut = end is None
+    if end is None:
+        end = _find_end_before(writer, keep, offset, interval)
+    position, next_offset, builder = end.position, end.next_offset, end.builder
+    entries = writer.txn_index.list_entries(writer.segments, keep)
     while writer.segments[-1] is not keep:
         _remove_segment(writer, writer.segments.pop())
-    position, next_offset = writer.index.find_position(keep, offset), keep.base_offset
-    builder = IndexBuilder(keep.base_offset, interval)
-    for batch in files.walk_positions(keep.base_offset, 0, position):
-        builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
-        next_offset = batch.last_offset + 1
-    writer.index.unmap(keep.base_offset)
-    writer.save_epochs()  # before index entries of their batches
-    files.replace(files.path(keep.base_offset, ".index"), bytes(builder.offsets))
-    files.replace(files.path(keep.base_offset, ".timeindex"), bytes(builder.times))
-    entries = writer.txn_index.list_entries(writer.segments, keep)
-    files.log_file(keep.base_offset).truncate(position)
+    if is_cut:
+        writer.index.unmap(keep.base_offset)
+        writer.save_epochs()  # before index entries of their batches
+        files.replace(files.path(keep.base_offset, ".index"), bytes(builder.offsets))
+        files.replace(files.path(keep.base_offset, ".timeindex"), bytes(builder.times))
+        files.log_file(keep.base_offset).truncate(position)
     # Not earlier: a start removes entries above the log end, but takes entries below its snapshot for complete.
     writer.txn_index.replace(keep, [entry for entry in entries if entry.last_offset < next_offset])
     keep.size, keep.next_offset, keep.index_checksums = position, next_offset, None
@@ -48,6 +59,29 @@ def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> No
     if writer.epochs.truncate_from(next_offset):
         writer.save_epochs()
     writer.rewrite_checkpoint()
+
+
+def _find_whole_end(writer: LogWriter, keep: Segment, interval: int) -> RecoveryStart | None:
+    """Returns the end of a closed segment after its last batch, with its indexes. Returns None if that is damaged."""
+    try:
+        offsets, times = map(bytes, writer.index.indexes(keep))
+        next_offset = keep.next_offset
+        if writer.index.may_have_gaps:  # the last offsets may be in no batch, and a start would not find them
+            next_offset = writer.index.find_last_batch_end(keep, 0, keep.size)[1]
+    except Corrupt:
+        return None
+    end = start_from_checkpoint(keep, interval, keep.size, offsets, times, WHOLE_LOG)
+    return replace(end, next_offset=next_offset) if end is not None else None
+
+
+def _find_end_before(writer: LogWriter, keep: Segment, offset: int, interval: int) -> RecoveryStart:
+    """Returns the end of a segment before the batch that holds `offset`, with the indexes up to there."""
+    position, next_offset = writer.index.find_position(keep, offset), keep.base_offset
+    builder = IndexBuilder(keep.base_offset, interval)
+    for batch in writer.files.walk_positions(keep.base_offset, 0, position):
+        builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+        next_offset = batch.last_offset + 1
+    return RecoveryStart(position, next_offset, builder)
 
 
 def truncate_fully(writer: LogWriter, offset: int, epochs: Lineage, producers: ProducerStates, interval: int) -> None:

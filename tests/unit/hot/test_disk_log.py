@@ -253,6 +253,48 @@ def test_truncation_removes_records_producers_epochs_and_index_entries() -> None
     run_scenario(scenario)
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_truncation_removes_a_damaged_header_above_its_offset(policy: str) -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await open_log(on, config(cleanup_policy=policy))
+        for number in range(40):
+            append(log, batch(number))
+        await log.flush()
+        before, keep = read_all(log), log.closed_segments()[1]
+        cut = keep.base_offset + 3
+        last = walk(keep.log.file.pread(0, keep.size)).batches[-1]
+        flip_length(on, keep.base_offset, last.position)
+        for _ in range(2):
+            log.truncate_to(cut)
+            await log.flush()
+        assert log.end_offset == cut and offsets(read_all(log)) == [*range(cut)] and before.startswith(read_all(log))
+        append(log, batch(cut))
+        after = read_all(log)
+        assert read_all(await open_log(on.after_kill(), config(cleanup_policy=policy))) == after
+
+    run_scenario(scenario)
+
+
+def test_truncation_changes_nothing_if_the_log_is_damaged_below_its_offset() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await open_log(on, config(cleanup_policy="compact", index_interval_bytes=1 << 16))
+        for number in range(40):
+            append(log, batch(number))
+        await log.flush()
+        base, names = log.closed_segments()[1].base_offset, on.list(DIRECTORY)
+        flip_length(on, base, 0)
+        with pytest.raises(Corrupt):
+            log.truncate_to(base + 3)
+        assert (log.end_offset, log.write_failure, on.list(DIRECTORY)) == (40, "", names)
+
+    run_scenario(scenario)
+
+
+def flip_length(on: SimDisk, base: int, position: int) -> None:
+    """Makes the length in a batch header negative."""
+    on.flip_bit(f"{DIRECTORY}/{base:020d}.log", 8 * (position + 8) + 7)
+
+
 def test_kill_after_a_truncation_leaves_the_start_of_the_last_epoch() -> None:
     """The truncation writes index entries. A start walks only the batches after them for epochs."""
 
