@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import logging
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from tiered.cold.manifest import Manifest, SegmentEntry
+from tiered.errors import Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
-from tiered.ids import PartitionId
+from tiered.ids import NO_EPOCH, PartitionId
+from tiered.records.batch import decode_header
+from tiered.records.model import HEADER_BYTES
 from tiered.replication.cold_history import read_history, restart_at_cold_end
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
@@ -126,7 +130,19 @@ async def _leave_decided_transactions_to_the_bucket(hot: DiskLog, manifest: Mani
 
 def _compare_with_manifest(hot: DiskLog, manifest: Manifest) -> object:
     known = ColdLog(manifest.log_start_offset, manifest.cold_end_offset, cold_lineage(manifest.entries))
-    return reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known)
+    has_gaps = hot.may_have_gaps or not all(entry.is_dense for entry in manifest.entries)
+    after_gap = partial(_epoch_after_gap, hot) if has_gaps else None
+    return reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known, after_gap)
+
+
+def _epoch_after_gap(hot: DiskLog, offset: int) -> int:
+    """Returns the leader epoch of the first batch after `offset`, or -1 if a batch holds `offset`."""
+    try:
+        found = hot.read(offset, 0, end_offset=hot.end_offset)
+        head = decode_header(found.file.pread(found.start, HEADER_BYTES)) if found is not None else None
+    except (Corrupt, Refused):
+        return NO_EPOCH
+    return head.leader_epoch if head is not None and head.base_offset > offset else NO_EPOCH
 
 
 def cold_lineage(entries: tuple[SegmentEntry, ...]) -> Lineage:

@@ -7,12 +7,13 @@ monotonic nanoseconds of the leader. Does not send ISR changes and does not touc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from tiered.errors import Fenced, check_invariant
+from tiered.ids import NO_EPOCH
 
 NEVER_NS = -(1 << 62)
 """The time of an event that has not happened yet."""
@@ -366,11 +367,22 @@ class RestartAtColdEnd:
     empty: bool = False
 
 
-def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: ColdLog) -> KeepLocalLog | RestartAtColdEnd:
+def reconcile(
+    local_start: int,
+    local_end: int,
+    lineage: Lineage,
+    cold: ColdLog,
+    epoch_after_gap: Callable[[int], int] | None = None,
+) -> KeepLocalLog | RestartAtColdEnd:
     """Decides what a new leader does with its log before it serves (R5).
 
     Dropping all of the log loses nothing. Records below the cold end are in the bucket. Records above it belong to a
     history that diverged below the cold end.
+
+    `epoch_after_gap` is given if compaction may have removed offsets, here or in the bucket. It returns the leader
+    epoch of the first local batch after a gap at an offset, or -1 if no gap is there. Epochs may then begin elsewhere
+    in the one lineage than in the other. The epoch of the last cold offset decides: both logs are the same below it if
+    the same leader wrote it.
     """
     if local_end < cold.end:
         return RestartAtColdEnd(cold.end, f"the local log ends at {local_end}, below the cold end {cold.end}")
@@ -379,12 +391,27 @@ def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: ColdLog)
     if empty:  # an interrupted restart may have left the old leader epochs
         low = max(cold.start, cold.lineage[0][1]) if cold.lineage else cold.start
     if low < cold.end:
+        if epoch_after_gap is not None and _is_of_one_epoch(cold.end - 1, lineage, cold.lineage, epoch_after_gap):
+            return KeepLocalLog()
         ours, theirs = _epochs_between(lineage, low, cold.end), _epochs_between(cold.lineage, low, cold.end)
         if ours != theirs:
             return RestartAtColdEnd(
                 cold.end, f"the local log was written under {ours}, the cold segments under {theirs}", empty
             )
     return KeepLocalLog()
+
+
+def _is_of_one_epoch(
+    offset: int, lineage: Lineage, cold_lineage: Lineage, epoch_after_gap: Callable[[int], int]
+) -> bool:
+    """True if the same leader epoch wrote the last cold `offset` here and in the bucket. The bucket knows it: an
+    upload ends with a batch. In a local gap it may be any epoch from that before the gap to that after it."""
+    ours, theirs = _epoch_at(lineage, offset), _epoch_at(cold_lineage, offset)
+    return ours == theirs or NO_EPOCH < ours < theirs <= epoch_after_gap(offset)
+
+
+def _epoch_at(lineage: Lineage, offset: int) -> int:
+    return next((epoch for epoch, start in reversed(lineage) if start <= offset), NO_EPOCH)
 
 
 def _epochs_between(lineage: Lineage, low: int, high: int) -> list[tuple[int, int]]:

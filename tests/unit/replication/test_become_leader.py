@@ -3,13 +3,19 @@ and the fsync before it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.unit.hot.cleaning import resources
 from tests.unit.hot.fixtures import NOW, batch
-from tests.unit.replication.rig import ReplicationRig, append_batch
+from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch, read_log
 from tiered.config.settings import TopicConfig
 from tiered.errors import Fenced
 from tiered.hot.checkpoints import EPOCHS_FILE
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import PartitionId
+from tiered.records.batch import encode_batch
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -137,6 +143,104 @@ def test_cold_lineage_has_every_epoch_of_several_segments() -> None:
             0,
             5,
         ) and not new_leader.restarted_at_cold_end
+
+    rig.run(scenario)
+
+
+COMPACTED = TopicConfig(segment_bytes=4000, cleanup_policy=("compact",), remote_storage_enable=False)
+
+
+async def fill(log: DiskLog, same: range, epochs: dict[int, int], count: int = 120) -> None:
+    """Appends batches of one record each. Those in `same` have one key. `epochs` has the first offset of each epoch."""
+    for number in range(count):
+        key = b"same" if number in same else b"k%d" % number
+        epoch = max(each for each, start in epochs.items() if start <= number)
+        log.append(bytearray(encode_batch([(NOW, key, b"v" * 60, ())])), leader_epoch=epoch, now_ms=NOW)
+    await log.flush()
+
+
+async def compact(log: DiskLog) -> None:
+    await log.clean(log.find_cleanable(log.end_offset, NOW), resources())
+
+
+async def tier(rig: ReplicationRig, log: DiskLog, epoch: int) -> int:
+    """Turns tiering on, which ends the cleans of disks. Broker 1 uploads its closed segments. Returns the cold end."""
+    for broker in rig.brokers.values():
+        for each in broker.logs.values():
+            each.configure(replace(COMPACTED, remote_storage_enable=True))
+    cold = rig.brokers[1].cold
+    manifest = await cold.manifests.take_over(PartitionId(TOPIC_ID, TP.partition), TP.topic, epoch)
+    written = await cold.uploader.upload_next(log, manifest, epoch, log.end_offset)
+    assert written is not None
+    return written.cold_end_offset
+
+
+@pytest.mark.parametrize("past", [PreviousLeader.WAS_IN_SYNC_WITH, PreviousLeader.MAY_STILL_WRITE])
+@pytest.mark.parametrize("epochs", [{1: 0, 2: 50, 3: 110}, {1: 0, 2: 42, 3: 58, 4: 110}])
+def test_leader_keeps_the_records_above_objects_of_a_log_that_was_cleaned_otherwise(
+    past: PreviousLeader, epochs: dict[int, int]
+) -> None:
+    """A compacted topic becomes tiered after the leader cleaned its disk, and before the follower did. The cold epochs
+    begin later than those of the follower, or one of them has no record left."""
+    rig = ReplicationRig(config=COMPACTED)
+
+    async def scenario() -> None:
+        old, follower = await rig.brokers[1].open_log(), await rig.brokers[2].open_log()
+        for log in (old, follower):
+            await fill(log, range(40, 60), epochs)
+        await compact(old)
+        assert 60 < await tier(rig, old, 4) < 120
+        data = read_log(follower)
+        new_leader = await rig.brokers[2].lead(5, [2], previous_leader=past)
+        assert new_leader.manifest is not None and [
+            start for each in new_leader.manifest.entries for epoch, start in each.lineage if epoch == 2
+        ] != [epochs[2]]
+        assert not new_leader.restarted_at_cold_end and read_log(new_leader.log) == data
+        assert new_leader.log.epochs.lineage == tuple(epochs.items())
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("local_epoch", [2, 3])
+def test_leader_with_a_gap_at_the_cold_end_keeps_records_of_the_same_history(local_epoch: int) -> None:
+    """It has copied a cleaned log, so no batch of its own names the epoch of the last cold offset."""
+    rig = ReplicationRig(config=COMPACTED)
+
+    async def scenario() -> None:
+        old, source = await rig.brokers[1].open_log(), await rig.brokers[2].open_log()
+        await fill(old, range(80, 95), {1: 0, 3: 85})
+        cold_end = await tier(rig, old, 3)
+        source.configure(replace(COMPACTED, segment_bytes=1 << 20))
+        await fill(source, range(80, 95), {1: 0, local_epoch: 85})
+        source.roll()
+        await compact(source)
+        copy = await rig.brokers[3].open_log()
+        copy.append_as_follower(bytearray(read_log(source)), now_ms=NOW, may_have_gaps=True)
+        assert copy.epochs.lineage == ((1, 0), (local_epoch, 94)) and 85 < cold_end < 94
+        new_leader = await rig.brokers[3].lead(4, [3], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+        if local_epoch == 3:
+            assert not new_leader.restarted_at_cold_end and new_leader.log.end_offset == 120
+        else:
+            assert new_leader.restarted_at_cold_end and new_leader.log.end_offset == cold_end
+
+    rig.run(scenario)
+
+
+def test_damaged_leader_epochs_of_a_compacted_log_are_repaired() -> None:
+    rig = ReplicationRig(config=COMPACTED)
+
+    async def scenario() -> None:
+        log = await rig.brokers[1].open_log()
+        await fill(log, range(40, 60), {1: 0, 2: 50})
+        await compact(log)
+        await tier(rig, log, 3)
+        for damaged in ((), ((1, 0),)):
+            log.epochs.truncate_from(0)
+            for epoch, start in damaged:
+                log.epochs.assign(epoch, start)
+            new_leader = await rig.brokers[1].lead(4, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+            assert new_leader.log.end_offset == 120 and not new_leader.restarted_at_cold_end
+            assert log.epochs.lineage == ((1, 0), (2, 59))
 
     rig.run(scenario)
 

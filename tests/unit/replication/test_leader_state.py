@@ -3,6 +3,8 @@ which a new leader starts (R5)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tiered.errors import Fenced
@@ -343,6 +345,36 @@ def test_log_of_another_history_restarts_at_the_cold_end(lineage: list[tuple[int
     found = reconcile(80, 400, lineage, ColdLog(0, 300, LINEAGE))
     assert isinstance(found, RestartAtColdEnd)
     assert found.offset == 300
+
+
+def gap_before(epoch: int) -> Callable[[int], int]:
+    """Returns a look-up that finds `epoch` after every offset."""
+    return lambda _: epoch
+
+
+no_gap = gap_before(-1)
+
+
+@pytest.mark.parametrize("cold", [[(0, 0), (2, 130), (5, 260)], [(0, 0), (5, 250)], [(0, 0), (5, 299)]])
+def test_epochs_that_lost_batches_to_compaction_may_begin_elsewhere_in_the_bucket(cold: list[tuple[int, int]]) -> None:
+    assert reconcile(80, 400, LINEAGE, ColdLog(0, 300, cold), no_gap) == KeepLocalLog()
+    assert reconcile(80, 400, cold, ColdLog(0, 300, LINEAGE), no_gap) == KeepLocalLog()
+    assert isinstance(reconcile(80, 400, LINEAGE, ColdLog(0, 300, cold)), RestartAtColdEnd), "none may be lost here"
+
+
+@pytest.mark.parametrize("lineage", [[], [(0, 0), (2, 100), (4, 250)], [(0, 0), (2, 100)], [(0, 0), (6, 280)]])
+def test_compacted_log_with_another_epoch_at_the_cold_end_restarts_there(lineage: list[tuple[int, int]]) -> None:
+    found = reconcile(80, 400, lineage, ColdLog(0, 300, LINEAGE), no_gap)
+    assert isinstance(found, RestartAtColdEnd) and found.offset == 300
+
+
+def test_local_gap_at_the_cold_end_may_be_of_any_epoch_around_it() -> None:
+    cold = ColdLog(0, 300, LINEAGE)
+    for after in (5, 7):
+        assert reconcile(80, 400, [(0, 0), (2, 100), (after, 310)], cold, gap_before(after)) == KeepLocalLog()
+    for before, after in ((2, 4), (6, 7)):
+        lineage = [(0, 0), (before, 100), (after, 310)]
+        assert isinstance(reconcile(80, 400, lineage, cold, gap_before(after)), RestartAtColdEnd)
 
 
 def fetch_with_log_start(partition: LeaderState, broker: int, log_start: int, offset: int = 20) -> None:
