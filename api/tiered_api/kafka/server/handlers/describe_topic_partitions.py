@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (API key 75): topics in pages of partitions, with the eligible leader replicas (KIP-966).
 
 Topics are sorted by name, each once. No names stand for all topics. A reply ends after `response_partition_limit`
-partitions (2,000 at most), with a cursor for the next page.
+partitions (2,000 at most), with a cursor for the next page. A name without a topic counts as one partition.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def make_page(
         topic = image.topics.get(name)
         if topic is None:
             response.topics.append(_make_unknown_topic(name))
+            room -= 1
             continue
         start = first if name == cursor_topic else 0
         end = min(start + room, len(topic.partitions))

@@ -83,9 +83,9 @@ async def _encode_topics(
     with_operations = request.include_topic_authorized_operations
     everything = request.topics is None or (version == 0 and not request.topics)
     named = (
-        [each for each in image.topics.values() if rights is None or rights.on_topic(Operation.DESCRIBE, each.name)]
+        await _select_all_topics(context, image, rights)
         if everything
-        else _select_topics(request.topics or [], image, version, denied, rights)
+        else await _select_topics(context, request.topics or [], image, version, denied, rights)
     )
     for number, each in enumerate(named, 1):
         if isinstance(each, MetadataResponseTopic):
@@ -102,14 +102,42 @@ async def _encode_topics(
     return made
 
 
-def _select_topics(
-    topics: list[MetadataRequestTopic], image: Image, version: int, denied: Mapping[str, Code], rights: Rights | None
-) -> list[TopicImage | MetadataResponseTopic]:
+async def _select_all_topics(
+    context: KafkaContext, image: Image, rights: Rights | None
+) -> Sequence[TopicImage | MetadataResponseTopic]:
+    topics = list(image.topics.values())
+    if rights is None:
+        return topics
+    pieces = context.turns.pieces_of(topics, BETWEEN_YIELDS)
+    return [each async for piece in pieces for each in piece if rights.on_topic(Operation.DESCRIBE, each.name)]
+
+
+async def _select_topics(
+    context: KafkaContext,
+    topics: list[MetadataRequestTopic],
+    image: Image,
+    version: int,
+    denied: Mapping[str, Code],
+    rights: Rights | None,
+) -> Sequence[TopicImage | MetadataResponseTopic]:
     """Returns each requested topic once: its image, or the error if there is none.
 
     A topic that the caller may not describe looks the same, if it exists or not.
     """
     made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic] = {}
+    async for piece in context.turns.pieces_of(topics, BETWEEN_YIELDS):
+        _select_piece(made, piece, image, version, denied, rights)
+    return list(made.values())
+
+
+def _select_piece(
+    made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic],
+    topics: Sequence[MetadataRequestTopic],
+    image: Image,
+    version: int,
+    denied: Mapping[str, Code],
+    rights: Rights | None,
+) -> None:
     for requested in topics:
         by_id = has_id(requested.topic_id)
         if (by_id and version < BY_ID) or (not by_id and requested.name is None):
@@ -129,7 +157,6 @@ def _select_topics(
         else:
             name = requested.name or ""
             made[name, ""] = image.topics.get(name) or _make_unknown_topic(name, denied.get(name))
-    return list(made.values())
 
 
 def _make_unknown_topic(name: str, denied: Code | None) -> MetadataResponseTopic:
@@ -148,14 +175,17 @@ async def _create_missing_topics(
     """Creates missing topics with legal names, and charges them to the client (KIP-599). Returns the names for which
     the cluster has no room, and those that the caller may not create. A topic that fails for another reason stays
     unknown."""
-    known = context.broker.image.topics
-    requested = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
-    missing = sorted(name for name in requested if name not in known and name not in INTERNAL)
+    known, pieces = context.broker.image.topics, context.turns.pieces_of(request.topics or (), BETWEEN_YIELDS)
+    named = {each.name async for piece in pieces for each in piece if each.name and not has_id(each.topic_id)}
+    missing = sorted(name for name in named if name not in known and name not in INTERNAL)
     forbidden: dict[str, Code] = {}
     if rights is not None:
-        missing = [name for name in missing if rights.on_topic(Operation.DESCRIBE, name)]
-        forbidden = {name: Code.TOPIC_AUTHORIZATION_FAILED for name in missing if not rights.may_create(name)}
-        missing = [name for name in missing if name not in forbidden]
+        pieces_of_names = context.turns.pieces_of(missing, BETWEEN_YIELDS)
+        missing = []
+        async for names in pieces_of_names:
+            shown = [name for name in names if rights.on_topic(Operation.DESCRIBE, name)]
+            forbidden |= {name: Code.TOPIC_AUTHORIZATION_FAILED for name in shown if not rights.may_create(name)}
+            missing += [name for name in shown if name not in forbidden]
     missing = missing[
         : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
     ]
