@@ -104,7 +104,7 @@ class TransactionCoordinators:
             self,
             ports.snapshot_store,
             HostPorts(
-                ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
+                ports.view.node_id, ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
                 lambda: store.outage is None,
             ),
             self._topic.ensure,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -85,6 +85,7 @@ class ReplicaHost(Protocol):
 class HostPorts:
     """The parts of a broker that its hosts use."""
 
+    node_id: int
     clock: Clock
     replicas: ReplicaHost
     image: Callable[[], Image]
@@ -112,6 +113,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         self._kind = kind
         self._parked_requests = kind.parked_requests
         self._snapshot_store = snapshot_store
+        self._node_id = ports.node_id
         self._clock = ports.clock
         self._replicas = ports.replicas
         self._image = ports.image
@@ -244,16 +246,34 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
     ) -> list[ReplyT]:
         """Returns the replies of all coordinators of this broker to a request. `pause` comes between two of them.
 
-        Raises `Refused` with COORDINATOR_LOAD_IN_PROGRESS if one of them is not loaded yet.
+        Raises `Refused` with COORDINATOR_LOAD_IN_PROGRESS if one of them is not loaded yet. The same holds if the image
+        gives this broker a partition whose coordinator has not replied: its log is being opened, or cannot be opened.
         """
         replies: list[ReplyT] = []
-        for number, partition in list(self.led_partitions.items()):
+        asked = dict(self.led_partitions)
+        for number, partition in asked.items():
             if pause is not None:
                 await pause()
             if self.led_partitions.get(number) is partition:
                 _, reply = self._require_loaded(partition).submit(request)
                 replies.append(await reply if isinstance(reply, asyncio.Future) else reply)
+        self._require_all(asked)
         return replies
+
+    def _require_all(self, asked: Mapping[int, CoordinatorPartition[ShardT, RequestT, ReplyT]]) -> None:
+        """Raises `Refused` if `asked` lacks a partition that this broker leads by the newest image."""
+        topic = self._image().topics.get(self.topic)
+        for number, newest in enumerate(topic.partitions if topic is not None else ()):
+            if newest.leader != self._node_id:
+                continue
+            partition = self.led_partitions.get(number)
+            if (
+                partition is None
+                or partition is not asked.get(number)
+                or partition.replica.leader_epoch != newest.leader_epoch
+            ):
+                why = f"{self._kind.noun} of {TopicPartition(self.topic, number)} are not served yet"
+                raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, why)
 
     def submit_unawaited(self, request: RequestT) -> None:
         """Decides a request in every partition, in this turn or once the partition is loaded. No caller waits."""

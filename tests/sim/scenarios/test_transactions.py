@@ -23,6 +23,7 @@ from tiered.controller.requests import DeleteTopic
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
+from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.records.marker import TransactionMarker
 from tiered.transactions.decision import TIMEOUT
 from tiered.transactions.metadata import TransactionState
@@ -326,6 +327,38 @@ def test_transaction_that_no_coordinator_knows_ends_and_no_commit_is_lost() -> N
         await wait_outcomes(three, 0, [False, True])
 
     run_scenario(scenario, **SETTINGS, transaction_max_timeout_ms=1_000)
+
+
+def test_commit_stays_whole_while_the_next_coordinator_cannot_be_opened() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = SimProducer(three)
+        await producer.init(1_000)
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        [state] = keeper.node.image.topics[TRANSACTIONS_TOPIC].partitions
+        successor = three.brokers[next(each for each in state.replicas if each != keeper.node_id)]
+        other_id = next(each for each in state.replicas if each not in (keeper.node_id, successor.node_id))
+        await create_topic(three, (other_id, successor.node_id), (other_id, successor.node_id))
+        for partition in range(2):
+            await producer.write(partition, b"%d" % partition)
+        waiting = stop_markers(keeper)
+        assert await producer.end(True) is Code.NONE
+        due, *coordinator = waiting[0]
+        del keeper.node.transaction_coordinators.markers.send
+        first = due._replace(partitions=frozenset({TopicPartition("t", 0)}))
+        keeper.node.transaction_coordinators.markers.send(first, *coordinator)
+        await wait_outcomes(three, 0, [True])
+        successor.machine.faults.outage = True
+        await keeper.kill()
+        await asyncio.sleep(LATE_GRACE_MS / 1000 + 3 * CHECK_SECONDS + 60)
+        tp = TopicPartition(TRANSACTIONS_TOPIC, 0)
+        assert tp in successor.node.hosted_replicas.unopened_leaders
+        assert outcomes(three, 1) == [], "the producer has its answer, and partition 0 its marker"
+        successor.machine.faults.outage = False
+        await wait_complete(three, producer, COMMITTED)
+        await wait_outcomes(three, 1, [True])
+
+    run_scenario(scenario, transaction_state_log_num_partitions=1, transaction_max_timeout_ms=1_000)
 
 
 def test_decided_transaction_in_an_image_completes_without_any_disk() -> None:

@@ -194,7 +194,7 @@ class CounterRig:
         self.host: Host = CoordinatorHost(
             self.kind, self.store,
             HostPorts(
-                self.rig.clock, self.replicas, lambda: self.image, lambda: self.has_contact, lambda: True
+                LEADER, self.rig.clock, self.replicas, lambda: self.image, lambda: self.has_contact, lambda: True
             ),
             self._ensure_topic, metrics.histogram("load_seconds", "", (1,)),
         )  # fmt: skip

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from tests.unit.coordinator.counters import SNAPSHOTS, Add, CounterRig, Raised, Read
-from tests.unit.replication.rig import TP
+from tests.unit.coordinator.counters import FOLLOWER, LEADER, SNAPSHOTS, Add, CounterRig, Raised, Read
+from tests.unit.replication.rig import TOPIC_ID, TP
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
+from tiered.metadata.changes import PartitionChanged, TopicCreated
+from tiered.metadata.image import Image
 from tiered.object_store.faulty import FaultKind, FaultRule
 
 ALONE = (1,)
@@ -20,7 +24,7 @@ def rig() -> CounterRig:
     return CounterRig()
 
 
-async def code_of(reply: asyncio.Future[int]) -> Code:
+async def code_of(reply: asyncio.Future[Any]) -> Code:
     with pytest.raises(Refused) as refused:
         await reply
     return refused.value.code
@@ -214,7 +218,6 @@ def test_broker_without_controller_refuses_if_others_may_lead(rig: CounterRig) -
 
 def test_each_coordinator_replies_to_a_request_for_all(rig: CounterRig) -> None:
     async def scenario() -> None:
-        assert await rig.host.submit_to_each(Read("a")) == []
         await rig.lead()
         rig.submit(Add("a", 2))
         reading = asyncio.ensure_future(rig.host.submit_to_each(Read("a")))
@@ -224,6 +227,41 @@ def test_each_coordinator_replies_to_a_request_for_all(rig: CounterRig) -> None:
         assert await reading == [2]
 
     rig.run(scenario)
+
+
+def test_request_for_all_is_refused_if_a_led_partition_is_not_served(rig: CounterRig) -> None:
+    """Without that the reply would mean that the partition has nothing."""
+
+    async def scenario() -> None:
+        def read(pause: Callable[[], Awaitable[None]] | None = None) -> asyncio.Future[list[int]]:
+            return asyncio.ensure_future(rig.host.submit_to_each(Read("a"), pause))
+
+        rig.image = led_by(LEADER, 0)
+        assert await code_of(read()) is Code.COORDINATOR_LOAD_IN_PROGRESS, "its log is being opened"
+        await rig.lead(ALONE)
+        assert await read() == [0]
+
+        async def lead_anew() -> None:
+            await lead_next(rig)
+            rig.image = led_by(LEADER, 1)
+            await rig.settle()
+
+        assert await code_of(read(lead_anew)) is Code.COORDINATOR_LOAD_IN_PROGRESS, "the new coordinator is not asked"
+        assert await read() == [0]
+        rig.image = led_by(LEADER, 2)
+        assert await code_of(read()) is Code.COORDINATOR_LOAD_IN_PROGRESS, "the newest image is not applied"
+        rig.resign()
+        rig.image = led_by(FOLLOWER, 2)
+        assert await read() == []
+
+    rig.run(scenario)
+
+
+def led_by(leader: int, leader_epoch: int) -> Image:
+    """Returns an image with the partition."""
+    created = TopicCreated(TP.topic, TOPIC_ID, ((LEADER, FOLLOWER),), {}, 0)
+    led = PartitionChanged(TOPIC_ID, TP.partition, leader, leader_epoch, (LEADER, FOLLOWER), ())
+    return Image().apply([created, led])
 
 
 def test_leadership_that_ended_is_not_ended_twice(rig: CounterRig) -> None:
