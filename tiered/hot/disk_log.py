@@ -523,6 +523,7 @@ class DiskLog:
         are removed, the log is marked as compacted: a start then takes a gap for lawful. Raises
         `LogChanged`, `Corrupt` for a batch that cannot be read, and `Unavailable` of the disk.
         """
+        self._swap.is_truncated = False
         if self.flushed_offset < self.end_offset:
             await self.flush()
         if self.compaction is None:
@@ -620,7 +621,7 @@ class DiskLog:
         self._reader.clear_hints()
         self.truncations.made += 1
         try:
-            self._swap.cancel()
+            self._swap.on_truncation()
             action()
             if self.compaction is not None and self.compaction.clean_to > self.end_offset:
                 self._note_compaction(self.compaction._replace(clean_to=self.end_offset))

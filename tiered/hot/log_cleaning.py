@@ -1,8 +1,8 @@
 """One clean of the closed segments of a log, on its disk: two passes over the batches, then the swap of each group.
 
 Keeps I26. The rules are in `tiered/compaction`. The caller says where blocking work runs. It runs piece by piece, so
-that the event loop goes on. The segments that are read stay in use until they are replaced. If a truncation or deletion
-changes them meanwhile, the clean ends and leaves them as they are.
+that the event loop goes on. The segments that are read stay in use until they are replaced. If the log is truncated or
+one of them deleted meanwhile, the clean ends and leaves the rest as it is.
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ class LogCleaning:
                 await self._clean_group([facts[each.base_offset] for each in group], key_map, transactions)
         finally:
             key_map.close()
+        if not self._swap.has_all([]):  # `clean_to` would be set over records that came after a truncation
+            raise LogChanged
         return CleanResult(
             clean_to, self._bytes_before, self._bytes_after, self._records_read, self._records_kept, is_full
         )

@@ -21,7 +21,7 @@ from tiered.hot.segments import Segment
 class SegmentSwap:
     """The swaps of one log, one at a time. `forget_positions` is called when positions in the replaced files end."""
 
-    __slots__ = ("_deletion", "_forget_positions", "_pending", "_writer", "is_closed", "is_half_done")
+    __slots__ = ("_deletion", "_forget_positions", "_pending", "_writer", "is_closed", "is_half_done", "is_truncated")
 
     def __init__(self, writer: LogWriter, deletion: SegmentDeletion, forget_positions: Callable[[], None]) -> None:
         self._writer = writer
@@ -33,6 +33,9 @@ class SegmentSwap:
         """True once the directory may belong to another log: nothing is renamed in it any more."""
         self.is_half_done = False
         """True if the disk failed in the middle of an exchange: the directory has to be opened again."""
+        self.is_truncated = False
+        """True if the log was truncated since the clean began that runs. Truncated records supersede none that stay,
+        and a segment that was truncated may have grown again."""
 
     async def replace(self, group: Sequence[Segment], cleaned: Segment, now_ms: int) -> bool:
         """Puts `cleaned`, whose `.cleaned` files are fsynced, in the place of `group`.
@@ -100,14 +103,19 @@ class SegmentSwap:
             self.remove_files(self._pending, SWAP)
             self._pending = -1
 
+    def on_truncation(self) -> None:
+        """Ends the clean that runs: it has read records that are about to go."""
+        self.is_truncated = True
+        self.cancel()
+
     def remove_files(self, base_offset: int, suffix: str) -> None:
         """Removes the files of a segment that are not in use yet, the log file first."""
         for part in reversed(PARTS):
             self._writer.files.remove(self._writer.files.path(base_offset, part) + suffix)
 
     def has_all(self, group: Sequence[Segment]) -> bool:
-        """True if the log is open, and its closed segments still have the whole group."""
-        if self.is_closed:
+        """True if the log is open and was not truncated, and its closed segments still have the whole group."""
+        if self.is_closed or self.is_truncated:
             return False
         closed = self._writer.segments[:-1]
         return all(any(each is old for each in closed) for old in group)

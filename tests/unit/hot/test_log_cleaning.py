@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from dataclasses import replace
 
@@ -455,6 +456,39 @@ def test_truncation_in_the_middle_of_a_clean_wins(at: int) -> None:
         assert log.find_cleanable(log.end_offset, NOW).first_dirty <= 20
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("at", range(1, 40))
+def test_clean_does_not_apply_keys_of_truncated_records_to_new_ones(at: int) -> None:
+    async def scenario() -> None:
+        log = await filled(disk())
+        steps, expected = 0, []
+
+        async def admit(_: int) -> None:
+            nonlocal steps, expected
+            steps += 1
+            if steps == at:
+                expected = await truncate_and_grow_again(log)
+
+        with contextlib.suppress(LogChanged):
+            await log.clean(log.find_cleanable(log.end_offset, NOW), replace(resources(), admit=admit))
+        if steps >= at:
+            assert set(expected) <= set(served(log))
+            assert log.find_cleanable(log.end_offset, NOW).first_dirty <= 57
+
+    asyncio.run(scenario())
+
+
+async def truncate_and_grow_again(log: DiskLog) -> list[tuple[int, str, str | None]]:
+    """Puts other records in the place of the last three. Returns the last record of each key."""
+    for _ in range(2):
+        log.truncate_to(57)
+        await log.flush()
+    for key in ("k3", "x", "y"):
+        put(log, key, "new")
+    log.roll()
+    await log.flush()
+    return last_of_each(served(log))
 
 
 def test_truncation_below_the_clean_part_makes_what_follows_dirty() -> None:
