@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,33 @@ def test_replies_of_expanding_batches_stay_within_the_memory_budget(tmp_path: Pa
         assert (await site.get(path)).status == 200
 
     run(tmp_path, scenario, HttpLimits(memory_bytes=64 << 20, body_seconds=0.5))
+
+
+def test_unfinished_record_of_a_stream_counts_in_the_memory_budget(tmp_path: Path) -> None:
+    """A KiB that becomes 600 KB, and then nothing for as long as a stream may be silent."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        budget, ends = site.http._listener.context.budget, asyncio.Event()
+        text = b'{"value":{"type":"STRING","data":"' + b" " * 600_000
+
+        async def send() -> AsyncIterator[bytes]:
+            yield gzip.compress(text)
+            await ends.wait()
+            yield gzip.compress(b'"}}')
+
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        path = f"{site.url}{site.cluster}/topics/t/records"
+        streams = [
+            asyncio.create_task(site.session.post(path, headers=headers, data=send()).__aenter__()) for _ in "ab"
+        ]
+        await wait_until(lambda: budget.size - budget.free == 2 * len(text))
+        ends.set()
+        for each in streams:
+            assert b"offset" in await (await each).read()
+        await wait_until(lambda: budget.free == budget.size)
+
+    run(tmp_path, scenario)
 
 
 def test_concurrent_compressed_bodies_do_not_deadlock_on_memory(tmp_path: Path) -> None:

@@ -131,9 +131,14 @@ def check_compressed(encoding: str, data: bytes) -> None:
     def inflate_in_pieces() -> bytes:
         body = new_inflater(encoding)
         assert body is not None
-        parts = [body.feed(data[at : at + 7], ROOM) for at in range(0, len(data), 7)]
+        made = b""
+        for piece in (data[start : start + 7] for start in range(0, len(data), 7)):
+            at = 0
+            while at < len(piece) or body.has_more:
+                part, at = body.step(piece, at, ROOM)
+                made += part
         body.finish()
-        return b"".join(parts)
+        return made
 
     if whole is not None:
         assert inflate_in_pieces() == whole

@@ -5,12 +5,21 @@ import pytest
 import zstandard
 
 from tests.steps import count_steps
-from tiered_api.http.exchange.decompress import inflate, new_inflater
+from tiered_api.http.exchange.decompress import Inflater, inflate, new_inflater
 from tiered_api.http.exchange.errors import HttpError
 
 MIB = 1 << 20
 BODY = b"".join(b"record %d\n" % n for n in range(5000))
 COMPRESSED = {"gzip": gzip.compress(BODY), "zstd": zstandard.compress(BODY)}
+
+
+def feed(body: Inflater, data: bytes) -> bytes:
+    """Returns what a piece of a body becomes, in steps of a few KiB."""
+    made, at = b"", 0
+    while at < len(data) or body.has_more:
+        part, at = body.step(data, at, 4096)
+        made += part
+    return made
 
 
 def refused(encoding: str, data: bytes, limit: int = MIB) -> int:
@@ -25,7 +34,7 @@ def test_body_is_decompressed_whole_or_in_pieces(encoding: str) -> None:
     assert inflate(encoding, data, MIB) == BODY
     body = new_inflater(encoding)
     assert body is not None
-    assert b"".join(body.feed(data[at : at + 7], MIB) for at in range(0, len(data), 7)) == BODY
+    assert b"".join(feed(body, data[at : at + 7]) for at in range(0, len(data), 7)) == BODY
     body.finish()
 
 
@@ -43,6 +52,18 @@ def test_gzip_body_is_whole_however_many_outputs_of_zlib_it_takes(size: int) -> 
         assert inflate("gzip", data + COMPRESSED["gzip"], 2 * size) == whole + BODY
         assert refused("gzip", data, size - 1) == 413
         assert refused("gzip", data[:-1], size) == 400
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_step_makes_little_of_a_bomb(encoding: str) -> None:
+    zeros = bytes(4 * MIB)
+    bomb = gzip.compress(zeros) if encoding == "gzip" else zstandard.compress(zeros)
+    body, at, made = new_inflater(encoding), 0, list[int]()
+    assert body is not None
+    while at < len(bomb) or body.has_more:
+        part, at = body.step(bomb, at, 1 << 16)
+        made.append(len(part))
+    assert sum(made) == 4 * MIB and max(made) <= 1 << 19
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
@@ -83,7 +104,7 @@ def test_stream_may_have_any_number_of_members_a_few_in_each_piece(encoding: str
     opened = new_inflater(encoding)
     assert opened is not None
     for _ in range(1_500):
-        assert opened.feed(COMPRESSED[encoding], MIB) == BODY
+        assert feed(opened, COMPRESSED[encoding]) == BODY
     opened.finish()
 
 

@@ -10,22 +10,29 @@ import zstandard
 from tiered_api.http.exchange.errors import HttpError
 
 ENCODINGS = ("gzip", "zstd")
-ZSTD_PIECE = 1024
-"""Input given to zstd at once. Its worst ratio is 128 KiB out of 4 bytes, so a piece makes at most 32 MiB."""
+ZSTD_SHARE = 12
+"""Input given to zstd at once, as a power of two below the wanted output. The worst ratio of zstd is 128 KiB out of 4
+bytes, so that makes eight times what is wanted, at most."""
+ZSTD_PIECE_MIN = 16
 ZSTD_WINDOW = 8 << 20
 GZIP_PIECE = 64 << 10
 """Input given to zlib at once. At the end of each member, zlib copies the input that follows."""
-GZIP_OUTPUT = 1 << 20
-"""Most output of one call of zlib, which joins it while no other thread may run Python."""
+OUTPUT_BYTES = 1 << 20
+"""Most output of a step: zlib joins it while no other thread may run Python."""
 MEMBERS_MAX = 1_000
 """Most members or frames in one piece of a body. Each costs some microseconds, however small it is."""
 
 
 class Inflater(Protocol):
-    """One compressed body. `feed` returns the decompressed bytes of a piece, and raises `HttpError` 413 above `room`
-    bytes."""
+    """One compressed body, as pieces of it arrive."""
 
-    def feed(self, data: bytes | bytearray, room: int) -> bytearray: ...
+    has_more: bool
+    """True if a next step has output although all input was taken."""
+
+    def step(self, data: bytes | bytearray, at: int, most: int) -> tuple[bytes, int]:
+        """Decompresses a piece of the body from `at` on. Returns about `most` bytes, and where the next step goes on.
+        Raises `HttpError` 400."""
+
     def finish(self) -> None:
         """Raises `HttpError` 400 if the body ended inside a frame."""
 
@@ -36,29 +43,22 @@ class GzipInflater:
     def __init__(self) -> None:
         self._member = zlib.decompressobj(wbits=31)
         self._begun = False
+        self._members = 0
+        self.has_more = False
 
-    def feed(self, data: bytes | bytearray, room: int) -> bytearray:
-        whole = bytearray()
-        at = members = 0
-        has_more = False
-        while at < len(data) or has_more:
-            if self._member.eof:
-                members = count_member(members)
-                self._member, self._begun = zlib.decompressobj(wbits=31), False
-            self._begun = True
-            piece = data[at : at + GZIP_PIECE]
-            most = min(room + 1 - len(whole), GZIP_OUTPUT)
-            try:
-                part = self._member.decompress(piece, most)
-            except zlib.error as error:
-                raise HttpError(400, f"the body is not gzip: {str(error).rpartition(': ')[2]}") from None
-            whole += part
-            if len(whole) > room:
-                whole, part = bytearray(), b""  # the error keeps the variables until the garbage collector runs
-                raise too_large_error()
-            at += len(piece) - len(self._member.unconsumed_tail or self._member.unused_data)
-            has_more = len(part) == most and not self._member.eof
-        return whole
+    def step(self, data: bytes | bytearray, at: int, most: int) -> tuple[bytes, int]:
+        self._members = self._members if at else 0
+        if self._member.eof:
+            self._members = count_member(self._members)
+            self._member, self._begun = zlib.decompressobj(wbits=31), False
+        self._begun = True
+        piece = data[at : at + GZIP_PIECE]
+        try:
+            part = self._member.decompress(piece, most)
+        except zlib.error as error:
+            raise HttpError(400, f"the body is not gzip: {str(error).rpartition(': ')[2]}") from None
+        self.has_more = len(part) == most and not self._member.eof
+        return part, at + len(piece) - len(self._member.unconsumed_tail or self._member.unused_data)
 
     def finish(self) -> None:
         if self._begun and not self._member.eof:
@@ -68,30 +68,30 @@ class GzipInflater:
 class ZstdInflater:
     """A zstd body: one or more frames."""
 
+    has_more = False
+
     def __init__(self) -> None:
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
         self._frame = self._decompressor.decompressobj()
         self._begun = False
+        self._frames = 0
 
-    def feed(self, data: bytes | bytearray, room: int) -> bytearray:
-        whole = bytearray()
-        at = frames = 0
-        while at < len(data):
+    def step(self, data: bytes | bytearray, at: int, most: int) -> tuple[bytes, int]:
+        self._frames = self._frames if at else 0
+        size, made, parts = max(most >> ZSTD_SHARE, ZSTD_PIECE_MIN), 0, list[bytes]()
+        while at < len(data) and made < most:
             if self._frame.eof:
-                frames = count_member(frames)
+                self._frames = count_member(self._frames)
                 self._frame, self._begun = self._decompressor.decompressobj(), False
             self._begun = True
-            piece = data[at : at + ZSTD_PIECE]
+            piece = data[at : at + size]
             try:
-                part = self._frame.decompress(piece)
+                parts.append(self._frame.decompress(piece))
             except zstandard.ZstdError as error:
                 raise HttpError(400, f"the body is not zstd: {str(error).rpartition(': ')[2]}") from None
             at += len(piece) - len(self._frame.unused_data)
-            if len(whole) + len(part) > room:
-                whole, part = bytearray(), b""  # the error keeps the variables until the garbage collector runs
-                raise too_large_error()
-            whole += part
-        return whole
+            made += len(parts[-1])
+        return b"".join(parts), at
 
     def finish(self) -> None:
         if self._begun and not self._frame.eof:
@@ -103,11 +103,6 @@ def count_member(members: int) -> int:
     if members >= MEMBERS_MAX:
         raise HttpError(400, f"the body has more than {MEMBERS_MAX} compressed parts; compress it as one")
     return members + 1
-
-
-def too_large_error() -> HttpError:
-    """Returns the error for a body that is too long after decompression."""
-    return HttpError(413, "the body is larger than allowed after decompression")
 
 
 def new_inflater(encoding: str) -> Inflater | None:
@@ -124,10 +119,16 @@ def new_inflater(encoding: str) -> Inflater | None:
 
 
 def inflate(encoding: str, data: bytes | bytearray, limit: int) -> bytes | bytearray:
-    """Decompresses a whole body, up to `limit` bytes."""
+    """Decompresses a whole body. Raises `HttpError` 413 above `limit` bytes."""
     body = new_inflater(encoding)
     if body is None:
         return data
-    whole = body.feed(data, limit)
+    whole, at = bytearray(), 0
+    while at < len(data) or body.has_more:
+        part, at = body.step(data, at, min(limit + 1 - len(whole), OUTPUT_BYTES))
+        if len(whole) + len(part) > limit:
+            whole, part = bytearray(), b""  # the error keeps the variables until the garbage collector runs
+            raise HttpError(413, "the body is larger than allowed after decompression")
+        whole += part
     body.finish()
     return whole

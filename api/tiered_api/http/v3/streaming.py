@@ -16,7 +16,8 @@ from tiered.records.native import json_spans
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.decompress import Inflater, new_inflater
-from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError, to_http_error
+from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import HttpResponse, abort_connection, open_stream
 from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_once
@@ -47,6 +48,7 @@ async def serve_stream(
             elif splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
                 await asyncio.sleep(splitter.pending_bytes / RESCAN_BYTES_PER_SECOND)
             splitter.raise_fault()
+            await _hold(request, splitter.pending_bytes)
             if request.meter is not None and body is None:
                 left = await request.meter.pace(request.operation, len(piece), request)
                 while left and loop.time() < deadline and not request.context.closing:
@@ -55,13 +57,23 @@ async def serve_stream(
         if texts:
             await _send(request, response, await _append(request, topic, reports, texts))
         splitter.raise_fault()
-    except HttpError as error:
+    except (HttpError, Exhausted) as error:
         if not request.content.is_eof():
             response.force_close()
-        await _send(request, response, reports.format_failure(error) + b"\n")
+        await _send(request, response, reports.format_failure(to_http_error(error)) + b"\n")
     await response.prepare(request)
     await response.write_eof()
     return response
+
+
+async def _hold(request: HttpRequest, size: int) -> None:
+    """Counts what a stream keeps of an unfinished record. Waits for room in the memory budget if it grows. Raises
+    `Exhausted`."""
+    more = (size if size > PIECE_BYTES else 0) - request.held_bytes
+    if more > 0:
+        await request.reserve_memory(more)
+    elif more < 0:
+        request.set_held_memory(request.held_bytes + more)
 
 
 class JsonSplitter:
@@ -209,7 +221,9 @@ async def _read_chunks(request: HttpRequest, opened: Inflater | None) -> AsyncIt
         if opened is None:
             yield piece
             continue
-        inflated = await request.context.run_job(limits.body_bytes, opened.feed, piece, limits.body_bytes)
-        async for part in _split_body(inflated):
-            yield part
+        at = 0
+        while at < len(piece) or opened.has_more:
+            inflated, at = opened.step(piece, at, PIECE_BYTES)
+            async for part in _split_body(inflated):
+                yield part
     raise HttpError(408, f"the stream has ended: it is {limits.stream_seconds:g} s old")
