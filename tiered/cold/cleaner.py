@@ -9,9 +9,10 @@ clean that ends early has changed nothing, or some of the oldest runs; the next 
 one ended.
 
 A sparing clean leaves segments alone of which little is superseded (`tiered/compaction/rewrites.py`). It reads the keys
-sections of all objects, and the log part of those only that it writes again. No tombstone above `clean_to` goes, and no
-marker at all. `clean_to` moves up as far as keys have been applied to all older segments. The leader remembers up to
-which offset it has looked; its successor looks again from `clean_to` on.
+sections of all objects, and the log part of those only that it writes again. No tombstone above `clean_to` goes or gets
+a delete horizon, and no marker at all: older records may stay, and readers of them need the time from then on.
+`clean_to` moves up as far as keys have been applied to all older segments. The leader remembers up to which offset it
+has looked; its successor looks again from `clean_to` on.
 
 Uploads, expiry and sweeps of the partition go on meanwhile. Objects that a clean has put are no garbage until it ends.
 If a change of the manifest stays undecided, they are none until `settle`.
@@ -79,7 +80,7 @@ OBJECT_BYTES = 64 << 20
 CHANGE_BYTES = 512 << 20
 """Limit on the bytes of new objects that one manifest change names, and that are garbage if it fails."""
 NO_HORIZON_PASSED = -1
-"""A time at which no tombstone and no marker may go."""
+"""A time at which no tombstone and no marker may go, or gets a delete horizon."""
 INLINE_BYTES = 64 << 10
 """Size of a step that runs on the event loop. A thread runs a larger one."""
 

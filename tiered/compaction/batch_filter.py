@@ -40,6 +40,9 @@ class LastRecord(NamedTuple):
 class CleanRules:
     """All that decides beside the records themselves.
 
+    With `now_ms` -1 no tombstone and no marker goes or gets a delete horizon: older records of its key may stay. The
+    horizon counts from the first clean that leaves none.
+
     `horizon_ms` is the delete horizon of tombstones and markers that are cleaned for the first time: now and
     delete.retention.ms. A batch that ends at `upper_bound`, the end of the segment that is written, is never
     dropped: it stays without records.
@@ -64,7 +67,7 @@ class CleanRules:
     ) -> CleanRules:
         """Collects the rules. `producers` are those whose last sequence a retry may still need, by their ids.
 
-        With `keeps_tombstones` no delete horizon has passed: older records of a key may lie outside of the walk.
+        With `keeps_tombstones` older records of a key may lie outside of the walk.
         """
         offsets = sorted(last.offset for last in producers.values() if last.offset >= 0)
         epochs = {producer_id: last.epoch for producer_id, last in producers.items() if last.offset < 0}
@@ -217,7 +220,7 @@ def _clean_marker(
     has_horizon = bool(head.attributes & DELETE_HORIZON)
     if head.count == 0 or (needless and has_horizon and head.base_timestamp <= rules.now_ms):
         return (empty_batch(data, at) if _must_stay(head, rules) else b""), 0
-    if not needless or has_horizon:
+    if not needless or has_horizon or rules.now_ms < 0:
         return memoryview(data)[at : at + head.size], head.count
     records = decode_records(data, at)
     body = native.encode_records([record[1:] for record in records], rules.horizon_ms)

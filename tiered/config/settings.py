@@ -108,7 +108,7 @@ class TopicConfig:
     flush_messages: int = setting(LONG_MAX, "Records after which the log is fsynced.", 1, LONG_MAX)
     flush_ms: int = setting(LONG_MAX, "Time after which the log is fsynced.", 0, LONG_MAX)
     delete_retention_ms: int = setting(
-        DAY_MS, "How long a tombstone stays after the first clean that met it.", 0, LONG_MAX
+        DAY_MS, "How long a tombstone stays after the first clean that left no older record of its key.", 0, LONG_MAX
     )
     min_cleanable_dirty_ratio: float = setting(
         0.5, "Share of bytes that were never cleaned above which a log is cleaned.", 0, 1

@@ -147,9 +147,9 @@ def filter_batches(
     """Returns the plain batches of `data[start:end]` without the records that `table` supersedes.
 
     A record above `latest_offset` stays. One at or below it stays if it is the last of its key, and is no tombstone
-    whose delete horizon has passed at `now_ms`. `horizon_ms` is the horizon of tombstones that have none yet. A batch
-    without a record left stays as a header, if it ends at `last_next_offset` or has a producer and ends at one of
-    `kept_offsets`: sorted native int64. Stops as `put_keys` does, without FULL.
+    whose delete horizon has passed at `now_ms`. `horizon_ms` is the horizon of tombstones that have none yet; with a
+    negative `now_ms` they get none. A batch without a record left stays as a header, if it ends at `last_next_offset`
+    or has a producer and ends at one of `kept_offsets`: sorted native int64. Stops as `put_keys` does, without FULL.
     """
     whole, slots = memoryview(data), memoryview(table)
     out = bytearray()
@@ -263,7 +263,7 @@ def _filter_batch(
         stay.append((section.number - 1, start, position, parsed[0]))
     if not stay:
         return b"", 0
-    needs_horizon = has_tombstone and not has_horizon
+    needs_horizon = has_tombstone and not has_horizon and now_ms >= 0
     if len(stay) == batch.count and not needs_horizon:
         return whole[batch.position : batch.position + batch.size], len(stay)
     base_timestamp = horizon_ms if needs_horizon else batch.base_timestamp

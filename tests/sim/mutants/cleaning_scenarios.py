@@ -188,6 +188,32 @@ def segments_are_left_alone() -> None:
     run_in_bucket(scenario)
 
 
+def records_of_a_marker_are_left_alone() -> None:
+    """In the bucket, the segment with a marker is written again and again, and that with its records is not."""
+
+    async def scenario(watched: WatchedBucket) -> None:
+        writer = TransactionWriter(watched.log)
+        writer.write(3, key=b"transactional")
+        for number in range(12):
+            put(watched.log, f"once{number}", "v")
+        watched.log.roll()
+        writer.end(3, commit=True)
+        for number, keys in enumerate((range(9), range(7), range(7, 9))):
+            for key in keys:
+                put(watched.log, f"twice{key}", f"v{number}")
+            watched.log.roll()
+            for key in range(12):
+                put(watched.log, f"new{number}-{key}", "v")
+            watched.log.roll()
+            watched.log.producers.on_high_watermark(watched.log.end_offset)
+            await watched.upload(with_keys=True)
+            if number == 0:
+                watched.cleaner.request_thorough(PID)
+            await watched.clean(at_ms=NOW + number * LATER_MS, segment_bytes=1024)
+
+    run_in_bucket(scenario)
+
+
 def compact_only_topic_keeps_everything() -> None:
     """I22: without `delete` in its policy nothing expires."""
 

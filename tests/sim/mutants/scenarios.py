@@ -86,7 +86,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "tombstone_before_all_segments": cleaning_scenarios.segments_are_left_alone,
     "mark_beyond_what_was_applied": cleaning_scenarios.segments_are_left_alone,
     "own_keys_supersede": cleaning_scenarios.segments_are_left_alone,
-    "marker_without_its_batches": cleaning_scenarios.segments_are_left_alone,
+    "marker_without_its_batches": cleaning_scenarios.records_of_a_marker_are_left_alone,
     "clean_waits_for_ever": test_waiting_cleans.test_clean_waits_a_week_at_most_also_under_a_new_leader,
     "compact_only_expires": cleaning_scenarios.compact_only_topic_keeps_everything,
 }

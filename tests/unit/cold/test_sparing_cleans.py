@@ -270,13 +270,45 @@ def test_tombstone_and_marker_stay_while_older_segments_need_them() -> None:
         assert seen[1] == ("cold1", "first") and seen[tombstone] == ("cold1", None)
         assert seen[open_offset][0] == "transactional" and marker in markers_of(data)
         written_again = next(each for each in manifest.entries if each.base_offset <= tombstone < each.next_offset)
-        assert written_again.cleaned_ms >= NOW + 2 * SETTINGS.delete_retention_ms, "after the delete horizon"
-        cleaner.request_thorough(PID)
-        write(log, ["hot0"], "last")
-        manifest = await upload_keyed(broker, log)
-        await clean(cleaner, manifest, settings=SETTINGS, now=NOW + 10 * SETTINGS.delete_retention_ms)
-        data = await rig.broker("later").read_all()
-        assert not [each for each in facts(data) if each[1] == "cold1"] and marker in markers_of(data)
+        assert written_again.cleaned_ms >= NOW + 2 * SETTINGS.delete_retention_ms, "another clean wrote it again"
+        for number, left in enumerate([[(tombstone, "cold1", None)], []]):
+            cleaner.request_thorough(PID)
+            write(log, ["hot0"], f"last{number}")
+            manifest = await upload_keyed(broker, log)
+            now = NOW + (10 + number) * SETTINGS.delete_retention_ms
+            await clean(cleaner, manifest, settings=SETTINGS, now=now)
+            data = await rig.broker(f"later{number}").read_all()
+            assert [each for each in facts(data) if each[1] == "cold1"] == left and marker in markers_of(data)
+
+    run(scenario)
+
+
+def test_reader_that_has_read_a_value_gets_its_tombstone_for_delete_retention_ms() -> None:
+    """The sparing clean that met the tombstone left the value where it was. A thorough clean takes it, and only then
+    the time of the tombstone begins."""
+
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        cleaner = broker.make_cleaner()
+        log, manifest = await written(broker)
+        hot = [f"hot{number}" for number in range(12)] * 2
+        tombstone = put(log, "cold1", None)
+        write(log, hot, "v")
+        merging = replace(SETTINGS, segment_bytes=1 << 13)
+        for number in range(2):
+            manifest = await upload_keyed(broker, log)
+            manifest = (await clean(cleaner, manifest, settings=merging)).manifest
+            write(log, hot, f"v{number}")
+        later = NOW + 2 * SETTINGS.delete_retention_ms
+        assert (1, "cold1", "first") in facts(await rig.broker("reader").read_all())
+        waits = [0, SETTINGS.delete_retention_ms - 1, SETTINGS.delete_retention_ms]
+        for number, (wait_ms, stays) in enumerate(zip(waits, [True, True, False], strict=True)):
+            cleaner.request_thorough(PID)
+            write(log, ["hot0"], f"last{number}")
+            manifest = await upload_keyed(broker, log)
+            manifest = (await clean(cleaner, manifest, settings=SETTINGS, now=later + wait_ms)).manifest
+            seen = [each for each in facts(await rig.broker(f"reader{number}").read_all()) if each[1] == "cold1"]
+            assert seen == ([(tombstone, "cold1", None)] if stays else []), wait_ms
 
     run(scenario)
 

@@ -96,6 +96,7 @@ def clean(
     memory: int = 1 << 16,
     piece: int | None = None,
     upper_bound: int = -1,
+    keeps_tombstones: bool = False,
 ) -> Cleaned:
     """Runs both passes over a whole log that ends at `end`. `piece` cuts the reads as a cleaner does."""
     key_map = KeyOffsetMap(memory, b"seed")
@@ -105,7 +106,7 @@ def clean(
     _, is_full = put_batches(key_map, dirty, transactions, from_offset=first_dirty)
     if not is_full:
         key_map.cover(end - 1)
-    rules = CleanRules.of(now_ms, RETENTION, upper_bound, last or {})
+    rules = CleanRules.of(now_ms, RETENTION, upper_bound, last or {}, keeps_tombstones=keeps_tombstones)
     walked = CleanedTransactions(aborted)
     out, at = b"", 0
     while at < len(data):

@@ -241,6 +241,25 @@ def test_tombstone_goes_after_its_horizon_unless_older_records_remain() -> None:
     asyncio.run(scenario())
 
 
+def test_horizon_counts_from_the_first_clean_that_leaves_no_older_record() -> None:
+    """A clean that keeps tombstones sets none: older records may lie in the bucket."""
+
+    async def scenario() -> None:
+        clock = FixedClock()
+        log = await filled(disk(), clock=clock)
+        put(log, "k0", None)
+        for number, (keeps_tombstones, is_there) in enumerate([(True, True)] * 2 + [(False, True), (False, False)]):
+            put(log, "other", str(number))
+            log.roll()
+            await log.flush()
+            found = log.find_cleanable(log.end_offset, NOW)
+            await log.clean(found, resources(), keeps_tombstones=keeps_tombstones)
+            assert ((60, "k0", None) in served(log)) == is_there, number
+            clock.wall += log.config.delete_retention_ms
+
+    asyncio.run(scenario())
+
+
 def test_retry_of_a_producer_is_known_after_its_records_went() -> None:
     async def scenario() -> None:
         on = disk()

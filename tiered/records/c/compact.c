@@ -398,7 +398,7 @@ static int filter_batch(Filter *filter, const uint8_t *p, int64_t size) {
     int moves = 0;
     Stay stay;
     if (out_put(&filter->out, p, HEADER_BYTES) < 0 || copy_records(filter, p, size, 0, &stay) < 0) goto failed;
-    if (stay.has_tombstone && !(attributes & DELETE_HORIZON)) {
+    if (stay.has_tombstone && !(attributes & DELETE_HORIZON) && filter->now_ms >= 0) {
         moves = 1;
         filter->out.used = mark + HEADER_BYTES;
         if (copy_records(filter, p, size, 1, &stay) < 0) goto failed;
