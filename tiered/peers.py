@@ -187,7 +187,7 @@ class Peers(Protocol):
         self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
     ) -> Collection[int]:
         """Returns which of these producer ids have a transaction in one of these states at the broker that coordinates
-        them. Raises `Refused` if the broker has not loaded all of its coordinators."""
+        them. Raises `Refused` if the broker has not loaded all of its coordinators, or may leave out some ids."""
         ...
 
     async def check_listening(self, address: str, timeout: float) -> None:

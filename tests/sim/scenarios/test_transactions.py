@@ -19,6 +19,7 @@ from tests.sim.scenarios.transactions import (
 )
 from tiered.broker.late_transactions import LATE_GRACE_MS
 from tiered.broker.orphaned_transactions import CHECK_SECONDS
+from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import DeleteTopic
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
@@ -359,6 +360,31 @@ def test_commit_stays_whole_while_the_next_coordinator_cannot_be_opened() -> Non
         await wait_outcomes(three, 1, [True])
 
     run_scenario(scenario, transaction_state_log_num_partitions=1, transaction_max_timeout_ms=1_000)
+
+
+def test_commit_is_known_to_brokers_that_have_no_right_to_list_it() -> None:
+    """An authorizer counts, and brokers do not log in."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = SimProducer(three)
+        await producer.init(1_000)
+        coordinator = find_coordinator(three, producer.name)
+        assert coordinator is not None
+        await create_topic(three, (next(each for each in three.brokers if each != coordinator.node_id),))
+        await producer.write(0, b"0")
+        waiting = stop_markers(coordinator)
+        assert await producer.end(True) is Code.NONE
+        await asyncio.sleep(LATE_GRACE_MS / 1000 + 3 * CHECK_SECONDS)
+        assert outcomes(three, 0) == [], "its coordinator knows it"
+        del coordinator.node.transaction_coordinators.markers.send
+        coordinator.node.transaction_coordinators.markers.send(*waiting[0])
+        await wait_complete(three, producer, COMMITTED)
+        await wait_outcomes(three, 0, [True])
+
+    run_scenario(
+        scenario, transaction_state_log_num_partitions=1, transaction_max_timeout_ms=1_000,
+        authorizer_class_name=STANDARD_AUTHORIZER,
+    )  # fmt: skip
 
 
 def test_decided_transaction_in_an_image_completes_without_any_disk() -> None:

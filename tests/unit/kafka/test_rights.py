@@ -55,7 +55,7 @@ from tiered_api.kafka.server.rights.groups import (
 from tiered_api.kafka.server.rights.operations import API_RULES, Need, Rule
 from tiered_api.kafka.server.rights.rights import BETWEEN_TURNS, Rights
 from tiered_api.kafka.server.rights.topics import check_compact, check_delete_topics, check_topic_pages
-from tiered_api.kafka.server.rights.verdict import Verdict, run_without_pause
+from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict, run_without_pause
 
 ALICE = Caller(Principal("User", "alice"), "10.0.0.1")
 TOPIC_ID = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
@@ -249,6 +249,11 @@ def test_lists_leave_out_what_a_caller_may_not_describe() -> None:
     assert [each.group_id for each in groups.groups] == ["g"]
     assert [each.transactional_id for each in states.transaction_states] == ["x"]
     assert [each.topic for each in topics.topics] == ["t"]
+
+
+def test_list_for_a_broker_is_not_filtered_since_the_handler_checks_its_credential() -> None:
+    request = ListTransactionsRequest(credential=b"credential")
+    assert run_without_pause(check_list_transactions(make_rights(), request, 0)) is ALLOWED
 
 
 def test_topics_are_neither_deleted_by_id_nor_paged_without_a_right() -> None:

@@ -180,9 +180,11 @@ class KafkaPeers:
         self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
     ) -> Collection[int]:
         """See `Peers.find_open_producers`."""
-        request = ListTransactionsRequest(list(states), list(producer_ids))
+        request = ListTransactionsRequest(list(states), list(producer_ids), credential=self._sent_credential)
         reply = await self.send(address, request, ListTransactionsResponse, timeout)
         _check_error(reply.error_code, None)
+        if not reply.is_complete:  # an earlier version lists what the sender may describe
+            raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"{address} may have left out transactions")
         return {each.producer_id for each in reply.transaction_states}
 
     async def check_listening(self, address: str, timeout: float) -> None:

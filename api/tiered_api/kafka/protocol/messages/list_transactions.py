@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    boolean,
+    data,
+    integer,
+    message,
+    string,
+)
 
 
 @message(66, "0-2", "0+")
@@ -14,6 +24,8 @@ class ListTransactionsRequest(Message):
     producer_id_filters: list[int] = array(FieldType.INT64)
     duration_filter: int = integer(FieldType.INT64, "1+", default=-1)
     transactional_id_pattern: str | None = string("2+", nullable="2+", default=None)
+    credential: bytes = data(tag=FIRST_PRIVATE_TAG, tagged="0+")
+    """Ours: the credential of brokers, empty in requests of clients."""
 
 
 @dataclass(slots=True)
@@ -30,3 +42,5 @@ class ListTransactionsResponse(Message):
     error_code: int = integer(FieldType.INT16)
     unknown_state_filters: list[str] = array(FieldType.STRING)
     transaction_states: list[TransactionState] = array(TransactionState)
+    is_complete: bool = boolean(tag=FIRST_PRIVATE_TAG, tagged="0+")
+    """Ours, in replies to brokers: no id that passes the filters is left out, whatever the rights of the caller."""

@@ -1,7 +1,8 @@
 """ListTransactions (API key 66): the transactional ids that this broker coordinates (KIP-664).
 
 v1+ can filter by the time since a transaction began (KIP-994), v2+ by a pattern of the ids (KIP-1152). Without
-`__transaction_state` there are no ids, and the request does not create that topic.
+`__transaction_state` there are no ids, and the request does not create that topic. A broker sends its credential, and
+gets the ids that clients may not see as well.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tiered_api.kafka.protocol.messages.list_transactions import (
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.group_requests import coordinator_code
 from tiered_api.kafka.server.exchange.id_patterns import IdPattern
+from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
 
 BETWEEN_TURNS = 2_000
 """Characters of ids, or ids, between two pauses in which other requests run."""
@@ -28,6 +30,9 @@ STATES_NEVER_LISTED = frozenset(("Dead", "PrepareEpochFence"))
 async def handle(context: KafkaContext, call: Call[ListTransactionsRequest]) -> ListTransactionsResponse:
     """Returns all ids that pass the filters, or an error while some ids are loading."""
     request = call.request
+    if request.credential and (refused := check_credential(context, call, request.credential)) is not None:
+        context.refusals.record("stranger", call.client_host, refused.why)
+        return ListTransactionsResponse(error_code=refused.code.number)
     unknown = [state for state in request.state_filters if state not in STATES | STATES_NEVER_LISTED]
     try:
         pattern = IdPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
@@ -41,7 +46,9 @@ async def handle(context: KafkaContext, call: Call[ListTransactionsRequest]) -> 
     states: list[TransactionState] = []
     async for piece in context.turns.pieces_of(found, BETWEEN_TURNS):
         states += (TransactionState(*each) for each in piece)
-    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=states)
+    return ListTransactionsResponse(
+        unknown_state_filters=unknown, transaction_states=states, is_complete=bool(request.credential)
+    )
 
 
 async def _select_matching(

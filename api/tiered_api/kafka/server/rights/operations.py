@@ -230,7 +230,11 @@ API_RULES: dict[str, Rule] = {
         groups.check_describe_transactions,
         "topics that the caller may not describe are left out",
     ),
-    "ListTransactions": Rule((_transactional_id(_DESCRIBE),), groups.check_list_transactions, "other ids are left out"),
+    "ListTransactions": Rule(
+        (_transactional_id(_DESCRIBE),),
+        groups.check_list_transactions,
+        "other ids are left out; brokers send their credential instead",
+    ),
     "ListConfigResources": Rule(
         (_cluster(_DESCRIBE_CONFIGS),),
         cluster.check_cluster(_DESCRIBE_CONFIGS, list_config_resources.ListConfigResourcesResponse, has_text=False),
