@@ -22,13 +22,15 @@ from tiered.hot.segments import Segment
 
 
 class JudgedLog(NamedTuple):
-    """A log whose cleans are judged: it stands for `batches`, of which those below `committed_end` are committed."""
+    """A log whose cleans are judged: it stands for `batches`, of which those below `committed_end` are committed, and
+    those below `cold_end` in the bucket."""
 
     compacted: CompactedLog
     batches: Sequence[LogBatch]
     committed_end: int
     log_start: int = 0
     max_clock_skew_ms: int = 0
+    cold_end: int = 0
 
 
 class RunningClean(NamedTuple):
@@ -63,7 +65,9 @@ class CleanWatch:
             resources: CleanerResources, now_ms: int, *, keeps_tombstones: bool,
         ) -> None:  # fmt: skip
             original(cleaning, writer, swap, config, found, resources, now_ms, keeps_tombstones=keeps_tombstones)
-            self._cleans[id(swap)] = RunningClean(swap, config, now_ms, keeps_tombstones)
+            judged = self._find(writer)
+            is_tiered = judged is not None and judged.cold_end > 0  # older records of any key may be in the bucket
+            self._cleans[id(swap)] = RunningClean(swap, config, now_ms, is_tiered)
 
         return begin
 

@@ -279,7 +279,7 @@ class Observer:
         copies = self._model.copies_of(partition_id)
         batches = copies.copy(acting_node()).batches
         skew_ms = self._model.max_clock_skew_ms()
-        return JudgedLog(compacted, batches, copies.committed_end, copies.log_start, skew_ms)
+        return JudgedLog(compacted, batches, copies.committed_end, copies.log_start, skew_ms, copies.cold_end)
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
