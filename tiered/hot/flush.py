@@ -3,12 +3,16 @@
 Records count as flushed only if the names of their files are durable too, and if no truncation removed them while the
 fsync ran. A failed fsync is final: the state of the page cache is unknown from then on, and a second fsync that
 succeeds proves nothing.
+
+An fsync is a task of its own, which goes on if its caller is cancelled. A caller that tries again after a timeout would
+otherwise begin it anew each time. On a disk that takes longer than the timeout, none would come to its end.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
@@ -18,6 +22,17 @@ from tiered.metrics import Metrics
 from tiered.ports import Clock
 
 _BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
+
+
+class _Extent(NamedTuple):
+    """What one fsync covers, as of its begin. `synced` is a copy of the facts of the segment `active`."""
+
+    whole: bool
+    began_ns: int
+    end: int
+    since: int
+    active: Segment
+    synced: Segment
 
 
 class GroupFlush:
@@ -35,7 +50,7 @@ class GroupFlush:
         self.is_closed = False
         self._writer = writer
         self._clock = clock
-        self._running: asyncio.Future[None] | None = None
+        self._running: asyncio.Task[Unavailable | None] | None = None
         self._seconds = metrics.histogram("tiered_log_flush_seconds", "Time of one group fsync.", _BUCKETS)
 
     def fail(self, why: str, *, final: bool) -> None:
@@ -59,30 +74,50 @@ class GroupFlush:
                 reached = -1 if unsynced.replaced_files else unsynced.checkpointed_to
             if reached >= min(target, self._writer.end_offset):
                 return unsynced.flushed_offset
-            if self._running is not None:
+            if self._running is not None and not self._running.done():
                 await asyncio.shield(self._running)
                 continue
-            done = self._running = asyncio.get_running_loop().create_future()
             try:
-                await self._sync(up_to is None)
+                extent = self._begin_sync(up_to is None)
             except Unavailable as error:
-                if error.final:
-                    self.fail(str(error), final=True)
+                self._note_failure(error)
                 raise
-            finally:
-                self._running = None
-                done.set_result(None)
+            running = self._running = asyncio.create_task(self._run_sync(extent), name="group-fsync")
+            failure = await asyncio.shield(running)
+            if failure is not None:
+                raise failure
 
-    async def _sync(self, whole: bool) -> None:
-        began = self._clock.mono_ns()
-        writer, unsynced = self._writer, self._writer.unsynced
+    async def _run_sync(self, extent: _Extent) -> Unavailable | None:
+        """Returns the error instead of raising it: perhaps nobody waits for the fsync any longer."""
+        try:
+            await self._sync(extent)
+        except Unavailable as error:
+            self._note_failure(error)
+            return error
+        finally:
+            self._running = None
+        return None
+
+    def _note_failure(self, error: Unavailable) -> None:
+        if error.final:
+            self.fail(str(error), final=True)
+
+    def _begin_sync(self, whole: bool) -> _Extent:
+        """Writes what the fsync has to cover, in the turn of its caller: what is appended later belongs to the next
+        one."""
+        began, writer, unsynced = self._clock.mono_ns(), self._writer, self._writer.unsynced
         end = unsynced.lowest_end = writer.end_offset
         if whole:
             writer.write_indexes()
         else:
             writer.write_txn_index()
-        active, synced = writer.active, self._copy_active()
         since = min(unsynced.checkpointed_to, unsynced.flushed_offset) if whole else unsynced.flushed_offset
+        return _Extent(whole, began, end, since, writer.active, self._copy_active())
+
+    async def _sync(self, extent: _Extent) -> None:
+        self._check_open()
+        writer, unsynced = self._writer, self._writer.unsynced
+        whole, began, end, since, active, synced = extent
         for segment in list(writer.segments):
             if segment.next_offset > since or segment is active:
                 for path in self._paths_to_sync(segment, with_indexes=whole or segment is not active):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -431,6 +432,49 @@ def test_concurrent_flushes_share_an_fsync() -> None:
     run_scenario(scenario)
 
 
+def test_fsync_goes_on_if_its_caller_gives_up() -> None:
+    """Once, each try began it anew: on a disk that took longer than the caller's timeout, none came to its end."""
+
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, 3)
+        await log.flush()
+        pauses = [0.01]
+        on.sync_seconds = pauses.pop  # a second fsync is an IndexError
+        append(log, batch(3))
+        for _ in range(3):
+            flushing = asyncio.create_task(log.flush(4))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            flushing.cancel()
+            await asyncio.gather(flushing, return_exceptions=True)
+            assert flushing.cancelled() and log.flushed_offset == 3
+        assert await log.flush(4) == 4 and not pauses
+
+    run_scenario(scenario)
+
+
+def test_fsync_that_fails_after_its_caller_gave_up_ends_the_log() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, 3)
+        complaints: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        on.sync_seconds = lambda: 0.001
+        on.faults.append(DiskFault("sync", path=".log", skip=1))  # skips the check before the delay
+        flushing = asyncio.create_task(log.flush(3))
+        await asyncio.sleep(0)
+        flushing.cancel()
+        while not log.write_failure:
+            await asyncio.sleep(0)
+        with pytest.raises(Unavailable) as caught:
+            await log.flush(3)
+        del flushing
+        gc.collect()
+        assert caught.value.final and log.has_disk_failed and log.flushed_offset == 0 and not complaints
+        assert refusal(lambda: append(log, batch(3))) is Code.KAFKA_STORAGE_ERROR
+
+    run_scenario(scenario)
+
+
 def test_records_truncated_during_an_fsync_do_not_count_as_flushed() -> None:
     async def scenario(on: SimDisk) -> None:
         log = await fill_log(on, 8)
@@ -538,14 +582,16 @@ def test_request_larger_than_a_segment_is_refused() -> None:
     run_scenario(scenario)
 
 
-def test_flush_of_a_closed_log_writes_nothing_into_a_new_log_of_its_name() -> None:
+@pytest.mark.parametrize("turns", [1, 2])
+def test_flush_of_a_closed_log_writes_nothing_into_a_new_log_of_its_name(turns: int) -> None:
     """A deleted topic that is made again has a log of the same name, while the fsync of the old one still runs."""
 
     async def scenario(on: SimDisk) -> None:
         old = await fill_log(on, 9, segment_bytes=1 << 20)
         on.sync_seconds = lambda: 0.01
         flushing = asyncio.ensure_future(old.flush())
-        await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
         old.close()
         on.rename(DIRECTORY, f"{DIRECTORY}-delete")
         new = await open_log(on, config(segment_bytes=1 << 20))

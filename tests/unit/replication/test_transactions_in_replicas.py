@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -130,6 +131,23 @@ def test_marker_that_is_sent_again_waits_for_no_later_records() -> None:
         assert (leader.high_watermark, leader.log.end_offset) == (2, 4)
         await leader.append_marker(marker, timeout_ms=1000)
         assert leader.find_marker_end(PRODUCER) == 2
+
+    rig.run(scenario)
+
+
+def test_marker_is_confirmed_where_an_fsync_takes_longer_than_a_try() -> None:
+    rig = ReplicationRig(config=TopicConfig(flush="ack"))
+
+    async def scenario() -> None:
+        leader = await rig.brokers[1].lead(0, [1])
+        begin_transaction(leader)
+        rig.brokers[1].disk.sync_seconds = lambda: 1.2
+        marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
+        for _ in range(10):
+            with suppress(Refused):
+                await leader.append_marker(marker, timeout_ms=1000)
+                break
+        assert leader.is_committed(2) and leader.log.end_offset == 2
 
     rig.run(scenario)
 
