@@ -25,7 +25,7 @@ _BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class _Extent(NamedTuple):
-    """What one fsync covers, as of its begin. `synced` is a copy of the facts of the segment `active`."""
+    """The part of a log that one fsync covers, as of its begin. `synced` has the facts of the segment `active`."""
 
     whole: bool
     began_ns: int

@@ -36,8 +36,8 @@ def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> No
     entries = writer.txn_index.list_entries(writer.segments, keep)
     while writer.segments[-1] is not keep:
         _remove_segment(writer, writer.segments.pop())
+    writer.index.unmap(keep.base_offset)
     if is_cut:
-        writer.index.unmap(keep.base_offset)
         writer.save_epochs()  # before index entries of their batches
         files.replace(files.path(keep.base_offset, ".index"), bytes(builder.offsets))
         files.replace(files.path(keep.base_offset, ".timeindex"), bytes(builder.times))

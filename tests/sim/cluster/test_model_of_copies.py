@@ -397,7 +397,7 @@ def test_cold_records_are_never_lost() -> None:
     assert rig.copies.may_be_gone(10, 0) and not rig.copies.may_be_gone(9, 0)
 
 
-def test_loss_behind_a_log_start_within_a_batch_does_not_take_the_deleted_records() -> None:
+def test_loss_behind_a_log_start_within_a_batch_takes_no_deleted_record() -> None:
     rig = make_three_copies(1)
     rig.copies.on_cold_end(5)
     for node in (1, 2, 3):

@@ -283,7 +283,7 @@ def test_tombstone_and_marker_stay_while_older_segments_need_them() -> None:
     run(scenario)
 
 
-def test_reader_that_has_read_a_value_gets_its_tombstone_for_delete_retention_ms() -> None:
+def test_reader_of_a_value_gets_its_tombstone_for_delete_retention_ms() -> None:
     """The sparing clean that met the tombstone left the value where it was. A thorough clean takes it, and only then
     the time of the tombstone begins."""
 

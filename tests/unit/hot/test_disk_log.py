@@ -350,7 +350,7 @@ def test_restarted_log_has_the_history_of_the_offsets_below() -> None:
     run_scenario(scenario)
 
 
-def test_log_that_restarts_at_the_cold_end_knows_as_many_producers_as_the_setting_allows() -> None:
+def test_log_restarted_at_the_cold_end_knows_as_many_producers_as_set() -> None:
     """`tiered.producer.ids.max.per.partition` is 40,000. Once, the log kept 10,000, which is the default."""
 
     async def scenario(on: SimDisk) -> None:

@@ -99,15 +99,16 @@ def test_look_ups_stay_short_whatever_happened_to_the_log(seed: int, monkeypatch
                 case "power cut":
                     used = used.after_power_cut()
                     log = await open_log(used, settings, same_boot=False, recovery_point=log.flushed_offset)
+            # First, because a power cut may take an index, and the first use makes it anew from the log.
+            for segment in log.closed_segments():
+                data = log.segment_data(segment.base_offset, from_offset=rng.randrange(segment.next_offset))
+                assert_dense(data.offset_index, data.log.file.pread(data.log.start, data.log.length), most)
             with monkeypatch.context() as counting:
                 counting.setattr(SegmentFiles, "walk_positions", count)
                 for _ in range(5 if log.end_offset else 0):
                     walked = 0
                     log.read(rng.randrange(log.end_offset), rng.choice((0, 100, 9_000)), end_offset=log.end_offset)
                     assert walked <= 3 * most
-            for segment in log.closed_segments():
-                data = log.segment_data(segment.base_offset, from_offset=rng.randrange(segment.next_offset))
-                assert_dense(data.offset_index, data.log.file.pread(data.log.start, data.log.length), most)
 
     asyncio.run(scenario())
 

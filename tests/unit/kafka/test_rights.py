@@ -251,7 +251,7 @@ def test_lists_leave_out_what_a_caller_may_not_describe() -> None:
     assert [each.topic for each in topics.topics] == ["t"]
 
 
-def test_list_for_a_broker_is_not_filtered_since_the_handler_checks_its_credential() -> None:
+def test_list_for_a_broker_is_not_filtered() -> None:
     request = ListTransactionsRequest(credential=b"credential")
     assert run_without_pause(check_list_transactions(make_rights(), request, 0)) is ALLOWED
 

@@ -177,7 +177,7 @@ async def tier(rig: ReplicationRig, log: DiskLog, epoch: int) -> int:
 
 @pytest.mark.parametrize("past", [PreviousLeader.WAS_IN_SYNC_WITH, PreviousLeader.MAY_STILL_WRITE])
 @pytest.mark.parametrize("epochs", [{1: 0, 2: 50, 3: 110}, {1: 0, 2: 42, 3: 58, 4: 110}])
-def test_leader_keeps_the_records_above_objects_of_a_log_that_was_cleaned_otherwise(
+def test_leader_keeps_records_above_objects_of_a_log_cleaned_otherwise(
     past: PreviousLeader, epochs: dict[int, int]
 ) -> None:
     """A compacted topic becomes tiered after the leader cleaned its disk, and before the follower did. The cold epochs
@@ -202,7 +202,7 @@ def test_leader_keeps_the_records_above_objects_of_a_log_that_was_cleaned_otherw
 
 
 @pytest.mark.parametrize("local_epoch", [2, 3])
-def test_leader_with_a_gap_at_the_cold_end_keeps_records_of_the_same_history(local_epoch: int) -> None:
+def test_leader_with_a_gap_at_the_cold_end_keeps_the_same_history(local_epoch: int) -> None:
     """It has copied a cleaned log, so no batch of its own names the epoch of the last cold offset."""
     rig = ReplicationRig(config=COMPACTED)
 

@@ -356,7 +356,7 @@ no_gap = gap_before(-1)
 
 
 @pytest.mark.parametrize("cold", [[(0, 0), (2, 130), (5, 260)], [(0, 0), (5, 250)], [(0, 0), (5, 299)]])
-def test_epochs_that_lost_batches_to_compaction_may_begin_elsewhere_in_the_bucket(cold: list[tuple[int, int]]) -> None:
+def test_epochs_that_lost_batches_may_begin_elsewhere_in_the_bucket(cold: list[tuple[int, int]]) -> None:
     assert reconcile(80, 400, LINEAGE, ColdLog(0, 300, cold), no_gap) == KeepLocalLog()
     assert reconcile(80, 400, cold, ColdLog(0, 300, LINEAGE), no_gap) == KeepLocalLog()
     assert isinstance(reconcile(80, 400, LINEAGE, ColdLog(0, 300, cold)), RestartAtColdEnd), "none may be lost here"

@@ -152,7 +152,7 @@ def test_marker_is_confirmed_where_an_fsync_takes_longer_than_a_try() -> None:
     rig.run(scenario)
 
 
-def test_marker_of_which_only_a_snapshot_knows_is_committed_with_the_start_of_the_epoch() -> None:
+def test_marker_that_only_a_snapshot_knows_is_committed_with_its_epoch() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
