@@ -18,7 +18,8 @@ from tests.unit.coordinator.counters import (
     Runtime,
     WaitFor,
 )
-from tiered.coordinator.runtime import COMMIT_MS, PENDING_REQUESTS_MAX
+from tiered.coordinator import runtime
+from tiered.coordinator.runtime import COMMIT_MS
 from tiered.errors import Code, Refused
 
 SECONDS = 10.0
@@ -249,11 +250,13 @@ def test_parked_request_ends_with_the_time_of_its_caller(rig: CounterRig) -> Non
     rig.run(scenario)
 
 
-def test_request_beyond_the_bound_of_waiting_ones_is_refused(rig: CounterRig) -> None:
+def test_request_beyond_the_bound_of_waiting_ones_is_refused(rig: CounterRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "PENDING_REQUESTS_MAX", 200)
+
     async def scenario() -> None:
         await rig.lead()
         coordinator = rig.coordinator
-        tokens = [coordinator.submit(WaitFor("a", 5))[0] for _ in range(PENDING_REQUESTS_MAX)]
+        tokens = [coordinator.submit(WaitFor("a", 5))[0] for _ in range(200)]
         assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_NOT_AVAILABLE
         coordinator.cancel_request(tokens[0])
         assert await rig.submit(Read("a")) == 0
