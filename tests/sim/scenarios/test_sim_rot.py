@@ -57,6 +57,16 @@ async def create_filled_topic(
         await leader.node.leader_replica(*AT).append(batch([b"%04d" % number * 20]), acks=ACKS_ALL, timeout_ms=5000)
 
 
+async def kill_both(three: ThreeBrokers, leader: SimBroker, follower: SimBroker) -> None:
+    """Kills the follower, and the leader after it, so that both are eligible and none leads."""
+    await follower.kill()
+    await three.wait_until(
+        lambda: partition_image(three).leader == leader.node_id and len(partition_image(three).isr) == 1, 30
+    )
+    await leader.kill()
+    await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
+
+
 def test_damaged_replica_costs_no_acknowledged_record_of_the_others() -> None:
     """All processes are killed, and no machine loses power. The damaged replica is back before the last ISR member."""
 
@@ -99,12 +109,7 @@ def test_damaged_replica_stays_suspect_if_it_dies_after_its_cut() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
         await create_filled_topic(three, [a, b], 2)
-        await b.kill()
-        await three.wait_until(
-            lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30
-        )
-        await a.kill()
-        await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
+        await kill_both(three, a, b)
         assert {*partition_image(three).elr} == {a.node_id, b.node_id}
         flip_record_bit(b, 5)
         size = len(read_log_file(b))
@@ -135,12 +140,7 @@ def test_damage_that_a_full_disk_cannot_note_is_reported() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
         await create_filled_topic(three, [a, b], 2)
-        await b.kill()
-        await three.wait_until(
-            lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30
-        )
-        await a.kill()
-        await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
+        await kill_both(three, a, b)
         flip_record_bit(b, 5)
         size, b.machine.disk.capacity = len(read_log_file(b)), 1
         await b.start()
@@ -162,12 +162,7 @@ def test_damage_in_a_log_that_cannot_be_opened_after_its_cut_is_reported() -> No
     async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
         await create_filled_topic(three, [a, b], 2)
-        await b.kill()
-        await three.wait_until(
-            lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30
-        )
-        await a.kill()
-        await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
+        await kill_both(three, a, b)
         flip_record_bit(b, 5)
         size, metadata = len(read_log_file(b)), f"log/{AT}/{METADATA_FILE}"
         b.machine.disk.faults.append(DiskFault("pread", metadata, skip=1))
