@@ -85,7 +85,6 @@ class KafkaServer:
         self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds / 4, self._frame_seconds / 4)
         self.connections: dict[ClientConnection, None] = {}
         self._connections_by_host: Tally[str] = Tally()
-        self._connections_by_listener: Tally[str] = Tally()
         self._hosts_by_listener: defaultdict[str, Tally[str]] = defaultdict(Tally)
         between = settings.inter_broker_endpoint()
         self._inter_broker_listener = "" if between is None else between.name
@@ -202,7 +201,6 @@ class KafkaServer:
             self.context.broker.audit.record_certificate(connection.caller, listener)
             log.debug("kafka connection opened peer=%s listener=%s", stream.peer, listener)
             self._connections_by_host[host] += 1
-            self._connections_by_listener[listener] += 1
             self._hosts_by_listener[listener][host] += 1
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
@@ -248,7 +246,7 @@ class KafkaServer:
         """True if one more connection is below the limits of the listener and of the broker, or takes the place of
         another one."""
         most = self.context.broker.settings.max_connections
-        if self._connections_by_listener[listener] >= of_listener:
+        if self._hosts_by_listener[listener].total() >= of_listener:
             return self._make_room(host, [listener], of_listener)
         if len(self.connections) < most:
             return True
@@ -341,7 +339,6 @@ class KafkaServer:
         """Forgets a closed connection."""
         self.connections.pop(connection, None)
         log.debug("kafka connection closed peer=%s", connection.peer)
-        self._connections_by_listener[connection.listener] -= 1
         for hosts in (self._connections_by_host, self._hosts_by_listener[connection.listener]):
             hosts[connection.host] -= 1
             if not hosts[connection.host]:
