@@ -116,7 +116,7 @@ async def _start_offset(request: HttpRequest, source: AnyPartition, read_committ
 
 async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     """Returns whole batches from the one that has the offset; waits for them if the request says so. Raises `HttpError`
-    416 for an offset outside of the log."""
+    416 for an offset outside of the log, 401 or 403 if the caller lost its rights during the wait."""
     source = spec.source
     try:
         if isinstance(source, RemotePartition):
@@ -126,11 +126,13 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
             return fetched
         try:
             async with request.context.timeout(spec.wait_ms / 1000 + 1):
-                return await source.reads.read(
+                fetched = await source.reads.read(
                     spec.offset, spec.max_bytes, max_wait_ms=spec.wait_ms, read_committed=spec.read_committed
                 )
         except TimeoutError:
             return fetched
+        request.recheck()
+        return fetched
     except Refused as refused:
         if isinstance(source, LeaderReplica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
             # It was led here until now.
@@ -152,6 +154,7 @@ async def _fetch_remote(request: HttpRequest, spec: ReadSpec, source: RemotePart
             await source.wait_for_more(spec.offset, spec.wait_ms, spec.read_committed)
     except TimeoutError:
         return fetched
+    request.recheck()
     return await _read_remote_spec(request, spec, source)
 
 

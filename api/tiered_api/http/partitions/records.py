@@ -80,7 +80,6 @@ def parse_format(request: HttpRequest) -> str:
 
 async def _read_raw(request: HttpRequest, spec: ReadSpec) -> HttpResponse:
     fetched = await fetch(request, spec)
-    request.recheck()
     size = fetched.size
     request.context.raw_bytes_read.inc(size)
     headers = (
@@ -103,7 +102,6 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
     v2 = V2_FORMS.get(kind)
     shown = v2 or parse_format(request)
     fetched = await fetch(request, spec)
-    request.recheck()
     # Read twice: a request that waits for its turn holds no bytes of a hot segment.
     await reserve_memory(request, spec.source, decode_memory(load_bytes(fetched)))
     data = load_bytes(fetched)

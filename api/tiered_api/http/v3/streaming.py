@@ -48,7 +48,8 @@ async def serve_stream(
             elif splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
                 await asyncio.sleep(splitter.pending_bytes / RESCAN_BYTES_PER_SECOND)
             splitter.raise_fault()
-            await _hold(request, splitter.pending_bytes)
+            if body is None:
+                await _hold(request, splitter.pending_bytes)
             if request.meter is not None and body is None:
                 left = await request.meter.pace(request.operation, len(piece), request)
                 while left and loop.time() < deadline and not request.context.closing:
@@ -223,7 +224,7 @@ async def _read_chunks(request: HttpRequest, opened: Inflater | None) -> AsyncIt
             continue
         at = 0
         while at < len(piece) or opened.has_more:
-            inflated, at = opened.step(piece, at, PIECE_BYTES)
+            inflated, at = await request.context.run_job(limits.body_bytes, opened.step, piece, at, PIECE_BYTES)
             async for part in _split_body(inflated):
                 yield part
     raise HttpError(408, f"the stream has ended: it is {limits.stream_seconds:g} s old")
