@@ -26,11 +26,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_exposure(settings: Settings) -> None:
-    """Raises `Refused` (INVALID_CONFIG) with the first address that is open to other machines, and what to do."""
+def check_exposure(settings: Settings, before: Settings | None = None) -> None:
+    """Raises `Refused` (INVALID_CONFIG) with the first address that is open to other machines, and what to do.
+
+    With `before`, the settings until now, only an address that a change opens is refused.
+    """
     if settings.tiered_insecure:
         return
+    known = set(_find_open(before)) if before is not None else set()
     for where, missing, remedy in _find_open(settings):
+        if (where, missing, remedy) in known:
+            continue
         why = f"other machines reach it, and it has no {missing}. {remedy}, or bind 127.0.0.1"
         raise Refused(Code.INVALID_CONFIG, f"{where}: {why}; {INSECURE} accepts it as it is ({WHERE})")
 

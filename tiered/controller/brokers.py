@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiered.config.exposure import check_exposure
 from tiered.config.listener_overrides import has_listener, is_dynamic
 from tiered.config.rules import check_addresses
 from tiered.config.settings import Settings, TopicConfig, broker_rows
@@ -125,9 +126,9 @@ def alter_configs(
     """
     if request.node_id != ALL_BROKERS and request.node_id not in image.brokers:
         raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {request.node_id}")
-    in_force = broker_settings(image, settings, request.node_id).to_strings()
+    before = broker_settings(image, settings, request.node_id)
     current = image.broker_configs.get(request.node_id, {})
-    edits = apply_edits(request.configs, current, in_force, broker_rows(), replace=request.replace)
+    edits = apply_edits(request.configs, current, before.to_strings(), broker_rows(), replace=request.replace)
     check_dynamic(edits)
     listeners = {each.name for each in settings.effective_listeners()}
     for name, value in edits.items():
@@ -146,6 +147,7 @@ def alter_configs(
     after = image.apply(changes)
     chosen = broker_settings(after, settings, request.node_id)
     check_addresses(chosen, broker_rows())
+    check_exposure(chosen, before)
     defaults = chosen.topic_defaults()
     for topic in after.topics.values():
         topic_config(topic, defaults)

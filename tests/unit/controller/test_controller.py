@@ -33,9 +33,9 @@ LONG = ",".join(f"{n}:1" for n in range(6_000))
 """Throttled replicas in more text than the metadata log keeps."""
 
 
-def controller(*brokers: int) -> Controller:
+def controller(*brokers: int, settings: Settings | None = None) -> Controller:
     ids = itertools.count(1)
-    made = Controller(Image(), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
+    made = Controller(Image(), settings or Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
     for broker in brokers:
         decide(made, requests.RegisterBroker(broker, f"i{broker}", f"d{broker}", "127.0.0.1:1", whole=True))
     return made
@@ -180,6 +180,47 @@ def test_setting_of_one_broker_wins_over_that_of_all() -> None:
     decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
     assert broker_settings(shard.image, Settings(), 1).log_segment_bytes == 8192
     assert broker_settings(shard.image, Settings(), 2).log_segment_bytes == 4096
+
+
+CERTIFICATES = {
+    "listeners": "SSL://10.0.0.1:9092",
+    "http": "https://0.0.0.0:8082",
+    "ssl.keystore.location": "/broker.pem",
+    "ssl.client.auth": "required",
+}
+"""A broker that other machines reach, and whose only login is the certificate of a client."""
+
+
+@pytest.mark.parametrize("node", [ALL_BROKERS, 1])
+@pytest.mark.parametrize(
+    ("edits", "where"),
+    [
+        ({"ssl.client.auth": "none"}, "listener SSL at 10.0.0.1:9092"),
+        ({"ssl.client.auth": "requested"}, "listener SSL at 10.0.0.1:9092"),
+        ({"ssl.client.auth": "none"}, "http at 0.0.0.0:8082"),
+    ],
+)
+def test_change_that_opens_an_address_is_refused(node: int, edits: dict[str, str], where: str) -> None:
+    own = {"listener.name.ssl.ssl.client.auth": "required"} if where.startswith("http") else {}
+    shard = controller(1, settings=Settings.from_strings({**CERTIFICATES, **own}))
+    with pytest.raises(Refused) as refused:
+        shard.decide(requests.AlterBrokerConfigs(node, edits), 1000)
+    assert refused.value.code is Code.INVALID_CONFIG
+    assert refused.value.why.startswith(f"{where}: other machines reach it, and it has no login.")
+
+
+def test_removal_of_the_setting_that_protects_an_address_is_refused() -> None:
+    open_address = {**CERTIFICATES, "ssl.client.auth": "none", "http": "127.0.0.1:0"}
+    shard = controller(1, settings=Settings.from_strings(open_address))
+    decide(shard, requests.AlterBrokerConfigs(1, {"log.retention.ms": "5000"}))
+    decide(shard, requests.AlterBrokerConfigs(1, {"ssl.client.auth": "required"}))
+    assert refusal(shard, requests.AlterBrokerConfigs(1, {"ssl.client.auth": None})) is Code.INVALID_CONFIG
+
+
+def test_address_that_is_insecure_on_purpose_may_be_opened() -> None:
+    shard = controller(1, settings=Settings.from_strings({**CERTIFICATES, "tiered.insecure": "true"}))
+    decide(shard, requests.AlterBrokerConfigs(1, {"ssl.client.auth": "none"}))
+    assert broker_settings(shard.image, Settings(), 1).ssl_client_auth == "none"
 
 
 # -- incarnations -----------------------------------------------------------------------------------------------------
