@@ -260,6 +260,7 @@ class _Pieces:
     def __init__(self, file: File, segment: Segment, resources: CleanerResources) -> None:
         self._file = file
         self._size = segment.size
+        self._last_offset, self._next_offset = segment.base_offset - 1, segment.next_offset
         self._position = 0
         self._read_bytes = resources.read_bytes
         self._is_done = False
@@ -278,7 +279,8 @@ class _Pieces:
         return min(pieces * self._read_bytes, self._size - self._position)
 
     def read(self) -> bytes:
-        """Returns the next piece: one batch at least, if the rest of the segment is one."""
+        """Returns the next piece: one batch at least, if the rest of the segment is one. All its whole batches have to
+        be consumed."""
         length = self.count_bytes(1)
         data = self._file.pread(self._position, length)
         if len(data) >= HEADER_BYTES and (size := decode_header(data).size) > len(data) and length < self._size:
@@ -287,7 +289,17 @@ class _Pieces:
             data = self._file.pread(self._position, size)
         if not data:
             raise Corrupt("the segment is cut short", where=self._file.name, position=self._position)
+        self._check_order(data)
         return data
+
+    def _check_order(self, data: bytes) -> None:
+        """Raises `Corrupt` for a batch out of order: no CRC covers a base offset, and it decides which record is the
+        last one of its key."""
+        for batch in walk(data, check_crc=False).batches:
+            if not self._last_offset < batch.base_offset <= batch.last_offset < self._next_offset:
+                why = f"batch of offset {batch.base_offset} is out of place"
+                raise Corrupt(why, where=self._file.name, position=self._position + batch.position)
+            self._last_offset = batch.last_offset
 
     def consume(self, count: int, is_done: bool) -> None:
         """Notes how many bytes were taken."""

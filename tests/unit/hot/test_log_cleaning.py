@@ -428,6 +428,34 @@ def test_corrupt_batch_stops_the_clean_and_drops_nothing() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("bit", "is_clean"), [(0, False), (5, False), (30, False), (62, False), (5, True), (62, True)])
+def test_batch_out_of_place_stops_the_clean_and_drops_nothing(bit: int, is_clean: bool) -> None:
+    """No CRC covers a base offset. A wrong one could make an older record the last one of its key. In a part that was
+    cleaned before, a batch may lawfully be anywhere in its gap."""
+
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        if is_clean:
+            await clean(log)
+            put(log, "k0", "newest")
+            log.roll()
+            await log.flush()
+        kept = [each.size for each in log.closed_segments()]
+        second = log.closed_segments()[1].base_offset
+        on.flip_bit(f"{DIRECTORY}/{second:020d}.log", 8 * (7 - bit // 8) + bit % 8)
+        with pytest.raises(Corrupt, match="out of place"):
+            await clean(log)
+        assert [each.size for each in log.closed_segments()][1:] == kept[1:]
+        assert not [name for name in names(on) if name.endswith((".cleaned", ".swap"))]
+        on.flip_bit(f"{DIRECTORY}/{second:020d}.log", 8 * (7 - bit // 8) + bit % 8)
+        before = served(log)
+        await clean(log)
+        assert served(log) == last_of_each(before)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("verb", "path"), [("append", ".log.cleaned"), ("sync_dir", ""), ("rename", ".log.cleaned")])
 def test_disk_that_refuses_a_step_leaves_a_whole_log(verb: str, path: str) -> None:
     async def scenario() -> None:
