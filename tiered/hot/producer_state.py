@@ -13,6 +13,10 @@ A keyed id stands for an idempotency key of HTTP. It writes one batch, whose epo
 request. The batch in the log is the proof that the key was used. The keyed id of a transaction writes as any other
 transactional producer does. Keyed ids take half of the room of a partition at most, so that keys do not displace
 producers.
+
+A marker makes its producer known too. If no batch is known of the producer, its entry proves no retry. It only fences
+earlier epochs and coordinators. The coordinator of the transaction does that as well, before any transaction begins
+here. So these entries are the first to be forgotten, and a marker displaces no producer with batches.
 """
 
 from __future__ import annotations
@@ -38,6 +42,9 @@ BATCHES_RETAINED = 5
 UNSEEN = -1
 """The producer is known from a snapshot or the log: it has not written since this process started."""
 SEQUENCE_MAX = 2**31 - 1
+
+FENCES_BEYOND = 100
+"""Producers without batches that a full partition knows beyond its limit: a repeated marker has to find the first."""
 
 IDLE_MS = 600_000
 """After this time no client retries a batch: by default clients stop after two to five minutes."""
@@ -80,6 +87,11 @@ class ProducerStateEntry:
     """When the open transaction began here, by the broker's clock."""
     marker_end: int = field(default=-1, compare=False)
     """End offset of the last marker. -1 if no marker is known, or if only a snapshot knows of it."""
+
+    @property
+    def is_fence(self) -> bool:
+        """True if the entry proves no retry and has no transaction: it fences earlier epochs and coordinators only."""
+        return not self.batches and self.txn_first_offset < 0
 
     def find_batch(
         self, first_sequence: int, last_sequence: int, *, transactional: bool = False
@@ -128,6 +140,7 @@ class ProducerStates:
     """
 
     __slots__ = (
+        "_fences",
         "_guards",
         "_keyed",
         "_limits",
@@ -153,6 +166,8 @@ class ProducerStates:
         self._guards = VerificationGuards()
         self._keyed = 0
         """Number of keyed ids."""
+        self._fences: dict[int, None] = {}
+        """Producers without batches whose last entry in the log is a marker, in the order of their markers."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -193,21 +208,27 @@ class ProducerStates:
         producer = self._producers[producer_id] = ProducerStateEntry(producer_id, epoch)
         self._limits.producer_count += 1
         self._keyed += producer_id >= KEYED_FROM
-        self._trim(keep_id=producer_id)
         return producer
 
     def _forget(self, producer_id: int) -> None:
         del self._producers[producer_id]
+        self._fences.pop(producer_id, None)
         self._limits.producer_count -= 1
         self._keyed -= producer_id >= KEYED_FROM
 
     def _trim(self, keep_id: int = -1) -> None:
-        """Forgets the producers that wrote longest ago, above the limit of one partition."""
+        """Forgets fences, then the producers that wrote longest ago, above the limit of one partition."""
+        self._trim_fences(self._limits.per_partition)
         while len(self._producers) > self._limits.per_partition:
             oldest = self._oldest()
             if oldest is None or oldest.producer_id == keep_id:
                 return
             self._forget(oldest.producer_id)
+
+    def _trim_fences(self, producers_max: int) -> None:
+        """Forgets the oldest fences while the partition knows more producers than that."""
+        while self._fences and len(self._producers) > producers_max:
+            self._forget(next(iter(self._fences)))
 
     def _oldest(self) -> ProducerStateEntry | None:
         """Returns the producer that wrote longest ago, of those without an open transaction."""
@@ -220,7 +241,7 @@ class ProducerStates:
 
     def _make_room(self, new_producers: int, new_keyed: int, now_ms: int) -> None:
         """Makes room for `new_producers`, of which `new_keyed` are keyed ids. Raises `Refused` with a retriable code if
-        no producer is idle."""
+        no producer is idle, and there are too few fences."""
         limits = self._limits
         while True:
             is_full_of_keys = bool(new_keyed) and self._keyed + new_keyed > limits.keys_per_partition
@@ -234,6 +255,13 @@ class ProducerStates:
                 full = f"the broker knows {limits.producer_count} producer ids, {TOTAL} is {limits.total}"
             else:
                 return
+            excess = max(
+                len(self._producers) + new_producers - limits.per_partition,
+                limits.producer_count + new_producers - limits.total,
+            )
+            if excess <= len(self._fences) and not is_full_of_keys:
+                self._forget(next(iter(self._fences)))
+                continue
             oldest = self._oldest_keyed() if is_full_of_keys else self._oldest()
             if oldest is not None and oldest.last_seen_ms == UNSEEN:
                 oldest.last_seen_ms = now_ms
@@ -517,8 +545,11 @@ class ProducerStates:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._add(producer_id, epoch)
+            self._trim(keep_id=producer_id)
         else:
             self._producers.move_to_end(producer_id)
+            if not producer.batches:
+                self._fences.pop(producer_id, None)
             if producer.epoch != epoch:
                 producer.epoch = epoch
                 producer.batches.clear()
@@ -560,6 +591,10 @@ class ProducerStates:
         producer.coordinator_epoch, producer.marker_end = coordinator_epoch, self.end_offset
         producer.timestamp, producer.last_seen_ms = marker.max_timestamp, now_ms
         self._producers.move_to_end(marker.producer_id)
+        if not producer.batches:
+            self._fences.pop(marker.producer_id, None)
+            self._trim_fences(self._limits.per_partition + FENCES_BEYOND)
+            self._fences[marker.producer_id] = None
         self._guards.invalidate(marker.producer_id, marker.producer_epoch - 1)
         first, producer.txn_first_offset = producer.txn_first_offset, -1
         if first < 0:
@@ -626,6 +661,7 @@ class ProducerStates:
                 )
             states._producers[producer_id] = producer
         states._keyed = sum(producer_id >= KEYED_FROM for producer_id in states._producers)
+        states._fences = {p.producer_id: None for p in states._producers.values() if p.is_fence}
         open_ones = [p for p in states._producers.values() if p.txn_first_offset >= 0]
         for producer in sorted(open_ones, key=lambda p: p.txn_first_offset):
             states._ongoing_txns[producer.txn_first_offset] = producer.producer_id

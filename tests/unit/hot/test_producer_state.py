@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.aborted_txns import AbortedTxn
-from tiered.hot.producer_state import IDLE_MS, ProducerLimits, ProducerStates
+from tiered.hot.producer_state import FENCES_BEYOND, IDLE_MS, ProducerLimits, ProducerStates
 from tiered.hot.verification import UnverifiedProducer
 from tiered.ids import KEYED_FROM
 from tiered.records.batch import stamp
@@ -309,6 +309,48 @@ def test_producer_with_an_open_transaction_is_not_evicted() -> None:
     states.apply(walked_batch(0, offset=1, producer=2), NOW)
     write(states, 3, 2, at=NOW + IDLE_MS)
     assert producer_ids(states) == [1, 3]
+
+
+def end_unknown(states: ProducerStates, producer: int) -> None:
+    """Writes the marker of a transaction that had the partition, and wrote nothing there."""
+    marker = TransactionMarker(producer, 1, False, 0, version=2)
+    assert states.is_marker_due(marker)
+    data = encode_marker(marker, NOW)
+    stamp(data, 0, states.end_offset, 0)
+    states.end_transaction(walk(data).batches[0], data, NOW)
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_marker_of_an_unknown_producer_displaces_no_active_producer(reloaded: bool) -> None:
+    limits = ProducerLimits(per_partition=3)
+    states = write_in_order(limits, KEY, 1, 2)
+    for producer in range(50, 50 + FENCES_BEYOND + 2):
+        end_unknown(states, producer)
+    assert producer_ids(states) == [1, 2, *range(52, 52 + FENCES_BEYOND), KEY], "the oldest fences go"
+    last = TransactionMarker(51 + FENCES_BEYOND, 1, False, 0, version=2)
+    assert not states.is_marker_due(last), "a repeated marker finds the first"
+    if reloaded:
+        states = ProducerStates.from_snapshot(states.encode_snapshot(), states.end_offset, limits)
+        assert producer_ids(states) == [1, 2, KEY]
+    assert states.find_duplicates([walked_batch(0, producer=KEY)], NOW)[0].base_offset == 0
+    assert refusal(states, walked_batch(0, producer=4)) is Code.THROTTLING_QUOTA_EXCEEDED
+    assert limits.keys_forgotten == 0
+
+
+def test_new_producer_displaces_the_fence_of_the_oldest_marker() -> None:
+    leader, follower = (write_in_order(ProducerLimits(per_partition=3), 1) for _ in range(2))
+    for states in (leader, follower):
+        for producer in (50, 51):
+            end_unknown(states, producer)
+    new = walked_batch(0, offset=3, producer=2)
+    assert leader.find_duplicates([new], NOW) == []
+    for states in (leader, follower):
+        states.apply(new, NOW)
+        assert producer_ids(states) == [1, 2, 51]
+        states.apply(walked_batch(0, offset=4, producer=51, epoch=1), NOW)
+    assert refusal(leader, walked_batch(0, producer=3)) is Code.THROTTLING_QUOTA_EXCEEDED, "51 has batches now"
+    follower.apply(walked_batch(0, offset=5, producer=3), NOW)
+    assert producer_ids(follower) == [2, 3, 51]
 
 
 KEY = KEYED_FROM + 5
