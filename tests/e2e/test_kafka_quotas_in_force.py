@@ -34,6 +34,8 @@ from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
+from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 CLIENT: QuotaEntity = (("client-id", "test"),)
 """The client id of raw clients."""
@@ -196,12 +198,33 @@ def test_request_of_a_client_that_goes_before_the_reply_is_charged(tmp_path: Pat
     run(tmp_path, scenario, quota_window_size_seconds=3600)
 
 
-def test_request_that_only_brokers_send_is_not_charged(tmp_path: Path) -> None:
+def test_broker_with_its_credential_is_not_charged(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await put(site, CLIENT, request_percentage=1e-9)
-        answer = await client.ask(AddPartitionsToTxnRequest(), 5, AddPartitionsToTxnResponse)
-        assert (answer.throttle_time_ms, reading(site)) == (0, [True])
+        proof = site.node.secrets.proof
+        answer = await client.ask(AddPartitionsToTxnRequest(credential=proof), 5, AddPartitionsToTxnResponse)
+        assert (answer.error_code, answer.throttle_time_ms, reading(site)) == (0, 0, [True])
+        await client.ask(WriteTxnMarkersRequest(credential=proof), 1, WriteTxnMarkersResponse)
+        assert (await client.ask(ListGroupsRequest(), 4, ListGroupsResponse)).throttle_time_ms == 0
+        assert reading(site) == [True]
+
+    run(tmp_path, scenario, quota_window_size_seconds=3600)
+
+
+@pytest.mark.parametrize("credential", [b"", b"wrong"])
+def test_stranger_is_charged_for_requests_between_brokers(tmp_path: Path, credential: bytes) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await put(site, CLIENT, request_percentage=1e-9)
+        refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
+        client = await site.client()
+        added = await client.ask(AddPartitionsToTxnRequest(credential=credential), 5, AddPartitionsToTxnResponse)
+        assert (added.error_code, added.throttle_time_ms > 0, reading(site)) == (refused, True, [False])
+        client = await site.client()
+        await client.ask(WriteTxnMarkersRequest(credential=credential), 1, WriteTxnMarkersResponse)
+        client = await site.client()
+        heard = await client.ask(TieredHeardRequest(site.node.cluster_id, credential), 0, TieredHeardResponse)
+        assert (heard.error_code, reading(site)) == (refused, [False] * 3)
 
     run(tmp_path, scenario, quota_window_size_seconds=3600)
 

@@ -48,7 +48,7 @@ def handle_act_for(context: KafkaContext, connection: ActingConnection, frame: m
     proven = connection.caller if connection.login is None else _proven_caller(connection)
     call = Call(
         request, header.version, header.correlation_id, header.client_id or "", connection.peer, connection.listener,
-        proven,
+        proven, connection.on_credential,
     )  # fmt: skip
     try:
         authorize_call(context, call, request.cluster_id, request.credential)

@@ -145,6 +145,7 @@ class ClientConnection:
         "frame_started",
         "host",
         "is_acting",
+        "is_broker",
         "last_activity",
         "listener",
         "login",
@@ -196,6 +197,8 @@ class ClientConnection:
         self.meter: Meter | None = None
         self.is_acting = False
         """True if a broker sends requests of its HTTP clients."""
+        self.is_broker = False
+        """True if a request has proved by its credential that a broker sends the requests."""
         self.listener = listener
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
@@ -244,6 +247,10 @@ class ClientConnection:
         self.caller = caller
         self.produce_cache = self._server.dispatch.produce_handler.caches.find(caller)
         self.read_sources = self._server.dispatch.fetch_handler.fetches.sources.find(caller)
+
+    def on_credential(self) -> None:
+        """Counts the requests against no quota from now on: a broker sends them."""
+        self.is_broker = True
 
     def on_quotas(self) -> None:
         """Serves the requests that follow under other quotas, and ends a pause."""

@@ -299,7 +299,7 @@ class Dispatch:
 def _make_call(connection: RequestConnection, caller: Caller, header: RequestHeader, request: R) -> Call[R]:
     return Call(
         request, header.version, header.correlation_id, header.client_id or "", connection.peer, connection.listener,
-        caller,
+        caller, connection.on_credential,
     )  # fmt: skip
 
 

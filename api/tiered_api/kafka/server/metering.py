@@ -5,7 +5,8 @@ While no client has a quota, connections do not pass through here: they have the
 
 Produce is charged by the bytes of the request, Fetch by those of the reply. A Fetch of a client that is over its quota
 gets no records, as in Kafka. The time of a request is that of the event loop, without its waits. Brokers are
-exempt, and so are the requests that they send for clients of HTTP: HTTP charges these.
+exempt once they have proved themselves, by a login or by a credential. So are the requests that they send for clients
+of HTTP: HTTP charges these.
 """
 
 from __future__ import annotations
@@ -20,22 +21,17 @@ from tiered.ports import FileSlice
 from tiered.quotas.precedence import QuotaTable
 from tiered.quotas.validation import NAME_MAX
 from tiered.security.principal import BROKER
-from tiered_api.kafka.protocol.apis import ALL_APIS, INTER_BROKER_APIS
+from tiered_api.kafka.protocol.apis import ALL_APIS
 from tiered_api.kafka.protocol.primitives import STRUCT_CODES
 from tiered_api.kafka.protocol.schema import field_specs
-from tiered_api.kafka.server.acting import TIERED_ACT_FOR, ActingConnection
+from tiered_api.kafka.server.acting import ActingConnection
 from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
 from tiered_api.kafka.server.exchange.response_slot import ResponseSlot
 from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.fetch import frames as fetch_frames
 from tiered_api.kafka.server.fetch import replica_frames
 
-PRODUCE, FETCH, ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS = 0, 1, 24, 27
-EXEMPT = frozenset({*INTER_BROKER_APIS, TIERED_ACT_FOR, WRITE_TXN_MARKERS})
-"""APIs that only brokers use."""
-BATCHED_FROM = 4
-"""Lowest version of AddPartitionsToTxn that only brokers use."""
+PRODUCE, FETCH = 0, 1
 CLIENT_ID_BYTES = 4 * NAME_MAX
 """The limits of a longer client id are found anew for each request: a connection keeps no long one."""
 NO_REPLICA_ID_FROM = 15
@@ -56,6 +52,8 @@ class MeteredConnection(ActingConnection, Protocol):
 
     closed: bool
     """True once the connection has ended."""
+    is_broker: bool
+    """True if a request has proved by its credential that a broker sends the requests."""
     meter: Meter | None
     """The limits of the last client id on the connection."""
 
@@ -111,6 +109,8 @@ class Charge:
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client, and mutes its connection if it is over a quota. Returns the reply with the pause."""
         quotas, limits = self._quotas, self.limits
+        if self.connection.is_broker:
+            return parts
         pause_ms = 0 if self.api_key in (PRODUCE, FETCH) else read_throttle_ms(self.api_key, self.version, parts)
         self.charge_produced()
         pause_ms = max(pause_ms, self._produce_pause_ms)
@@ -150,8 +150,7 @@ class Metering:
         ):
             meter = self._make_meter(connection, bytes(frame[HEADER_BYTES:body]))
         limits = meter.limits
-        is_exempt = api_key in EXEMPT or (api_key == ADD_PARTITIONS_TO_TXN and version >= BATCHED_FROM)
-        if limits is None or connection.is_acting or is_exempt:
+        if limits is None or connection.is_acting or connection.is_broker:
             return self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if (
             api_key == FETCH
@@ -166,7 +165,7 @@ class Metering:
             limit_fetch(frame, version, body, self._quotas.window_bytes(limits.fetched))
         before, since_ns = connection.pending, self._mono_ns()
         reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
-        if connection.api_key == FOLLOWER_FETCH:
+        if connection.is_broker:
             return reply
         charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, self._mono_ns() - since_ns)
         if reply is not None:

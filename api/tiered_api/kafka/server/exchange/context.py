@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -33,6 +34,8 @@ class Call(Generic[R]):
     listener: str
     caller: Caller
     """The principal of the client, and its host."""
+    on_credential: Callable[[], None] = lambda: None
+    """Called when the request has proved by its credential that a broker sent it."""
 
     @property
     def client_host(self) -> str:

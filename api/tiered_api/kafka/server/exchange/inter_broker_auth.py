@@ -36,6 +36,9 @@ class Sender(Protocol):
     def listener(self) -> str:
         """Name of the listener that the sender connected to."""
 
+    def on_credential(self) -> None:
+        """Called when the sender has proved by its credential that it is a broker."""
+
 
 def is_inter_broker_listener(context: KafkaContext, listener: str) -> bool:
     """True if other brokers may use the listener."""
@@ -56,6 +59,7 @@ def check_credential(context: KafkaContext, sender: Sender, credential: bytes) -
             Code.CLUSTER_AUTHORIZATION_FAILED,
             "only brokers of this cluster may send this request: it lacks their credential",
         )
+    sender.on_credential()
     return None
 
 

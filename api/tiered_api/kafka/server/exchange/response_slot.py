@@ -62,6 +62,9 @@ class RequestConnection(Protocol):
     def caller(self) -> Caller:
         """The principal that the connection has proved, and its host."""
 
+    def on_credential(self) -> None:
+        """Called when a request has proved by its credential that a broker sent it: no quota counts from now on."""
+
     def reserve_slot(self, on_close: Callable[[], object] | None = None) -> ResponseSlot:
         """Reserves the place of a reply that comes later, in the order of the requests."""
 
