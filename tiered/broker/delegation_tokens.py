@@ -1,7 +1,8 @@
 """The delegation tokens (KIP-48) as this broker knows them: their HMACs, and the credentials of their bearers.
 
 Without `delegation.token.secret.key` the broker knows none. HMACs of all tokens are kept, because requests name a token
-by its HMAC. Credentials take milliseconds to compute: they are made at the first login by a token.
+by its HMAC. Credentials take milliseconds of the event loop: each is made once, at the first login by its token, and
+kept while the token is there. Whoever knows ids of tokens can cause no more work than that, without their HMACs.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ from tiered.metadata.image import Image
 from tiered.ports import Clock
 from tiered.security.delegation_tokens import DelegationToken, make_hmac, make_token_credential
 from tiered.security.scram import ScramCredential, ScramMechanism
-
-CREDENTIALS_MAX = 1_000
-"""Most credentials that are remembered; the oldest goes first."""
 
 
 class DelegationTokens:
@@ -29,6 +27,7 @@ class DelegationTokens:
         self._ids_by_hmac: dict[bytes, str] = {}
         self._hmacs: dict[str, bytes] = {}
         self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
+        """Two for each token of the image at most."""
         self._reported: Mapping[str, DelegationToken] = {}
         self._on_change: list[Callable[[], object]] = []
 
@@ -74,8 +73,6 @@ class DelegationTokens:
             return ()
         known = self._credentials.get((mechanism, token_id))
         if known is None:
-            if len(self._credentials) >= CREDENTIALS_MAX:
-                del self._credentials[next(iter(self._credentials))]
             known = self._credentials[mechanism, token_id] = make_token_credential(self._key, mechanism, token_id)
         return (known,)
 

@@ -12,7 +12,7 @@ from tiered.config.settings import Settings
 from tiered.metadata.changes import Change, DelegationTokenRemoved, DelegationTokenSet
 from tiered.metadata.image import Image
 from tiered.security.delegation_tokens import make_hmac
-from tiered.security.scram import ScramMechanism
+from tiered.security.scram import ScramCredential, ScramMechanism
 from tiered.security.secret import Secret
 
 KEY = Secret("key")
@@ -68,17 +68,25 @@ def test_broker_without_a_key_knows_no_tokens() -> None:
     assert known.tokens.find("a") is None and known.tokens.find_id(make_hmac(Secret(), "a")) is None
 
 
-def test_credentials_are_computed_once_and_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delegation_tokens, "CREDENTIALS_MAX", 2)
+def test_credentials_are_computed_once_while_their_token_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[ScramMechanism, str]] = []
+
+    def make(key: Secret, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
+        made.append((mechanism, token_id))
+        return ScramCredential(b"salt", mechanism.name.encode(), token_id.encode(), 4096)
+
+    monkeypatch.setattr(delegation_tokens, "make_token_credential", make)
     known = Known()
-    for each in "abc":
-        known.add(each)
-    (first,) = known.tokens.find_credentials(SMALL, "a")
-    assert known.tokens.find_credentials(SMALL, "a")[0] is first
-    assert known.tokens.find_credentials(LARGE, "a")[0] is not first
-    known.tokens.find_credentials(SMALL, "b")
-    again = known.tokens.find_credentials(SMALL, "a")[0]
-    assert again is not first and again == first
+    pairs = [(mechanism, f"{n}") for n in range(1_100) for mechanism in (SMALL, LARGE)]
+    known.apply(*(DelegationTokenSet(f"{n}", "User:a", "User:a", (), 0, 2**60, 2**60) for n in range(1_100)))
+    found = [known.tokens.find_credentials(*each)[0] for each in pairs]
+    assert [known.tokens.find_credentials(*each)[0] for each in pairs] == found and made == pairs
+    known.apply(DelegationTokenRemoved("7"))
+    assert known.tokens.find_credentials(SMALL, "7") == (), "and nothing is kept of it"
+    known.apply(DelegationTokenSet("7", "User:a", "User:a", (), 0, 2**60, 2**60))
+    for each in pairs:
+        known.tokens.find_credentials(*each)
+    assert made == [*pairs, (SMALL, "7"), (LARGE, "7")]
 
 
 def test_subscribers_hear_of_changes_of_tokens_alone() -> None:
