@@ -4,15 +4,17 @@ written once, whichever broker gets its next try."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.sim.harness.loop import process_context
 from tests.sim.scenarios.test_transactions import SETTINGS
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
-from tests.sim.scenarios.transactions import ask, create_topic, find_coordinator, read_markers
-from tiered.errors import Code
+from tests.sim.scenarios.transactions import SimProducer, ask, create_topic, find_coordinator, read_markers
+from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
+from tiered.records.batch import encode_batch
 from tiered.transactions.requests import AddPartitions, InitProducerId
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import EXPECTED_ERRORS, KEY_IN_USE, KEY_REUSED, HttpError, to_http_error
@@ -21,7 +23,9 @@ from tiered_api.http.partitions.idempotency import IdempotencyKeys, make_key
 from tiered_api.http.partitions.record_formats import ProducerRecord
 from tiered_api.http.transactions.body import TopicRecord, TransactionBody
 from tiered_api.http.transactions.commit import KEY_HASH, NO_TOPIC, commit_once
+from tiered_api.http.transactions.producer import PartitionWrite, TransactionalProducer
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
+from tiered_api.kafka.protocol.messages.end_txn import EndTxnRequest
 
 APPEND_MS = 5_000
 WAIT_SECONDS = 60.0
@@ -126,3 +130,43 @@ def test_key_in_use_and_key_of_another_request_are_refused() -> None:
         assert refused.value.error_code == KEY_REUSED
 
     run_scenario(scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("lost_replies", "code"), [(0, Code.TRANSACTION_ABORTABLE), (1, Code.REQUEST_TIMED_OUT)], ids=["first", "second"]
+)
+def test_fenced_commit_is_aborted_only_if_no_earlier_try_has_committed(lost_replies: int, code: Code) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3))
+        site = HttpContext(three.brokers[1].node, HttpLimits(append_ms=APPEND_MS))
+        send, ends = site.remote_brokers.send_request, 0
+
+        async def send_with_faults(node_id: int, request: Any, *more: Any) -> Any:
+            nonlocal ends
+            if not isinstance(request, EndTxnRequest):
+                return await send(node_id, request, *more)
+            ends += 1
+            if ends > lost_replies:
+                await SimProducer(three, "http").init()
+            reply = await send(node_id, request, *more)
+            if ends <= lost_replies:
+                raise Unavailable("the reply is lost")
+            return reply
+
+        site.remote_brokers.send_request = send_with_faults  # type: ignore[method-assign, assignment]
+        tp, image = TopicPartition("t", 0), three.brokers[1].node.image
+        write = PartitionWrite(tp, image.topics["t"].topic_id, [(1, encode_one)])
+        with pytest.raises(Refused) as refused:
+            await TransactionalProducer(site, "http").commit([write], None, APPEND_MS / 1000)
+        assert refused.value.code is code
+        await three.wait_until(lambda: len(read_markers(three, 0)) == 1, 30)
+        assert read_markers(three, 0)[0].commit is bool(lost_replies)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def encode_one(producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    return encode_batch(
+        [(0, None, b"v", ())], producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
+        transactional=True,
+    )  # fmt: skip

@@ -213,9 +213,12 @@ class TransactionalProducer:
     ) -> ProducerIdentity:
         """Ends the transaction. Raises `Refused` with REQUEST_TIMED_OUT if the outcome is not known."""
         request = EndTxnRequest(self.transactional_id, *identity, commit, kept)
+        tries = 0
 
         async def end() -> ProducerIdentity:
+            nonlocal tries
             node = await self._find_coordinator()
+            tries += 1
             reply = await self._context.remote_brokers.send_request(node, request, EndTxnResponse, END_VERSION)
             self._check(reply.error_code, "the end of the transaction")
             return ProducerIdentity(reply.producer_id, reply.producer_epoch)
@@ -223,7 +226,9 @@ class TransactionalProducer:
         try:
             return await self._retry(end, deadline)
         except Refused as refused:
-            if refused.code in STALE_IDENTITY:  # its timeout, or an operator, aborted it
+            # Its timeout, or an operator, aborted it. Or else an earlier try has ended it, and its reply was lost: the
+            # coordinator says INVALID_TXN_STATE then only if the outcome is another one.
+            if refused.code in STALE_IDENTITY and (tries == 1 or refused.code is Code.INVALID_TXN_STATE):
                 raise Refused(Code.TRANSACTION_ABORTABLE, f"the transaction was aborted: {refused.why}") from None
             why = "the coordinator did not confirm the end of the transaction, it may yet be committed"
             raise Refused(Code.REQUEST_TIMED_OUT, f"{why}: {refused.why}") from None
