@@ -28,7 +28,7 @@ async def run_bounded(
     """
     done: dict[int, T] = {}
     if timeout_ms <= 0:
-        return [on_timeout(number) for number in range(len(tasks))]
+        return [on_timeout(number) async for number in turns.each_of(range(len(tasks)))]
     waiting = iter(enumerate(tasks))
     gate = asyncio.Lock()  # one task of the request waits in the turns, or each would take a turn for itself
 
@@ -45,4 +45,4 @@ async def run_bounded(
                 group.create_task(take())
     except TimeoutError:
         pass
-    return [done[number] if number in done else on_timeout(number) for number in range(len(tasks))]
+    return [done[number] if number in done else on_timeout(number) async for number in turns.each_of(range(len(tasks)))]

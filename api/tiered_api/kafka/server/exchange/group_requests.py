@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from tiered.broker.group_coordinators import SUBMIT_SECONDS
 from tiered.errors import Code, Refused
-from tiered.groups.requests import PartitionOffset, Request
+from tiered.groups.requests import DeleteReply, LeaveGroupReply, PartitionOffset, Request
 from tiered.metadata.image import Image
 from tiered_api.kafka.server.exchange.context import KafkaContext
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 GROUP_OPERATIONS = 0b110101001000
 """Allowed operations of everybody on a group, as Kafka replies without an authorizer."""
 COMMIT_PIECE_PARTITIONS = 500
 """Partitions that one decision of the coordinator commits. Each takes some 4 us, and 16 us in a transaction. Other
 clients wait meanwhile."""
+DECIDED_ROWS = 1_000
+"""Members that one decision of the coordinator removes, or partitions whose offsets it deletes."""
 REBALANCE_WAIT_SECONDS = (60.0, 3600.0)
 """Time that a member waits beyond its rebalance timeout, and the longest wait."""
 
@@ -46,6 +49,30 @@ async def commit_in_pieces(
             await context.turns.wait_turn()
         codes += await commit(rows[first : first + COMMIT_PIECE_PARTITIONS])
     return tuple(codes)
+
+
+async def decide_in_pieces(
+    context: KafkaContext,
+    group: str,
+    rows: Sequence[T],
+    make_request: Callable[[tuple[T, ...]], Request],
+    reply_type: type[DeleteReply] | type[LeaveGroupReply],
+) -> tuple[Code, list[Code]]:
+    """Returns the code of the whole request, and one code for each row if that is NONE.
+
+    Each `DECIDED_ROWS` are one decision. If a later one is refused, the earlier ones stay, as after a lost reply.
+    """
+    codes: list[Code] = []
+    for first in range(0, max(len(rows), 1), DECIDED_ROWS):
+        if first:
+            await context.turns.wait_turn()
+        request = make_request(tuple(rows[first : first + DECIDED_ROWS]))
+        reply = await call_coordinator(context, group, request, reply_type)
+        code = reply if isinstance(reply, Code) else reply.code
+        if isinstance(reply, Code) or code is not Code.NONE:
+            return code, []
+        codes += reply.codes
+    return Code.NONE, codes
 
 
 def coordinator_code(refused: Refused) -> Code:

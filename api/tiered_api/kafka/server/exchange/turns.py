@@ -11,7 +11,7 @@ which they are due, until they have used `GATHER_SECONDS` together. The rest of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from contextvars import ContextVar
 from heapq import heappop, heappush, heapreplace
 from itertools import count
@@ -34,6 +34,8 @@ USAGE_SECONDS = 1.0
 """Time constant in which a used turn is forgotten. Bounds the delay of work to about ten times as much."""
 PIECE_SECONDS = 0.000_1
 """Time that each piece counts in addition to its own: what a turn of the event loop takes. Less usage hardly delays."""
+ITEMS_PER_PIECE = 500
+"""Small items of a request or a reply that one piece handles, unless it says otherwise."""
 HOST_PART = 0.001
 """Part of the usage of a host that counts for each of its connections. New connections do not escape it."""
 
@@ -145,6 +147,13 @@ class Turns:
         for first in range(0, len(items), size):
             await self.wait_turn()
             yield items[first : first + size]
+
+    async def each_of(self, items: Iterable[T]) -> AsyncIterator[T]:
+        """Yields the items one by one, with a wait like that of `wait_turn` after each `ITEMS_PER_PIECE`."""
+        for number, each in enumerate(items, 1):
+            yield each
+            if number % ITEMS_PER_PIECE == 0:
+                await self.wait_turn()
 
     async def run_steps(self, steps: Generator[None, None, T]) -> T:
         """Returns the result of a generator, with a wait like that of `wait_turn` before each of its steps."""

@@ -27,7 +27,7 @@ BETWEEN_TURNS = 500
 async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
     """Returns one result per distinct partition."""
     wanted: dict[str, dict[int, None]] = {}
-    for topic in call.request.topics:
+    async for topic in context.turns.each_of(call.request.topics):
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics: list[TopicResponse] = []
     described = 0

@@ -5,8 +5,6 @@ Without names the reply has all users. No reply has a salt or a key.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from tiered.errors import Code
 from tiered.metadata.image import Image
 from tiered.security.scram import MECHANISMS
@@ -26,11 +24,13 @@ async def handle(
     context: KafkaContext, call: Call[DescribeUserScramCredentialsRequest]
 ) -> DescribeUserScramCredentialsResponse:
     """Returns the users that this broker knows."""
-    image = context.broker.image
-    times = Counter(each.name for each in call.request.users or ()) or dict.fromkeys(sorted(image.scram), 1)
-    return DescribeUserScramCredentialsResponse(
-        error_message=None, results=[_describe(image, user, count) for user, count in times.items()]
-    )
+    image, turns = context.broker.image, context.turns
+    times: dict[str, int] = {}
+    async for each in turns.each_of(call.request.users or ()):
+        times[each.name] = times.get(each.name, 0) + 1
+    wanted = times or dict.fromkeys(sorted(image.scram), 1)
+    results = [_describe(image, user, count) async for user, count in turns.each_of(wanted.items())]
+    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 
 def _describe(image: Image, user: str, times: int) -> DescribeUserScramCredentialsResult:

@@ -52,25 +52,28 @@ SINCE_VERSION = {
 
 async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListOffsetsResponse:
     """Returns one result per partition. A partition that the request names twice is refused."""
-    request = call.request
+    request, turns = call.request, context.turns
     wanted: dict[tuple[str, int], tuple[str, ListOffsetsPartition] | None] = {}
-    for topic in request.topics:
-        for each in topic.partitions:
-            place = topic.name, each.partition_index
-            wanted[place] = None if place in wanted else (topic.topic_id, each)
+    named = ((topic, each) for topic in request.topics for each in topic.partitions)
+    async for of_topic, each in turns.each_of(named):
+        place = of_topic.name, each.partition_index
+        wanted[place] = None if place in wanted else (of_topic.topic_id, each)
     work = _refuse if is_impostor(context, call, request.replica_id) else _look_up_offset
     lookups = TimeLookups(call.client_host, call.peer)
-    works = [partial(work, context, call, name, number, each, lookups) for (name, number), each in wanted.items()]
+    works = [
+        partial(work, context, call, name, number, requested, lookups)
+        async for (name, number), requested in turns.each_of(wanted.items())
+    ]
     timed_out = Code.REQUEST_TIMED_OUT.number
     places = list(wanted)
     results = await run_bounded(
         works,
         _lookup_timeout_ms(context, call),
         lambda number: ListOffsetsPartitionResponse(places[number][1], timed_out),
-        context.turns,
+        turns,
     )
     topics: dict[str, ListOffsetsTopicResponse] = {}
-    for (name, _), result in zip(wanted, results, strict=True):
+    async for (name, _), result in turns.each_of(zip(wanted, results, strict=True)):
         topics.setdefault(name, ListOffsetsTopicResponse(name)).partitions.append(result)
     return ListOffsetsResponse(topics=list(topics.values()))
 

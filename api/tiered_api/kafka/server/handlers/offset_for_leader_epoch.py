@@ -27,22 +27,22 @@ from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
 
 async def handle(context: KafkaContext, call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
     """Returns one result per partition. A partition that the request names twice is refused."""
-    wanted: dict[tuple[str, int], OffsetForLeaderPartition | None] = {}
-    for topic in call.request.topics:
-        for each in topic.partitions:
-            place = topic.topic, each.partition
-            wanted[place] = None if place in wanted else each
+    turns, wanted = context.turns, dict[tuple[str, int], OffsetForLeaderPartition | None]()
+    requested = ((topic.topic, each) for topic in call.request.topics for each in topic.partitions)
+    async for name, each in turns.each_of(requested):
+        place = name, each.partition
+        wanted[place] = None if place in wanted else each
     work = _refuse if is_impostor(context, call, call.request.replica_id) else _find_end_offset
-    works = [partial(work, context, name, number, each) for (name, number), each in wanted.items()]
+    works = [partial(work, context, *place, found) async for place, found in turns.each_of(wanted.items())]
     places = list(wanted)
     results = await run_bounded(
         works,
         context.broker.settings.remote_list_offsets_request_timeout_ms,
         lambda number: EpochEndOffset(Code.REQUEST_TIMED_OUT.number, places[number][1]),
-        context.turns,
+        turns,
     )
     topics: dict[str, OffsetForLeaderTopicResult] = {}
-    for (name, _), result in zip(wanted, results, strict=True):
+    async for (name, _), result in turns.each_of(zip(wanted, results, strict=True)):
         topics.setdefault(name, OffsetForLeaderTopicResult(name)).partitions.append(result)
     return OffsetForLeaderEpochResponse(topics=list(topics.values()))
 

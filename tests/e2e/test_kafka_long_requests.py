@@ -1,0 +1,180 @@
+"""Tests of requests about very many resources: they leave turns of the event loop to other clients."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.e2e.group_calls import QUICK, fetch_committed, join
+from tests.e2e.kafka_site import KafkaBroker, run
+from tiered.errors import Code
+from tiered_api.kafka.protocol.messages import (
+    describe_producers,
+    describe_user_scram_credentials,
+    find_coordinator,
+    leave_group,
+    list_offsets,
+    offset_commit,
+    offset_delete,
+    offset_for_leader_epoch,
+)
+from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.exchange import group_requests, turns
+
+COUNT = 20_000
+CALLS_PER_TURN = 25_000
+"""Most calls of functions in one turn: some milliseconds of work. A request has at least twice as many."""
+NUMBERS = range(COUNT)
+
+REQUESTS: dict[str, Callable[[], tuple[Message, int]]] = {
+    "users": lambda: (
+        describe_user_scram_credentials.DescribeUserScramCredentialsRequest(
+            [describe_user_scram_credentials.UserName(f"u{n}") for n in NUMBERS]
+        ),
+        0,
+    ),
+    "members": lambda: (
+        leave_group.LeaveGroupRequest("g", members=[leave_group.MemberIdentity(f"m{n}") for n in NUMBERS]),
+        4,
+    ),
+    "offsets": lambda: (
+        list_offsets.ListOffsetsRequest(
+            -1, 0, [list_offsets.ListOffsetsTopic("t", [list_offsets.ListOffsetsPartition(n, -1, -1) for n in NUMBERS])]
+        ),
+        6,
+    ),
+    "epochs": lambda: (
+        offset_for_leader_epoch.OffsetForLeaderEpochRequest(
+            -1,
+            [
+                offset_for_leader_epoch.OffsetForLeaderTopic(
+                    f"t{n}", [offset_for_leader_epoch.OffsetForLeaderPartition(0, -1, 0)]
+                )
+                for n in NUMBERS
+            ],
+        ),
+        4,
+    ),
+    "deleted offsets": lambda: (
+        offset_delete.OffsetDeleteRequest(
+            "g",
+            [
+                offset_delete.OffsetDeleteRequestTopic(
+                    "t", [offset_delete.OffsetDeleteRequestPartition(n) for n in NUMBERS]
+                )
+            ],
+        ),
+        0,
+    ),
+    "producers": lambda: (
+        describe_producers.DescribeProducersRequest([describe_producers.TopicRequest(f"t{n}", [0]) for n in NUMBERS]),
+        0,
+    ),
+}
+
+
+async def count_calls_per_turn(handled: asyncio.Event) -> int:
+    """Returns the most calls of functions in one turn of the event loop until the request is handled."""
+    most = calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        while not handled.is_set():
+            calls = 0
+            await asyncio.sleep(0)
+            most = max(most, calls)
+    finally:
+        sys.setprofile(None)
+    return most
+
+
+async def find_group(site: KafkaBroker) -> None:
+    """Returns once the coordinator of groups is there."""
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
+    client, found = await site.client(), find_coordinator.FindCoordinatorResponse()
+    while not found.coordinators or found.coordinators[0].error_code:
+        found = await client.ask(request, 4, find_coordinator.FindCoordinatorResponse)
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_request_about_many_resources_takes_turns_with_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+
+    async def scenario(site: KafkaBroker) -> None:
+        await find_group(site)
+        client, handled = await site.client(), asyncio.Event()
+        message, version = REQUESTS[case]()
+        frame = client.frame(message, version)
+
+        async def handle() -> None:
+            await client.send(frame)
+            await client.read_reply()
+            handled.set()
+
+        handling = asyncio.create_task(handle())
+        assert await count_calls_per_turn(handled) < CALLS_PER_TURN
+        await handling
+
+    run(tmp_path, scenario, **QUICK)
+
+
+def test_each_of_many_leaving_members_gets_its_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first and the last of them stand in different decisions."""
+    monkeypatch.setattr(group_requests, "DECIDED_ROWS", 10)
+
+    async def scenario(site: KafkaBroker) -> None:
+        await find_group(site)
+        client = await site.client()
+        first = await join(client, "g")
+        others = [f"m{n}" for n in range(20)]
+        left = [first.member_id, *others, first.member_id]
+        request = leave_group.LeaveGroupRequest("g", members=[leave_group.MemberIdentity(each) for each in left])
+        got = await client.ask(request, 4, leave_group.LeaveGroupResponse)
+        assert [each.member_id for each in got.members] == left
+        unknown = Code.UNKNOWN_MEMBER_ID.number
+        assert [each.error_code for each in got.members] == [0, *[unknown] * len(others), unknown]
+        second = await join(client, "g")
+        left = [*others, second.member_id]
+        request = leave_group.LeaveGroupRequest("g", members=[leave_group.MemberIdentity(each) for each in left])
+        got = await client.ask(request, 4, leave_group.LeaveGroupResponse)
+        assert [each.error_code for each in got.members] == [*[unknown] * len(others), 0]
+
+    run(tmp_path, scenario, **QUICK)
+
+
+def test_offsets_of_many_partitions_are_deleted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_requests, "DECIDED_ROWS", 10)
+    count = 21
+
+    async def scenario(site: KafkaBroker) -> None:
+        await find_group(site)
+        await site.create("t", count)
+        client, ends = await site.client(), (0, count - 1)
+        rows = [offset_commit.OffsetCommitRequestPartition(n, 7) for n in ends]
+        commit = offset_commit.OffsetCommitRequest(
+            "g", topics=[offset_commit.OffsetCommitRequestTopic("t", partitions=rows)]
+        )
+        made = await client.ask(commit, 9, offset_commit.OffsetCommitResponse)
+        assert [each.error_code for each in made.topics[0].partitions] == [0, 0]
+        numbers = [*range(count), count]
+        asked = offset_delete.OffsetDeleteRequestTopic(
+            "t", [offset_delete.OffsetDeleteRequestPartition(n) for n in numbers]
+        )
+        got = await client.ask(offset_delete.OffsetDeleteRequest("g", [asked]), 0, offset_delete.OffsetDeleteResponse)
+        assert got.error_code == 0 and [each.partition_index for each in got.topics[0].partitions] == numbers
+        codes = [each.error_code for each in got.topics[0].partitions]
+        assert codes == [*[0] * count, Code.UNKNOWN_TOPIC_OR_PARTITION.number]
+        assert [await fetch_committed(client, "g", partition=n) for n in ends] == [-1, -1]
+
+    run(tmp_path, scenario, **QUICK)
