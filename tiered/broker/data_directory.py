@@ -138,18 +138,20 @@ class DataDirectory:
 
     async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
         known = [
-            (tp, hot, hot.truncations.made, hot.flushed_offset, hot.start_offset, hot.end_offset)
+            (tp, hot, hot.truncations.made, hot.recovery_point, hot.start_offset, hot.end_offset)
             for tp, hot in logs.items()
         ]
+        for _, hot, _, point, _, _ in known:
+            hot.checkpointed_recovery_point = max(hot.checkpointed_recovery_point, point)
         for name, offsets in (
-            (checkpoints.RECOVERY_POINTS, [(tp, flushed) for tp, _, _, flushed, _, _ in known]),
+            (checkpoints.RECOVERY_POINTS, [(tp, point) for tp, _, _, point, _, _ in known]),
             (checkpoints.LOG_STARTS, [(tp, start) for tp, _, _, _, start, _ in known if start]),
             (checkpoints.HIGH_WATERMARKS, [(tp, end) for tp, _, _, _, _, end in known]),
         ):
             await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(offsets))
-        for _, hot, made, _, start, _ in known:
+        for _, hot, made, point, start, _ in known:
             hot.truncations.mark_checkpointed(made)
-            hot.checkpointed_start_offset = start
+            hot.checkpointed_recovery_point, hot.checkpointed_start_offset = point, start
 
     def _load_clean_entries(self) -> dict[TopicPartition, CleanLogEntry]:
         try:

@@ -52,7 +52,7 @@ class DiskLog:
     """The log of one partition, with `start_offset <= local_start_offset <= end_offset`.
 
     Records below `flushed_offset` survive a power cut. `checkpointed_start_offset` is the log start offset that is
-    durable in the data directory.
+    durable in the data directory. The recovery point there is not above `checkpointed_recovery_point`.
     """
 
     __slots__ = (
@@ -66,6 +66,7 @@ class DiskLog:
         "_resumed_at",
         "_swap",
         "_writer",
+        "checkpointed_recovery_point",
         "checkpointed_start_offset",
         "compaction",
         "config",
@@ -99,6 +100,7 @@ class DiskLog:
         self.name = name
         self.topic_id = topic_id
         self.start_offset = self.checkpointed_start_offset = start_offset
+        self.checkpointed_recovery_point = recovery.WHOLE_LOG
         self.truncated_bytes = 0  # by recovery, from the end of the log
         self.traffic = Traffic()
         self.suspect = False  # True: records were lost to corruption, and the cluster may not know it yet
@@ -187,6 +189,8 @@ class DiskLog:
             self._resumed_at = (end, opened.epochs.lineage)
         self.suspect = opening.suspect
         self.truncations.made = int(truncation_interrupted or end < recovery_point)
+        if not truncation_interrupted:  # else this process may have written another one
+            self.checkpointed_recovery_point = recovery_point
         if resumed is None or is_new:
             self._writer.claim_for_topic(topic_id, is_new)
         elif not self._writer.active.size:
@@ -286,8 +290,18 @@ class DiskLog:
 
     @property
     def flushed_offset(self) -> int:
-        """Returns the recovery point: all records below it are durable."""
+        """Returns the offset below which all records are durable."""
         return self._writer.unsynced.flushed_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Returns the recovery point to save: `flushed_offset`, or the end after the planned truncation."""
+        return min(self.flushed_offset, self.truncations.planned_end)
+
+    @property
+    def must_lower_recovery_point(self) -> bool:
+        """True if the planned truncation waits until the data directory has a lower recovery point."""
+        return self.checkpointed_recovery_point > self.truncations.planned_end
 
     @property
     def unproved_bytes(self) -> int:
@@ -579,11 +593,27 @@ class DiskLog:
         except Unavailable as error:
             raise self._storage_error(error) from None
 
+    def plan_truncation(self, offset: int) -> bool:
+        """Keeps the recovery point from now on at or below the end that `truncate_to` will leave.
+
+        Returns False as long as the data directory has a higher one: a power cut during the truncation would look like
+        rot. Raises `Corrupt` if the log is damaged below `offset`.
+        """
+        end = offset
+        if self._writer.segments[0].base_offset < offset < self.end_offset:
+            keep = self._reader.find_segment(offset)
+            position = self._index.find_position(keep, offset)
+            end = keep.base_offset
+            if position and not self._index.may_have_gaps:
+                end = self._index.find_last_batch_end(keep, 0, position)[1]
+        self.truncations.planned_end = end
+        return not self.must_lower_recovery_point
+
     def truncate_to(self, offset: int) -> None:
         """Truncates the log at the batch that holds `offset`: this batch and all later ones go.
 
-        The log end is then the first offset of that batch, and the log start is not above it. Call `flush` before the
-        next append: otherwise a power cut could bring back parts of both histories.
+        The log end is then the first offset of that batch, and the log start is not above it. Call `plan_truncation`
+        before. Call `flush` before the next append: otherwise a power cut could bring back parts of both histories.
 
         Segments above that of `offset` go first, and alone: call `flush`, then this method again. A power cut could
         bring them back after a truncation of the segment before them, and leave a hole. Raises `Corrupt` if the log is

@@ -134,8 +134,8 @@ def is_corruption(point: TruncationPoint, *, clean: bool, start_offset: int, tru
 
     After a clean stop none does. The end of a process leaves at most one torn write. A power cut takes nothing that was
     fsynced, but above that any bytes may have changed, with whole batches after them. A truncation that a power cut
-    interrupts leaves no bytes after its offset. Records below the log start are no loss: a follower may restart its log
-    there, below its recovery point.
+    interrupts may leave zeros there, and lowers the recovery point first. Records below the log start are no loss: a
+    follower may restart its log there, below its recovery point.
     """
     if clean:
         return True

@@ -1,25 +1,32 @@
-"""A count of the truncations of a log that a power cut could still undo.
+"""The truncations of a log that a power cut could still undo, and the one that comes next.
 
 A truncation is settled once two things have happened. It is durable, and the recovery point, which may lie above the
 new end, was written again since. After an append before that, a power cut can bring back parts of the truncated
 records, between or below valid batches.
+
+The recovery point is lowered before a truncation too. A file system may write the zeros of a truncated block before the
+new size of the file. Below the recovery point, a start after a power cut would take them for rot.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+NO_PLAN = 2**63 - 1
+
 
 @dataclass(slots=True)
 class UnsyncedTruncations:
     """Counts for one open log: `made` truncations, of which the first `synced` are durable.
 
-    The recovery point was written after the first `checkpointed`.
+    The recovery point was written after the first `checkpointed`. The next truncation goes no further down than
+    `planned_end`.
     """
 
     made: int = 0
     synced: int = 0
     checkpointed: int = 0
+    planned_end: int = NO_PLAN
 
     @property
     def is_unsettled(self) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tiered.errors import Refused, Unavailable
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.unsynced_truncations import NO_PLAN
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 from tiered.peers import FetchedPartition, PartitionFetch
 from tiered.ports import Clock
@@ -135,6 +136,7 @@ class FollowerReplica:
     def stop(self) -> None:
         """Stops following; readers are woken and look for another replica."""
         self.is_stopped = True
+        self.log.truncations.planned_end = NO_PLAN
         self.listeners.notify()
 
     def build_fetch(self) -> PartitionFetch:
@@ -152,7 +154,7 @@ class FollowerReplica:
     def is_durable(self) -> bool:
         """True if everything that `build_fetch` claims survives the end of the process and, if the topic demands it, a
         power cut."""
-        return not self._must_flush and not self._must_save_offsets
+        return not self._must_flush and not self._must_save_offsets and not self.log.must_lower_recovery_point
 
     @property
     def _must_flush(self) -> bool:
@@ -176,7 +178,7 @@ class FollowerReplica:
         directory."""
         if self._must_flush:
             await self.flush()
-        if self._must_save_offsets:
+        if self._must_save_offsets or self.log.must_lower_recovery_point:
             await self._save_offsets()
 
     async def flush(self, end: int | None = None) -> None:
@@ -201,6 +203,8 @@ class FollowerReplica:
         found = follower_step.decide_step(
             request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs)
         )
+        if not isinstance(found, Truncate):
+            hot.truncations.planned_end = NO_PLAN
         match found:
             case Append(base):
                 if base < hot.end_offset:  # all that a power cut can bring back lies below the log start
@@ -225,6 +229,8 @@ class FollowerReplica:
             self._disk.mark_writable()
 
     def _truncate(self, offset: int, part: FetchedPartition) -> None:
+        if not self.log.plan_truncation(offset):
+            return  # the leader's next reply truncates, once the lower recovery point is durable
         # Below the high watermark only after an unclean election or a reported loss; else it is a bug.
         below_high_watermark = offset < self.high_watermark
         log.log(

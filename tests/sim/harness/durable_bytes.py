@@ -2,8 +2,9 @@
 
 A file keeps its durable bytes and the ordered changes since the last sync; the names of all folders keep theirs in one
 journal. A power cut draws an image. For each file a prefix of its changes survives, the next one may be torn, blocks of
-the surviving ones may be missing, and the size may run ahead of the data. For each folder a prefix of its changes
-survives. A name is durable only when its folder was synced, however often the file was: POSIX promises no more.
+the surviving ones may be missing, and the size may run ahead of the data. An interrupted truncation may leave zeros up
+to the end of its first block: a file system can write these before the new size. For each folder a prefix of its
+changes survives. A name is durable only when its folder was synced, however often the file was: POSIX promises no more.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class Inode:
 
 
 def _tear(image: bytearray, write: Write, rng: random.Random) -> None:
-    """Returns a part of the write that a power cut interrupted: whole sectors, or any number of bytes."""
+    """Applies a part of the write that a power cut interrupted: whole sectors, or any number of bytes."""
+    if write.data is None and rng.random() < 0.5:
+        for at in range(write.offset, min(len(image), write.offset + -write.offset % BLOCK)):
+            image[at] = 0
     if not write.data or rng.random() < 0.3:
         return
     length = rng.randint(0, len(write.data))

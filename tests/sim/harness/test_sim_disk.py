@@ -50,6 +50,17 @@ def test_power_cut_may_leave_all_nothing_a_torn_write_zeros_or_a_hole() -> None:
     assert all(len(tail) <= 12_000 for tail in tails)
 
 
+def test_power_cut_during_a_truncation_may_leave_zeros() -> None:
+    """A file system may write the zeros behind the new end before the new size."""
+    disk = SimDisk(random.Random(0))
+    SimLoop(0).run(write_file(disk))
+    SimLoop(0).run(disk.open("f").sync())
+    disk.open("f").truncate(50)
+    images = [disk.crash_image(random.Random(seed)).open("f").pread(0, 1 << 20) for seed in SEEDS]
+    full = SYNCED + b"".join(LATER)
+    assert set(images) == {full, full[:50], full[:50] + bytes(4046) + full[4096:]}
+
+
 def test_synced_file_in_an_unsynced_folder_may_lose_its_name() -> None:
     disk = SimDisk(random.Random(0))
 

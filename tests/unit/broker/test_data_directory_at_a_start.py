@@ -81,6 +81,31 @@ def test_cut_during_a_write_of_offsets_is_not_in_that_write() -> None:
     asyncio.run(scenario())
 
 
+def test_truncation_waits_for_a_lower_recovery_point_on_the_disk() -> None:
+    """A write of offsets that began earlier still has the higher one."""
+
+    async def scenario() -> None:
+        on = SimDisk(random.Random(1))
+        directory, _ = await opened(on)
+        log = await open_log(on)
+        for number in range(3):
+            append(log, batch(number))
+        await log.flush()
+        on.sync_seconds = lambda: 0.001
+        saving = asyncio.ensure_future(directory.save_offsets({AT: log}))
+        await asyncio.sleep(0)
+        assert not log.plan_truncation(2)
+        await saving
+        assert log.must_lower_recovery_point
+        await log.flush()  # a flush raises it no more
+        await directory.save_offsets({AT: log})
+        assert log.plan_truncation(2)
+        _, found = await opened(on.after_power_cut())
+        assert found.recovery_points == {AT: 2}
+
+    asyncio.run(scenario())
+
+
 def test_logs_of_deleted_topics_go_with_their_checkpoints() -> None:
     """One topic was deleted, and one was recreated under its name: neither begins with old records."""
 

@@ -16,6 +16,7 @@ from tests.unit.hot.fixtures import DIRECTORY, NOW, TOPIC_ID, append, batch, dis
 from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
+from tiered.hot.unsynced_truncations import NO_PLAN
 from tiered.records.native import walk
 
 PRODUCER = 5
@@ -62,7 +63,7 @@ class LogRun:
                 self._append(log, epoch)
             elif draw < 0.80:
                 await log.flush()
-                self.recovery_point = log.flushed_offset
+                self._save_recovery_point(log)
             elif draw < 0.88:
                 await log.flush(log.end_offset)
             elif draw < 0.94 or not cuts:
@@ -86,11 +87,18 @@ class LogRun:
         # From the call on, nothing is promised of what it cuts.
         self.promised = max((base for base in self.written if base <= offset), default=0)
         for _ in range(2):
+            if not log.plan_truncation(offset):
+                self._save_recovery_point(log)
             log.truncate_to(offset)
             await log.flush()
-        self.promised, self.recovery_point = None, log.flushed_offset
+        log.truncations.planned_end = NO_PLAN
+        self._save_recovery_point(log)
+        self.promised = None
         for base in [base for base in self.written if base >= log.end_offset]:
             self.old.add(self.written.pop(base))
+
+    def _save_recovery_point(self, log: DiskLog) -> None:
+        self.recovery_point = log.checkpointed_recovery_point = log.recovery_point
 
     def _take_images(self, op: Op, log: DiskLog) -> None:
         flushed = log.flushed_offset if self.promised is None else min(log.flushed_offset, self.promised)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sim.harness.disk import DiskFault
+from tests.sim.harness.disk import DiskFault, Op
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import TP, DirectPeers, ReplicationRig, RunningFetchers, append_batch, read_log
 from tiered.config.settings import TopicConfig
@@ -134,6 +134,57 @@ def test_follower_flushes_after_a_truncation_before_it_continues() -> None:
         )  # fmt: skip
         assert again.end_offset >= 3
         assert read_log(replica.log).startswith(read_log(again))
+
+    rig.run(scenario)
+
+
+def test_recovery_point_is_lowered_before_a_truncation() -> None:
+    """A power cut during the truncation may leave zeros there, which would be rot below the recovery point."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        peers, two, cuts = DirectPeers(rig), rig.brokers[2], list[int]()
+        first = await two.lead(0, [1, 2])
+        await fill(first, 3)
+        log = await rig.brokers[1].open_log()
+        log.append_as_follower(read_log(first.log), now_ms=0)
+        await fill(first, 6)
+        await first.log.flush()
+        await two.save_offsets()
+        replica = await rig.brokers[1].lead(1, [1, 2])
+        peers.add_leader(replica)
+
+        def look(op: Op) -> None:
+            if op.verb == "truncate" and op.path.endswith(".log"):
+                cuts.append(first.log.checkpointed_recovery_point)
+
+        two.disk.on_op = look
+        copy = await RunningFetchers(rig, two, peers).follow(1, 1)
+        await wait_until(lambda: copy.log.end_offset == 3)
+        assert cuts == [3]
+        assert [ask.partitions[0].offset for ask in peers.requests][:2] == [9, 9]
+        await fill(replica, 9)
+        await wait_until(lambda: is_equal(copy, replica))
+        await copy.flush()
+        assert copy.log.recovery_point == copy.log.end_offset == 12
+
+    rig.run(scenario)
+
+
+def test_stopped_follower_plans_no_truncation() -> None:
+    """The next leader may keep the records. They must stay below the recovery point then."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        two = rig.brokers[2]
+        await fill(await two.lead(0, [1, 2]), 6)
+        copy = await RunningFetchers(rig, two, DirectPeers(rig)).follow(1, 1)
+        await copy.flush()
+        await two.save_offsets()
+        assert not copy.log.plan_truncation(3)
+        assert (copy.log.recovery_point, copy.is_durable) == (3, False)
+        copy.stop()
+        assert (copy.log.recovery_point, copy.is_durable) == (6, True)
 
     rig.run(scenario)
 
