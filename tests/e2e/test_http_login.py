@@ -21,6 +21,7 @@ from tiered.broker.audit_log import LOGGER
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AlterScramCredentials, CreateAcls, ScramDeletion
 from tiered.errors import Refused
+from tiered.groups.requests import DescribeGroup
 from tiered.metadata.changes import AclAdded, ScramCredentialSet
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered.security.scram import ScramCredential, ScramMechanism, make_credential, salt_password
@@ -32,6 +33,7 @@ from tiered_api.http.server.server import serve_http
 RECORD = {"value": {"type": "JSON", "data": 1}}
 SALT = b"0123456789"
 BASIC = ("BASIC",)
+V2 = "application/vnd.kafka.v2+json"
 
 
 def credential(password: str, mechanism: ScramMechanism = ScramMechanism.SHA_512) -> ScramCredential:
@@ -150,6 +152,47 @@ def test_streams_of_a_removed_user_end(tmp_path: Path) -> None:
             assert site.broker.leader_replica("t", 0).log.end_offset == 2
 
     run(tmp_path, scenario, authentication_method=BASIC)
+
+
+def test_consumer_of_a_user_that_has_gone_leaves_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumers of others stay, also that of a user that moves to the other mechanism."""
+    monkeypatch.setattr("tiered_api.http.consumers.instances.SWEEP_SECONDS", 0.01)
+    names = ("removed", "changed", "denied", "moved", "stays")
+    logins = {"Authorization": ""}
+
+    async def subscribe(site: HttpBroker, user: str) -> None:
+        logins["Authorization"] = basic(user, "secret")
+        made = await site.ask("POST", f"/consumers/{user}", {"name": "c"}, kind=V2, **logins)
+        below = made.json["base_uri"].removeprefix(site.url)
+        topics = {"topics": ["t"]}
+        assert (await site.ask("POST", f"{below}/subscription", topics, kind=V2, **logins)).status == 204
+        await site.ask("GET", f"{below}/assignments", **logins)
+
+    async def count_members(site: HttpBroker, user: str) -> int:
+        group = await site.broker.group_coordinators.submit(user, DescribeGroup(user))
+        return len(group.members)
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        for user in names:
+            await set_user(site, user, "secret")
+            await subscribe(site, user)
+            while not await count_members(site, user):
+                await asyncio.sleep(0.01)
+        await remove_user(site, "removed")
+        await set_user(site, "changed", "other")
+        rule = AclAdded("GROUP", "LITERAL", "denied", "User:denied", "*", "READ", "DENY")
+        await site.broker.submit(CreateAcls((rule,)))
+        await set_user(site, "moved", "other", ScramMechanism.SHA_256)
+        for user in names[:3]:
+            while await count_members(site, user):
+                await asyncio.sleep(0.01)
+        assert [await count_members(site, user) for user in names[3:]] == [1, 1]
+
+    run(
+        tmp_path, scenario, authentication_method=BASIC, authorizer_class_name=STANDARD_AUTHORIZER,
+        allow_everyone_if_no_acl_found=True,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/octet-stream"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -98,6 +98,8 @@ class ConsumerInstance:
         self.config = config
         self.caller = caller
         """The owner, and the address from which it used the consumer last. It judges what the consumer may read."""
+        self.has_user: Callable[[], bool] = lambda: True
+        """True while the user of that last use is there, with one of its passwords."""
         self.peer = caller.host
         """The address of the client that created the consumer, or that used it first after a restart."""
         self.lock = asyncio.Lock()
@@ -143,6 +145,11 @@ class ConsumerInstance:
         topics = self._topics.subscribe(subscription, self._may_read)
         submit = context.broker.group_coordinators.submit
         self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id)
+
+    def may_stay(self) -> bool:
+        """False if the user of the consumer was removed, has other passwords, or may not read in the group any more."""
+        is_allowed = self._context.broker.authorization.is_allowed
+        return self.has_user() and is_allowed(self.caller, Operation.READ, ResourceType.GROUP, self.group)
 
     def _may_read(self, topic: str) -> bool:
         return self._context.broker.authorization.is_allowed(self.caller, Operation.READ, ResourceType.TOPIC, topic)

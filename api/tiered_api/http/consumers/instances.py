@@ -1,10 +1,11 @@
 """The REST consumers of the groups that this broker coordinates: created, restored after a restart, and ended when they
-are idle."""
+are idle or their user has gone."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -46,14 +47,19 @@ class ConsumerInstances:
             lambda: float(len(self._instances))
         )
 
-    async def create(self, key: InstanceKey, config: ConsumerConfig, caller: Caller) -> ConsumerInstance:
-        """Creates a consumer that belongs to the caller. Raises `HttpError` 409 if the group has one of that name."""
+    async def create(
+        self, key: InstanceKey, config: ConsumerConfig, caller: Caller, has_user: Callable[[], bool]
+    ) -> ConsumerInstance:
+        """Creates a consumer that belongs to the caller. It ends once `has_user` is false. Raises `HttpError` 409 if
+        the group has one of that name."""
         async with self._lookup_lock(key):
             if key in self._instances or await self._find_member(key) is not None:
                 raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} already exists in group {key.group!r}")
-            return self._add(key, replace(config, owner=str(caller.principal)), caller)
+            instance = self._add(key, replace(config, owner=str(caller.principal)), caller)
+            instance.has_user = has_user
+            return instance
 
-    async def find(self, key: InstanceKey, caller: Caller) -> ConsumerInstance:
+    async def find(self, key: InstanceKey, caller: Caller, has_user: Callable[[], bool]) -> ConsumerInstance:
         """Returns a consumer of the caller by its name. Raises `HttpError` 404 if there is none, and if it belongs to
         another principal."""
         instance = self._instances.get(key)
@@ -62,12 +68,12 @@ class ConsumerInstances:
                 instance = self._instances.get(key) or await self._restore(key, caller)
         if instance is None or instance.config.owner != str(caller.principal):
             raise HttpError(CONSUMER_NOT_FOUND, f"there is no consumer {key.name!r} in group {key.group!r}")
-        instance.caller = caller
+        instance.caller, instance.has_user = caller, has_user
         instance.last_used_ns = self._context.clock.mono_ns()
         return instance
 
-    async def delete(self, key: InstanceKey, caller: Caller) -> None:
-        await self._end_instance(key, await self.find(key, caller))
+    async def delete(self, key: InstanceKey, caller: Caller, has_user: Callable[[], bool]) -> None:
+        await self._end_instance(key, await self.find(key, caller, has_user))
 
     async def close(self) -> None:
         if self._sweeper is not None:
@@ -130,7 +136,8 @@ class ConsumerInstances:
             return False
 
     async def _sweep(self) -> None:
-        """Ends idle consumers, and drops those that another broker serves now: their members stay in their groups."""
+        """Ends idle consumers and those of users that have gone. Drops those that another broker serves now: their
+        members stay in their groups."""
         while True:
             await self._context.clock.sleep(SWEEP_SECONDS)
             oldest = self._context.clock.mono_ns() - int(IDLE_SECONDS * 1e9)
@@ -140,6 +147,6 @@ class ConsumerInstances:
                 if await self._has_moved(key):
                     self._instances.pop(key, None)
                     await instance.detach()
-                elif instance.last_used_ns < oldest:
+                elif instance.last_used_ns < oldest or not instance.may_stay():
                     with contextlib.suppress(HttpError):  # it was deleted meanwhile
                         await self._end_instance(key, instance)

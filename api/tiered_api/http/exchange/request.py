@@ -55,6 +55,9 @@ class HttpRequest(web.BaseRequest):
         """True while the login of the request is still good."""
         self.has_known_login: Callable[[], bool] = _has_login
         """True while it is good and needs no proof. Keeps no secret, so that it may outlive the request."""
+        self.has_user: Callable[[], bool] = _has_login
+        """True while the user has a password of the time of its login; always for other logins than by password. Keeps
+        no secret."""
         self.lacks_login = False
         """True if the listener has a login, and the request comes without one: it has no rights at all."""
         self.check_rights: Callable[[], None] = _check_rights
@@ -69,8 +72,8 @@ class HttpRequest(web.BaseRequest):
 
     ATTRS = web.BaseRequest.ATTRS | frozenset(
         (
-            "context", "target", "operation", "args", "caller", "has_login", "has_known_login", "lacks_login",
-            "check_rights", "meter", "inflated_bytes", "held_bytes",
+            "context", "target", "operation", "args", "caller", "has_login", "has_known_login", "has_user",
+            "lacks_login", "check_rights", "meter", "inflated_bytes", "held_bytes",
         )
     )  # fmt: skip
 

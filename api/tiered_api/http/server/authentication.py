@@ -63,6 +63,8 @@ class _Login(NamedTuple):
     """True while what the login proved has not changed."""
     is_known: Callable[[], bool]
     """True while that is so and needs no proof. Has no secret."""
+    has_user: Callable[[], bool]
+    """True while the user has one of the passwords that it had. Has no secret."""
 
 
 class Authenticator:
@@ -107,7 +109,7 @@ class Authenticator:
             raise HttpError(400, "the header Authorization is repeated", close=True)
         login = await self._prove(sent[0], request.peer)
         request.caller = Caller(login.principal, request.peer)
-        request.has_login, request.has_known_login = login.is_good, login.is_known
+        request.has_login, request.has_known_login, request.has_user = login.is_good, login.is_known, login.has_user
 
     async def _prove(self, sent: str, peer: str) -> _Login:
         """Returns the principal of a login. Raises `HttpError` 401 after a delay if it is wrong."""
@@ -118,14 +120,15 @@ class Authenticator:
             try:
                 token = text.strip(" ")
                 is_known = partial(self._context.broker.tokens.is_current, digest_token(token))
-                return _Login(self._prove_token(token, peer), partial(self._is_good_token, token), is_known)
+                principal, is_good = self._prove_token(token, peer), partial(self._is_good_token, token)
+                return _Login(principal, is_good, is_known, lambda: True)
             except Refused as refused:
                 why = refused.why
         elif scheme.lower() == SCHEME and BASIC in self._methods:
             proven = await self._prove_password(text, peer)
             if proven is not None:
                 is_good = partial(self._is_unchanged, proven)
-                return _Login(Principal(USER, proven.user), is_good, is_good)
+                return _Login(Principal(USER, proven.user), is_good, is_good, partial(self._is_left, proven))
         # The delay begins with the request, so that it hides the time of the check.
         delay = self._context.broker.settings.connection_failed_authentication_delay_ms / 1000
         await self._context.clock.sleep(max(0.0, delay - (self._context.clock.mono_ns() - begun_ns) * 1e-9))
@@ -153,6 +156,10 @@ class Authenticator:
 
     def _is_unchanged(self, proven: _Proven) -> bool:
         return self._find_credentials(proven.user) == proven.credentials
+
+    def _is_left(self, proven: _Proven) -> bool:
+        """True while the user has one of the credentials that it had: it may move from one mechanism to the other."""
+        return bool(self._find_credentials(proven.user).items() & proven.credentials.items())
 
     async def _prove_password(self, text: str, peer: str) -> _Proven | None:
         key = hmac.digest(self._key, text.encode(errors="surrogateescape"), "sha256")

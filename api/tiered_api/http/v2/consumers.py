@@ -68,8 +68,9 @@ async def _require_local_group(request: HttpRequest) -> str:
 
 async def _find_instance(request: HttpRequest) -> ConsumerInstance:
     return await request.context.service(ConsumerInstances).find(
-        InstanceKey(await _require_local_group(request), request.args["instance"]), request.caller
-    )
+        InstanceKey(await _require_local_group(request), request.args["instance"]),
+        request.caller, request.has_user,
+    )  # fmt: skip
 
 
 async def _read_body(request: HttpRequest) -> dict[str, Any]:
@@ -93,7 +94,7 @@ async def create_consumer(request: HttpRequest) -> web.StreamResponse:
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         raise HttpError(422, f"the name has to be a string of at most {NAME_CHARACTERS} characters")
     await request.context.service(ConsumerInstances).create(
-        InstanceKey(group, name), parse_config(given), request.caller
+        InstanceKey(group, name), parse_config(given), request.caller, request.has_user
     )
     path = f"/consumers/{quote(group, safe='')}/instances/{quote(name, safe='')}"
     return v2_response(request, {"instance_id": name, "base_uri": request.advertised_origin() + path})
@@ -153,8 +154,9 @@ words."""
 async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
     """Deletes a consumer, which leaves its group."""
     await request.context.service(ConsumerInstances).delete(
-        InstanceKey(await _require_local_group(request), request.args["instance"]), request.caller
-    )
+        InstanceKey(await _require_local_group(request), request.args["instance"]),
+        request.caller, request.has_user,
+    )  # fmt: skip
     return _no_content()
 
 
