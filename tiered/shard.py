@@ -92,8 +92,9 @@ class CoordinatorShard(
     def cancel_request(self, token: int, /) -> None:
         """Drops the parked request of a caller that is gone."""
 
-    def end_transaction(self, producer_id: int, is_commit: bool, /) -> None:
-        """Applies a marker of the log: the producer's records before it take effect or vanish."""
+    def end_transaction(self, marker: ProducerIdAndEpoch, is_commit: bool, /) -> None:
+        """Applies a marker of the log: the producer's records before it take effect or vanish. `marker` has the epoch
+        of the marker, which is that of the records, or a later one."""
 
     def on_loaded(self, now: Now, /) -> None:
         """Starts deadlines, once `apply` got all records of the snapshot and of the log."""

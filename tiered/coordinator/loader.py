@@ -96,7 +96,7 @@ async def _replay(replica: LeaderReplica, shard: AnyShard, offset: int, end: int
         for each in walked.batches:
             if each.attributes & CONTROL:
                 marker = decode_marker(memoryview(data)[each.position : each.position + each.size])
-                shard.end_transaction(marker.producer_id, marker.commit)
+                shard.end_transaction(ProducerIdAndEpoch(*marker[:2]), marker.commit)
                 continue
             is_transactional = each.attributes & TRANSACTIONAL
             producer = ProducerIdAndEpoch(each.producer_id, each.producer_epoch) if is_transactional else None

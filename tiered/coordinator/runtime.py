@@ -164,7 +164,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         """
         self.flush()
         end = self.replica.append_marker_now(marker)
-        self.shard.end_transaction(marker.producer_id, marker.commit)
+        self.shard.end_transaction(ProducerIdAndEpoch(*marker[:2]), marker.commit)
         self._note_change()
         if not self._is_committed(end):
             self._await_commit(end, [])

@@ -77,12 +77,12 @@ class LogState:
         if self.pending:
             self.pending.supersede(key)
 
-    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+    def end_transaction(self, marker: ProducerIdAndEpoch, is_commit: bool) -> None:
         """Applies a marker: the pending offsets of the producer are committed or dropped.
 
         A pending offset that was overwritten by a later commit stays overwritten.
         """
-        for key, value in self.pending.end_transaction(producer_id, is_commit):
+        for key, value in self.pending.end_transaction(marker, is_commit):
             self._put_offset(key, value)
 
     def _put_offset(self, key: OffsetKey, offset: OffsetValue) -> None:

@@ -131,7 +131,7 @@ class PendingOffsets:
         """
         before = self._transactions.get(producer.producer_id)
         if before is not None and before.epoch != producer.epoch:
-            self.end_transaction(producer.producer_id, False)
+            self.end_transaction(ProducerIdAndEpoch(producer.producer_id, before.epoch), False)
         transaction = self._transactions.setdefault(producer.producer_id, PendingTransaction(producer.epoch))
         transaction.keys[key] = None
         by_producer = self._groups.setdefault(key.group, {}).setdefault(key[1:], {})
@@ -154,11 +154,18 @@ class PendingOffsets:
             if not transaction.keys:
                 del self._transactions[producer_id]
 
-    def end_transaction(self, producer_id: int, is_commit: bool) -> list[tuple[OffsetKey, OffsetValue]]:
-        """Removes the pending offsets of a producer. Returns those that its commit brings into force."""
+    def end_transaction(self, marker: ProducerIdAndEpoch, is_commit: bool) -> list[tuple[OffsetKey, OffsetValue]]:
+        """Removes the pending offsets of a producer. Returns those that its commit brings into force.
+
+        The marker has the epoch of the offsets, or the next one if the epoch moves with each transaction (KIP-890).
+        Pending offsets of a later epoch stay. Those of an earlier one are of a transaction whose marker is lost, so a
+        commit drops them. Where the epoch stays, nothing tells such a transaction from the one that commits.
+        """
+        producer_id, epoch = marker
         transaction = self._transactions.get(producer_id)
-        if transaction is None:
+        if transaction is None or transaction.epoch > epoch:
             return []
+        is_commit = is_commit and transaction.epoch >= epoch - 1
         committed: list[tuple[OffsetKey, OffsetValue]] = []
         for key in transaction.keys:
             found = self._groups[key.group][key[1:]][producer_id]

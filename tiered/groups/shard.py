@@ -31,7 +31,7 @@ from tiered.groups.offsets import (
 from tiered.groups.rebalance import on_join_timeout, on_member_timeout, on_sync_timeout, prepare_rebalance
 from tiered.groups.records import read_group
 from tiered.groups.requests import Event, Reply, Request
-from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now
+from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now, ProducerIdAndEpoch
 
 EXPIRY_SLICE_OFFSETS = 10_000
 """Offsets that one turn of the expiry looks at, or a few more, so that no turn takes long."""
@@ -64,9 +64,9 @@ class GroupShard:
         """
         self.state.log_state.apply(records)
 
-    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+    def end_transaction(self, marker: ProducerIdAndEpoch, is_commit: bool) -> None:
         """Applies a marker of the log: the pending offsets of the producer are committed or dropped."""
-        self.state.log_state.end_transaction(producer_id, is_commit)
+        self.state.log_state.end_transaction(marker, is_commit)
 
     def on_loaded(self, now: Now) -> None:
         """Builds the groups once all records are loaded. Each member gets a fresh session.

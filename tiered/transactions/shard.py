@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now
+from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now, ProducerIdAndEpoch
 from tiered.transactions import end, producer_init, requests
 from tiered.transactions.admin import handle_describe_transaction, handle_list_transactions
 from tiered.transactions.decision import EXPIRY, MARKERS, TIMEOUT, ShardState, TransactionDecision, schedule_timeout
@@ -40,7 +40,7 @@ class TransactionShard:
         """Applies records of a snapshot, then of the log, in order."""
         self.state.apply(records)
 
-    def end_transaction(self, producer_id: int, is_commit: bool, /) -> None:
+    def end_transaction(self, marker: ProducerIdAndEpoch, is_commit: bool, /) -> None:
         """Does nothing: no transaction writes to `__transaction_state`."""
 
     def on_loaded(self, now: Now, /) -> None:

@@ -13,7 +13,7 @@ from tiered.groups.shard import GroupShard
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import KEYED_FROM
 from tiered.replication.leader_reads import LeaderReads
-from tiered.shard import CoordinatorRecord, CoordinatorResult
+from tiered.shard import CoordinatorRecord, CoordinatorResult, ProducerIdAndEpoch
 from tiered.transactions.decision import TransactionDecision
 from tiered.transactions.metadata import TransactionState
 from tiered.transactions.shard import TransactionShard
@@ -226,8 +226,8 @@ def commit_offsets_at_once(original: Any) -> Any:
 def commit_aborted_offsets(original: Any) -> Any:
     """An abort commits the offsets of its transaction."""
 
-    def end(self: LogState, producer_id: int, is_commit: bool) -> None:
-        original(self, producer_id, True)
+    def end(self: LogState, marker: ProducerIdAndEpoch, is_commit: bool) -> None:
+        original(self, marker, True)
 
     return end
 
@@ -235,8 +235,8 @@ def commit_aborted_offsets(original: Any) -> Any:
 def drop_committed_offsets(original: Any) -> Any:
     """A commit drops the offsets of its transaction."""
 
-    def end(self: LogState, producer_id: int, is_commit: bool) -> None:
-        original(self, producer_id, False)
+    def end(self: LogState, marker: ProducerIdAndEpoch, is_commit: bool) -> None:
+        original(self, marker, False)
 
     return end
 
@@ -244,9 +244,9 @@ def drop_committed_offsets(original: Any) -> Any:
 def forget_markers_of_offsets(original: Any) -> Any:
     """A coordinator of groups that moved does not see the markers in its log."""
 
-    def end(self: GroupShard, producer_id: int, is_commit: bool) -> None:
+    def end(self: GroupShard, marker: ProducerIdAndEpoch, is_commit: bool) -> None:
         if self.state.groups:
-            original(self, producer_id, is_commit)
+            original(self, marker, is_commit)
 
     return end
 

@@ -79,8 +79,8 @@ class CounterShard:
             else:
                 self.values[key.decode()] = int(value or b"0")
 
-    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
-        for producer in [each for each in self.pending if each.producer_id == producer_id]:
+    def end_transaction(self, marker: ProducerIdAndEpoch, is_commit: bool) -> None:
+        for producer in [each for each in self.pending if each.producer_id == marker.producer_id]:
             records = self.pending.pop(producer)
             if is_commit:
                 self.apply(records)

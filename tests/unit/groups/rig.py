@@ -86,7 +86,7 @@ class Rig:
         self._tokens = itertools.count(1)
         self.ms = 0
         self.log: list[CoordinatorRecord] = []
-        self.markers: list[tuple[int, int, bool]] = []
+        self.markers: list[tuple[int, ProducerIdAndEpoch, bool]] = []
         """Markers in the log: the number of records before each, its producer id, and if it commits."""
         self.replies: dict[int, Reply] = {}
         self.events: list[Event] = []
@@ -164,9 +164,9 @@ class Rig:
     def _replay(self, target: GroupShard | LogState) -> None:
         """Applies the log with its markers."""
         at = 0
-        for position, producer_id, is_commit in self.markers:
+        for position, marker, is_commit in self.markers:
             target.apply(self.log[at:position])
-            target.end_transaction(producer_id, is_commit)
+            target.end_transaction(marker, is_commit)
             at = position
         target.apply(self.log[at:])
 
@@ -261,10 +261,11 @@ class Rig:
         (code,) = self.told(request, CommitOffsetsReply).codes
         return code
 
-    def end_transaction(self, producer_id: int = 1, *, is_commit: bool = True) -> None:
+    def end_transaction(self, producer_id: int = 1, *, epoch: int = 0, is_commit: bool = True) -> None:
         """Writes a marker."""
-        self.markers.append((len(self.log), producer_id, is_commit))
-        self.shard.end_transaction(producer_id, is_commit)
+        marker = ProducerIdAndEpoch(producer_id, epoch)
+        self.markers.append((len(self.log), marker, is_commit))
+        self.shard.end_transaction(marker, is_commit)
         self.check()
 
     def stable_offset(self, topic: str = "t", *, group: str = G) -> int | Code:

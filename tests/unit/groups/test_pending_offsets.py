@@ -323,9 +323,9 @@ def test_snapshot_in_parts_keeps_the_offset_of_a_later_transaction_pending(rig: 
     rig.end_transaction(is_commit=False)
     loaded = LogState()
     loaded.apply(found)
-    for position, producer_id, is_commit in rig.markers[markers:]:
+    for position, marker, is_commit in rig.markers[markers:]:
         loaded.apply(rig.log[records:position])
-        loaded.end_transaction(producer_id, is_commit)
+        loaded.end_transaction(marker, is_commit)
         records = position
     assert rig.committed() == 3
     assert loaded.offsets == rig.shard.log_state.offsets
@@ -338,5 +338,27 @@ def test_commit_does_not_bring_an_offset_of_an_earlier_epoch_into_force(rig: Rig
     rig.commit_in_transaction(offset=7, epoch=5, topic="u")
     rig.reload(through_image=through_image)
     assert rig.stable_offset() == 3, "the marker of that transaction is lost"
-    rig.end_transaction()
+    rig.end_transaction(epoch=6)
     assert (rig.committed(), rig.committed("u")) == (3, 7)
+
+
+@pytest.mark.parametrize("through_image", [False, True])
+@pytest.mark.parametrize(("marker_epoch", "after"), [(4, 9), (5, 9), (6, 3), (7, 3)])
+def test_commit_of_a_later_epoch_drops_offsets_whose_marker_is_lost(
+    rig: Rig, marker_epoch: int, after: int, through_image: bool
+) -> None:
+    """The epoch of a marker is that of its transaction, or with version 2 the next one."""
+    rig.commit(offset=3)
+    rig.commit_in_transaction(offset=9, epoch=4)
+    rig.reload(through_image=through_image)
+    rig.end_transaction(epoch=marker_epoch)
+    assert (rig.committed(), rig.stable_offset()) == (after, after)
+
+
+@pytest.mark.parametrize("is_commit", [False, True])
+def test_marker_of_an_earlier_epoch_ends_no_pending_offset(rig: Rig, is_commit: bool) -> None:
+    rig.commit_in_transaction(offset=9, epoch=4)
+    rig.end_transaction(epoch=3, is_commit=is_commit)
+    assert rig.stable_offset() == UNSTABLE
+    rig.end_transaction(epoch=5)
+    assert rig.stable_offset() == 9
