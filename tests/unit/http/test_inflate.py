@@ -83,6 +83,25 @@ def test_bomb_is_413_at_its_limit(encoding: str) -> None:
     assert refused(encoding, COMPRESSED[encoding], len(BODY) - 1) == 413
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_bomb_takes_no_step_of_python_for_each_piece(encoding: str) -> None:
+    """A step holds the interpreter's lock, and the other clients of a broker wait for it."""
+    zeros = bytes(64 * MIB)
+    bomb = gzip.compress(zeros, 1) if encoding == "gzip" else zstandard.compress(zeros)
+    assert count_steps(lambda: refused(encoding, bomb, 63 * MIB)) < 200
+
+
+@pytest.mark.parametrize("window", [8 * MIB, 16 * MIB])
+def test_frame_of_zstd_with_a_large_window_is_refused(window: int) -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=window.bit_length() - 1, write_content_size=0)
+    piece = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    data = COMPRESSED["zstd"] + piece.compress(BODY) + piece.flush()
+    if window == 8 * MIB:
+        assert inflate("zstd", data, MIB) == BODY * 2
+    else:
+        assert refused("zstd", data) == 400
+
+
 def test_unknown_encoding_is_415_and_no_encoding_is_free() -> None:
     assert inflate("identity", BODY, 1) is BODY
     assert refused("br", BODY) == 415

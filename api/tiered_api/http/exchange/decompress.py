@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import time
 import zlib
 from typing import Protocol
 
+import cramjam
 import zstandard
 
 from tiered_api.http.exchange.errors import HttpError
@@ -18,7 +21,11 @@ ZSTD_WINDOW = 8 << 20
 GZIP_PIECE = 64 << 10
 """Input given to zlib at once. At the end of each member, zlib copies the input that follows."""
 OUTPUT_BYTES = 1 << 20
-"""Most output of a step: zlib joins it while no other thread may run Python."""
+"""Most bytes that are copied or searched at once: no other thread runs Python meanwhile."""
+GZIP_MAGIC = b"\x1f\x8b\x08"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+NO_ROOM = "failed to write whole buffer"
+"""Error of cramjam for output that does not fit."""
 MEMBERS_MAX = 1_000
 """Most members or frames in one piece of a body. Each costs some microseconds, however small it is."""
 
@@ -119,16 +126,53 @@ def new_inflater(encoding: str) -> Inflater | None:
 
 
 def inflate(encoding: str, data: bytes | bytearray, limit: int) -> bytes | bytearray:
-    """Decompresses a whole body. Raises `HttpError` 413 above `limit` bytes."""
+    """Decompresses a whole body. Raises `HttpError` 413 above `limit` bytes, 400 if it is garbled or cut."""
     body = new_inflater(encoding)
     if body is None:
         return data
-    whole, at = bytearray(), 0
-    while at < len(data) or body.has_more:
-        part, at = body.step(data, at, min(limit + 1 - len(whole), OUTPUT_BYTES))
-        if len(whole) + len(part) > limit:
-            whole, part = bytearray(), b""  # the error keeps the variables until the garbage collector runs
+    is_zstd = isinstance(body, ZstdInflater)
+    _check_members(data, ZSTD_MAGIC if is_zstd else GZIP_MAGIC)
+    # Both libraries fill this room while other threads run Python. Only pages that are written take memory.
+    with mmap.mmap(-1, limit + 1) as room:
+        size = _inflate_zstd(data, room) if is_zstd else _inflate_gzip(data, room)
+        if size > limit:
             raise HttpError(413, "the body is larger than allowed after decompression")
-        whole += part
-    body.finish()
+        whole = bytearray()
+        for at in range(0, size, OUTPUT_BYTES):
+            whole += room[at : min(at + OUTPUT_BYTES, size)]
+            room.madvise(mmap.MADV_DONTNEED, at, OUTPUT_BYTES)
+            time.sleep(0)
     return whole
+
+
+def _check_members(data: bytes | bytearray, magic: bytes) -> None:
+    """Refuses a body that has more members or frames than `MEMBERS_MAX`. Compressed data holds a magic number by chance
+    once in 16 MiB, so the count may be too high by a few."""
+    found = 0
+    for at in range(0, len(data), OUTPUT_BYTES):
+        found += data.count(magic, at, at + OUTPUT_BYTES + len(magic) - 1)
+        if found > MEMBERS_MAX:
+            count_member(found)
+        if at:
+            time.sleep(0)
+
+
+def _inflate_gzip(data: bytes | bytearray, room: mmap.mmap) -> int:
+    """Returns the number of bytes in `room`, which is full if the body does not fit."""
+    try:
+        return int(cramjam.gzip.decompress_into(data, room))
+    except cramjam.DecompressionError as error:
+        if str(error) == NO_ROOM:
+            return len(room)
+        raise HttpError(400, f"the body is not gzip: {error}") from None
+
+
+def _inflate_zstd(data: bytes | bytearray, room: mmap.mmap) -> int:
+    """Returns the number of bytes in `room`, which is full if the body does not fit. zstandard limits the memory of
+    each frame, but takes a body that is cut short. The second pass of cramjam finds the end."""
+    opened = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).stream_reader(data, read_across_frames=True)
+    try:
+        size = opened.readinto(room)
+        return size if size == len(room) else int(cramjam.zstd.decompress_into(data, room))
+    except (zstandard.ZstdError, cramjam.DecompressionError) as error:
+        raise HttpError(400, f"the body is not zstd: {error}") from None
