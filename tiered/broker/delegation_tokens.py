@@ -2,7 +2,7 @@
 
 Without `delegation.token.secret.key` the broker knows none. HMACs of all tokens are kept, because requests name a token
 by its HMAC. Credentials take milliseconds of the event loop: each is made once, at the first login by its token, and
-kept while the token is there. Whoever knows ids of tokens can cause no more work than that, without their HMACs.
+kept while the token is there. A client that knows ids of tokens, and not their HMACs, can cause no more work than that.
 """
 
 from __future__ import annotations
