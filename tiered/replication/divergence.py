@@ -63,9 +63,15 @@ def validate_offset_and_epoch(request: PartitionFetch, leader_log: LeaderLog) ->
 def local_end_offset_for_epoch(epoch: int, leader_log: LeaderLog) -> tuple[int, int]:
     """Returns (the largest epoch not above `epoch` that wrote records here, the end offset of that epoch). An epoch
     below all that the local log knows ends where the first known epoch starts; if the log knows none, at the log end.
-    No record below that offset is copied from this log."""
+    No record below that offset is copied from this log.
+
+    Compaction may have removed all records from the log start up to the first known epoch. This log cannot say how
+    many of them an older epoch wrote, so that epoch ends at the log start then: a follower copies all from there."""
     if leader_log.epochs.latest == NO_EPOCH:
         return epoch, leader_log.end
+    first_epoch, first_start = leader_log.epochs.lineage[0]
+    if epoch < first_epoch:
+        return epoch, min(first_start, max(leader_log.log_start, leader_log.local_start))
     if epoch >= leader_log.epochs.latest:
         return leader_log.epochs.latest, leader_log.end
     return leader_log.epochs.end_offset_for(epoch, leader_log.end)

@@ -102,6 +102,14 @@ def test_epoch_below_the_first_known_one_ends_where_that_starts() -> None:
     assert validate_offset_and_epoch(fetch(290, 4), short) == DivergingEpoch(4, 250)
 
 
+def test_epoch_below_a_gap_at_the_log_start_ends_at_the_log_start() -> None:
+    """Compaction has removed all below the first batch. The follower's records there may never have been committed."""
+    gapped = leader(epochs=[(5, 60)])
+    assert validate_offset_and_epoch(fetch(50, 4), gapped) == DivergingEpoch(4, 0)
+    assert step(fetch(50, 4), follower(0, 50, [(4, 0)]), diverging=DivergingEpoch(4, 0)) == Truncate(0)
+    assert validate_offset_and_epoch(fetch(50, 4), leader(log_start=50, epochs=[(5, 60)])) is Code.NONE
+
+
 @pytest.mark.parametrize(
     ("leader_epoch", "last_epoch", "code"),
     [(5, 5, Code.FENCED_LEADER_EPOCH), (7, 5, Code.UNKNOWN_LEADER_EPOCH), (6, 7, Code.UNKNOWN_LEADER_EPOCH)],
