@@ -9,8 +9,8 @@ I26.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tiered.compaction.transactions import CleanedTransactions, MarkerKind
@@ -52,6 +52,7 @@ class CleanRules:
     horizon_ms: int
     upper_bound: int
     kept_offsets: bytes
+    """Last offsets of batches that are never dropped either, as sorted native int64."""
     producer_epochs: Mapping[int, int]
     """Epochs of the producers of which only markers are known: their last marker stays."""
 
@@ -73,6 +74,11 @@ class CleanRules:
         epochs = {producer_id: last.epoch for producer_id, last in producers.items() if last.offset < 0}
         horizon_ms = min(now_ms + delete_retention_ms, HORIZON_MAX)
         return cls(-1 if keeps_tombstones else now_ms, horizon_ms, upper_bound, array("q", offsets).tobytes(), epochs)
+
+    def keep(self, last_offsets: Iterable[int]) -> CleanRules:
+        """Returns the rules that also keep the batches that end at these offsets."""
+        kept = {*memoryview(self.kept_offsets).cast("q"), *last_offsets}
+        return replace(self, kept_offsets=array("q", sorted(kept)).tobytes())
 
 
 class CleanedBatches(NamedTuple):
@@ -232,11 +238,7 @@ def _clean_marker(
 
 
 def _must_stay(head: BatchHeader, rules: CleanRules) -> bool:
-    """True if a batch without records stays for its last sequence or its offsets."""
-    if head.next_offset == rules.upper_bound:
+    """True if a batch without records stays for its last sequence, its offsets or its leader epoch."""
+    if head.next_offset == rules.upper_bound or has_offset(rules.kept_offsets, head.last_offset):
         return True
-    if head.producer_id < 0:
-        return False
-    if head.is_control:
-        return rules.producer_epochs.get(head.producer_id) == head.producer_epoch
-    return has_offset(rules.kept_offsets, head.last_offset)
+    return head.is_control and rules.producer_epochs.get(head.producer_id) == head.producer_epoch

@@ -22,10 +22,11 @@ from tiered.hot.interrupted_swaps import CLEANED
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.segment_swap import SegmentSwap
 from tiered.hot.segments import IndexChecksums, Segment
+from tiered.ids import NO_EPOCH
 from tiered.ports import File
 from tiered.records.batch import decode_header
 from tiered.records.key_offset_map import KeyOffsetMap
-from tiered.records.model import HEADER_BYTES
+from tiered.records.model import HEADER_BYTES, WalkedBatch
 from tiered.records.native import crc32c, walk
 
 T = TypeVar("T")
@@ -102,6 +103,7 @@ class LogCleaning:
             last_records(writer),
             keeps_tombstones=keeps_tombstones,
         )
+        self._leader_epoch = next((epoch for epoch, _ in writer.epochs.lineage), NO_EPOCH)
         self._records_read = self._records_kept = 0
         self._bytes_before = self._bytes_after = 0
 
@@ -178,7 +180,8 @@ class LogCleaning:
                 while not pieces.at_end:
 
                     def clean(pieces: _Pieces = pieces) -> bool:
-                        cleaned = clean_batches(key_map, pieces.read(), transactions, rules)
+                        data = pieces.read()
+                        cleaned = clean_batches(key_map, data, transactions, self._keep_epochs(rules, pieces.batches))
                         pieces.consume(cleaned.end, False)
                         self._records_read += cleaned.records_read
                         self._records_kept += cleaned.records_kept
@@ -211,6 +214,16 @@ class LogCleaning:
         )  # fmt: skip
         if not await self._swap.replace(group, segment, self._now_ms):
             raise LogChanged
+
+    def _keep_epochs(self, rules: CleanRules, batches: Sequence[WalkedBatch]) -> CleanRules:
+        """Returns the rules that also keep the first one of these batches of a leader epoch: followers learn from it
+        where the epoch begins. One that took a later offset for it could keep records that were never committed."""
+        first = list[int]()
+        for batch in batches:
+            if batch.leader_epoch != self._leader_epoch:
+                first.append(batch.last_offset)
+                self._leader_epoch = batch.leader_epoch
+        return rules.keep(first) if first else rules
 
     async def _write_beside(self, path: str, data: bytes) -> None:
         if not data and path.endswith(".txnindex" + CLEANED):
@@ -262,6 +275,8 @@ class _Pieces:
         self._size = segment.size
         self._last_offset, self._next_offset = segment.base_offset - 1, segment.next_offset
         self._position = 0
+        self.batches: Sequence[WalkedBatch] = ()
+        """The whole batches of the piece that was read last."""
         self._read_bytes = resources.read_bytes
         self._is_done = False
 
@@ -295,7 +310,8 @@ class _Pieces:
     def _check_order(self, data: bytes) -> None:
         """Raises `Corrupt` for a batch out of order: no CRC covers a base offset, and it decides which record is the
         last one of its key."""
-        for batch in walk(data, check_crc=False).batches:
+        self.batches = walk(data, check_crc=False).batches
+        for batch in self.batches:
             if not self._last_offset < batch.base_offset <= batch.last_offset < self._next_offset:
                 why = f"batch of offset {batch.base_offset} is out of place"
                 raise Corrupt(why, where=self._file.name, position=self._position + batch.position)

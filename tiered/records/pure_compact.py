@@ -149,7 +149,7 @@ def filter_batches(
     A record above `latest_offset` stays. One at or below it stays if it is the last of its key, and is no tombstone
     whose delete horizon has passed at `now_ms`. `horizon_ms` is the horizon of tombstones that have none yet; with a
     negative `now_ms` they get none. A batch without a record left stays as a header, if it ends at `last_next_offset`
-    or has a producer and ends at one of `kept_offsets`: sorted native int64. Stops as `put_keys` does, without FULL.
+    or at one of `kept_offsets`: sorted native int64. Stops as `put_keys` does, without FULL.
     """
     whole, slots = memoryview(data), memoryview(table)
     out = bytearray()
@@ -162,10 +162,7 @@ def filter_batches(
             cleaned, stayed = _filter_batch(whole, batch, slots, seed, latest_offset, now_ms, horizon_ms)
         except Corrupt as error:
             return FilterResult(bytes(out), at, batches, read, kept, error.why)
-        if not stayed and (
-            batch.last_offset + 1 == last_next_offset
-            or (batch.producer_id >= 0 and has_offset(kept_offsets, batch.last_offset))
-        ):
+        if not stayed and (batch.last_offset + 1 == last_next_offset or has_offset(kept_offsets, batch.last_offset)):
             cleaned = empty_batch(whole, batch.position)
         read += batch.count
         kept += stayed

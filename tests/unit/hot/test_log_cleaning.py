@@ -382,6 +382,38 @@ def test_follower_copies_a_cleaned_log_with_its_gaps() -> None:
     asyncio.run(scenario())
 
 
+def test_follower_of_a_cleaned_log_learns_where_each_epoch_begins() -> None:
+    """The first batch of an epoch stays, without records if need be. Kafka drops it."""
+
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on, compacted())
+        for epoch in (3, 5, 8):
+            for number in range(20):
+                record = [(NOW, b"k", b"%d" % number, ())]
+                data = (
+                    encode_batch(record, producer_id=7, producer_epoch=0, base_sequence=number)
+                    if epoch == 5
+                    else encode_batch(record)
+                )
+                append(log, bytearray(data), epoch)
+        log.roll()
+        await log.flush()
+        log.configure(compacted(segment_bytes=1 << 20))
+        begins = log.epochs.lineage
+        for turn in range(2):
+            await clean(log)
+            follower = await open_log(disk(), compacted())
+            follower.append_as_follower(read_all(log), now_ms=NOW, may_have_gaps=True)
+            assert follower.epochs.lineage == begins[1:] == ((5, 20), (8, 40)), turn
+            assert served(follower) == served(log) and (59, "k", "19") in served(log)
+            append(log, bytearray(encode_batch([(NOW, b"other", b"v", ())])), 8)
+            log.roll()
+            await log.flush()
+
+    asyncio.run(scenario())
+
+
 def test_follower_of_a_topic_that_was_never_compacted_refuses_a_gap() -> None:
     async def scenario() -> None:
         log = await filled(disk())

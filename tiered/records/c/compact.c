@@ -407,8 +407,7 @@ static int filter_batch(Filter *filter, const uint8_t *p, int64_t size) {
     filter->kept += stay.kept;
     if (stay.kept == 0) {
         filter->out.used = mark;
-        int is_last_of_producer = big(p + 43, 8) >= 0 && has_offset(filter, last_offset);
-        if (last_offset + 1 != filter->last_next_offset && !is_last_of_producer) return 0;
+        if (last_offset + 1 != filter->last_next_offset && !has_offset(filter, last_offset)) return 0;
         filter->out.used = mark + HEADER_BYTES;
         finish_batch(filter, mark, attributes & (APPEND_TIME | TRANSACTIONAL | CONTROL), -1, max_timestamp, 0);
     } else if (stay.kept == count && !moves) {
