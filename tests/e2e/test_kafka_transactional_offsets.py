@@ -12,9 +12,11 @@ from tests.e2e.group_calls import QUICK, join, sync, versions
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tests.e2e.transaction_calls import CLIENTS, JAVA_3_9, JAVA_4_2, LIBRDKAFKA, TransactionalClient, Versions
 from tests.peer.kafka import tool
+from tiered.broker import group_coordinators
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.records.marker import TransactionMarker
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
 from tiered_api.kafka.client.client import Address, KafkaClient
@@ -90,7 +92,7 @@ def test_every_version_is_answered_per_partition(tmp_path: Path, version: int) -
 def test_offsets_of_many_partitions_join_a_transaction_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_requests, "COMMIT_PIECE_PARTITIONS", 1)
+    monkeypatch.setattr(group_requests, "PENDING_PIECE_PARTITIONS", 1)
 
     async def scenario(site: KafkaBroker) -> None:
         await site.create("a", 3)
@@ -115,6 +117,40 @@ def test_offsets_of_many_partitions_join_a_transaction_in_pieces(
             found = await client.ask(fetch, 9, OffsetFetchResponse)
             offsets = [each.committed_offset for each in found.groups[0].topics[0].partitions]
             assert offsets in ([-1, -1, -1], [7, -1, 9])
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+def test_transactions_of_many_offsets_end_in_turns_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_coordinators, "SLICE_OFFSETS", 0)
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("a")
+        producers = [TransactionalClient(await site.client(), f"t{number}") for number in range(4)]
+        for number, producer in enumerate(producers):
+            assert await producer.init() is Code.NONE
+            assert await producer.commit_offsets(f"g{number}", 7) is Code.NONE
+        groups = site.node.group_coordinators
+        partitions = [await groups.partition_for(f"g{number}") for number in range(4)]
+
+        def count_open() -> int:
+            places = zip(partitions, producers, strict=True)
+            return sum(groups.has_pending_offsets(place, producer.producer_id) for place, producer in places)
+
+        ending = asyncio.gather(
+            *(
+                groups.write_marker(place, TransactionMarker(each.producer_id, each.epoch, True, 0))
+                for place, each in zip(partitions, producers, strict=True)
+            )
+        )
+        counts = [count_open()]
+        while not ending.done():
+            await asyncio.sleep(0)
+            counts.append(count_open())
+        await ending
+        assert list(dict.fromkeys(counts)) == [4, 3, 2, 1, 0]
 
     run(tmp_path, scenario, **SETTINGS)
 

@@ -116,6 +116,8 @@ class GroupCoordinators:
         self._new_losses: dict[PartitionId, Loss] = {}
         """Losses that the loaded shards have not been compared with yet."""
         self._loss_entered = asyncio.Event()
+        self._long_marker = asyncio.Lock()
+        """Held by the marker of many offsets that waits for its turn of the event loop."""
         self._topic = InternalTopic(OFFSETS_TOPIC, self._topic_size, ports.view, ports.channel)
         loader, store = ports.view.loader, ports.store
         self.host: CoordinatorHost[GroupShard, Request, Reply] = CoordinatorHost(
@@ -180,10 +182,14 @@ class GroupCoordinators:
     async def write_marker(self, partition: int, marker: TransactionMarker) -> None:
         """Ends a transaction in a partition of `__consumer_offsets`, and returns once the marker is committed.
 
-        The offsets of the transaction become visible, or vanish, with the marker. A repeated call changes nothing.
+        The offsets of the transaction become visible, or vanish, with the marker. A repeated call changes nothing. Of
+        transactions with many offsets, one ends in a turn of the event loop.
         Raises `Refused`: the codes of `LeaderReplica.append_marker`, and INVALID_PRODUCER_EPOCH for a marker that is
         older than the pending offsets.
         """
+        if self._count_pending(partition, marker.producer_id) > SLICE_OFFSETS:
+            async with self._long_marker:
+                await self._clock.sleep(0)
         coordinator = self.host.find_coordinator_of(partition)
         epoch = coordinator.shard.log_state.pending.epoch_of(marker.producer_id)
         if epoch is not None and marker.producer_epoch < epoch + marker.moves_epoch:
@@ -191,6 +197,9 @@ class GroupCoordinators:
             why = f"marker of producer {marker.producer_id} epoch {marker.producer_epoch}"
             raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{why}: the pending offsets have epoch {epoch}")
         await coordinator.write_marker(marker)
+
+    def _count_pending(self, partition: int, producer_id: int) -> int:
+        return self.host.find_coordinator_of(partition).shard.log_state.pending.count_of(producer_id)
 
     def has_pending_offsets(self, partition: int, producer_id: int) -> bool:
         """True if an open transaction of the producer has written offsets in a partition of `__consumer_offsets`.

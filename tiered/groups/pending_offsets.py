@@ -70,6 +70,11 @@ class PendingOffsets:
         found = self._transactions.get(producer_id)
         return found.epoch if found is not None else None
 
+    def count_of(self, producer_id: int) -> int:
+        """Returns how many offsets the transaction of a producer has written."""
+        found = self._transactions.get(producer_id)
+        return len(found.keys) if found is not None else 0
+
     def find(self, producer_id: int, key: OffsetKey) -> OffsetValue | None:
         """Returns the pending offset of one producer for a partition; None if there is none."""
         found = self._groups.get(key.group, {}).get(key[1:], {}).get(producer_id)

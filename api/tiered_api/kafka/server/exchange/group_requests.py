@@ -17,8 +17,9 @@ T = TypeVar("T")
 GROUP_OPERATIONS = 0b110101001000
 """Allowed operations of everybody on a group, as Kafka replies without an authorizer."""
 COMMIT_PIECE_PARTITIONS = 500
-"""Partitions that one decision of the coordinator commits. Each takes some 4 us, and 16 us in a transaction. Other
-clients wait meanwhile."""
+"""Partitions that one decision of the coordinator commits. Each takes some 4 us. Other clients wait meanwhile."""
+PENDING_PIECE_PARTITIONS = 200
+"""Partitions of one such decision in a transaction. Each takes some 16 us."""
 DECIDED_ROWS = 1_000
 """Members that one decision of the coordinator removes, or partitions whose offsets it deletes."""
 REBALANCE_WAIT_SECONDS = (60.0, 3600.0)
@@ -41,13 +42,14 @@ async def commit_in_pieces(
     context: KafkaContext,
     rows: tuple[PartitionOffset, ...],
     commit: Callable[[tuple[PartitionOffset, ...]], Awaitable[tuple[Code, ...]]],
+    size: int,
 ) -> tuple[Code, ...]:
-    """Commits rows, with turns of other clients between the pieces. Returns one code for each row."""
+    """Commits `size` rows at a time, with turns of other clients in between. Returns one code for each row."""
     codes: list[Code] = []
-    for first in range(0, len(rows), COMMIT_PIECE_PARTITIONS):
+    for first in range(0, len(rows), size):
         if first:
             await context.turns.wait_turn()
-        codes += await commit(rows[first : first + COMMIT_PIECE_PARTITIONS])
+        codes += await commit(rows[first : first + size])
     return tuple(codes)
 
 

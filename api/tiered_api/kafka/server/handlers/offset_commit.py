@@ -19,6 +19,7 @@ from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from tiered_api.kafka.server.exchange import group_requests
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.group_requests import call_coordinator, commit_in_pieces
 
@@ -80,7 +81,7 @@ async def _commit_offsets(
         reply = await call_coordinator(context, request.group_id, requested, CommitOffsetsReply)
         return reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(piece)
 
-    codes = await commit_in_pieces(context, rows, commit)
+    codes = await commit_in_pieces(context, rows, commit, group_requests.COMMIT_PIECE_PARTITIONS)
     if version >= GROUP_ID_NOT_FOUND_FROM:
         return codes
     return tuple(Code.ILLEGAL_GENERATION if code is Code.GROUP_ID_NOT_FOUND else code for code in codes)

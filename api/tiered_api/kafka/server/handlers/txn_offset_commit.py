@@ -19,6 +19,7 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from tiered_api.kafka.server.exchange import group_requests
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.group_requests import commit_in_pieces, coordinator_code, has_partition
 
@@ -86,7 +87,7 @@ async def _commit_offsets(
             return (code,) * len(piece)
         return reply.codes
 
-    return await commit_in_pieces(context, rows, commit)
+    return await commit_in_pieces(context, rows, commit, group_requests.PENDING_PIECE_PARTITIONS)
 
 
 def _verified_code(code: Code, version: int) -> Code:
