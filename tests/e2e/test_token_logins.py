@@ -159,6 +159,36 @@ def test_new_key_of_the_token_server_is_found_and_old_ones_stay(
     asyncio.run(scenario())
 
 
+def test_looks_for_newer_keys_go_on_after_any_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And they come sooner than usual: the keys are read every hour otherwise."""
+    monkeypatch.setattr(token_validator, "PAUSE_SECONDS", 0.01)
+    read_url = token_validator.read_url
+
+    async def scenario() -> None:
+        async with token_server() as (url, given):
+            tokens = await start_validator(url)
+            faults: list[str] = []
+
+            def fail(asked: str) -> bytes:
+                faults.append(asked)
+                raise RuntimeError("no such fault was expected")
+
+            monkeypatch.setattr(token_validator, "read_url", fail)
+            with pytest.raises(Refused, match="key is not known"):
+                tokens.verify(token(RSA, "RS256", "newer"))
+            await wait_until(lambda: len(faults) > 2)
+            assert tokens.verify(token()).name == "alice", "the known keys stay"
+            given["text"] = key_set(public_key(RSA, "newer"))
+            monkeypatch.setattr(token_validator, "read_url", read_url)
+            await wait_until(lambda: tokens.keys.has("newer"))
+            await tokens.close()
+
+    asyncio.run(scenario())
+    assert "the known ones stay keys=" in caplog.text and "RuntimeError: no such fault" in caplog.text
+
+
 def test_broker_starts_without_its_token_server_and_finds_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_validator, "PAUSE_SECONDS", 0.01)
 

@@ -2,7 +2,8 @@
 
 The keys come from a file, or from an address that the operator has allowed. No redirect is followed, and nothing that a
 token names is fetched. A token with an unknown key makes the broker look for newer keys, at most once in
-`PAUSE_SECONDS`. If newer keys cannot be had, the old ones stay.
+`PAUSE_SECONDS`. If newer keys cannot be had, for whatever reason, the log says so and the old ones stay. The broker
+looks again after a pause that grows up to the usual time between two looks.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 FETCH_SECONDS = 10.0
 PAUSE_SECONDS = 10.0
 """Shortest time between two looks for newer keys, and the time between two looks at a file."""
+FAILURES_MAX = 10
+"""Most looks without success that make the pause before the next one longer."""
 REMEMBERED_MAX = 1_000
 """Most tokens that are remembered; the oldest goes first."""
 
@@ -112,16 +115,19 @@ class TokenValidator:
         return verified
 
     async def _refresh(self) -> None:
+        failures = 0
         while True:
             await self._clock.sleep(PAUSE_SECONDS)
             if len(self.keys) and not self._url.startswith("file:"):
+                pause = PAUSE_SECONDS * 2**failures if failures else self._refresh_seconds
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(self._refresh_seconds - PAUSE_SECONDS, 0)):
+                    async with asyncio.timeout(max(min(pause, self._refresh_seconds) - PAUSE_SECONDS, 0)):
                         await self._are_newer_wanted.wait()
             self._are_newer_wanted.clear()
-            await self._load()
+            failures = 0 if await self._load() else min(failures + 1, FAILURES_MAX)
 
-    async def _load(self, *, is_needed: bool = False) -> None:
+    async def _load(self, *, is_needed: bool = False) -> bool:
+        """Takes the keys of now. Returns False if they cannot be had."""
         try:
             text = await self._threads.run(lambda: read_url(self._url), 2 * FETCH_SECONDS)
             if text != self._text:
@@ -130,11 +136,15 @@ class TokenValidator:
                     raise Refused(Code.INVALID_CONFIG, "the key set is empty")
                 self.keys, self._text = keys, text
                 log.info("keys of tokens were read keys=%d", len(self.keys))
-        except (OSError, Refused, Unavailable) as error:
+        except Exception as error:  # the looks for newer keys must never end
             why = error.why if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
             if is_needed:
                 raise Refused(Code.INVALID_CONFIG, f"sasl.oauthbearer.jwks.endpoint.url={self._url}: {why}") from None
-            log.error("keys of tokens cannot be read: the known ones stay keys=%d why=%s", len(self.keys), why)
+            is_unknown = not isinstance(error, (OSError, Refused, Unavailable))
+            what = "keys of tokens cannot be read: the known ones stay keys=%d why=%s"
+            log.error(what, len(self.keys), why, exc_info=is_unknown)
+            return False
+        return True
 
 
 def digest_token(token: str) -> bytes:
