@@ -35,6 +35,7 @@ from tiered.broker.isr_updater import IsrUpdater
 from tiered.broker.late_transactions import LateTransactions
 from tiered.broker.log_cleaner import LogCleaner
 from tiered.broker.loss_reporter import LossReporter
+from tiered.broker.lost_markers import LostMarkers
 from tiered.broker.marker_writer import MarkerWriter
 from tiered.broker.object_deletion import ObjectDeletion
 from tiered.broker.orphaned_transactions import OrphanedTransactions
@@ -181,7 +182,13 @@ class Broker:
             self.hosted_replicas, self.view, world.clock, self.transaction_coordinators.find_names, metrics
         )
         self.orphaned_transactions = OrphanedTransactions(
-            self.late_transactions, self.transaction_coordinators, self.marker_writer, self.view, peers, world.clock
+            self.late_transactions,
+            LostMarkers(self.group_coordinators.host, self.view, world.clock),
+            self.transaction_coordinators,
+            self.marker_writer,
+            self.view,
+            peers,
+            world.clock,
         )
         self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
         self._is_registered = self._has_handed_over = self._is_serving = False

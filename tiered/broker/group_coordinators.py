@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.internal_topic import InternalTopic, InternalTopicSize
-from tiered.broker.lost_markers import LostMarkers
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
@@ -381,7 +380,6 @@ class GroupCoordinators:
         """Runs the coordinators until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lower_offsets_of_losses())
-            group.create_task(LostMarkers(self.host, self._view, self._clock).run())
             await self.host.run()
 
     def refuse(self, why: str) -> None:

@@ -71,8 +71,7 @@ class LateTransactions:
         return [
             OpenTransaction(
                 replica.tp, replica.leader_epoch, each.producer_id, each.epoch, each.txn_first_offset,
-                (each.batches[-1].last_offset if each.batches else -1, each.timestamp),
-                max(each.coordinator_epoch, 0),
+                find_last_write(each), max(each.coordinator_epoch, 0),
             )
             for replica, each in self._scan()
         ]  # fmt: skip
@@ -84,3 +83,8 @@ class LateTransactions:
             oldest = replica.log.producers.find_oldest_txn(now_ms)
             if oldest is not None and oldest.txn_began_ms < late_before_ms:
                 yield replica, oldest
+
+
+def find_last_write(producer: ProducerStateEntry) -> tuple[int, int]:
+    """Returns what changes with each batch of a producer: the last offset, or the timestamp."""
+    return producer.batches[-1].last_offset if producer.batches else -1, producer.timestamp

@@ -1,7 +1,8 @@
 """Ends the transactions of led partitions whose coordinator does not know them any more, after a loss of its log.
 
-Without this such a transaction would hold back committed readers and uploads until an operator aborts it. The rule is
-in `tiered.transactions.orphans`. This file queries the coordinators, writes the markers, and logs what hangs.
+Without this such a transaction would hold back committed readers and uploads until an operator aborts it. The same
+holds for pending offsets whose marker is lost, and consumers that wait for stable offsets. The rule is in
+`tiered.transactions.orphans`. This file queries the coordinators, writes the markers, and logs what hangs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Collection
 
 from tiered.broker.late_transactions import LateTransactions
+from tiered.broker.lost_markers import LostMarkers
 from tiered.broker.marker_writer import MarkerWriter
 from tiered.broker.transaction_coordinators import TransactionCoordinators
 from tiered.controller.member_view import MemberView
@@ -35,6 +37,7 @@ class OrphanedTransactions:
     def __init__(
         self,
         late_transactions: LateTransactions,
+        lost_markers: LostMarkers,
         coordinators: TransactionCoordinators,
         marker_writer: MarkerWriter,
         view: MemberView,
@@ -42,6 +45,7 @@ class OrphanedTransactions:
         clock: Clock,
     ) -> None:
         self._late_transactions = late_transactions
+        self._lost_markers = lost_markers
         self._coordinators = coordinators
         self._marker_writer = marker_writer
         self._view = view
@@ -62,7 +66,7 @@ class OrphanedTransactions:
 
     async def check(self) -> None:
         """Checks once. Raises `Refused` or `Unavailable` if not all coordinators reply."""
-        late = self._late_transactions.find_open()[:ASKED_AT_ONCE]
+        late = self._find_late()[:ASKED_AT_ONCE]
         self._report(late)
         coordinators = self._find_coordinators()
         if not late or not coordinators:
@@ -73,8 +77,11 @@ class OrphanedTransactions:
             self._rule.forget()
             return
         for each in self._rule.find_orphans(late, open_ids, coordinators):
-            if each in self._late_transactions.find_open():
+            if each in self._find_late():
                 await self._abort(each)
+
+    def _find_late(self) -> list[OpenTransaction]:
+        return self._late_transactions.find_open() + self._lost_markers.find_open()
 
     def _find_coordinators(self) -> Coordinators:
         """Returns all coordinators; none while a partition of `__transaction_state` has no leader."""

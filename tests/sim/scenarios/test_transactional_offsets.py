@@ -19,7 +19,7 @@ from tests.sim.scenarios.test_transactions import (
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, find_coordinator, find_leader, running
 from tiered.broker.late_transactions import LATE_GRACE_MS
-from tiered.broker.lost_markers import CHECK_SECONDS
+from tiered.broker.orphaned_transactions import CHECK_SECONDS
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.records import OffsetKey, OffsetValue
@@ -164,18 +164,40 @@ def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
         value = OffsetValue(7, -1, "", 0)
         pending = shard.log_state.pending
         pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # as after a start from an image
+        await SimProducer(three).init(1_000)  # so that there are coordinators
         await asyncio.sleep(CHECK_SECONDS)
         assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT, "its marker may yet come"
-        await asyncio.sleep(LATE_GRACE_MS / 1000 + 2 * CHECK_SECONDS)
+        await asyncio.sleep(LATE_GRACE_MS / 1000 + 3 * CHECK_SECONDS)
         assert await offset_of(three) == 3
 
     run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
 
 
-def test_transaction_that_the_log_learns_late_is_not_aborted() -> None:
-    """Its coordinator looks a second time before it aborts, because it has waited since it found the transaction."""
+def test_pending_offset_stays_while_its_coordinator_may_send_the_marker() -> None:
+    """Its coordinator has the commit, and no marker goes out for longer than any timeout allows."""
 
     async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin_with_offset(three)
+        leader, keeper = find_leader(three, OFFSETS), find_coordinator(three, producer.name)
+        assert leader is not None and keeper is not None
+        leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from an image
+        waiting = stop_markers(keeper)
+        assert await producer.end(True) is Code.NONE
+        await asyncio.sleep(300 + LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
+        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
+        del keeper.node.transaction_coordinators.markers.send
+        keeper.node.transaction_coordinators.markers.send(*waiting[0])
+        await wait_complete(three, producer, COMMITTED)
+        assert await offset_of(three) == 7, "the producer has the reply to its commit"
+
+    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=300_000)
+
+
+def test_transaction_that_the_log_learns_late_is_not_aborted() -> None:
+    """The broker looks a second time before it aborts, because it has waited since it found the transaction."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await SimProducer(three).init(1_000)  # so that there are coordinators
         commit = CommitOffsets(GROUP, tuple(PartitionOffset("t", partition, 3) for partition in range(2)))
         await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
         (led,) = group_coordinator(three).node.group_coordinators.host.led_partitions.values()
