@@ -1,14 +1,17 @@
 """Tests of REST v3 against a real broker: topics, settings, partitions, records."""
 
+import asyncio
 import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import zstandard
 
 from tests.e2e.http_site import HttpBroker, run
 from tiered.controller.requests import CreateTopic, CreateTopics
+from tiered_api.http.exchange import request
 from tiered_api.http.exchange.limits import HttpLimits
 
 
@@ -422,3 +425,21 @@ def test_only_long_lists_count_against_the_memory_budget(tmp_path: Path) -> None
         assert (await site.get(topics)).status == 200
 
     run(tmp_path, scenario, limits=HttpLimits(memory_bytes=2 << 20, body_seconds=0.2))
+
+
+@pytest.mark.parametrize("path", ["/topics", "{cluster}/topics", "{cluster}/topics/-/configs"])
+def test_lists_of_topics_leave_turns_to_other_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(request, "TOPICS_PER_TURN", 1)
+    count = 300
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.broker.submit(CreateTopics(tuple(CreateTopic(f"t{number}", 1) for number in range(count))))
+        getting, loop_turns = asyncio.create_task(site.get(path.format(cluster=site.cluster))), 0
+        while not getting.done():
+            loop_turns += 1
+            await asyncio.sleep(0)
+        assert getting.result().status == 200 and loop_turns >= count
+
+    run(tmp_path, scenario)

@@ -13,6 +13,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
+from tiered.metadata.image import TopicImage
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import HttpContext
@@ -21,6 +22,8 @@ from tiered_api.http.exchange.errors import NOT_AUTHENTICATED, NOT_AUTHORIZED, H
 from tiered_api.http.exchange.metering import HttpMeter
 
 QUERY_PARAMETERS = 32
+TOPICS_PER_TURN = 500
+"""Topics of a list whose rights are checked before other requests get their turn."""
 
 
 def _has_login() -> bool:
@@ -85,6 +88,16 @@ class HttpRequest(web.BaseRequest):
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """True if the caller may carry out an operation on a resource."""
         return not self.lacks_login and self.context.broker.authorization.is_allowed(self.caller, operation, kind, name)
+
+    async def list_topics(self, operation: Operation) -> list[TopicImage]:
+        """Returns the topics on which the caller may carry out an operation, by name. Other requests run meanwhile."""
+        topics, found = self.context.broker.image.topics, list[TopicImage]()
+        for number, name in enumerate(sorted(topics), 1):
+            if self.may(operation, ResourceType.TOPIC, name):
+                found.append(topics[name])
+            if number % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return found
 
     def require(self, operation: Operation, kind: ResourceType, name: str) -> None:
         """Raises `HttpError` 403 if the caller may not carry out an operation on a resource, 401 if its login has ended

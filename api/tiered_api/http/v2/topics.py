@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from tiered.metadata.image import PartitionImage
-from tiered.security.acls import Operation, ResourceType
+from tiered.security.acls import Operation
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
 from tiered_api.http.exchange.request import HttpRequest
@@ -45,8 +45,7 @@ async def root(request: HttpRequest) -> web.StreamResponse:
 
 async def list_topics(request: HttpRequest) -> web.StreamResponse:
     """Lists the names of all topics that the caller may describe."""
-    names = sorted(request.context.broker.image.topics)
-    return v2_response(request, [name for name in names if request.may(Operation.DESCRIBE, ResourceType.TOPIC, name)])
+    return v2_response(request, [topic.name for topic in await request.list_topics(Operation.DESCRIBE)])
 
 
 async def get_topic(request: HttpRequest) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import TopicImage
-from tiered.security.acls import Operation, ResourceType
+from tiered.security.acls import Operation
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response, no_content
@@ -93,11 +93,7 @@ async def list_topic_configs(request: HttpRequest) -> web.StreamResponse:
 async def list_all_topic_configs(request: HttpRequest) -> web.StreamResponse:
     """Lists the settings of all topics."""
     check_cluster(request)
-    topics = [
-        topic
-        for name, topic in sorted(request.context.broker.image.topics.items())
-        if request.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name)
-    ]
+    topics = await request.list_topics(Operation.DESCRIBE_CONFIGS)
     return await list_response(
         request, "KafkaTopicConfig", topics, lambda topic: topic_configs(request, topic).values(), TOPIC_BYTES
     )

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from tiered.controller.requests import CreatePartitions, CreateTopic, DeleteTopic
-from tiered.security.acls import Operation, ResourceType
+from tiered.security.acls import Operation
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response, no_content
@@ -21,11 +21,7 @@ MAX_INT = (1 << 31) - 1
 async def list_topics(request: HttpRequest) -> web.StreamResponse:
     """Lists all topics that the caller may describe."""
     check_cluster(request)
-    topics = [
-        topic
-        for name, topic in sorted(request.context.broker.image.topics.items())
-        if request.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
-    ]
+    topics = await request.list_topics(Operation.DESCRIBE)
     return await list_response(request, "KafkaTopic", topics, lambda topic: (topic_shape(request, topic),))
 
 
