@@ -10,6 +10,6 @@ May import: as http
   errors          errors as HTTP status, Confluent code and message
 ~ limits          all limits on clients of the HTTP server
   media_types     content negotiation by media type
-  decompress      bounded decompression of gzip and zstd bodies
+~ decompress      bounded decompression of gzip and zstd bodies
 ~ remote_brokers  requests to other brokers over the Kafka protocol
 """
