@@ -40,7 +40,14 @@ from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.object_keys import KeysBuilder
 from tiered.cold.reader import ColdReader, ObjectMissing
 from tiered.cold.verified_put import put_verified
-from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
+from tiered.compaction.batch_filter import (
+    CleanedBatches,
+    CleanRules,
+    LastRecord,
+    clean_batches,
+    forget_horizons,
+    put_batches,
+)
 from tiered.compaction.cleanable_range import (
     CleanableRange,
     CleanableSegment,
@@ -169,6 +176,8 @@ class _Clean:
     key_seed: bytes
     request_share: float
     raw_from: int = MAX_OFFSET
+    first_dirty: int = 0
+    """The `clean_to` of the manifest when the clean began."""
     newest: tuple[str, SegmentSections] | None = None
     """The key and the sections of the newest segment, whose producers the rules need. Its run needs them again."""
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
@@ -343,7 +352,8 @@ class ColdCleaner:
         if not cleanable.dirty_bytes:
             clean.result.is_whole = True
             return
-        clean.raw_from = _find_raw_part(entries, max(manifest.clean_to, 0))
+        clean.first_dirty = max(manifest.clean_to, 0)
+        clean.raw_from = _find_raw_part(entries, clean.first_dirty)
         clean.epochs = LeaderEpochs(row for each in entries for row in each.lineage)
         if partition_id not in self._requested and not needs_thorough_clean(facts, manifest.clean_to, clean.config):
             is_done = await self._clean_sparingly(clean, entries, cleanable)
@@ -553,7 +563,7 @@ class ColdCleaner:
             async for step in steps:
                 at = step.batches[-1].position - step.batches[0].position
                 last_header = bytes(step.data[at : at + HEADER_BYTES])
-                work = partial(clean_batches, key_map, step.data, clean.transactions, rules)
+                work = partial(_clean_step, step, key_map, clean, rules)
                 cleaned = await _run_step(clean, step, work)
                 clean.result.records_read += cleaned.records_read
                 clean.result.records_kept += cleaned.records_kept
@@ -776,6 +786,12 @@ def _read_slice(found: FileSlice, offset: int, epochs: LeaderEpochs) -> _Step | 
             return None
         next_offset = batch.last_offset + 1
     return _Step(memoryview(data), batches, found.file.name)
+
+
+def _clean_step(step: _Step, key_map: KeyOffsetMap, clean: _Clean, rules: CleanRules) -> CleanedBatches:
+    """Returns what stays of a step. Delete horizons count from the clean that applies the keys here."""
+    data = forget_horizons(step.data, step.batches, clean.first_dirty)
+    return clean_batches(key_map, data, clean.transactions, rules)
 
 
 async def _run_step(clean: _Clean, step: _Step, work: Callable[[], T]) -> T:

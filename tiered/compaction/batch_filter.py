@@ -9,7 +9,7 @@ I26.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,7 +21,17 @@ from tiered.records.batch import decode_header, decode_records, decompress_paylo
 from tiered.records.compression import compress
 from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.marker import decode_marker
-from tiered.records.model import APPEND_TIME, CODEC_MASK, DELETE_HORIZON, HEADER_BYTES, BatchHeader
+from tiered.records.model import (
+    APPEND_TIME,
+    ATTRIBUTES_END,
+    CODEC_MASK,
+    CRC_AT,
+    CRC_FROM,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    BatchHeader,
+    WalkedBatch,
+)
 from tiered.records.pure_compact import FULL, SPECIAL, empty_batch, has_offset, rebuild_batch
 
 SHORT = "short"
@@ -44,8 +54,8 @@ class CleanRules:
     horizon counts from the first clean that leaves none.
 
     `horizon_ms` is the delete horizon of tombstones and markers that are cleaned for the first time: now and
-    delete.retention.ms. A batch that ends at `upper_bound`, the end of the segment that is written, is never
-    dropped: it stays without records.
+    delete.retention.ms. `forget_horizons` takes away those that others have set. A batch that ends at `upper_bound`,
+    the end of the segment that is written, is never dropped: it stays without records.
     """
 
     now_ms: int
@@ -164,6 +174,27 @@ def clean_batches(
         batches, read, kept = batches + bool(cleaned), read + head.count, kept + stayed
         at += head.size
     return CleanedBatches(b"".join(out), at, batches, read, kept)
+
+
+def forget_horizons(data: Buffer, batches: Sequence[WalkedBatch], from_offset: int) -> Buffer:
+    """Returns `data`, which begins with the first of these batches, without the delete horizons of those that end at or
+    above `from_offset`, where the dirty part begins.
+
+    Such a horizon counts from a clean of another log, or of a part of this one. Here older records of a key may go in
+    this clean only, and the time of its tombstone begins.
+    """
+    found = [each for each in batches if each.attributes & DELETE_HORIZON and each.last_offset >= from_offset]
+    if not found:
+        return data
+    out = bytearray(data)
+    for each in found:
+        at = each.position - batches[0].position
+        if native.walk(data, at, at + each.size, max_batches=1).why:
+            continue  # its CRC stays wrong, and it cannot be cleaned
+        out[at + CRC_FROM : at + ATTRIBUTES_END] = (each.attributes & ~DELETE_HORIZON).to_bytes(2, "big", signed=True)
+        crc = native.crc32c(memoryview(out)[at + CRC_FROM : at + each.size])
+        out[at + CRC_AT : at + CRC_FROM] = crc.to_bytes(4, "big")
+    return out
 
 
 def marker_kind(data: Buffer, at: int, head: BatchHeader) -> MarkerKind:

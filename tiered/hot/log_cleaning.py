@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
-from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
+from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, forget_horizons, put_batches
 from tiered.compaction.cleanable_range import RELATIVE_MAX, CleanableRange, CleanableSegment, group_segments
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.config.settings import TopicConfig
@@ -173,15 +173,18 @@ class LogCleaning:
         files, path = self._writer.files, self._writer.files.path(base, ".log")
         self._swap.remove_files(base, CLEANED)
         output = files.disk.open(path + CLEANED, create=True)
-        read, kept = self._records_read, self._records_kept
+        changed = len(group) > 1
         try:
             for segment in group:
                 pieces = _Pieces(self._open(segment), segment, self._resources)
                 while not pieces.at_end:
 
                     def clean(pieces: _Pieces = pieces) -> bool:
+                        nonlocal changed
                         data = pieces.read()
-                        cleaned = clean_batches(key_map, data, transactions, self._keep_epochs(rules, pieces.batches))
+                        dirty = forget_horizons(data, pieces.batches, self._found.first_dirty)
+                        cleaned = clean_batches(key_map, dirty, transactions, self._keep_epochs(rules, pieces.batches))
+                        changed |= cleaned.data != data[: cleaned.end]
                         pieces.consume(cleaned.end, False)
                         self._records_read += cleaned.records_read
                         self._records_kept += cleaned.records_kept
@@ -191,9 +194,8 @@ class LogCleaning:
                     await self._step(segment, pieces, clean)
             builder.finish()
             size = output.size()
-            unchanged = len(group) == 1 and size == before and self._records_read - read == self._records_kept - kept
             self._bytes_before, self._bytes_after = self._bytes_before + before, self._bytes_after + size
-            if unchanged:
+            if not changed:
                 self._swap.remove_files(base, CLEANED)
                 return
             await output.sync()

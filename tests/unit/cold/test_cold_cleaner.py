@@ -180,6 +180,30 @@ def test_tombstone_goes_after_its_horizon() -> None:
     run(scenario)
 
 
+def test_tombstone_that_another_clean_met_gets_its_time_in_the_bucket() -> None:
+    """Its older value is in the bucket until this clean, and readers of it need the tombstone from then on."""
+
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        await upload(broker, log)
+        put(log, "k0", None)
+        log.roll()
+        await log.flush()
+        log.configure(replace(COMPACTED, segment_bytes=1024))
+        await clean_disk(log)
+        cleaner, retention_ms = broker.make_cleaner(), COMPACTED.delete_retention_ms
+        for number, (at_ms, stays) in enumerate([(0, True), (retention_ms - 1, True), (retention_ms, False)]):
+            put(log, "k1", str(number))
+            log.roll()
+            manifest = await upload(broker, log)
+            cleaner.request_thorough(PID)
+            assert (await clean(cleaner, manifest, now=NOW + 2 * retention_ms + at_ms)).is_whole
+            seen = await read(rig.broker(f"reader{number}"))
+            assert [each for each in seen if each[1] == "k0"] == [(60, "k0", None)] * stays, number
+
+    run(scenario)
+
+
 def test_aborted_records_go_and_committed_ones_stay() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024)), rig.broker()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.compaction.logs import NOW, RETENTION, Cleaned, Log, clean, facts, headers, position_of, records
+from tiered.compaction.batch_filter import forget_horizons
 from tiered.errors import Corrupt
 from tiered.records.batch import decode_records
 from tiered.records.model import Codec
@@ -118,6 +119,36 @@ def test_marker_goes_only_a_horizon_after_the_clean_that_saw_no_data(commit: boo
     assert third.data == second.data
     fourth = clean(second.data, log.end, first_dirty=log.end, now_ms=NOW + RETENTION)
     assert [head.is_control for head in headers(fourth.data)] == [False]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_horizons_in_the_dirty_part_are_forgotten_and_all_else_stays(codec: Codec) -> None:
+    log = Log()
+    log.add((b"a", None), (b"b", b"1"), codec=codec)
+    log.add((b"c", b"1"), producer=7, transactional=True)
+    log.add((b"c", b"2"))
+    log.end_transaction(7, commit=True)
+    log.last.clear()
+    rest = clean(cleaned(log).data, log.end, first_dirty=log.end).data
+    assert [bool(each.attributes & 0x40) for each in headers(rest)] == [True, False, True]
+    batches = walk(rest).batches
+    assert forget_horizons(rest, batches, log.end) is rest
+    upper = forget_horizons(rest[batches[0].size :], batches[1:], 2)
+    whole = forget_horizons(rest, batches, 1)
+    assert bytes(whole)[batches[0].size :] == bytes(upper) and len(whole) == len(rest)
+    assert not walk(whole).why and not any(each.attributes & 0x40 for each in headers(bytes(whole)))
+    assert records(bytes(whole)) == records(rest)
+    again = clean(bytes(whole), log.end, now_ms=NOW + RETENTION)
+    assert headers(again.data)[0].base_timestamp == NOW + 2 * RETENTION
+    assert facts(again.data) == facts(rest) and records(again.data)[0].timestamp == NOW
+
+
+def test_batch_with_a_wrong_crc_keeps_it_beside_its_horizon() -> None:
+    log = Log()
+    log.add((b"a", None))
+    rotten = bytearray(cleaned(log).data)
+    rotten[-1] ^= 1
+    assert forget_horizons(rotten, walk(rotten, check_crc=False).batches, 0) == rotten
 
 
 def test_marker_stays_while_a_record_of_its_transaction_stays() -> None:

@@ -260,6 +260,31 @@ def test_horizon_counts_from_the_first_clean_that_leaves_no_older_record() -> No
     asyncio.run(scenario())
 
 
+def test_tombstone_from_a_cleaned_log_stays_for_delete_retention_ms() -> None:
+    """Its horizon counts from the leader's clean. The older value goes here later, and only then the time begins."""
+
+    async def scenario() -> None:
+        clock = FixedClock()
+        leader, follower = await filled(disk(), clock=clock), await open_log(disk(), compacted(), clock=clock)
+        follower.append_as_follower(read_all(leader), now_ms=NOW)
+        put(leader, "k0", None)
+        leader.roll()
+        await leader.flush()
+        await clean(leader)
+        retention_ms = leader.config.delete_retention_ms
+        clock.wall += 2 * retention_ms
+        follower.append_as_follower(read_all(leader, 60), now_ms=NOW, may_have_gaps=True)
+        for number, (wait_ms, stays) in enumerate([(0, True), (retention_ms - 1, True), (1, False)]):
+            clock.wall += wait_ms
+            put(follower, "other", str(number))
+            follower.roll()
+            await follower.flush()
+            await clean(follower)
+            assert [each for each in served(follower) if each[1] == "k0"] == [(60, "k0", None)] * stays, number
+
+    asyncio.run(scenario())
+
+
 def test_retry_of_a_producer_is_known_after_its_records_went() -> None:
     async def scenario() -> None:
         on = disk()
