@@ -207,7 +207,7 @@ class Broker:
         self.loss_reporter = LossReporter(self.view, channel, self.losses, log_store, self.data_directory)
         self.registration = Registration(
             self.view, channel, self.startup_retry, log_store, self.losses, self.loss_reporter, self.retention_clock,
-            world.clock,
+            world.clock, lambda image: refuse_duplicate_broker(image, self.settings, world.net, self.peers),
         )  # fmt: skip
         self.housekeeping = Housekeeping(
             self.view, self.world, self.hosted_replicas, self.loss_reporter, self.tiering, self.disk,
@@ -351,7 +351,7 @@ class Broker:
         """
         await self.tokens.start()
         image = await self.startup_retry.retry_until_store_is_back(self._load_metadata)
-        await refuse_duplicate_broker(image, self.settings, self.world.net, self.peers)
+        await self.registration.check_duplicate(image)
         found = await self.data_directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
         found = self.registration.assess_directory(image, found)
         self._apply_settings(image)

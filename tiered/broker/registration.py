@@ -1,13 +1,14 @@
 """Registration of an incarnation with the controller (R1, R6), and announcement of its addresses.
 
-The registration says which logs this start could prove whole and where the others end. The check for another live
-process is in `duplicate_check`, reports of losses are in `loss_reporter`.
+The registration says which logs this start could prove whole and where the others end. It names the incarnation that it
+replaces, and that one is checked first for a live process. So the late request of a process that is gone replaces none
+that came after it. The check is in `duplicate_check`, reports of losses are in `loss_reporter`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from tiered.broker.data_directory import DirectoryState
 from tiered.broker.log_store import LogStore
@@ -50,7 +51,11 @@ class Registration:
         loss_reporter: LossReporter,
         retention_clock: RetentionClock,
         clock: Clock,
+        refuse_duplicate: Callable[[Image], Awaitable[None]],
     ) -> None:
+        self._refuse_duplicate = refuse_duplicate
+        self._replaces = ""
+        """The incarnation that this one replaces: the last one that was checked; "" if there is none."""
         self._view = view
         self._channel = channel
         self._startup_retry = startup_retry
@@ -63,6 +68,15 @@ class Registration:
         self._is_known_directory = False
         self._first_request_ms = 0
         """Time of the first request to register, by this broker's clock."""
+
+    async def check_duplicate(self, image: Image) -> None:
+        """Raises `Refused` if another process replies under this node id."""
+        await self._refuse_duplicate(image)
+        self._replaces = self._find_registered(image)
+
+    def _find_registered(self, image: Image) -> str:
+        known = image.brokers.get(self._view.node_id)
+        return known.incarnation if known is not None else ""
 
     def assess_directory(self, image: Image, state: DirectoryState) -> DirectoryState:
         """Returns what may be believed of the data directory."""
@@ -80,12 +94,9 @@ class Registration:
         """
         assert self._directory_state is not None
         view = self._view
-        registration = self._make_request(self._directory_state)
-        suspect_partitions = self._losses.suspect_partitions
         count = sum(1 for _ in hosted_partitions(view.image, view.node_id))
-        if not self._first_request_ms:  # the cluster keeps the time of the first request, however often it is sent
-            self._first_request_ms = self._clock.wall_ms()
-        await self._channel.submit_with_retry(registration, REGISTER_SECONDS + SECONDS_PER_PARTITION * count)
+        timeout = REGISTER_SECONDS + SECONDS_PER_PARTITION * count
+        suspect_partitions = await self._register(self._directory_state, timeout)
         self._compare_clocks(self._first_request_ms)
         overridden = overridden_settings(view.image, view.config.startup, view.node_id)
         for name, (given, in_force) in overridden.items():
@@ -101,6 +112,31 @@ class Registration:
             await self._loss_reporter.report_losses()
         except Unavailable as error:
             log.warning("data directory is trusted later why=%s", error)
+
+    async def _register(self, state: DirectoryState, timeout: float) -> Collection[TopicPartition]:
+        """Registers, and returns the suspect partitions of the registration.
+
+        If another incarnation has registered meanwhile, replaces that one, unless it replies.
+        """
+        view = self._view
+        until_ns = self._clock.mono_ns() + int(timeout * 1e9)
+        while True:
+            image = view.image
+            if self._find_registered(image) not in (self._replaces, view.incarnation):
+                await self.check_duplicate(image)
+            registration = self._make_request(state)
+            suspect_partitions = self._losses.suspect_partitions
+            if not self._first_request_ms:  # the cluster keeps the time of the first request, however often it is sent
+                self._first_request_ms = self._clock.wall_ms()
+            try:
+                await self._channel.submit_with_retry(registration, timeout)
+                return suspect_partitions
+            except Refused as refused:
+                is_last = self._clock.mono_ns() >= until_ns or view.loader.has_ended
+                if refused.code is not Code.DUPLICATE_BROKER_REGISTRATION or is_last:
+                    raise
+                log.warning("registration is refused, and repeated why=%s", refused.why)
+            await self._clock.sleep(RETRY_SECONDS)
 
     def _make_request(self, state: DirectoryState) -> requests.RegisterBroker:
         """Returns the request to register, and notes which partitions are suspect."""
@@ -123,7 +159,7 @@ class Registration:
         self._losses.set_suspect_partitions(suspects)
         return requests.RegisterBroker(
             view.node_id, view.incarnation, state.directory_id if known else "", view.settings.http_address,
-            view.settings.broker_rack, whole, {}, tuple(ends), tuple(proved),
+            view.settings.broker_rack, whole, {}, tuple(ends), tuple(proved), self._replaces,
         )  # fmt: skip
 
     async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str) -> None:

@@ -27,11 +27,17 @@ from tiered.metadata.image import CORDONED, BrokerImage, End, Image, PartitionIm
 def register(image: Image, settings: Settings, request: requests.RegisterBroker, now_ms: int) -> ControllerResult[None]:
     """Registers a new incarnation under its node id (R1).
 
+    Raises `Refused` (DUPLICATE_BROKER_REGISTRATION) if another one has registered that the new one did not know: the
+    request may be the late one of a process that is gone.
+
     The first broker with a non-default `min.insync.replicas` sets that value for all brokers.
     """
     node, known = request.node_id, image.brokers.get(request.node_id)
     if known is not None and known.incarnation == request.incarnation:
         return ControllerResult((), None)
+    if request.replaces not in (None, known.incarnation if known is not None else ""):
+        why = f"another process has registered as broker {node}, or it was unregistered"
+        raise Refused(Code.DUPLICATE_BROKER_REGISTRATION, why)
     changes: list[Change] = [
         kinds.BrokerRegistered(
             node, request.incarnation, request.directory, request.http, request.rack, now_ms, dict(request.listeners)

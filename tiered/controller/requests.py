@@ -105,7 +105,8 @@ class RegisterBroker:
 
     It stays eligible only if its recovery proved its logs `whole` (R1). `ends` are of replicas that could not be
     proved, or whose partition waits for them (R4). `proved` are partitions whose logs are whole up to their last fsync
-    although the broker's are not.
+    although the broker's are not. `replaces` is the incarnation that has the node id as far as the new one knows, "" if
+    none has it. The request is refused if it is another one; None replaces any.
     """
 
     node_id: int
@@ -117,6 +118,7 @@ class RegisterBroker:
     listeners: Mapping[str, str] = field(default_factory=dict)
     ends: tuple[ReplicaEnd, ...] = ()
     proved: tuple[tuple[TopicId, int], ...] = ()
+    replaces: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,11 @@ import pytest
 
 from tests.sim.scenarios.test_cut_off import isolate
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
-from tiered.controller.requests import CreateTopic
+from tiered.controller.requests import CreateTopic, RegisterBroker
+from tiered.errors import Code, Refused
+
+LATE = "L" * 21 + "A"
+"""The incarnation of a process that was killed and whose registration comes late."""
 
 
 def cut_from_controller(three: ThreeBrokers, broker: SimBroker) -> SimBroker:
@@ -65,6 +69,63 @@ def test_starting_broker_that_is_cut_off_replaces_no_writing_controller(seed: in
         await starting
 
     run_scenario(scenario, seed)
+
+
+def test_late_registration_of_a_killed_process_replaces_no_newer_one() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        late = three.others()[0]
+        await late.kill()
+        await wait_known(three.controller, late, three, live=False, seconds=10)
+        registered = three.controller.node.image.brokers[late.node_id].incarnation
+        await late.start()
+        for replaces in (registered, ""):
+            with pytest.raises(Refused) as caught:
+                await three.controller.node.submit(RegisterBroker(late.node_id, LATE, "d", "", replaces=replaces))
+            assert caught.value.code is Code.DUPLICATE_BROKER_REGISTRATION
+        await asyncio.sleep(2 * SESSION)
+        known = three.controller.node.image.brokers[late.node_id]
+        assert (known.incarnation, known.live) == (late.node.incarnation, True)
+
+    run_scenario(scenario)
+
+
+def test_start_replaces_a_killed_process_that_is_registered_meanwhile() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        late = three.others()[0]
+        await late.kill()
+        await wait_known(three.controller, late, three, live=False, seconds=10)
+        controller = cut_from_controller(three, late)
+        registered = controller.node.image.brokers[late.node_id].incarnation
+        starting = asyncio.create_task(late.start())
+        await asyncio.sleep(2)
+        await controller.node.submit(RegisterBroker(late.node_id, LATE, "d", "b9:1", replaces=registered))
+        three.network.heal()
+        await three.wait_until(lambda: controller.node.image.brokers[late.node_id].incarnation != LATE, 10)
+        await starting
+        assert controller.node.image.brokers[late.node_id].incarnation == late.node.incarnation
+
+    run_scenario(scenario)
+
+
+def test_start_waits_for_a_registration_of_its_broker_that_is_under_way() -> None:
+    """The controller has decided it, and the bucket is slow: the start has not read it."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        late = three.others()[0]
+        await late.kill()
+        await wait_known(three.controller, late, three, live=False, seconds=10)
+        controller = three.controller
+        registered = controller.node.image.brokers[late.node_id].incarnation
+        controller.machine.faults.first_byte_seconds = 0.5
+        earlier = asyncio.create_task(
+            controller.node.submit(RegisterBroker(late.node_id, LATE, "d", "", replaces=registered))
+        )
+        await late.start()
+        await earlier
+        known = controller.node.image.brokers[late.node_id]
+        assert (known.incarnation, known.live) == (late.node.incarnation, True)
+
+    run_scenario(scenario)
 
 
 def test_starting_broker_replaces_a_controller_that_no_longer_writes() -> None:

@@ -261,6 +261,21 @@ def test_partition_has_no_leader_before_its_eligible_replica_returns() -> None:
     assert register(shard, 2, whole=True).leader == 2
 
 
+@pytest.mark.parametrize(("node", "replaces", "is_granted"), [
+    (1, None, True), (1, "i1", True), (1, "earlier", False), (1, "", False), (2, "", True), (2, "unregistered", False),
+])  # fmt: skip
+def test_incarnation_replaces_only_the_one_that_it_names(node: int, replaces: str | None, is_granted: bool) -> None:
+    shard = controller(1)
+    request = requests.RegisterBroker(node, "new", "d", "", replaces=replaces)
+    if is_granted:
+        decide(shard, request)
+        assert shard.image.brokers[node].incarnation == "new"
+        return
+    with pytest.raises(Refused) as caught:
+        decide(shard, request)
+    assert caught.value.code is Code.DUPLICATE_BROKER_REGISTRATION
+
+
 def test_same_incarnation_registers_once() -> None:
     shard = controller(1)
     request = requests.RegisterBroker(1, "i1", "d1", "127.0.0.1:1")

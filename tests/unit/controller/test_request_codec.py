@@ -52,7 +52,8 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.AlterTopicConfigs: st.builds(requests.AlterTopicConfigs, TEXT, EDITS, st.booleans(), st.booleans()),
     requests.AlterBrokerConfigs: st.builds(requests.AlterBrokerConfigs, NUMBER, EDITS, st.booleans(), st.booleans()),
     requests.RegisterBroker: st.builds(
-        requests.RegisterBroker, NUMBER, TEXT, TEXT, TEXT, TEXT, st.booleans(), st.dictionaries(TEXT, TEXT), ENDS
+        requests.RegisterBroker, NUMBER, TEXT, TEXT, TEXT, TEXT, st.booleans(), st.dictionaries(TEXT, TEXT), ENDS,
+        replaces=st.none() | TEXT,
     ),
     requests.AnnounceBroker: st.builds(
         requests.AnnounceBroker, NUMBER, TEXT, TEXT, st.dictionaries(TEXT, TEXT), TEXT
