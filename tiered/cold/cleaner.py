@@ -549,7 +549,10 @@ class ColdCleaner:
     ) -> None:
         """Puts the objects of a run of segments, unless its only segment stays as it is and needs no keys section. The
         map has the keys of all records below `applied_to`, as far as earlier cleans have not applied them. `dead` are
-        the base offsets of segments of which no record stays: they are not read."""
+        the base offsets of segments of which no record stays: they are not read. A run stays as it is if the log start
+        has passed its last batch."""
+        if replaced[-1].next_offset <= clean.manifest.log_start_offset:
+            return
         if clean.newest is not None and clean.newest[0] == replaced[-1].key:
             sections = clean.newest[1]
         else:
@@ -574,6 +577,10 @@ class ColdCleaner:
                         made = self._begin_object(clean, batches[0].base_offset, bytes_before)
                     made.add(part, batches)
                     await _run(clean, len(part), partial(made.add_keys, part))
+        if not last_header:
+            last_header = await self._read_header(clean, replaced[-1])
+        if not last_header:
+            return
         clean.result.bytes_before += bytes_before
         gets_keys = needs_keys and made.has_keys
         if not (successors or gets_keys) and await _run(clean, len(made.data), partial(run.is_unchanged, made.data)):
@@ -706,6 +713,13 @@ class ColdCleaner:
                 yield local_step
                 at = local_step.next_offset
 
+    async def _read_header(self, clean: _Clean, entry: SegmentEntry) -> bytes:
+        """Returns the header of a batch of this segment, or b"" if the log start is above its last batch."""
+        async with aclosing(self._read(clean, entry.base_offset, entry.next_offset)) as steps:
+            async for step in steps:
+                return bytes(step.data[:HEADER_BYTES])
+        return b""
+
     async def _read_bucket(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[_Step]:
         manifest = clean.manifest
         pieces = self._reader.iterate(
@@ -744,7 +758,7 @@ def _list_ranges_to_read(
     replaced: Sequence[SegmentEntry], dead: Collection[int], rules: CleanRules
 ) -> list[tuple[int, int]]:
     """Returns the offsets of a run that have to be read. A dead segment is left out, unless the last sequence of a
-    producer stays in it. The last batch of the run stays in any case."""
+    producer stays in it. A batch at the end of the run stays in any case."""
     kept_offsets, ranges = array("q", rules.kept_offsets), list[tuple[int, int]]()
     for each in replaced:
         at = bisect_left(kept_offsets, each.base_offset)

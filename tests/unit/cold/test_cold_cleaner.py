@@ -18,6 +18,7 @@ from tests.unit.hot.cleaning import clean as clean_disk
 from tests.unit.hot.cleaning import facts, put, resources
 from tests.unit.hot.fixtures import NOW, append, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
+from tiered.cold import cleaner as cleaner_module
 from tiered.cold.cleaner import ColdCleaner, ColdCleanResult
 from tiered.cold.manifest import Manifest
 from tiered.config.settings import TopicConfig
@@ -446,6 +447,31 @@ def test_log_start_that_moves_into_a_run_ends_the_clean_before_that_run() -> Non
         again = await clean(cleaner, result.manifest)
         assert again.is_whole and await read(rig.broker("again"), start) == last_of_each(before)
         await check_bucket(rig, broker, again.manifest)
+
+    run(scenario)
+
+
+def test_log_start_that_passes_the_next_runs_ends_no_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner_module, "CHANGE_BYTES", 1)
+
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        cleaner, manifest = broker.make_cleaner(), await upload(broker, log)
+        start, is_moved = manifest.entries[3].base_offset, False
+        before = await read(broker, start)
+
+        async def delete() -> None:
+            nonlocal is_moved
+            if not is_moved and cleaner.keys_in_flight(PID):  # the first object is to be put, and its change follows
+                is_moved = True
+                await broker.collector.advance_start(manifest, 1, start)
+
+        result = await clean(
+            cleaner, manifest, settings=config(cleanup_policy=("compact",), segment_bytes=1), on_step=delete
+        )
+        assert result.is_whole and is_moved and result.manifest.log_start_offset == start
+        assert await read(rig.broker("reader"), start) == last_of_each(before)
+        await check_bucket(rig, broker, result.manifest)
 
     run(scenario)
 

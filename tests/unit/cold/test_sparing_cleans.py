@@ -10,7 +10,7 @@ import pytest
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, Broker, Rig
 from tests.unit.cold.test_cold_cleaner import check_bucket, clean, filled, last_of_each, read, run, upload
-from tests.unit.hot.cleaning import facts, put
+from tests.unit.hot.cleaning import facts, put, read_all
 from tests.unit.hot.fixtures import NOW, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
 from tiered.cold.layout import SectionKind
@@ -26,6 +26,7 @@ from tiered.records.batch import decode_header
 from tiered.records.native import walk
 
 SETTINGS = config(cleanup_policy=("compact",), segment_bytes=2048)
+ONE_SEGMENT = config(cleanup_policy=("compact",), segment_bytes=1 << 20)
 HOT_KEYS, COLD_KEYS = 4, 60
 
 
@@ -202,6 +203,55 @@ def test_objects_of_which_no_record_stays_are_not_read(ends_dead: bool) -> None:
         assert facts(data) == last_of_each(before)
         kept = [each.last_offset for each in walk(data).batches if first <= each.base_offset < end]
         assert kept == [first + 12 + 3, first + 35 if ends_dead else first + 36, *([] if ends_dead else [end - 1])]
+        await check_bucket(rig, broker, result.manifest)
+
+    run(scenario)
+
+
+async def split(broker: Broker) -> tuple[DiskLog, Manifest]:
+    """Returns a log of one segment that a clean took to several objects. The first one has no batch at its end, 25."""
+    log = await open_log(SimDisk(random.Random(1)), config(segment_bytes=1 << 20))
+    for number in range(40):
+        put(log, f"k{number}", "v" * 20)
+        put(log, "dup", f"{number}")
+    log.roll()
+    cleaner, manifest = broker.make_cleaner(object_bytes=1200), await upload_keyed(broker, log)
+    manifest = (await clean(cleaner, manifest, settings=ONE_SEGMENT)).manifest
+    offsets = [each[0] for each in await read(broker)]
+    assert len(manifest.entries) > 2 and manifest.entries[0].next_offset == 26 and 24 in offsets and 25 not in offsets
+    return log, manifest
+
+
+def test_dead_object_that_ends_without_a_batch_is_replaced() -> None:
+    """Once, its clean failed, as no batch was there to read."""
+
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        log, before = await split(broker)
+        assert broker.cleaner is not None
+        write(log, [each[1] for each in await read(broker) if each[0] < 26], "new")
+        result = await clean(broker.cleaner, await upload_keyed(broker, log), settings=ONE_SEGMENT)
+        first = result.manifest.entries[0]
+        assert result.is_whole and first.key != before.entries[0].key and first.record_count == 0
+        assert await read(rig.broker("reader")) == last_of_each(facts(read_all(log, 0)))
+        await check_bucket(rig, broker, result.manifest)
+
+    run(scenario)
+
+
+def test_object_whose_last_batch_is_below_the_log_start_stays() -> None:
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        log, manifest = await split(broker)
+        assert broker.cleaner is not None
+        write(log, ["k30"], "new")
+        await broker.collector.advance_start(manifest, 1, 25)
+        manifest = await upload_keyed(broker, log)
+        broker.cleaner.request_thorough(PID)
+        result = await clean(broker.cleaner, manifest, settings=ONE_SEGMENT)
+        assert result.is_whole and result.clean_to == log.end_offset
+        assert result.manifest.entries[0] == manifest.entries[0] and result.manifest.entries[1:] != manifest.entries[1:]
+        assert await read(rig.broker("reader"), 26) == last_of_each(facts(read_all(log, 26)))
         await check_bucket(rig, broker, result.manifest)
 
     run(scenario)
