@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.metric_samples import samples
 from tiered.broker import log_cleaner
+from tiered.cold import cleaner
 from tiered.cold.layout import parse_key
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.errors import Code, Refused
@@ -267,6 +269,34 @@ def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned() -> N
         assert figure(site, "max_dirty_ratio") == 0 and figure(site, "freed_bytes_total") > 0
         assert figure(site, "read_records_total") > figure(site, "removed_records_total") > 0
         assert bad.manifest.nodes == before and bad.manifest.clean_to == -1
+        await site.stop()
+
+    run(scenario)
+
+
+def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, it ended the broker, and then each next leader that planned the same clean."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        written: list[Row] = []
+
+        def fail_once(*args: Any, **given: Any) -> Any:
+            monkeypatch.undo()
+            raise struct.error("unpack_from requires a buffer")
+
+        monkeypatch.setattr(cleaner, "clean_batches", fail_once)
+        await site.start(CLEANING)
+        bad = await site.create("bad", **COMPACTED)
+        await write(bad, 40, [])
+        await site.wait_until(lambda: bool(site.node.log_cleaner.uncleanable))
+        good = await site.create("good", **COMPACTED)
+        await write(good, 40, written)
+        await site.wait_until(lambda: is_clean(good))
+        await check_state(good, written)
+        named = {TopicPartition("bad", 0): "an internal error, see the broker's log"}
+        assert site.node.log_cleaner.uncleanable == named
+        site.node.log_cleaner.request_clean(bad)
+        await site.wait_until(lambda: is_clean(bad) and not site.node.log_cleaner.uncleanable)
         await site.stop()
 
     run(scenario)

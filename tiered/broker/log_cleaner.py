@@ -21,7 +21,7 @@ from tiered.cold.cleaner import ColdCleanResult
 from tiered.compaction.cleanable_range import CleanableRange, is_compacted
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
-from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Fenced, InvariantViolation, Refused, Unavailable, public_message
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import CleanerResources, LogChanged
 from tiered.ids import TopicPartition
@@ -345,6 +345,11 @@ class LogCleaner:
         except Fenced as error:
             self._hosted_replicas.on_fenced(replica, error)
             raise LogChanged from error
+        except (Corrupt, InvariantViolation, LogChanged, Refused, Unavailable):
+            raise
+        except Exception as error:  # a bug: its objects are no more than garbage, and the next leader has it too
+            log.exception("clean in the bucket failed partition=%s", replica.tp)
+            raise Corrupt(public_message(error)) from error
         replica.unified_log.update_manifest(result.manifest)
         self._cold_ranges.pop(replica, None)
         if not (result.is_whole or result.is_put_off):

@@ -335,6 +335,9 @@ class CompactionLoad:
         if run.options.request_share < ANY_SHARE:
             await self._end_waits()
         await run.wait_until(lambda: not any(self._find_due()), CLEAN_SECONDS, "every compacted log is clean")
+        for host, node in run.world.nodes():
+            bugs = [tp for tp, why in node.log_cleaner.uncleanable.items() if "internal error" in why]
+            assert not bugs, f"{host.name}: a bug ended the clean of {bugs}"
         await self.check_state()
         for finding in self._check_acked():
             run.findings.report(*finding)
