@@ -40,10 +40,15 @@ HORIZON_MAX = 2**62
 
 
 class LastRecord(NamedTuple):
-    """The last record of a producer that may still write. `offset` is -1 if only its markers are known."""
+    """The last record of a producer that may still write. `offset` is -1 if only its markers are known.
+
+    `settled_offset` is that of the last one in the part that is cleaned, or -1. Later ones may be truncated, and a new
+    replica may not have them yet: its state of the producer comes from that record then.
+    """
 
     offset: int
     epoch: int
+    settled_offset: int = -1
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ class CleanRules:
 
         With `keeps_tombstones` older records of a key may lie outside of the walk.
         """
-        offsets = sorted(last.offset for last in producers.values() if last.offset >= 0)
+        known = {offset for last in producers.values() for offset in (last.offset, last.settled_offset)}
+        offsets = sorted(offset for offset in known if offset >= 0)
         epochs = {producer_id: last.epoch for producer_id, last in producers.items() if last.offset < 0}
         horizon_ms = min(now_ms + delete_retention_ms, HORIZON_MAX)
         return cls(-1 if keeps_tombstones else now_ms, horizon_ms, upper_bound, array("q", offsets).tobytes(), epochs)

@@ -100,7 +100,7 @@ class LogCleaning:
             now_ms,
             config.delete_retention_ms,
             found.first_uncleanable,
-            last_records(writer),
+            last_records(writer, found.first_uncleanable),
             keeps_tombstones=keeps_tombstones,
         )
         self._leader_epoch = next((epoch for epoch, _ in writer.epochs.lineage), NO_EPOCH)
@@ -348,9 +348,11 @@ def segment_facts(segment: Segment) -> CleanableSegment:
     )
 
 
-def last_records(writer: LogWriter) -> dict[int, LastRecord]:
-    """Returns the last record of each producer that may still write."""
-    return {
-        producer.producer_id: LastRecord(producer.batches[-1].last_offset if producer.batches else -1, producer.epoch)
-        for producer in writer.producers.list_producers()
-    }
+def last_records(writer: LogWriter, settled_to: int) -> dict[int, LastRecord]:
+    """Returns the last record of each producer that may still write. Records below `settled_to` are not truncated."""
+    found = dict[int, LastRecord]()
+    for producer in writer.producers.list_producers():
+        ends = [each.last_offset for each in producer.batches]
+        settled = max((each for each in ends if each < settled_to), default=-1)
+        found[producer.producer_id] = LastRecord(ends[-1] if ends else -1, producer.epoch, settled)
+    return found

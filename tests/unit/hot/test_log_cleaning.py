@@ -307,6 +307,29 @@ def test_retry_of_a_producer_is_known_after_its_records_went() -> None:
     asyncio.run(scenario())
 
 
+def test_retry_is_known_though_a_later_batch_of_its_producer_is_truncated() -> None:
+    """The clean counted that batch as the producer's last one, and dropped the one before it."""
+
+    async def scenario() -> None:
+        log = await open_log(disk(), compacted())
+        first = put(log, "a", "1", producer=9)
+        data = encode_batch([(NOW, b"a", b"1", ())], producer_id=9, producer_epoch=0, base_sequence=0)
+        for number in range(30):
+            put(log, "a", f"v{number}")
+        log.roll()
+        truncated = put(log, "a", "2", producer=9)
+        await log.flush()
+        await log.clean(log.find_cleanable(truncated, NOW), resources())
+        copy = await open_log(disk(), compacted())
+        copy.append_as_follower(read_all(log), now_ms=NOW, may_have_gaps=True)
+        copy.truncate_to(truncated)
+        retried = append(copy, bytearray(data))
+        assert retried.is_duplicate and retried.base_offset == first
+        assert [each[0] for each in served(log)] == [truncated - 1, truncated]
+
+    asyncio.run(scenario())
+
+
 def test_aborted_records_go_and_readers_are_told_of_what_stays() -> None:
     async def scenario() -> None:
         on = disk()
