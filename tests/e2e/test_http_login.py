@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import ssl
@@ -348,6 +349,74 @@ def test_certificate_of_a_client_gives_its_principal(tmp_path: Path) -> None:
                         await session.get(url, ssl=with_certificate)
             finally:
                 await server.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_address_cannot_take_all_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loses its oldest one to each that is too many; those of others go on."""
+    monkeypatch.setattr("tiered_api.http.server.handshakes.HANDSHAKES_MAX", 4)
+    authority = sign("CN=authority")
+    (tmp_path / "ca.pem").write_text(authority.certificate_pem)
+    key = sign("CN=broker", authority).write(tmp_path / "broker.pem")
+
+    async def scenario() -> None:
+        async with http_broker(tmp_path / "data", ssl_keystore_location=key) as site:
+            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+            port = int(server.url.rpartition(":")[2])
+
+            async def connect(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                return await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            other = await connect("127.0.0.2")
+            silent = [await connect("127.0.0.1") for _ in range(7)]
+            for reader, _ in silent[:4]:
+                assert await reader.read() == b""
+            assert not any(reader.at_eof() for reader, _ in silent[4:])
+            await other[1].start_tls(context)
+            other[1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await other[0].readline()).startswith(b"HTTP/1.1 200")
+            async with site.session.get(f"{server.url}/healthz", ssl=context) as reply:
+                assert reply.status == 200
+            await server.close()
+            for reader, _ in silent[4:]:
+                assert await reader.read() == b""
+            for _, writer in (other, *silent):
+                writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_request_that_comes_with_the_end_of_the_handshake_is_served(tmp_path: Path) -> None:
+    authority = sign("CN=authority")
+    (tmp_path / "ca.pem").write_text(authority.certificate_pem)
+    key = sign("CN=broker", authority).write(tmp_path / "broker.pem")
+
+    async def scenario() -> None:
+        async with http_broker(tmp_path / "data", ssl_keystore_location=key) as site:
+            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            session = context.wrap_bio(received, sent, server_hostname="localhost")
+            while True:
+                try:
+                    session.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    writer.write(sent.read())
+                    received.write(await reader.read(1 << 16))
+            session.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            writer.write(sent.read())
+            reply = b""
+            while not reply:
+                received.write(await reader.read(1 << 16))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    reply = session.read(1 << 16)
+            assert reply.startswith(b"HTTP/1.1 200")
+            writer.close()
+            await server.close()
 
     asyncio.run(scenario())
 

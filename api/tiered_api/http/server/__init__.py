@@ -3,6 +3,7 @@
 May import: as http
 
 ~ server         the listener and its outermost error boundary
+~ handshakes     connections of HTTPS before the end of their handshake, bounded by address
 ~ routes         the table of all operations
 ~ router         the route of a request
 ~ authentication  the login of requests (I29)

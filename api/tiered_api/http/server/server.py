@@ -24,7 +24,6 @@ from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.distinguished_names import Subject
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered.security.principal_mapping import map_subject
-from tiered.system.tls import HANDSHAKE_SECONDS
 from tiered_api.http.audit_topic import AuditTopic
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
@@ -37,6 +36,7 @@ from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
 from tiered_api.http.server.authentication import HTTP, Authenticator
+from tiered_api.http.server.handshakes import Handshakes
 from tiered_api.http.server.operations import check_route
 from tiered_api.http.server.router import Route, RouteTable
 from tiered_api.http.server.routes import table
@@ -241,16 +241,20 @@ class HttpListener(web.Server):
         if self._has_room(peer):
             self._peers[peer] += 1
             return True
-        self.context.refused_connections.inc()
-        suppressed = self._log_limiter.admit()
-        if suppressed is not None:
-            log.warning("http connection refused peer=%s open=%d suppressed=%d", peer, self._peers.total(), suppressed)
+        self.record_refusal(peer)
         if len(self._spare_connections) >= SPARE_CONNECTIONS_MAX:
             oldest = next(iter(self._spare_connections))
             del self._spare_connections[oldest]
             oldest.force_close()
         self._spare_connections[connection] = None
         return False
+
+    def record_refusal(self, peer: str) -> None:
+        """Counts and logs a connection above a limit."""
+        self.context.refused_connections.inc()
+        suppressed = self._log_limiter.admit()
+        if suppressed is not None:
+            log.warning("http connection refused peer=%s open=%d suppressed=%d", peer, self._peers.total(), suppressed)
 
     def _has_room(self, peer: str) -> bool:
         broker = self.context.broker
@@ -360,8 +364,9 @@ async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamRespon
 class HttpServer:
     """A listener that serves."""
 
-    def __init__(self, listener: HttpListener, server: asyncio.Server, url: str) -> None:
+    def __init__(self, listener: HttpListener, server: asyncio.Server, url: str, handshakes: Handshakes | None) -> None:
         self.url = url
+        self._handshakes = handshakes
         self.open_connections = listener.open_connections
         self._listener = listener
         self._server = server
@@ -369,6 +374,8 @@ class HttpServer:
     async def close(self) -> None:
         """Stops listening, lets requests finish for a moment, and ends the others."""
         self._server.close()
+        if self._handshakes is not None:
+            await self._handshakes.close()
         self._listener.context.drain()
         self._listener.pre_shutdown()
         await self._listener.shutdown(5.0)
@@ -392,14 +399,13 @@ async def serve_http(
     context.add_service(IdempotencyKeys(context))
     listener = HttpListener(context, table(), AllowedHosts(broker.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
+    handshakes = Handshakes(broker.tls.shared.make_renewing(), listener, listener.record_refusal) if has_tls else None
     server = await asyncio.get_running_loop().create_server(
-        listener,
+        handshakes or listener,
         host,
         port,
         backlog=BACKLOG,
         reuse_address=True,
-        ssl=broker.tls.shared.make_renewing() if has_tls else None,
-        ssl_handshake_timeout=HANDSHAKE_SECONDS if has_tls else None,
     )
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     if not is_loopback(bound_host):
@@ -408,7 +414,7 @@ async def serve_http(
         elif not has_tls:
             log.warning("http is reachable from other machines without TLS: passwords can be read host=%s", bound_host)
     shown = f"[{bound_host}]" if ":" in bound_host else bound_host
-    return HttpServer(listener, server, f"{'https' if has_tls else 'http'}://{shown}:{bound_port}")
+    return HttpServer(listener, server, f"{'https' if has_tls else 'http'}://{shown}:{bound_port}", handshakes)
 
 
 def _subject_of(transport: asyncio.BaseTransport) -> Subject:
