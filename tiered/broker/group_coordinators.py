@@ -178,15 +178,16 @@ class GroupCoordinators:
         )
         return cast("CommitOffsetsReply", reply)
 
-    async def write_marker(self, partition: int, marker: TransactionMarker) -> None:
+    async def write_marker(self, partition: int, marker: TransactionMarker, *, in_this_turn: bool = False) -> None:
         """Ends a transaction in a partition of `__consumer_offsets`, and returns once the marker is committed.
 
         The offsets of the transaction become visible, or vanish, with the marker. A repeated call changes nothing. Of
-        transactions with many offsets, one ends in a turn of the event loop.
+        transactions with many offsets, one ends in a turn of the event loop; `in_this_turn`: without a wait for that.
+
         Raises `Refused`: the codes of `LeaderReplica.append_marker`, and INVALID_PRODUCER_EPOCH for a marker that is
         older than the pending offsets.
         """
-        if self._count_pending(partition, marker.producer_id) > SLICE_OFFSETS:
+        if not in_this_turn and self._count_pending(partition, marker.producer_id) > SLICE_OFFSETS:
             async with self._long_marker:
                 await self._clock.sleep(0)
         coordinator = self.host.find_coordinator_of(partition)

@@ -21,7 +21,7 @@ partition whose replicas are slow then delays the markers of others only for so 
 class OffsetMarkers(Protocol):
     """The group coordinators of the broker: a marker decides the offsets of a transaction together with its record."""
 
-    async def write_marker(self, partition: int, marker: TransactionMarker) -> None: ...
+    async def write_marker(self, partition: int, marker: TransactionMarker, *, in_this_turn: bool = False) -> None: ...
 
     def has_pending_offsets(self, partition: int, producer_id: int) -> bool: ...
 
@@ -51,6 +51,14 @@ class MarkerWriter:
         else:
             await self._find_leader(*tp).append_marker(marker, timeout_ms=COMMIT_MS)
 
+    async def write_marker_in_this_turn(self, tp: TopicPartition, marker: TransactionMarker) -> None:
+        """Does the same, but waits for nothing before the marker is in the log."""
+        replica = self._find_leader(*tp)
+        if tp.topic == OFFSETS_TOPIC:
+            await self._offsets.write_marker(tp.partition, marker, in_this_turn=True)
+        else:
+            await replica.confirm_committed(replica.append_marker_now(marker), COMMIT_MS)
+
     async def abort_transaction(self, tp: TopicPartition, marker: TransactionMarker) -> None:
         """Writes an abort marker that an operator sends, if the producer has an open transaction in the partition.
         Raises `Refused`."""
@@ -60,10 +68,8 @@ class MarkerWriter:
         has_pending = is_offsets and self._offsets.has_pending_offsets(tp.partition, marker.producer_id)
         if not has_pending and not replica.log.producers.is_abort_due(marker):
             await replica.confirm_committed(replica.find_marker_end(marker.producer_id), COMMIT_MS)
-        elif is_offsets:
-            await self._offsets.write_marker(tp.partition, marker)
         else:
-            await replica.confirm_committed(replica.append_marker_now(marker), COMMIT_MS)
+            await self.write_marker_in_this_turn(tp, marker)
         if first_offset >= 0 or has_pending:
             log.warning(
                 "an operator has aborted a transaction partition=%s producer_id=%d epoch=%d first_offset=%d",

@@ -109,7 +109,7 @@ class OrphanedTransactions:
         tp, producer_id = orphan.tp, orphan.producer_id
         marker = TransactionMarker(producer_id, orphan.producer_epoch, False, orphan.coordinator_epoch)
         try:
-            await self._marker_writer.write_marker(tp, marker)
+            await self._marker_writer.write_marker_in_this_turn(tp, marker)
         except (Refused, Unavailable) as error:
             log.warning("orphaned transaction stays open partition=%s producer_id=%d why=%s", tp, producer_id, error)
             return

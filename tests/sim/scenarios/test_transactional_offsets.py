@@ -18,6 +18,7 @@ from tests.sim.scenarios.test_transactions import (
 )
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, find_coordinator, find_leader, running
+from tiered.broker.group_coordinators import SLICE_OFFSETS
 from tiered.broker.late_transactions import LATE_GRACE_MS
 from tiered.broker.orphaned_transactions import CHECK_SECONDS
 from tiered.coordinator.host import SNAPSHOT_SECONDS
@@ -214,6 +215,24 @@ def test_transaction_that_the_log_learns_late_is_not_aborted() -> None:
         assert leader.log.producers.has_ongoing_txn(98, 4)
         await asyncio.sleep(1)
         assert leader.log.producers.has_ongoing_txn(98, 4)
+
+    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+
+
+def test_orphan_of_many_offsets_ends_in_the_turn_of_the_last_look() -> None:
+    """Markers of many offsets wait for a turn of their own. In between the log could learn the transaction."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await SimProducer(three).init(1_000)  # so that there are coordinators
+        await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))
+        groups = group_coordinator(three).node.group_coordinators
+        (shard,) = groups.host.shards()
+        pending = shard.log_state.pending
+        for partition in range(SLICE_OFFSETS + 1):  # as after a start from an image
+            pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", partition), OffsetValue(7, -1, "", 0))
+        async with groups._long_marker:
+            await asyncio.sleep(LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
+            assert pending.epoch_of(99) is None
 
     run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
 
