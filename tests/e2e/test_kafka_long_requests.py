@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
-from tests.e2e.group_calls import QUICK, fetch_committed, join
+from tests.e2e.group_calls import NOBODY, QUICK, fetch_committed, join
 from tests.e2e.kafka_site import KafkaBroker, run
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages import (
@@ -21,10 +22,12 @@ from tiered_api.kafka.protocol.messages import (
     list_offsets,
     offset_commit,
     offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
 )
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.exchange import group_requests, turns
+from tiered_api.kafka.server.handlers import offset_fetch as offset_fetch_handler
 
 COUNT = 20_000
 CALLS_PER_TURN = 25_000
@@ -70,6 +73,32 @@ REQUESTS: dict[str, Callable[[], tuple[Message, int]]] = {
             ],
         ),
         0,
+    ),
+    "fetched offsets": lambda: (
+        offset_fetch.OffsetFetchRequest(
+            groups=[
+                offset_fetch.OffsetFetchRequestGroup(
+                    "g", topics=[offset_fetch.OffsetFetchRequestTopics("t", partition_indexes=list(NUMBERS))]
+                )
+            ]
+        ),
+        9,
+    ),
+    "fetched offsets of an old client": lambda: (
+        offset_fetch.OffsetFetchRequest("g", [offset_fetch.OffsetFetchRequestTopic(f"t{n}", [0]) for n in NUMBERS]),
+        5,
+    ),
+    "committed offsets": lambda: (
+        offset_commit.OffsetCommitRequest(
+            "g",
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(
+                    f"t{n}", partitions=[offset_commit.OffsetCommitRequestPartition(0, 7)]
+                )
+                for n in NUMBERS
+            ],
+        ),
+        9,
     ),
     "producers": lambda: (
         describe_producers.DescribeProducersRequest([describe_producers.TopicRequest(f"t{n}", [0]) for n in NUMBERS]),
@@ -176,5 +205,46 @@ def test_offsets_of_many_partitions_are_deleted_in_pieces(tmp_path: Path, monkey
         codes = [each.error_code for each in got.topics[0].partitions]
         assert codes == [*[0] * count, Code.UNKNOWN_TOPIC_OR_PARTITION.number]
         assert [await fetch_committed(client, "g", partition=n) for n in ends] == [-1, -1]
+
+    run(tmp_path, scenario, **QUICK)
+
+
+@pytest.mark.parametrize("version", (1, 7, 9, 10))
+def test_offsets_of_many_partitions_are_fetched_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr(offset_fetch_handler, "FETCHED_ROWS", 2)
+
+    async def scenario(site: KafkaBroker) -> None:
+        await find_group(site)
+        names = ("t", "u")
+        ids = [(await site.create(name, 3)).topic_id for name in names]
+        client, numbers = await site.client(), [2, 0, 1]
+        commit = offset_commit.OffsetCommitRequest(
+            "g",
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(
+                    name, partitions=[offset_commit.OffsetCommitRequestPartition(n, n + 7) for n in numbers]
+                )
+                for name in names
+            ],
+        )
+        await client.ask(commit, 9, offset_commit.OffsetCommitResponse)
+        named = [
+            offset_fetch.OffsetFetchRequestTopics(name, topic_id, numbers)
+            for name, topic_id in [("t", ids[0]), ("no", NOBODY), ("u", ids[1])]
+        ]
+        request = offset_fetch.OffsetFetchRequest(
+            "g",
+            [offset_fetch.OffsetFetchRequestTopic(each.name, each.partition_indexes) for each in named],
+            [offset_fetch.OffsetFetchRequestGroup("g", topics=named)],
+        )
+        got = await client.ask(request, version, offset_fetch.OffsetFetchResponse)
+        topics: list[Any] = [*got.topics, *(topic for group in got.groups for topic in group.topics)]
+        found = [[(each.partition_index, each.committed_offset) for each in topic.partitions] for topic in topics]
+        known = [(2, 9), (0, 7), (1, 8)]
+        assert found == [known, [(number, -1) for number in numbers], known]
+        code = Code.UNKNOWN_TOPIC_ID.number if version >= 10 else 0
+        assert [{each.error_code for each in topic.partitions} for topic in topics] == [{0}, {code}, {0}]
 
     run(tmp_path, scenario, **QUICK)

@@ -28,33 +28,32 @@ GROUP_ID_NOT_FOUND_FROM, TOPIC_IDS_FROM = 9, 10
 
 async def handle(context: KafkaContext, call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
     """Returns one code per partition, in the order of the request."""
-    request, version, image = call.request, call.version, context.broker.image
+    request, version, image, turns = call.request, call.version, context.broker.image, context.turns
+    topics: list[OffsetCommitResponseTopic] = []
+    found: list[tuple[TopicImage | None, Code]] = []
+    async for requested in turns.each_of(request.topics):
+        topics.append(OffsetCommitResponseTopic(requested.name, requested.topic_id))
+        found.append(_find_topic(image, requested, version))
+    named = zip(topics, found, request.topics, strict=True)
     rows: list[PartitionOffset] = []
-    found: list[tuple[OffsetCommitRequestTopic, int, Code]] = []
-    for requested in request.topics:
-        topic, refusal = _find_topic(image, requested, version)
-        count = len(topic.partitions) if topic is not None else 0
-        found.append((requested, count, refusal))
-        if topic is not None:
-            topic_id = topic.topic_id if version >= TOPIC_IDS_FROM else ""
-            rows += (
+    places: list[OffsetCommitResponsePartition] = []
+    flat = (
+        (made, topic, refusal, each) for made, (topic, refusal), named_topic in named for each in named_topic.partitions
+    )
+    async for made, topic, refusal, each in turns.each_of(flat):
+        place = OffsetCommitResponsePartition(each.partition_index, refusal.number)
+        made.partitions.append(place)
+        if topic is not None and 0 <= each.partition_index < len(topic.partitions):
+            places.append(place)
+            rows.append(
                 PartitionOffset(
                     topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
-                    each.committed_metadata or "", topic_id,
+                    each.committed_metadata or "", topic.topic_id if version >= TOPIC_IDS_FROM else "",
                 )
-                for each in requested.partitions
-                if 0 <= each.partition_index < count
             )  # fmt: skip
-    codes = iter(await _commit_offsets(context, request, tuple(rows), version) if rows else ())
-    topics: list[OffsetCommitResponseTopic] = []
-    for requested, count, refusal in found:
-        topics.append(OffsetCommitResponseTopic(requested.name, requested.topic_id))
-        topics[-1].partitions += (
-            OffsetCommitResponsePartition(
-                each.partition_index, (next(codes) if 0 <= each.partition_index < count else refusal).number
-            )
-            for each in requested.partitions
-        )
+    codes = await _commit_offsets(context, request, tuple(rows), version) if rows else ()
+    async for place, code in turns.each_of(zip(places, codes, strict=True)):
+        place.error_code = code.number
     return OffsetCommitResponse(topics=topics)
 
 
