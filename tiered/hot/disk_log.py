@@ -21,7 +21,7 @@ from tiered.hot.checkpoints import CompactionState
 from tiered.hot.clean_shutdown import CleanLogEntry, is_small
 from tiered.hot.flush import GroupFlush
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
-from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogCleaning, segment_facts
+from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogChanged, LogCleaning, segment_facts
 from tiered.hot.log_loader import LogLoader
 from tiered.hot.log_reader import LogReader
 from tiered.hot.log_writer import LogWriter, UnsyncedState
@@ -559,7 +559,12 @@ class DiskLog:
     async def _save_compaction(self, state: CompactionState) -> None:
         self.compaction = state
         data = checkpoints.encode_compaction(state)
-        await checkpoints.save(self._files.disk, self._files.directory, checkpoints.COMPACTION_FILE, data)
+        try:
+            await checkpoints.save(self._files.disk, self._files.directory, checkpoints.COMPACTION_FILE, data)
+        except Unavailable as error:
+            if error.final or not self._swap.is_truncated:
+                raise
+            raise LogChanged from error  # the truncation has written the file meanwhile
 
     def _mark_compacted(self) -> None:
         """Marks the log before it gets a gap. The next flush makes the mark durable, together with the gap."""

@@ -585,6 +585,41 @@ def test_truncation_in_the_middle_of_a_clean_wins(at: int) -> None:
     asyncio.run(scenario())
 
 
+def test_truncation_while_the_end_of_a_clean_is_saved_ends_it_as_changed() -> None:
+    """Both write the file that says how far the log is clean. The later one is right."""
+
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        await clean(log)
+        for _ in range(60):
+            put(log, "k0", "later")
+        log.roll()
+        await log.flush()
+
+        def truncate() -> float:
+            if "compaction.tmp" in names(on):
+                on.sync_seconds = lambda: 0.0
+                log.truncate_to(30)
+            return 0.0
+
+        on.sync_seconds = truncate
+        with pytest.raises(LogChanged):
+            await clean(log)
+        end = log.end_offset
+        assert end < 120 and log.compaction is not None and log.compaction.clean_to == end
+        await log.flush()
+        reopened = await open_log(on.after_kill(), compacted(), recovery_point=end)
+        assert reopened.compaction == log.compaction and reopened.end_offset == end
+        put(log, "k0", "last")
+        log.roll()
+        await log.flush()
+        await clean(log)
+        assert [each[0] for each in served(log) if each[1] == "k0"] == [end]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("at", range(1, 40))
 def test_clean_does_not_apply_keys_of_truncated_records_to_new_ones(at: int) -> None:
     async def scenario() -> None:
