@@ -611,11 +611,11 @@ def test_truncation_while_the_end_of_a_clean_is_saved_ends_it_as_changed() -> No
         await log.flush()
         reopened = await open_log(on.after_kill(), compacted(), recovery_point=end)
         assert reopened.compaction == log.compaction and reopened.end_offset == end
-        put(log, "k0", "last")
-        log.roll()
-        await log.flush()
-        await clean(log)
-        assert [each[0] for each in served(log) if each[1] == "k0"] == [end]
+        put(reopened, "k0", "last")
+        reopened.roll()
+        await reopened.flush()
+        await clean(reopened)
+        assert [each[0] for each in served(reopened) if each[1] == "k0"] == [end]
 
     asyncio.run(scenario())
 
