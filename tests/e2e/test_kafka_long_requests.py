@@ -15,6 +15,8 @@ from tests.e2e.group_calls import NOBODY, QUICK, fetch_committed, join
 from tests.e2e.kafka_site import KafkaBroker, run
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages import (
+    create_partitions,
+    delete_records,
     describe_producers,
     describe_user_scram_credentials,
     find_coordinator,
@@ -99,6 +101,22 @@ REQUESTS: dict[str, Callable[[], tuple[Message, int]]] = {
             ],
         ),
         9,
+    ),
+    "deleted records": lambda: (
+        delete_records.DeleteRecordsRequest(
+            [
+                delete_records.DeleteRecordsTopic(f"t{n}", [delete_records.DeleteRecordsPartition(0, -1)])
+                for n in NUMBERS
+            ],
+            60_000,
+        ),
+        2,
+    ),
+    "more partitions": lambda: (
+        create_partitions.CreatePartitionsRequest(
+            [create_partitions.CreatePartitionsTopic(f"t{n}", 3, None) for n in NUMBERS], 60_000, True
+        ),
+        3,
     ),
     "producers": lambda: (
         describe_producers.DescribeProducersRequest([describe_producers.TopicRequest(f"t{n}", [0]) for n in NUMBERS]),

@@ -79,7 +79,9 @@ async def alter_resources(
 ) -> list[AlterResult]:
     """Changes the settings of each resource: all its edits or none. Returns one result per resource, in their order. A
     resource that the request names twice is refused. `read_edits` refuses edits that are wrong in themselves."""
-    times = Counter((each.resource_type, each.resource_name) for each in resources)
+    turns, times = context.turns, Counter[tuple[int, str]]()
+    async for resource in turns.each_of(resources):
+        times[resource.resource_type, resource.resource_name] += 1
 
     async def alter(each: R) -> AlterResult:
         if times[each.resource_type, each.resource_name] > 1:
@@ -93,10 +95,10 @@ async def alter_resources(
         )
 
     return await run_bounded(
-        [partial(alter, each) for each in resources],
+        [partial(alter, each) async for each in turns.each_of(resources)],
         DEFAULT_TIMEOUT_MS,
         lambda _: TIMED_OUT,
-        context.turns,
+        turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
 

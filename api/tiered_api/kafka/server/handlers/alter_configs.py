@@ -20,12 +20,11 @@ async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> Alte
     outcomes = await alter_resources(
         context, request.resources, _edits, validate_only=request.validate_only, replace=True
     )
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)
-            for each, outcome in zip(request.resources, outcomes, strict=True)
-        ]
-    )
+    responses = [
+        AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)
+        async for each, outcome in context.turns.each_of(zip(request.resources, outcomes, strict=True))
+    ]
+    return AlterConfigsResponse(responses=responses)
 
 
 def _edits(resource: AlterConfigsResource) -> Edits:

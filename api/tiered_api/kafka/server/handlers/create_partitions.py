@@ -19,7 +19,6 @@ from tiered_api.kafka.server.exchange.error_codes import (
     CONCURRENT_CHANGES_MAX,
     PARTITIONS_PER_REQUEST_MAX,
     clamp_timeout_ms,
-    find_duplicates,
 )
 from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
@@ -32,29 +31,29 @@ TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done within the timeout, 
 async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> CreatePartitionsResponse:
     """Returns one result per topic. A topic that the request names twice is refused once."""
     request = call.request
-    doubled = find_duplicates(topic.name for topic in request.topics)
-    wanted = {topic.name: topic for topic in request.topics}
-    if sum(_count_added_partitions(context, topic) for topic in wanted.values()) > PARTITIONS_PER_REQUEST_MAX:
-        return CreatePartitionsResponse(results=[_make_refused_result(name, TOO_MANY) for name in wanted])
+    turns, timeout_ms = context.turns, clamp_timeout_ms(request.timeout_ms)
+    wanted: dict[str, CreatePartitionsTopic] = {}
+    doubled, added = set[str](), 0
+    async for topic in turns.each_of(request.topics):
+        if topic.name in wanted:
+            doubled.add(topic.name)
+        wanted[topic.name] = topic
+    async for topic in turns.each_of(wanted.values()):
+        added += _count_added_partitions(context, topic)
+    if added > PARTITIONS_PER_REQUEST_MAX:
+        refused = [_make_refused_result(name, TOO_MANY) async for name in turns.each_of(wanted)]
+        return CreatePartitionsResponse(results=refused)
     charges = MutationCharges(context, call, STRICT_FROM)
     works = [
-        partial(
-            _create_partitions,
-            context,
-            charges,
-            topic,
-            name in doubled,
-            request.validate_only,
-            clamp_timeout_ms(request.timeout_ms),
-        )
-        for name, topic in wanted.items()
+        partial(_create_partitions, context, charges, topic, name in doubled, request.validate_only, timeout_ms)
+        async for name, topic in turns.each_of(wanted.items())
     ]
     names = list(wanted)
     results = await run_bounded(
         works,
-        clamp_timeout_ms(request.timeout_ms),
+        timeout_ms,
         lambda number: _make_refused_result(names[number], TIMED_OUT),
-        context.turns,
+        turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
     return CreatePartitionsResponse(charges.pause_ms, results)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import islice
 
 from tiered.errors import Code
 from tiered.metadata.internal_topics import check_changeable
@@ -35,22 +36,24 @@ MANIFESTS_AT_ONCE = 32
 async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
     """Returns one result per partition."""
     request = call.request
-    wanted = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+    turns = context.turns
+    named = ((topic.name, each) for topic in request.topics for each in topic.partitions)
+    wanted = [each async for each in turns.each_of(named)]
     late = Code.REQUEST_TIMED_OUT.number
     manifests = asyncio.Semaphore(MANIFESTS_AT_ONCE)
     results = await run_bounded(
-        [partial(_delete, context, name, each, manifests) for name, each in wanted],
+        [partial(_delete, context, name, each, manifests) async for name, each in turns.each_of(wanted)],
         clamp_timeout_ms(request.timeout_ms),
         lambda number: DeleteRecordsPartitionResult(wanted[number][1].partition_index, UNKNOWN, late),
-        context.turns,
+        turns,
         concurrency=DELETIONS_AT_ONCE,
     )
     rest = iter(results)
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(topic.name, [next(rest) for _ in topic.partitions]) for topic in request.topics
-        ]
-    )
+    topics = [
+        DeleteRecordsTopicResult(topic.name, list(islice(rest, len(topic.partitions))))
+        async for topic in turns.each_of(request.topics)
+    ]
+    return DeleteRecordsResponse(topics=topics)
 
 
 async def _delete(

@@ -31,13 +31,14 @@ STRICT_FROM = 5
 async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     """Returns one result per topic."""
     request = call.request
-    requested = request.topics if call.version >= BY_ID else [DeleteTopicState(name) for name in request.topic_names]
+    turns = context.turns
+    by_name = (DeleteTopicState(name) for name in request.topic_names)
     wanted: dict[tuple[str | None, str], bool] = {}
-    for each in requested:
+    async for each in turns.each_of(request.topics if call.version >= BY_ID else by_name):
         place = each.name, each.topic_id
         wanted[place] = place not in wanted
     charges = MutationCharges(context, call, STRICT_FROM)
-    works = [partial(_delete, context, charges, name, topic_id, once) for (name, topic_id), once in wanted.items()]
+    works = [partial(_delete, context, charges, *place, once) async for place, once in turns.each_of(wanted.items())]
     places = list(wanted)
     results = await run_bounded(
         works,
@@ -45,7 +46,7 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
         lambda number: _make_refused_result(
             *places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done within the timeout, and may still be done")
         ),
-        context.turns,
+        turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
     return DeleteTopicsResponse(charges.pause_ms, results)
