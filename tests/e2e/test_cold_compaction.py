@@ -302,6 +302,27 @@ def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(monkeypatch: pytest.Mon
     run(scenario)
 
 
+def test_leader_reads_by_each_change_of_a_clean_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that an older manifest names are deleted while the clean goes on."""
+    monkeypatch.setattr(cleaner, "CHANGE_BYTES", 1)
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=10_000.0))
+        replica = await site.create("t", **COMPACTED | {"min_cleanable_dirty_ratio": "1"})
+        await write(replica, 40, [])
+        await site.wait_until(lambda: replica.cold_end_offset > 30)
+        await site.node.submit(AlterTopicConfigs("t", {"min.cleanable.dirty.ratio": "0"}))
+
+        def knows_a_part() -> bool:
+            assert replica.manifest is not None
+            return replica.manifest.clean_to < 0 and any(each.is_cleaned for each in replica.manifest.entries)
+
+        await site.wait_until(knows_a_part)
+        await site.stop()
+
+    run(scenario)
+
+
 def test_look_at_many_logs_lets_the_event_loop_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The most urgent logs are cleaned first, also if a look notes only some of them."""
     monkeypatch.setattr(log_cleaner, "LOOKED_AT_ONCE", 3)

@@ -341,6 +341,7 @@ class LogCleaner:
                 manifest, replica.leader_epoch, replica.config, self._retention_clock.now_ms(),
                 self._resources_while(partial(_is_cleaned_in_bucket, replica)), replica.log,
                 request_share=self._settings.tiered_cleaner_max_request_share,
+                on_change=replica.unified_log.update_manifest,
             )  # fmt: skip
         except Fenced as error:
             self._hosted_replicas.on_fenced(replica, error)

@@ -36,9 +36,9 @@ from tiered.cold.cleaned_object import CleanedObject, CleanedRun, split_batches
 from tiered.cold.collector import Collector
 from tiered.cold.layout import SectionKind, SegmentSections, segment_key, submanifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
-from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.manifest_store import ManifestStore, ObjectMissing
 from tiered.cold.object_keys import KeysBuilder
-from tiered.cold.reader import ColdReader, ObjectMissing
+from tiered.cold.reader import ColdReader
 from tiered.cold.verified_put import put_verified
 from tiered.compaction.batch_filter import (
     CleanedBatches,
@@ -175,6 +175,7 @@ class _Clean:
     local: LocalLog | None
     key_seed: bytes
     request_share: float
+    on_change: Callable[[Manifest], None]
     raw_from: int = MAX_OFFSET
     first_dirty: int = 0
     """The `clean_to` of the manifest when the clean began."""
@@ -285,10 +286,12 @@ class ColdCleaner:
         local: LocalLog | None = None,
         *,
         request_share: float = inf,
+        on_change: Callable[[Manifest], None] = lambda _: None,
     ) -> ColdCleanResult:
         """Cleans the segments of `manifest`, which must have been taken over under `epoch`. Reads batches of the dirty
         part from the `local` log if it has them. Puts the clean off if it takes more than this share of the requests of
-        uploads, and frees little.
+        uploads, and frees little. `on_change` gets the manifest after each change of it: what an older one names is
+        deleted while the clean goes on.
 
         Raises `Fenced` (step down), `Unavailable` and `Corrupt`. A later clean does again what is not in the manifest.
         """
@@ -298,7 +301,9 @@ class ColdCleaner:
         manifest = await self.settle(manifest, epoch)
         keys = self._keys_in_flight[partition_id] = set()
         seed = bytes.fromhex(manifest.key_seed) or self._new_seed()
-        clean = _Clean(epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed, request_share)
+        clean = _Clean(
+            epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed, request_share, on_change
+        )
         self._running.add(partition_id)
         outcome = "failed"
         try:
@@ -665,6 +670,7 @@ class ColdCleaner:
             raise
         clean.is_change_open = False
         result.manifest = written
+        clean.on_change(written)
         for each in made_runs:
             clean.keys.difference_update(one.key for one in each.successors)
             self._reader.tails.drop(one.key for one in each.replaced)

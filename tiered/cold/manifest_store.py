@@ -57,6 +57,10 @@ BACKOFF_MAX_S = 2.0
 OPENED_MAX = 256
 
 
+class ObjectMissing(Corrupt):
+    """A segment or sub-manifest is not there: it is lost, or a newer manifest does not name it any more."""
+
+
 class ManifestStore:
     """All manifests of one bucket. `deadline_s` bounds one change, including its retries."""
 
@@ -118,13 +122,15 @@ class ManifestStore:
         return None if isinstance(got, NotFound) else (decoder(got.data, key), got.version)
 
     async def read_submanifest(self, ref: SubmanifestRef) -> tuple[ManifestNode, ...]:
-        """Returns the nodes of a sub-manifest, including deleted ones. It is immutable, so a bounded number is
-        cached."""
+        """Returns the nodes of a sub-manifest, including deleted ones. It is immutable, so a bounded number is cached.
+
+        Raises `Unavailable`, `Corrupt`, and `ObjectMissing` too if a newer manifest does not name it any more.
+        """
         nodes = self._submanifests.get(ref.key)
         if nodes is None:
             read = await self._read(ref.key, decode_submanifest)
             if read is None:
-                raise Corrupt("sub-manifest is missing", where=ref.key)
+                raise ObjectMissing("sub-manifest is missing", where=ref.key)
             nodes, _ = read
             if not matches_ref(ref, nodes):
                 raise Corrupt("sub-manifest does not match its reference in the manifest", where=ref.key)

@@ -20,7 +20,7 @@ from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
 from tiered.cold.kept_tails import KeptTails
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
-from tiered.cold.manifest_store import ManifestStore
+from tiered.cold.manifest_store import ManifestStore, ObjectMissing
 from tiered.cold.object_keys import ObjectKeys, decode_keys
 from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff, txn_index_key
 from tiered.cold.stream import ColdBatches, ColdStream
@@ -54,10 +54,6 @@ LOOKUPS_WAITING_MAX = 2_000
 SMALL_SECTIONS_BYTES = 512 << 10
 """Limit on sections that are read together: a clean needs the keys and others of one object, with one get."""
 GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-class ObjectMissing(Corrupt):
-    """A segment object is not there: it is lost, or a newer manifest does not name it any more."""
 
 
 class _ColdPiece(NamedTuple):
@@ -430,9 +426,9 @@ class ColdReader:
             self._idle_timer = loop.call_later(STREAM_IDLE_S, self._close_idle)
 
     async def find_newer_manifest(self, partition_id: PartitionId, offset: int, error: ObjectMissing) -> Manifest:
-        """Returns the manifest that no longer names the missing object, for a read on from `offset`.
+        """Returns the manifest that no longer names the missing segment or sub-manifest, for a read on from `offset`.
 
-        Raises `Refused` with OFFSET_OUT_OF_RANGE if no manifest names the offset any more. Raises the error itself if
+        Raises `Refused` with OFFSET_OUT_OF_RANGE if no manifest names the offset any more. Raises `ObjectMissing` if
         the manifest in the bucket still names the object: then it is lost.
         """
         manifest = await self._manifests.load(partition_id)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tiered.cold.layout import SectionKind, SegmentSections
 from tiered.cold.manifest import Manifest, SegmentEntry
-from tiered.cold.reader import ObjectMissing
+from tiered.cold.manifest_store import ObjectMissing
 from tiered.cold.stream import ColdBatches
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns

@@ -248,9 +248,12 @@ def test_committed_records_stay_if_the_log_starts_behind_an_abort(is_deleted: bo
     run(scenario)
 
 
-def test_reader_with_an_older_manifest_goes_on_with_the_successors() -> None:
+@pytest.mark.parametrize("fan", [64, 2])
+def test_reader_with_an_older_manifest_goes_on_with_the_successors(fan: int) -> None:
+    """Also if a sub-manifest is gone: the clean has written it again under another key."""
+
     async def scenario(rig: Rig) -> None:
-        log, broker = await filled(), rig.broker()
+        log, broker = await filled(), rig.broker(fan=fan)
         manifest = await upload(broker, log)
         before = await read(broker)
         old = rig.broker("old")
@@ -260,6 +263,24 @@ def test_reader_with_an_older_manifest_goes_on_with_the_successors() -> None:
         await asyncio.sleep(5)
         seen = facts(b"".join([bytes(piece.data) async for piece in pieces]))
         assert set(last_of_each(before)) <= set(seen) <= set(before)
+        fetched = facts(await rig.broker("consumer").reader.read(PID, manifest, 0, 1 << 20))
+        assert fetched and set(fetched) <= set(before)
+        assert await rig.broker("lookup").reader.offset_for_timestamp(PID, 0, manifest=manifest) is not None
+        assert bool(manifest.submanifests) == (fan == 2)
+
+    run(scenario)
+
+
+def test_each_change_of_a_clean_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaner_module, "CHANGE_BYTES", 1)
+
+    async def scenario(rig: Rig) -> None:
+        broker = rig.broker()
+        manifest = await upload(broker, await filled(200))
+        cleaner, told = broker.make_cleaner(), list[Manifest]()
+        result = await cleaner.clean(manifest, 1, COMPACTED, NOW, resources(map_bytes=1 << 16), on_change=told.append)
+        sequences = [each.sequence for each in told]
+        assert len(told) > 2 and told[-1] == result.manifest and sequences == sorted(set(sequences))
 
     run(scenario)
 

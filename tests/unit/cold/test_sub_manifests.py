@@ -9,6 +9,7 @@ import pytest
 from tests.unit.cold.rig import PID, TOPIC, Rig
 from tests.unit.cold.test_manifest_store import add
 from tiered.cold.layout import manifest_key
+from tiered.cold.manifest_store import ObjectMissing
 from tiered.errors import Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
 
@@ -54,5 +55,24 @@ def test_sub_manifest_of_a_pending_change_is_no_garbage() -> None:
         written = await adding
         reader = rig.broker("reader")
         assert written.submanifests and await reader.manifests.find_segment(written, 0) is not None
+
+    rig.run(scenario)
+
+
+def test_sub_manifest_that_the_newest_manifest_names_and_is_lost_is_damage() -> None:
+    rig = Rig()
+
+    async def scenario() -> None:
+        broker = rig.broker(fan=2)
+        for base in (0, 10, 20, 30):
+            written = await add(broker, base)
+        (lost,) = (each.key for each in written.submanifests)
+        await broker.store.delete([lost])
+        reader = rig.broker("reader").reader
+        with pytest.raises(ObjectMissing, match="sub-manifest is missing") as raised:
+            await reader.read(PID, written, 0, 1000)
+        assert raised.value.where == lost
+        with pytest.raises(ObjectMissing, match="sub-manifest is missing"):
+            [piece async for piece in reader.iterate(PID, 0, manifest=written)]
 
     rig.run(scenario)
