@@ -119,6 +119,70 @@ def test_key_is_in_the_log_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+async def send_to(where: HttpBroker, partitions: list[int], value: str) -> HttpReply:
+    body = {"records": [{"partition": each, "value": value} for each in partitions]}
+    return await where.ask("POST", "/topics/t", body, kind=V2_BINARY, Idempotency_Key="one")
+
+
+def is_refused(reply: HttpReply) -> bool:
+    return (reply.status, reply.json.get("error_code")) == (422, 42209)
+
+
+def test_refused_reuse_of_a_key_writes_no_partition_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with http_broker(tmp_path / "data") as site:
+            await site.create("t", 2)
+            assert (await send_to(site, [0], "YQ==")).status == 200
+        async with http_broker(tmp_path / "data") as site:
+            for partitions in ([1, 0], [0, 1]):
+                assert is_refused(await send_to(site, partitions, "Yg=="))
+            assert await high_watermarks(site) == [1, 0]
+
+    asyncio.run(scenario())
+
+
+def test_reuse_refused_by_another_broker_writes_nothing_here(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("t", [1], [2])
+        assert (await send_to(three[1], [0], "YQ==")).status == 200
+        assert is_refused(await send_to(three[2], [1, 0], "Yg=="))
+        assert await high_watermarks(three[3]) == [1, 0]
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_reuse_refused_in_part_names_the_records_that_are_written(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("t", [1], [2], [3])
+        assert (await send_to(three[1], [0], "YQ==")).status == 200
+        reply = await send_to(three[3], [2, 1, 0], "Yg==")
+        assert reply.status == 200, reply
+        rows = [(row["partition"], row["offset"], row["error_code"]) for row in reply.json["offsets"]]
+        assert rows == [(None, None, 1), (1, 0, None), (None, None, 1)]
+        assert await high_watermarks(three[3]) == [1, 1]
+        assert (await three[3].get("/topics/t/partitions/2/offsets")).json["end_offset"] == 0
+        again = await send_to(three[3], [2, 1, 0], "Yg==")
+        assert again.json == reply.json, "the reply of a retry must name them too"
+
+    run_cluster(tmp_path, scenario)
+
+
+def test_retry_of_a_reuse_names_what_its_own_broker_has_by_now(tmp_path: Path) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("t", [1, 2], [2, 1], min_insync_replicas="1")
+        assert (await send_to(three[1], [0], "YQ==")).status == 200
+        first = await send_to(three[3], [1, 0], "Yg==")
+        assert [row["offset"] for row in first.json["offsets"]] == [0, None]
+        await three.end(1)
+        again = await send_to(three[2], [1, 0], "Yg==")
+        while again.json["offsets"][1]["error"] != first.json["offsets"][1]["error"]:  # partition 0 has no leader yet
+            again = await send_to(three[2], [1, 0], "Yg==")
+        assert again.json == first.json
+        assert await high_watermarks(three[2]) == [1, 1]
+
+    run_cluster(tmp_path, scenario)
+
+
 def test_key_is_free_once_its_time_is_over(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 2)

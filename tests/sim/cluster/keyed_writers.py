@@ -124,12 +124,11 @@ class KeyedWriter:
         key = make_key(topic.topic_id, request.key, f"/topics/{self._topic}", b"".join(request.values))
         with site.service(IdempotencyKeys).use(key):
             outcomes = await append_many(site, topic, records, key)
-        places = []
-        for outcome in outcomes:
-            if isinstance(outcome, HttpError):
-                raise outcome
-            places.append((TopicPartition(self._topic, outcome.partition), outcome.offset))
-        return tuple(places)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, HttpError)]
+        if errors:
+            raise next((error for error in errors if error.error_code == KEY_REUSED), errors[0])
+        placed = (outcome for outcome in outcomes if not isinstance(outcome, HttpError))
+        return tuple((TopicPartition(self._topic, each.partition), each.offset) for each in placed)
 
     async def _commit(
         self, site: HttpContext, request: KeyedRequest, records: Sequence[ProducerRecord]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tiered.hot.producer_state import SEQUENCE_MAX
 from tiered.ids import KEYED_FROM, TopicId
+from tiered.replication.leader_replica import LeaderReplica
 from tiered.security.principal import ANONYMOUS, Principal
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import KEY_IN_USE, KEY_REUSED, HttpError
@@ -70,8 +71,7 @@ class IdempotencyKeys:
         if known is not None and known[0] != key:
             age_ms = (self._mono_ns() - known[1]) / 1e6
             if age_ms < self._broker.settings.producer_id_expiration_ms:
-                why = "this Idempotency-Key was used for another request: use a new key for each request"
-                raise HttpError(KEY_REUSED, why)
+                raise reused_error()
 
     def mark_used(self, key: IdempotencyKey) -> None:
         """Notes that records with this key were written."""
@@ -80,6 +80,20 @@ class IdempotencyKeys:
         used.move_to_end(place)
         if len(used) > USED_MAX:
             used.popitem(last=False)
+
+
+def reused_error() -> HttpError:
+    """Returns the 422 of a request whose key another request has used."""
+    return HttpError(KEY_REUSED, "this Idempotency-Key was used for another request: use a new key for each request")
+
+
+def find_use(replica: LeaderReplica, key: IdempotencyKey) -> IdempotencyKey | None:
+    """Returns the request that used the key in this partition, by its log. None if there is none."""
+    producer = replica.log.producers.get(key.producer_id)
+    if producer is None:
+        return None
+    sequence = producer.batches[-1].first_sequence if producer.batches else -1
+    return key._replace(producer_epoch=producer.epoch, base_sequence=sequence)
 
 
 def has_key(request: HttpRequest) -> bool:

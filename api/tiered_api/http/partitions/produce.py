@@ -16,7 +16,7 @@ from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
-from tiered.replication.leader_replica import ACKS_ALL
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.security.principal import Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import (
@@ -28,7 +28,7 @@ from tiered_api.http.exchange.errors import (
     to_http_error,
 )
 from tiered_api.http.exchange.request import HttpRequest
-from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key
+from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key, find_use, reused_error
 from tiered_api.http.partitions.record_formats import ProducerRecord
 from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
 
@@ -143,7 +143,7 @@ async def append_many(
 ) -> list[RecordMetadata | HttpError]:
     """Appends one batch for each partition, or more if one would be too large. Returns the outcome of each record, in
     order. With an idempotency key there is one batch for each partition, and `HttpError` is raised if one would be too
-    large, or if the key was used for another request."""
+    large, or if the key was used for another request and nothing was written."""
     check_writable(topic.name)
     counter = _next_counter(key)
     if len(records) <= RECORDS_PER_TURN:
@@ -185,24 +185,51 @@ async def _append_chunk(
         shares.append(share)
     if key is not None:
         _check_single_batches(shares, records)
+        await _append_keyed(context, shares, records, outcomes, key)
+        return outcomes
     remote = []
     for share in shares:
         if isinstance(share.source, RemotePartition):
             remote.append(share)
         else:
-            await _append_partition(context, share, records, outcomes, key)
+            await _append_partition(context, share, records, outcomes, None)
     if remote:  # each waits for another broker
-        await asyncio.gather(*(_append_partition(context, share, records, outcomes, key) for share in remote))
-    if key is not None:
-        _raise_if_reused(outcomes)
+        await asyncio.gather(*(_append_partition(context, share, records, outcomes, None) for share in remote))
     return outcomes
 
 
-def _raise_if_reused(outcomes: Sequence[RecordMetadata | HttpError]) -> None:
-    """Raises the error of a key that another request has used: it is of the request, and not of one record."""
-    for outcome in outcomes:
-        if isinstance(outcome, HttpError) and outcome.error_code == KEY_REUSED:
-            raise outcome
+async def _append_keyed(
+    context: HttpContext,
+    shares: Sequence[_PartitionRecords],
+    records: Sequence[ProducerRecord],
+    outcomes: list[RecordMetadata | HttpError],
+    key: IdempotencyKey,
+) -> None:
+    """Appends the batches of a request with a key. Raises `HttpError` 422 if another request has used the key and
+    nothing was written: else the reply has the outcome of each record. Only the other brokers know the keys of their
+    partitions, so these come first."""
+    remote = [share for share in shares if isinstance(share.source, RemotePartition)]
+    local = [(share, share.source) for share in shares if isinstance(share.source, LeaderReplica)]
+    uses = {find_use(replica, key) for _, replica in local} - {None}
+    if uses and key not in uses:
+        raise reused_error()
+    await asyncio.gather(*(_append_partition(context, share, records, outcomes, key) for share in remote))
+    reused = [_is_reused(share, outcomes) for share in remote]
+    for share, replica in local:
+        if any(reused) and find_use(replica, key) != key:
+            for n in share.numbers:
+                outcomes[n] = reused_error()
+        else:
+            await _append_partition(context, share, records, outcomes, key)
+        reused.append(_is_reused(share, outcomes))
+    if reused and all(reused):
+        raise reused_error()
+
+
+def _is_reused(share: _PartitionRecords, outcomes: Sequence[RecordMetadata | HttpError]) -> bool:
+    """True if the batch of this partition was refused because another request has used its key."""
+    outcome = outcomes[share.numbers[0]]
+    return isinstance(outcome, HttpError) and outcome.error_code == KEY_REUSED
 
 
 class _PartitionRecords(NamedTuple):
