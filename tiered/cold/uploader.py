@@ -213,12 +213,14 @@ class Uploader:
         self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry], key_seed: str
     ) -> Manifest:
         """Adds the objects to the manifest. While the change is undecided, their keys count as in flight."""
-        partition_id = manifest.partition_id
+        partition_id, is_added = manifest.partition_id, False
 
         def add(current: Manifest, _: Submanifests) -> Manifest:
-            # An earlier, then undecided change of this leader moved the cold end: the manifest names
-            # its objects, or these.
-            if current.cold_end_offset != manifest.cold_end_offset:
+            # The log start passed the cold end meanwhile. Or an earlier, then undecided change of this leader moved the
+            # cold end: the manifest names its objects, or these.
+            nonlocal is_added
+            is_added = current.cold_end_offset == manifest.cold_end_offset
+            if not is_added:
                 return current
             for entry in entries:
                 current = current.add(entry)
@@ -231,6 +233,8 @@ class Uploader:
             self._segments.inc(len(entries), "fenced")
             raise
         self._keys_in_flight.pop(partition_id, None)
+        if not is_added:
+            self._manifests.mark_orphans(partition_id)
         named_keys = {node.key for node in written.nodes}
         for entry in entries:
             self._segments.inc(1, "copied" if entry.key in named_keys else "failed")

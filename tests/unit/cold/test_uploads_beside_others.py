@@ -53,7 +53,10 @@ def test_records_deleted_during_their_upload_are_not_named() -> None:
         await broker.collector.advance_start(manifest, 1, 70)
         written = await going
         assert written is not None and (written.log_start_offset, written.cold_end_offset) == (70, 70)
-        assert not written.nodes
+        assert not written.nodes and broker.manifests.take_orphan_mark(PID), "a sweep deletes the object"
+        await rig.clock.sleep(5)
+        await broker.collector.sweep(PID, TOPIC, 1)
+        assert await rig.keys(".seg") == []
 
     rig.run(scenario)
 
