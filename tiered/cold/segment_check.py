@@ -33,19 +33,19 @@ class ClosedSegment(Protocol):
 
 async def check_segment(
     segment: ClosedSegment, from_offset: int, *, may_begin_before: bool
-) -> tuple[int, SegmentFacts, Lineage]:
+) -> tuple[FileSlice, SegmentFacts, Lineage]:
     """Checks every batch of a local segment, and the order of offsets.
 
-    Returns three facts about the part from the batch that holds `from_offset`: the byte of the segment where it begins,
-    its `SegmentFacts`, and its lineage. The lineage of the log may begin inside that batch, at the log start, so it
-    cannot be used.
+    Returns the part from the batch that holds `from_offset`, its `SegmentFacts`, and its lineage. The part is of the
+    file that was checked: a clean on the disk may put another one in its place meanwhile. The lineage of the log may
+    begin inside that batch, at the log start, so it cannot be used.
 
     Raises `Corrupt` if a batch is invalid. Also raises it if `from_offset` is inside a batch and `may_begin_before` is
     false: the earlier part of that batch is cold already.
     """
     check = _SegmentCheck(segment, from_offset)
     position = 0
-    while position < segment.log.length:
+    while position < check.log.length:
         position += check.check_piece(position)
         await asyncio.sleep(0)
     return check.finish(may_begin_before)
@@ -69,9 +69,9 @@ class _SegmentCheck:
     """The running state of `check_segment`: the sums over the batches so far."""
 
     def __init__(self, segment: ClosedSegment, from_offset: int) -> None:
-        self._log = segment.log
+        self.log = segment.log
         self._next_offset = segment.next_offset
-        self._where = segment.log.file.name
+        self._where = self.log.file.name
         self._from_offset = from_offset
         self._first: WalkedBatch | None = None
         self._start_position = 0
@@ -83,12 +83,12 @@ class _SegmentCheck:
 
     def check_piece(self, position: int) -> int:
         """Checks the whole batches of one piece at `position`. Returns their bytes."""
-        length = min(PIECE_BYTES, self._log.length - position)
-        data = self._log.file.pread(self._log.start + position, length)
+        length = min(PIECE_BYTES, self.log.length - position)
+        data = self.log.file.pread(self.log.start + position, length)
         found = walk(data)
         if found.why == "short" and not found.batches:
             length = self._size_at(data, position)
-            data = self._log.file.pread(self._log.start + position, length)
+            data = self.log.file.pread(self.log.start + position, length)
             found = walk(data)
         if found.why not in ("", "short") or not found.batches:
             raise Corrupt(found.why or "log ends early", where=self._where, position=position + found.end)
@@ -101,7 +101,7 @@ class _SegmentCheck:
     def _size_at(self, data: bytes, position: int) -> int:
         """Returns the size of the batch at the start of `data`, which is larger than a piece."""
         size = 12 + int.from_bytes(data[8:12], "big") if len(data) >= 12 else 0
-        if not len(data) < size <= self._log.length - position:
+        if not len(data) < size <= self.log.length - position:
             raise Corrupt("log ends inside a batch", where=self._where, position=position)
         return size
 
@@ -125,8 +125,8 @@ class _SegmentCheck:
             self._records += batch.count
         self._max_timestamp = max(self._max_timestamp, max(batch.max_timestamp for batch in batches))
 
-    def finish(self, may_begin_before: bool) -> tuple[int, SegmentFacts, Lineage]:
-        """Returns the start position, the facts and the lineage, once all pieces are checked."""
+    def finish(self, may_begin_before: bool) -> tuple[FileSlice, SegmentFacts, Lineage]:
+        """Returns the checked part, its facts and its lineage, once all pieces are checked."""
         first = self._first
         if first is None or self._last_offset >= self._next_offset:
             raise Corrupt("segment has other offsets than its log says", where=self._where)
@@ -141,7 +141,8 @@ class _SegmentCheck:
             base_timestamp=first.base_timestamp,
             max_timestamp=self._max_timestamp,
             record_count=self._records,
-            log_bytes=self._log.length - self._start_position,
+            log_bytes=self.log.length - self._start_position,
             crc=self._crc,
         )
-        return self._start_position, facts, ((first.leader_epoch, base_offset), *self._lineage[1:])
+        part = FileSlice(self.log.file, self.log.start + self._start_position, facts.log_bytes)
+        return part, facts, ((first.leader_epoch, base_offset), *self._lineage[1:])

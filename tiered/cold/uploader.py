@@ -150,12 +150,12 @@ class Uploader:
         if plan is None:
             return None
         segment = next(s for s in closed if s.base_offset == plan.base_offset)
-        start_position, facts, segment_lineage = await check_segment(
+        # In one turn with the choice: a clean on the disk may replace the segment while it is checked.
+        within = plan.from_offset > segment.base_offset
+        sections = source.segment_data(segment.base_offset, from_offset=plan.from_offset if within else None)
+        log_part, facts, segment_lineage = await check_segment(
             segment, plan.from_offset, may_begin_before=not manifest.nodes
         )
-        log_part = FileSlice(segment.log.file, segment.log.start + start_position, facts.log_bytes)
-        rebase = facts.base_offset != segment.base_offset
-        sections = source.segment_data(segment.base_offset, from_offset=facts.base_offset if rebase else None)
         lineage = tuple(row for row in source.epochs.lineage if row[1] < facts.next_offset)
         parts = _section_bytes(sections, lineage)
         if with_keys:

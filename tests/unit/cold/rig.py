@@ -94,7 +94,7 @@ class LocalLog:
         start = base_offset if from_offset is None else from_offset
         found = [b for b in walk(self.content(segment)).batches if b.last_offset >= start]
         indexed = found[1::2]
-        cut = found[0].position
+        cut = found[0].position if found else 0
         return Files(
             b"".join(struct.pack(">ii", b.last_offset - start, b.position - cut) for b in indexed),
             _time_index(found, start),

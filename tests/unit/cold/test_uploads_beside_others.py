@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
+from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, TOPIC, Rig, batch
+from tests.unit.hot.cleaning import clean, facts, put
+from tests.unit.hot.fixtures import config, open_log
+from tiered.cold import uploader
+from tiered.cold.layout import SegmentFacts
 from tiered.cold.manifest import Manifest
+from tiered.cold.segment_check import ClosedSegment, check_segment
 from tiered.errors import Corrupt, Fenced
+from tiered.hot.leader_epochs import Lineage
 from tiered.ids import PartitionId
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.ports import FileSlice
 
 
 def test_nothing_is_uploaded_before_the_manifest_is_taken_over() -> None:
@@ -91,5 +100,34 @@ def test_object_that_is_named_during_a_sweep_is_kept(slow: str, monkeypatch: pyt
         await rig.clock.sleep(10)
         await broker.collector.delete_expired()
         assert await rig.keys(".seg") == [entry.key for entry in written.entries]
+
+    rig.run(scenario)
+
+
+def test_object_has_one_file_if_a_clean_on_disk_replaces_the_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic becomes a tiered one while a clean ends: it replaces the segment in one of the turns of the check."""
+    rig, is_cleaned = Rig(), False
+
+    async def scenario() -> None:
+        log = await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024))
+        for number in range(60):
+            put(log, "again" if number % 10 == 0 else f"only{number}", f"v{number}")
+        log.roll()
+        await log.flush()
+        log.configure(config(cleanup_policy=("compact",), segment_bytes=2048))
+
+        async def check_beside_clean(
+            segment: ClosedSegment, from_offset: int, *, may_begin_before: bool
+        ) -> tuple[FileSlice, SegmentFacts, Lineage]:
+            nonlocal is_cleaned
+            found = await check_segment(segment, from_offset, may_begin_before=may_begin_before)
+            if not is_cleaned:
+                is_cleaned = (await clean(log)).bytes_after > 0
+            return found
+
+        monkeypatch.setattr(uploader, "check_segment", check_beside_clean)
+        await rig.broker().upload_all(log, 1)  # type: ignore[arg-type]
+        records = facts(await rig.broker("reader").read_all())
+        assert is_cleaned and {key for _, key, _ in records} >= {f"only{n}" for n in range(60) if n % 10}
 
     rig.run(scenario)
