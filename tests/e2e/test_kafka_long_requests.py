@@ -18,8 +18,11 @@ from tiered_api.kafka.protocol.messages import (
     create_partitions,
     delete_records,
     describe_producers,
+    describe_topic_partitions,
     describe_user_scram_credentials,
+    elect_leaders,
     find_coordinator,
+    join_group,
     leave_group,
     list_offsets,
     offset_commit,
@@ -29,6 +32,8 @@ from tiered_api.kafka.protocol.messages import (
 )
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.exchange import group_requests, turns
+from tiered_api.kafka.server.handlers import describe_topic_partitions as pages_handler
+from tiered_api.kafka.server.handlers import join_group as join_group_handler
 from tiered_api.kafka.server.handlers import offset_fetch as offset_fetch_handler
 
 COUNT = 20_000
@@ -118,6 +123,16 @@ REQUESTS: dict[str, Callable[[], tuple[Message, int]]] = {
         ),
         3,
     ),
+    "elections": lambda: (
+        elect_leaders.ElectLeadersRequest(0, [elect_leaders.TopicPartitions("t", list(NUMBERS))], 60_000),
+        2,
+    ),
+    "pages of topics": lambda: (
+        describe_topic_partitions.DescribeTopicPartitionsRequest(
+            [describe_topic_partitions.TopicRequest(f"t{n}") for n in NUMBERS]
+        ),
+        0,
+    ),
     "producers": lambda: (
         describe_producers.DescribeProducersRequest([describe_producers.TopicRequest(f"t{n}", [0]) for n in NUMBERS]),
         0,
@@ -172,6 +187,43 @@ def test_request_about_many_resources_takes_turns_with_others(
         handling = asyncio.create_task(handle())
         assert await count_calls_per_turn(handled) < CALLS_PER_TURN
         await handling
+
+    run(tmp_path, scenario, **QUICK)
+
+
+def test_pages_have_each_of_many_named_topics_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_handler, "LIMIT", 3)
+
+    async def scenario(site: KafkaBroker) -> None:
+        client, names = await site.client(), [f"t{n}" for n in range(10)]
+        await site.create("t4", 7)
+        request = describe_topic_partitions.DescribeTopicPartitionsRequest(
+            [describe_topic_partitions.TopicRequest(name) for name in reversed(names)]
+        )
+        found: list[tuple[str | None, int]] = []
+        while True:
+            got = await client.ask(request, 0, describe_topic_partitions.DescribeTopicPartitionsResponse)
+            for topic in got.topics:
+                found += [(topic.name, each.partition_index) for each in topic.partitions] or [(topic.name, -1)]
+            if got.next_cursor is None:
+                break
+            request.cursor = describe_topic_partitions.Cursor(
+                got.next_cursor.topic_name, got.next_cursor.partition_index
+            )
+        known = [("t4", number) for number in range(7)]
+        assert found == [*((name, -1) for name in names[:4]), *known, *((name, -1) for name in names[5:])]
+
+    run(tmp_path, scenario)
+
+
+def test_member_with_very_many_protocols_is_refused(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await find_group(site)
+        protocols = [join_group.JoinGroupRequestProtocol(f"p{n}", b"") for n in range(join_group_handler.PROTOCOLS_MAX)]
+        client = await site.client()
+        assert (await join(client, "g", protocols=protocols)).error_code == 0
+        protocols.append(join_group.JoinGroupRequestProtocol("range", b""))
+        assert (await join(client, "h", protocols=protocols)).error_code == Code.INVALID_REQUEST.number
 
     run(tmp_path, scenario, **QUICK)
 

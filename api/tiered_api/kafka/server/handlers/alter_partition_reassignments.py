@@ -25,17 +25,17 @@ async def handle(
     request = call.request
     response = AlterPartitionReassignmentsResponse(0, request.allow_replication_factor_change, error_message=None)
     topics = context.broker.image.topics
-    moves = tuple(
+    named = ((each.name, one) for each in request.topics for one in each.partitions)
+    moves = [
         Move(
-            topics[each.name].topic_id if each.name in topics else TopicId(""),
+            topics[name].topic_id if name in topics else TopicId(""),
             one.partition_index,
             None if one.replicas is None else tuple(one.replicas),
         )
-        for each in request.topics
-        for one in each.partitions
-    )
+        async for name, one in context.turns.each_of(named)
+    ]
     try:
-        reassign = Reassign(moves, request.allow_replication_factor_change)
+        reassign = Reassign(tuple(moves), request.allow_replication_factor_change)
         judged: tuple[Refused | None, ...] = ()
         if moves:
             judged = await context.broker.submit(reassign, clamp_timeout_ms(request.timeout_ms) / 1000)
@@ -43,10 +43,11 @@ async def handle(
         response.error_code, response.error_message = refused.code.number, refused.why
         return response
     outcomes = iter(judged)
-    response.responses = [
-        ReassignableTopicResponse(each.name, [_row(one.partition_index, outcomes) for one in each.partitions])
-        for each in request.topics
-    ]
+    async for each in context.turns.each_of(request.topics):
+        response.responses.append(ReassignableTopicResponse(each.name))
+    places = zip(response.responses, request.topics, strict=True)
+    async for made, one in context.turns.each_of((made, one) for made, each in places for one in each.partitions):
+        made.partitions.append(_row(one.partition_index, outcomes))
     return response
 
 

@@ -34,7 +34,7 @@ async def handle(context: KafkaContext, call: Call[CreateAclsRequest]) -> Create
         results.update(zip(valid, replies, strict=True))
         return CreateAclsResponse(results=[_to_result(results[acl]) for acl in acls])
     except Refused as refused:
-        return CreateAclsResponse(results=[_to_result(refused) for _ in creations])
+        return CreateAclsResponse(results=[_to_result(refused) async for _ in context.turns.each_of(creations)])
 
 
 def _read_acl(requested: AclCreation) -> Acl:

@@ -30,7 +30,7 @@ async def handle(context: KafkaContext, call: Call[DeleteAclsRequest]) -> Delete
         results = await context.broker.submit(DeleteAcls(chosen), DEFAULT_TIMEOUT_MS / 1000)
         return DeleteAclsResponse(filter_results=list(map(_to_result, results)))
     except Refused as refused:
-        return DeleteAclsResponse(filter_results=[_to_result(refused) for _ in filters])
+        return DeleteAclsResponse(filter_results=[_to_result(refused) async for _ in context.turns.each_of(filters)])
 
 
 def _to_choice(wanted: AclFilter) -> AclChoice:

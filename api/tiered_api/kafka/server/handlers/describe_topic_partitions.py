@@ -27,14 +27,19 @@ LIMIT = 2_000
 async def handle(context: KafkaContext, call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
     """Returns one page."""
     request, image = call.request, context.broker.image
-    names = {topic.name for topic in request.topics}
+    turns = context.turns
+    names = {topic.name async for topic in turns.each_of(request.topics)}
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
         wrong = Code.INVALID_REQUEST.number
-        topics = [DescribeTopicPartitionsResponseTopic(wrong, topic.name) for topic in request.topics]
+        topics = [
+            DescribeTopicPartitionsResponseTopic(wrong, name.name) async for name in turns.each_of(request.topics)
+        ]
         return DescribeTopicPartitionsResponse(topics=topics)
     after = cursor.topic_name if cursor is not None else ""
-    wanted = sorted(name for name in names or image.topics if name >= after)
+    wanted: list[str] = []
+    async for piece in turns.pieces_of(list(names or image.topics), LIMIT):
+        wanted = sorted([*wanted, *(name for name in piece if name >= after)])[: LIMIT + 2]  # more are on later pages
     first = cursor.partition_index if cursor is not None else 0
     return make_page(
         image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit

@@ -7,7 +7,7 @@ reply.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tiered.controller.requests import ElectLeaders
 from tiered.errors import Code, Refused
@@ -18,6 +18,7 @@ from tiered_api.kafka.protocol.messages.elect_leaders import (
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
+    TopicPartitions,
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
@@ -37,12 +38,13 @@ async def handle(context: KafkaContext, call: Call[ElectLeadersRequest]) -> Elec
     """Returns one result per requested partition."""
     request = call.request
     if request.election_type not in (PREFERRED, UNCLEAN):
-        return _make_refused_response(request, Refused(Code.INVALID_REQUEST, WHY[Code.INVALID_REQUEST]))
+        return await _make_refused_response(context, request, Refused(Code.INVALID_REQUEST, WHY[Code.INVALID_REQUEST]))
     topics, requested = context.broker.image.topics, request.topic_partitions
     wanted: tuple[tuple[TopicId, int], ...] | None = None
     if requested is not None:
-        named = [(topics[each.topic], each.partitions) for each in requested if each.topic in topics]
-        wanted = tuple((topic.topic_id, number) for topic, numbers in named for number in numbers)
+        named = ((topics[each.topic], each.partitions) for each in requested if each.topic in topics)
+        rows = ((topic.topic_id, number) for topic, numbers in named for number in numbers)
+        wanted = tuple([row async for row in context.turns.each_of(rows)])
     try:
         done: Outcomes = {}
         if wanted or wanted is None:
@@ -50,15 +52,24 @@ async def handle(context: KafkaContext, call: Call[ElectLeadersRequest]) -> Elec
             outcomes = await context.broker.submit(election, clamp_timeout_ms(request.timeout_ms) / 1000)
             done = {(topic_id, number): code for topic_id, number, code in outcomes}
     except Refused as refused:
-        return _make_refused_response(request, refused)
+        return await _make_refused_response(context, request, refused)
     if requested is None:
         return ElectLeadersResponse(0, 0, _make_needed_results(done, topics.values()))
-    results = []
+    response = ElectLeadersResponse(0, 0, [])
+    async for row, number in context.turns.each_of(_place_results(response, requested)):
+        topic_id = topics[row.topic].topic_id if row.topic in topics else TopicId("")
+        row.partition_result.append(_make_result(row.topic, number, done.get((topic_id, number))))
+    return response
+
+
+def _place_results(
+    response: ElectLeadersResponse, requested: Iterable[TopicPartitions]
+) -> Iterator[tuple[ReplicaElectionResult, int]]:
+    """Adds a result for each topic to the response, and yields it with each partition that was requested."""
     for each in requested:
-        topic_id = topics[each.topic].topic_id if each.topic in topics else TopicId("")
-        rows = [_make_result(each.topic, number, done.get((topic_id, number))) for number in each.partitions]
-        results.append(ReplicaElectionResult(each.topic, rows))
-    return ElectLeadersResponse(0, 0, results)
+        response.replica_election_results.append(ReplicaElectionResult(each.topic))
+        for number in each.partitions:
+            yield response.replica_election_results[-1], number
 
 
 def _make_needed_results(done: Outcomes, topics: Iterable[TopicImage]) -> list[ReplicaElectionResult]:
@@ -77,10 +88,11 @@ def _make_result(name: str, number: int, code: Code | None) -> PartitionResult:
     return PartitionResult(number, code.number, None if code is Code.NONE else WHY.get(code, code.name))
 
 
-def _make_refused_response(request: ElectLeadersRequest, refused: Refused) -> ElectLeadersResponse:
+async def _make_refused_response(
+    context: KafkaContext, request: ElectLeadersRequest, refused: Refused
+) -> ElectLeadersResponse:
     code, why = refused.code.number, refused.why
-    results = [
-        ReplicaElectionResult(each.topic, [PartitionResult(number, code, why) for number in each.partitions])
-        for each in request.topic_partitions or ()
-    ]
-    return ElectLeadersResponse(0, code, results)
+    response = ElectLeadersResponse(0, code, [])
+    async for row, number in context.turns.each_of(_place_results(response, request.topic_partitions or ())):
+        row.partition_result.append(PartitionResult(number, code, why))
+    return response

@@ -7,17 +7,22 @@ tells a returning static leader to keep the assignments (KIP-814).
 
 from __future__ import annotations
 
+from tiered.errors import Code
 from tiered.groups.requests import JoinGroup, JoinGroupReply
 from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.group_requests import call_coordinator, rebalance_wait_seconds
 
 REBALANCE_TIMEOUT, ID_REQUIRED, NULL_PROTOCOL, SKIP_ASSIGNMENT = 1, 4, 7, 9
+PROTOCOLS_MAX = 1_000
+"""Most protocols of one member. Other clients wait while they are read."""
 
 
 async def handle(context: KafkaContext, call: Call[JoinGroupRequest]) -> JoinGroupResponse:
     """Waits for the other members. If the client disconnects meanwhile, the handler is cancelled."""
     request, version = call.request, call.version
+    if len(request.protocols) > PROTOCOLS_MAX:
+        return _make_response(JoinGroupReply(Code.INVALID_REQUEST, request.member_id), version)
     rebalance_ms = request.rebalance_timeout_ms if version >= REBALANCE_TIMEOUT else request.session_timeout_ms
     join = JoinGroup(
         request.group_id,
@@ -36,7 +41,12 @@ async def handle(context: KafkaContext, call: Call[JoinGroupRequest]) -> JoinGro
     reply = await call_coordinator(
         context, request.group_id, join, JoinGroupReply, rebalance_wait_seconds(rebalance_ms)
     )
-    joined = reply if isinstance(reply, JoinGroupReply) else JoinGroupReply(reply, request.member_id)
+    return _make_response(
+        reply if isinstance(reply, JoinGroupReply) else JoinGroupReply(reply, request.member_id), version
+    )
+
+
+def _make_response(joined: JoinGroupReply, version: int) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=joined.code.number,
         generation_id=joined.generation,
