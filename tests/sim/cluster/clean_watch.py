@@ -40,6 +40,7 @@ class RunningClean(NamedTuple):
     config: TopicConfig
     now_ms: int
     keeps_tombstones: bool
+    first_dirty: int
 
 
 class CleanWatch:
@@ -67,7 +68,7 @@ class CleanWatch:
             original(cleaning, writer, swap, config, found, resources, now_ms, keeps_tombstones=keeps_tombstones)
             judged = self._find(writer)
             is_tiered = judged is not None and judged.cold_end > 0  # older records of any key may be in the bucket
-            self._cleans[id(swap)] = RunningClean(swap, config, now_ms, is_tiered)
+            self._cleans[id(swap)] = RunningClean(swap, config, now_ms, is_tiered, found.first_dirty)
 
         return begin
 
@@ -100,7 +101,7 @@ class CleanWatch:
         bounds = CleanBounds(
             judged.committed_end, writer.segments[-1].base_offset, running.now_ms, running.config.delete_retention_ms,
             running.now_ms - lag_ms + judged.max_clock_skew_ms if lag_ms else 2**62, running.keeps_tombstones,
-            judged.log_start,
+            judged.log_start, running.first_dirty,
         )  # fmt: skip
         base = cleaned.base_offset
         after = read_segment(writer, base, cleaned.size, CLEANED)

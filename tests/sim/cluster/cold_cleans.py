@@ -69,11 +69,14 @@ class ColdCleans:
         self._objects = objects
         self._report = report
         self._segments: dict[PartitionId, list[SegmentEntry]] = {}
+        self._clean_to: dict[PartitionId, int] = {}
 
     def on_manifest(self, manifest: Manifest, segments: list[SegmentEntry], log: ColdLog, now_ns: int) -> None:
         """Judges the change from the manifest before to this one, which names these segments from its log start on."""
         before = self._segments.get(manifest.partition_id, [])
         self._segments[manifest.partition_id] = segments
+        clean_to = max(self._clean_to.get(manifest.partition_id, 0), 0)
+        self._clean_to[manifest.partition_id] = manifest.clean_to
         known, old_end = {each.key for each in before}, before[-1].next_offset if before else 0
         name, at = log.compacted.name, segments[0].base_offset if segments else 0
         for each in segments:
@@ -91,7 +94,7 @@ class ColdCleans:
                 for finding in self.check_object(log, each):
                     self._report(*finding)
         for run in _runs_below(new, old_end):
-            self._check_run(manifest, before, segments, run, log, now_ns)
+            self._check_run(manifest, before, segments, run, log, now_ns, clean_to)
         if manifest.clean_to >= 0 and manifest.cleaned_ms >= 0 and new:
             covered = b"".join(self._data(each) for each in segments if each.base_offset < manifest.clean_to)
             log.compacted.check_clean_part(
@@ -106,6 +109,7 @@ class ColdCleans:
         run: Sequence[SegmentEntry],
         log: ColdLog,
         now_ns: int,
+        first_dirty: int,
     ) -> None:
         base, end, name = run[0].base_offset, run[-1].next_offset, log.compacted.name
         gone = [each for each in before if base <= each.base_offset < end]
@@ -125,6 +129,7 @@ class ColdCleans:
         bounds = CleanBounds(
             log.committed_end, manifest.cold_end_offset, now_ms, min(each.delete_retention_ms for each in log.configs),
             now_ms - lag_ms + log.max_clock_skew_ms if lag_ms else 2**62, log_start=manifest.log_start_offset,
+            first_dirty=first_dirty,
         )  # fmt: skip
         log.compacted.on_clean(
             _in_order(log),

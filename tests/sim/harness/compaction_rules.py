@@ -87,6 +87,12 @@ class CleanBounds(NamedTuple):
     keeps_tombstones: bool = False
     log_start: int = 0
     """Nobody asks for what lies below."""
+    first_dirty: int = 2**62
+    """Delete horizons of batches that end at or above it come from another clean. They count anew."""
+
+    def find_horizon(self, batch: StoredBatch) -> int | None:
+        """Returns the delete horizon of a batch before the clean, None if the clean is the first that may set it."""
+        return batch.horizon_ms if batch.last < self.first_dirty else None
 
 
 @dataclass
@@ -219,9 +225,10 @@ def _check_kept_batches(
         if not all(record in records for record in batch.records):
             yield f"the batch at {batch.base} has other records than before, or in another order"
         horizon_ms, earliest_ms = batch.horizon_ms, bounds.now_ms + bounds.delete_retention_ms
-        if was.horizon_ms is not None and horizon_ms != was.horizon_ms and batch.records:
-            yield f"the delete horizon of the batch at {batch.base} moves from {was.horizon_ms} to {horizon_ms}"
-        elif was.horizon_ms is None and horizon_ms is not None and horizon_ms < earliest_ms:
+        old_ms = bounds.find_horizon(was)
+        if old_ms is not None and horizon_ms != old_ms and batch.records:
+            yield f"the delete horizon of the batch at {batch.base} moves from {old_ms} to {horizon_ms}"
+        elif old_ms is None and horizon_ms is not None and horizon_ms < earliest_ms:
             yield f"the delete horizon of the batch at {batch.base} is {earliest_ms - horizon_ms} ms too early"
 
 
@@ -235,8 +242,10 @@ def _check_removed(batch: StoredBatch, record: Record, history: History, bounds:
         return
     if record.value is not None:
         yield f"the record at {record.offset} is gone, it is the last one of {record.key!r}"
-    elif bounds.keeps_tombstones or batch.horizon_ms is None or batch.horizon_ms > bounds.now_ms:
-        horizon = "none" if batch.horizon_ms is None else f"{batch.horizon_ms - bounds.now_ms} ms ahead"
+        return
+    horizon_ms = bounds.find_horizon(batch)
+    if bounds.keeps_tombstones or horizon_ms is None or horizon_ms > bounds.now_ms:
+        horizon = "none" if horizon_ms is None else f"{horizon_ms - bounds.now_ms} ms ahead"
         yield f"the tombstone at {record.offset} of {record.key!r} is gone, its delete horizon is {horizon}"
 
 
@@ -263,8 +272,9 @@ def _check_marker(
         if batch.records and not batch.is_control and history.markers.get(batch.base, (-1, True))[0] == marker.base:
             yield f"the marker at {marker.base} is gone, records of its transaction are at {batch.base}"
             return
-    if marker.horizon_ms is None or marker.horizon_ms > bounds.now_ms:
-        yield f"the marker at {marker.base} is gone, its delete horizon is {marker.horizon_ms}"
+    horizon_ms = bounds.find_horizon(marker)
+    if horizon_ms is None or horizon_ms > bounds.now_ms:
+        yield f"the marker at {marker.base} is gone, its delete horizon is {horizon_ms}"
 
 
 def check_indexes(base: int, after: Sequence[StoredBatch], offsets: bytes, times: bytes) -> Iterator[str]:

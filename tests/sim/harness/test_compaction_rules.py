@@ -128,6 +128,21 @@ def test_horizon_of_a_batch_stays() -> None:
     assert any("moves from" in each for each in made.judge(moved, once))
 
 
+def test_horizon_of_another_clean_counts_anew() -> None:
+    made = make_history()
+    once, late = made.clean(), HORIZON + 1
+    moved = [each._replace(horizon_ms=late + RETENTION) if each.horizon_ms else each for each in read_stored(once)]
+    anew = made.bounds(late, first_dirty=0)
+    assert made.judge(moved, once, anew) == []
+    early = [each._replace(horizon_ms=late + RETENTION - 1) if each.horizon_ms else each for each in moved]
+    assert any("1 ms too early" in each for each in made.judge(early, once, anew))
+    gone = read_stored(made.clean(once, late))
+    assert made.judge(gone, once, made.bounds(late)) == []
+    assert any("the tombstone at 2" in each for each in made.judge(gone, once, anew))
+    unmarked = [each._replace(records=()) if each.is_control else each for each in moved]
+    assert any("delete horizon is None" in each for each in made.judge(unmarked, once, anew))
+
+
 def test_index_entry_that_is_not_about_its_segment_is_reported() -> None:
     batches = read_stored(make_history().log.data)
     second = batches[1]
