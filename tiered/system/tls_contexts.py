@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
-from weakref import ref
 
 from tiered.errors import Code, Refused
-from tiered.system.tls import HANDSHAKE_SECONDS, HANDSHAKES_MAX, MakeSession
+from tiered.system.tls import MakeSession
 from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
 
 log = logging.getLogger(__name__)
@@ -40,16 +39,10 @@ class _State(NamedTuple):
 
 
 class RenewingContext(ssl.SSLContext):
-    """A context for asyncio's own TLS. Its sessions are made by the contexts in force, and those whose handshake is not
-    complete are bounded.
-
-    The listener ends a handshake after `HANDSHAKE_SECONDS`. A session does not count longer: one that failed lives
-    until the garbage collector finds it, which may be much later.
-    """
+    """A context for asyncio's own TLS. Its sessions are made by the contexts in force. It bounds nothing: its listener
+    does, because it knows the addresses."""
 
     contexts: TlsContexts
-    waiting: list[tuple[float, ref[ssl.SSLObject]]]
-    """Each session with the monotonic time in seconds at which its handshake ends."""
 
     def wrap_bio(
         self,
@@ -59,13 +52,7 @@ class RenewingContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        now = time.monotonic()
-        self.waiting = [(ends, each) for ends, each in self.waiting if ends > now and _is_incomplete(each())]
-        if len(self.waiting) >= HANDSHAKES_MAX:
-            raise ssl.SSLError(f"more than {HANDSHAKES_MAX} handshakes at once")
-        made = self.contexts.accept(incoming, outgoing)
-        self.waiting.append((now + HANDSHAKE_SECONDS, ref(made)))
-        return made
+        return self.contexts.accept(incoming, outgoing)
 
 
 class TlsContexts:
@@ -108,7 +95,7 @@ class TlsContexts:
         """Returns a context for a listener of asyncio. Raises `Refused` (INVALID_CONFIG) without a certificate."""
         self.check()
         made = RenewingContext(ssl.PROTOCOL_TLS_SERVER)
-        made.contexts, made.waiting = self, []
+        made.contexts = self
         return made
 
     def connect_to(self, host: str) -> MakeSession:
@@ -141,10 +128,6 @@ class TlsContexts:
             made[True] = make_server_context(state.options)
         self._made, self._state, self._failed = made, state, None
         self._next_look = time.monotonic() + LOOK_SECONDS
-
-
-def _is_incomplete(session: ssl.SSLObject | None) -> bool:
-    return session is not None and session.version() is None
 
 
 def make_server_context(options: TlsOptions) -> ssl.SSLContext:
