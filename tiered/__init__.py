@@ -11,6 +11,7 @@ Files at this level are words, which every package may use:
   metrics        counters, gauges and histograms, rendered as Prometheus text
   shard          the shape of replicated state behind a log: decide, append, commit, reply
   record_fields  primitive fields of the records of internal topics
+  networks       the network that an address counts with
   deadlines      a heap of named deadlines that can move
 ~ peers          calls between brokers as plain values, and the Peers protocol
 ~ log_limiter    a limit for repeated warnings in the broker's log

@@ -99,6 +99,21 @@ def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
     run(tmp_path, scenario, tiered_http_connections_max=5, tiered_http_connections_max_per_ip=3)
 
 
+def test_addresses_of_one_network_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback has one address of IPv6 only: 127.0.0.0/8 stands for a network here. A limit of one address stays so."""
+    monkeypatch.setattr("tiered_api.http.server.server.network_of", lambda host: "127.0.0.0/8")
+
+    async def scenario(site: HttpBroker) -> None:
+        for _ in range(2):
+            async with open_clients(site, 2) as held, open_clients(site, 1, OTHER_ADDRESS) as (other,):
+                assert [(await each.get("/topics"))[0] for each in (*held, other)] == [200, 200, 503]
+                async with open_clients(site, 3, "127.0.0.4") as own:
+                    assert [(await each.get("/topics"))[0] for each in own] == [200, 200, 200]
+            await wait_until(lambda: not site.http.open_connections())
+
+    run(tmp_path, scenario, tiered_http_connections_max_per_ip=2, max_connections_per_ip_overrides=("127.0.0.4:3",))
+
+
 def test_limits_of_connections_change_while_clients_are_connected(tmp_path: Path) -> None:
     async def alter(site: HttpBroker, **limits: int) -> None:
         configs = {f"tiered.http.connections.{name.replace('_', '.')}": str(value) for name, value in limits.items()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.kafka_site import KafkaBroker, run, wait_until
 from tests.e2e.test_kafka_limits import hello
 from tiered.config.listener_overrides import ListenerOverride
@@ -89,6 +91,27 @@ def test_address_has_a_limit_of_its_own_that_changes(tmp_path: Path) -> None:
         assert site.count_refusals("too_many_of_one") == 3
 
     run(tmp_path, scenario, max_connections_per_ip=0, max_connections_per_ip_overrides=("127.0.0.1:2",))
+
+
+def test_addresses_of_one_network_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback has one address of IPv6 only: 127.0.0.0/8 stands for a network here. A limit of one address stays so."""
+    monkeypatch.setattr("tiered_api.kafka.server.connection.network_of", lambda host: "127.0.0.0/8")
+
+    async def scenario(site: KafkaBroker) -> None:
+        clients = [await site.client(), await site.client(OTHER_ADDRESS)]
+        assert [await hello(client) for client in clients] == [0, 0]
+        assert await (await site.client("127.0.0.3")).read_to_end() == b""
+        own = [await site.client("127.0.0.4") for _ in range(3)]
+        assert [await hello(client) for client in own] == [0, 0, 0]
+        assert await (await site.client("127.0.0.4")).read_to_end() == b""
+        for client in (*clients, *own):
+            client.close()
+        await wait_until(lambda: not site.server.connections)
+        clients = [await site.client("127.0.0.3"), await site.client(OTHER_ADDRESS)]
+        assert [await hello(client) for client in clients] == [0, 0]
+        assert site.count_refusals("too_many_of_one") == 2
+
+    run(tmp_path, scenario, max_connections_per_ip=2, max_connections_per_ip_overrides=("127.0.0.4:3",))
 
 
 def test_limit_of_an_address_holds_on_a_listener_for_all_addresses(tmp_path: Path) -> None:

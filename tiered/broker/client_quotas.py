@@ -13,6 +13,7 @@ from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
 from tiered.metrics import OTHERS, Metrics
+from tiered.networks import network_of
 from tiered.ports import Clock
 from tiered.quotas.entity import CLIENT_ID, USER, QuotaEntity
 from tiered.quotas.precedence import Limit, QuotaTable
@@ -163,17 +164,18 @@ class ClientQuotas:
         return 0 if bucket is None else bucket.throttle_ms(limit.bound, now_ms)
 
     def admit_connection(self, host: str) -> bool:
-        """True if an address may open one more connection now. A refused connection does not count."""
+        """True if an address may open one more connection now. A refused connection does not count. The default quota
+        is that of each network."""
         bound = self.table.find_ip_bound(host)
         if bound is None:
             return True
-        now_ms = self._now_ms()
-        rate = self._rates[CONNECTION_CREATION_RATE].find((CONNECTION_CREATION_RATE, host, ""), bound, now_ms)
+        counted, now_ms = host if self.table.has_ip(host) else network_of(host), self._now_ms()
+        rate = self._rates[CONNECTION_CREATION_RATE].find((CONNECTION_CREATION_RATE, counted, ""), bound, now_ms)
         rate.record(1, now_ms)
         if rate.measure(now_ms) <= bound:
             return True
         rate.record(-1, now_ms)
-        self._count_entity(CONNECTION_CREATION_RATE, f"ip {host}")
+        self._count_entity(CONNECTION_CREATION_RATE, f"ip {counted}")
         return False
 
     def _count(self, key: str, limit: Limit) -> None:

@@ -65,6 +65,10 @@ class QuotaTable:
                     return Limit(bound, counted_user, counted_client)
         return None
 
+    def has_ip(self, host: str) -> bool:
+        """True if an address has a quota of its own."""
+        return host in self._by_ip
+
     def find_ip_bound(self, host: str) -> float | None:
         """Returns the new connections a second that an address may have, or None if there is no limit."""
         return self._by_ip.get(host, self._default_ip)

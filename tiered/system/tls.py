@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from tiered.errors import Unavailable
+from tiered.networks import network_of
 from tiered.ports import Buffer, FileSlice, Listener, Net, Stream, Subject
 from tiered.system.tls_faults import describe_fault
 
@@ -393,7 +394,7 @@ class _Handshake:
     def __init__(self, handshakes: Handshakes, stream: Stream, deadline: float) -> None:
         self._handshakes = handshakes
         self.stream = stream
-        self.host = stream.peer.rpartition(":")[0]
+        self.host = network_of(stream.peer.rpartition(":")[0])
         self.deadline = deadline
         self._secured: TlsStream | None = None
         self._writes = False

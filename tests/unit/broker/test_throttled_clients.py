@@ -90,3 +90,15 @@ def test_address_above_its_rate_is_refused_and_counted() -> None:
     assert [site.quotas.admit_connection("10.0.0.1") for _ in range(12)] == [True] * 10 + [False] * 2
     assert site.count("connection_creation_rate", "ip 10.0.0.1") == 2
     assert site.quotas.admit_connection("10.0.0.2")
+
+
+def test_default_rate_is_that_of_a_network_of_ipv6() -> None:
+    """A host owns its network. An address with a quota of its own counts alone."""
+    site = Site()
+    hosts = [f"2001:db8::{n:x}" for n in range(12)]
+    assert [site.quotas.admit_connection(host) for host in hosts] == [True] * 10 + [False] * 2
+    assert site.count("connection_creation_rate", "ip 2001:db8::/64") == 2
+    assert site.quotas.admit_connection("2001:db8:0:1::1")
+    own = ClientQuotaSet((("ip", "2001:db8::1"),), "connection_creation_rate", 1.0)
+    site.quotas.apply_image(Image().apply((*QUOTAS, own)))
+    assert [site.quotas.admit_connection("2001:db8::1") for _ in range(11)] == [True] * 10 + [False]

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
 from tiered.groups.requests import DescribeGroup, DescribeGroupReply
+from tiered.networks import network_of
 from tiered.security.principal import Caller
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
@@ -95,7 +96,8 @@ class ConsumerInstances:
     def _add(self, key: InstanceKey, config: ConsumerConfig, caller: Caller) -> ConsumerInstance:
         if len(self._instances) >= INSTANCES_MAX:
             raise HttpError(429, f"there are already {INSTANCES_MAX} consumers: delete unused ones")
-        if sum(each.peer == caller.host for each in self._instances.values()) >= INSTANCES_PER_PEER:
+        network = network_of(caller.host)
+        if sum(network_of(each.peer) == network for each in self._instances.values()) >= INSTANCES_PER_PEER:
             raise HttpError(429, f"your address already has {INSTANCES_PER_PEER} consumers: delete unused ones")
         instance = self._instances[key] = ConsumerInstance(self._context, self._topics, *key, config, caller)
         if self._sweeper is None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import ParamSpec, TypeVar
 
 from tiered.broker.broker import Broker
+from tiered.networks import network_of
 from tiered.thread_pool import ThreadPool
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.limits import Exhausted, HttpLimits, MemoryBudget, max_streams
@@ -83,7 +84,7 @@ class HttpContext:
     @contextmanager
     def admit_stream(self, peer: str, connection: object) -> Iterator[None]:
         """Counts an event stream of an address. Raises `HttpError` 429 if the address has too many."""
-        streams = self.streams.setdefault(peer, set())
+        streams = self.streams.setdefault(network_of(peer), set())
         most = max_streams(self.broker.settings)
         if len(streams) >= most:
             why = f"your address has {most} event streams already"
@@ -97,11 +98,12 @@ class HttpContext:
     def end_stream(self, peer: str, connection: object) -> None:
         """Uncounts the stream of a connection that ended, if it was one. The stream itself notices a lost client only
         at its next event."""
-        streams = self.streams.get(peer)
+        counted = network_of(peer)
+        streams = self.streams.get(counted)
         if streams is not None:
             streams.discard(connection)
             if not streams:
-                del self.streams[peer]
+                del self.streams[counted]
 
     async def run_job(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns `function(...)`, computed in a thread if `size` bytes are much work. Raises `Exhausted` if too many

@@ -22,6 +22,7 @@ from tiered.config.settings import BEARER
 from tiered.errors import Refused, Unavailable
 from tiered.fair_slots import FairSlots
 from tiered.log_limiter import LogLimiter
+from tiered.networks import network_of
 from tiered.security.http_basic import SCHEME, parse_basic
 from tiered.security.principal import ANONYMOUS, USER, Caller, Principal
 from tiered.security.scram import MECHANISMS, ScramCredential, ScramMechanism, has_password, make_absent_credential
@@ -185,7 +186,7 @@ class Authenticator:
     async def _compute(self, call: partial[bool], peer: str) -> bool:
         """Returns the outcome of a check in a thread. Addresses take turns."""
         try:
-            async with self._context.timeout(PROOF_SECONDS, PROOF_SECONDS), self._slots.take(peer):
+            async with self._context.timeout(PROOF_SECONDS, PROOF_SECONDS), self._slots.take(network_of(peer)):
                 return await self._threads.run(call)
         except (TimeoutError, Refused, Unavailable):
             raise Exhausted("too many logins wait for their check") from None

@@ -12,6 +12,7 @@ import ssl
 from collections import Counter as Tally
 from collections.abc import Callable
 
+from tiered.networks import network_of
 from tiered.system.tls import HANDSHAKE_SECONDS, HANDSHAKES_MAX
 
 
@@ -76,7 +77,7 @@ class Handshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         peer = transport.get_extra_info("peername")
-        self.host, self._transport = str(peer[0]) if peer else "", transport
+        self.host, self._transport = network_of(str(peer[0])) if peer else "", transport
         self._handshakes.begin(self)
         self.task = asyncio.get_running_loop().create_task(self._encrypt(transport), name="https handshake")
 

@@ -17,8 +17,10 @@ from aiohttp.streams import StreamReader
 
 from tiered.broker.broker import Broker
 from tiered.config.exposure import is_loopback
+from tiered.config.ip_overrides import read_ip_overrides
 from tiered.errors import Corrupt, InvariantViolation, Refused
 from tiered.log_limiter import LogLimiter
+from tiered.networks import network_of
 from tiered.quotas.rate import TokenBucket
 from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.distinguished_names import Subject
@@ -67,12 +69,12 @@ class HttpConnection(web.RequestHandler):
     connection if no request comes. `_is_between_requests`: aiohttp's parser holds no bytes, and the next byte begins a
     request. `_request_bytes` has the bytes that came then, until more come. If they are exactly one request, the parser
     is empty again. `principal`: the name in the client's certificate. `_origin`: the connection as the short path
-    tells it from others.
+    tells it from others. `counted_as`: the address or network that the connection counts for.
     """
 
     __slots__ = (
-        "_first_request_timer", "_is_between_requests", "_origin", "_peer_address", "_request_bytes", "has_short_path",
-        "is_spare", "principal",
+        "_first_request_timer", "_is_between_requests", "_origin", "_peer_address", "_request_bytes", "counted_as",
+        "has_short_path", "is_spare", "principal",
     )  # fmt: skip
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -80,6 +82,7 @@ class HttpConnection(web.RequestHandler):
         assert isinstance(listener, HttpListener) and isinstance(transport, asyncio.Transport)
         peer = transport.get_extra_info("peername")
         self._peer_address = str(peer[0]) if peer else ""
+        self.counted_as = network_of(self._peer_address)
         super().connection_made(transport)
         self._first_request_timer: asyncio.TimerHandle | None
         self._first_request_timer = self._loop.call_later(
@@ -101,7 +104,7 @@ class HttpConnection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         listener = self._manager
         if isinstance(listener, HttpListener):
-            listener.remove_connection(self, self._peer_address)
+            listener.remove_connection(self)
             listener.context.end_stream(self._peer_address, self)
         self.cancel_first_request_timer()
         super().connection_lost(exc)
@@ -238,8 +241,10 @@ class HttpListener(web.Server):
     def admit_connection(self, connection: HttpConnection, peer: str) -> bool:
         """Counts a connection. Returns False if it is above a limit: it is a spare one then, and may replace the oldest
         spare one."""
-        if self._has_room(peer):
-            self._peers[peer] += 1
+        if peer in read_ip_overrides(self.context.broker.settings.max_connections_per_ip_overrides):
+            connection.counted_as = peer
+        if self._has_room(peer, connection.counted_as):
+            self._peers[connection.counted_as] += 1
             return True
         self.record_refusal(peer)
         if len(self._spare_connections) >= SPARE_CONNECTIONS_MAX:
@@ -256,11 +261,11 @@ class HttpListener(web.Server):
         if suppressed is not None:
             log.warning("http connection refused peer=%s open=%d suppressed=%d", peer, self._peers.total(), suppressed)
 
-    def _has_room(self, peer: str) -> bool:
+    def _has_room(self, peer: str, counted: str) -> bool:
         broker = self.context.broker
         settings = broker.settings
         most = settings.tiered_http_connections_max
-        if self._peers.total() >= most or self._peers[peer] >= max_connections(settings, peer):
+        if self._peers.total() >= most or self._peers[counted] >= max_connections(settings, peer):
             return False
         rate, now_ms = settings.tiered_http_max_connection_creation_rate, int(self._loop.time() * 1000)
         if self._openings.measure(rate, now_ms) < 1 or not broker.client_quotas.admit_connection(peer):
@@ -268,14 +273,15 @@ class HttpListener(web.Server):
         self._openings.record(1, rate, now_ms)
         return True
 
-    def remove_connection(self, connection: HttpConnection, peer: str) -> None:
+    def remove_connection(self, connection: HttpConnection) -> None:
         """Removes a connection from the count."""
         if connection.is_spare:
             self._spare_connections.pop(connection, None)
             return
-        self._peers[peer] -= 1
-        if not self._peers[peer]:
-            del self._peers[peer]
+        counted = connection.counted_as
+        self._peers[counted] -= 1
+        if not self._peers[counted]:
+            del self._peers[counted]
 
     def open_connections(self) -> int:
         return self._peers.total() + len(self._spare_connections)

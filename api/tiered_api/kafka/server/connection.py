@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Protocol
 
 from tiered.errors import Unavailable
+from tiered.networks import network_of
 from tiered.ports import FileSlice, Stream
 from tiered.security.principal import ANONYMOUS, Caller, Principal
 from tiered_api.kafka.server.dispatch import Dispatch
@@ -140,6 +141,7 @@ class ClientConnection:
         "api_key",
         "caller",
         "closed",
+        "counted_as",
         "fetch_prefix_end",
         "fetch_rotation",
         "frame_started",
@@ -202,7 +204,9 @@ class ClientConnection:
         self.listener = listener
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
-        self.turn_share = server.context.turns.make_share(self.host)
+        self.counted_as = network_of(self.host)
+        """The address or network that the connection counts for."""
+        self.turn_share = server.context.turns.make_share(self.counted_as)
         self.act_for(Caller(principal, self.host))
         self.login: LoginState | None = None
         self.login_ends = -1.0

@@ -186,9 +186,12 @@ class KafkaServer:
         of_listener = self._settings_of(listener).max_connections
         overrides = read_ip_overrides(settings.max_connections_per_ip_overrides)
         of_host = overrides.get(host, settings.max_connections_per_ip)
-        if self._connections_by_host[host] >= of_host:
+        if host in overrides:
+            connection.counted_as = host
+        counted = connection.counted_as
+        if self._connections_by_host[counted] >= of_host:
             self._reject(stream, "too_many_of_one", f"max.connections.per.ip of its address is {of_host}")
-        elif self._closing or not self._has_room(listener, host, of_listener):
+        elif self._closing or not self._has_room(listener, counted, of_listener):
             why = f"max.connections is {settings.max_connections}, and that of the listener is {of_listener}"
             self._reject(stream, "too_many", why, listener)
         elif not self.context.broker.client_quotas.admit_connection(host):
@@ -200,8 +203,8 @@ class KafkaServer:
             self.connections[connection] = None
             self.context.broker.audit.record_certificate(connection.caller, listener)
             log.debug("kafka connection opened peer=%s listener=%s", stream.peer, listener)
-            self._connections_by_host[host] += 1
-            self._hosts_by_listener[listener][host] += 1
+            self._connections_by_host[counted] += 1
+            self._hosts_by_listener[listener][counted] += 1
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
                 self.now = now
@@ -276,13 +279,13 @@ class KafkaServer:
             return False
         longest: dict[str, tuple[bool, float, ClientConnection]] = {}
         for each in self.connections:
-            if each.listener not in listeners or hosts[each.host] <= kept:
+            if each.listener not in listeners or hosts[each.counted_as] <= kept:
                 continue
             waits = each.pending > 0
             since = self._waiting_since(each) if waits else each.last_activity
-            best = longest.get(each.host)
+            best = longest.get(each.counted_as)
             if since < self._loop.time() - IDLE_SECONDS and (best is None or (waits, since) < best[:2]):
-                longest[each.host] = waits, since, each
+                longest[each.counted_as] = waits, since, each
         if not longest:
             return False
         longest[max(longest, key=hosts.__getitem__)][2].refuse("crowded_out", "its address has most of max.connections")
@@ -340,9 +343,9 @@ class KafkaServer:
         self.connections.pop(connection, None)
         log.debug("kafka connection closed peer=%s", connection.peer)
         for hosts in (self._connections_by_host, self._hosts_by_listener[connection.listener]):
-            hosts[connection.host] -= 1
-            if not hosts[connection.host]:
-                del hosts[connection.host]
+            hosts[connection.counted_as] -= 1
+            if not hosts[connection.counted_as]:
+                del hosts[connection.counted_as]
         if not self.connections:
             self._all_closed.set()
 
