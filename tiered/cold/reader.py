@@ -107,7 +107,8 @@ class ColdReader:
 
         If these have no records, because a clean left only empty batches, the next ones with records take their place:
         clients take a reply without records for a message that is too large, or request it for ever. Only at the cold
-        end, or after `EMPTY_PIECES_MAX` of them, the result has no records.
+        end, or after `EMPTY_PIECES_MAX` of them, the result has no records. It is empty if no batch at all is between
+        `offset` and the cold end: a segment of a log that Kafka has cleaned may end in a gap.
 
         The result has at most `max_bytes`, unless the first batch alone is larger. `manifest` may be older than the one
         in the bucket (None: not known). It is loaded again if it does not name the offset, or if a clean has replaced
@@ -116,7 +117,8 @@ class ColdReader:
         A failed read is not tried again during its pause: until then the failure is raised again.
         """
         with self._with_backoff(partition_id, offset, manifest):
-            return (await self._read(partition_id, manifest, offset, max_bytes)).data
+            found = await self._read(partition_id, manifest, offset, max_bytes)
+        return b"" if found is None else found.data
 
     async def read_committed(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
@@ -128,13 +130,15 @@ class ColdReader:
         """
         with self._with_backoff(partition_id, offset, manifest):
             found = await self._read(partition_id, manifest, offset, max_bytes)
+        if found is None:
+            return b"", ()
         with self._with_backoff(partition_id, txn_index_key(found.entry.base_offset), manifest):
             try:
                 return found.data, await self._find_aborted(found, offset)
             except ObjectMissing as error:  # the bytes were in memory: they and the index have to be of one object
                 newer = await self.find_newer_manifest(partition_id, offset, error)
             found = await self._read(partition_id, newer, offset, max_bytes)
-            return found.data, await self._find_aborted(found, offset)
+            return (b"", ()) if found is None else (found.data, await self._find_aborted(found, offset))
 
     async def _find_aborted(self, piece: _ColdPiece, offset: int) -> tuple[tuple[int, int], ...]:
         """Returns the aborted transactions with records from `offset` to the end of the piece."""
@@ -147,7 +151,7 @@ class ColdReader:
 
     async def _read(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
-    ) -> _ColdPiece:
+    ) -> _ColdPiece | None:
         try:
             return await self._read_once(partition_id, manifest, offset, max_bytes)
         except ObjectMissing as error:
@@ -156,7 +160,8 @@ class ColdReader:
 
     async def _read_once(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
-    ) -> _ColdPiece:
+    ) -> _ColdPiece | None:
+        """Returns the next piece, or None if no batch is between `offset` and the cold end."""
         taken, piece, at = self._take_stream(partition_id, offset), None, offset
         stream = taken or await self._open_stream(partition_id, manifest, offset)
         for _ in range(1 + EMPTY_PIECES_MAX):
@@ -174,7 +179,7 @@ class ColdReader:
             if any(batch.count for batch in piece.batches):
                 break
         if piece is None:
-            raise _out_of_range(partition_id, offset)
+            return None
         if following is not None:
             self._keep_stream(partition_id, stream)
         self._bytes.inc(len(piece.data))

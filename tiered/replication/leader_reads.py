@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
+from tiered.ports import FileSlice
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.purgatory import ProgressListener, ProgressListeners, Purgatory
-from tiered.replication.read_result import AbortedTxns, ReadResult
+from tiered.replication.read_result import AbortedTxns, ReadResult, RecordBytes
 from tiered.replication.unified_log import UnifiedLog
 
 
@@ -222,11 +223,15 @@ class LeaderReads:
             return fetched
         committed, stable, start = self.offset_snapshot()
         log, aborted = self.unified_log, AbortedTxns()
+        cold_end = log.cold_end_offset
         if read_committed:
             data, aborted = await log.cold.reader.read_committed(log.partition_id, log.manifest, offset, max_bytes)
         else:
             data = await log.cold.reader.read(log.partition_id, log.manifest, offset, max_bytes)
         self.check_not_stopped()
+        if not data and offset < cold_end:  # no batch is between them: the next one is at the cold end or above
+            following = await self._read(cold_end, max_bytes, read_committed)
+            return following._replace(data=_load(following.data))
         # Every cold transaction is decided, also where this leader does not know yet that its marker is committed.
         committed = self.state.high_watermark
         stable = max(stable, min(log.cold_end_offset, committed))
@@ -249,3 +254,13 @@ class LeaderReads:
         local = await offset_for_timestamp(log.hot, timestamp, lookups)
         self.check_not_stopped()
         return local
+
+
+def _load(data: RecordBytes) -> bytes:
+    """Returns the batches in memory, as a read of the bucket does."""
+    if not isinstance(data, FileSlice):
+        return data
+    read = data.file.pread(data.start, data.length)
+    if len(read) != data.length:
+        raise Corrupt("segment file is shorter than its index says", where=data.file.name, position=data.start)
+    return read

@@ -90,6 +90,26 @@ def test_read_outside_the_cold_range_is_refused() -> None:
     rig.run(scenario)
 
 
+def test_read_in_a_gap_at_the_cold_end_returns_nothing() -> None:
+    """A segment of a log that Kafka cleaned may end in a gap."""
+    rig = Rig()
+    rig.log.write([batch(0), batch(10)], 25)
+
+    async def scenario() -> None:
+        broker, manifest = await cold(rig)
+        for known in (manifest, None):
+            assert await broker.reader.read(PID, known, 20, 1000) == b""
+            assert await broker.reader.read_committed(PID, known, 24, 1000) == (b"", ())
+            assert await broker.read_all(20) == b""
+            assert await broker.reader.read(PID, known, 10, 1000) == rig.log.all_bytes[len(batch(0)) :]
+            assert await broker.reader.read(PID, known, 20, 1000) == b"", "by the stream of the read before it"
+        rig.log.fill(25, 1)
+        newer = await rig.broker("writer").upload_all(rig.log, 1)
+        assert await broker.reader.read(PID, newer, 20, 1000) == rig.log.content(rig.log.segments[1])
+
+    rig.run(scenario)
+
+
 def test_old_manifest_without_the_offset_is_refreshed() -> None:
     rig = Rig()
     small(rig)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
+from tests.sim.harness.disk import SimDisk
+from tests.unit.cold.rig import LocalLog
+from tests.unit.cold.rig import batch as keyed_batch
 from tests.unit.hot.fixtures import NOW, batch
 from tests.unit.hot.test_transactions_in_log import data, marker
 from tests.unit.replication.rig import (
@@ -117,6 +121,36 @@ def test_cold_records_are_read_from_the_bucket_and_deleted_ones_nowhere() -> Non
         with pytest.raises(Refused) as refused:
             replica.reads.read_now(9, 1)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("read_committed", [False, True])
+def test_read_in_a_gap_below_the_cold_end_goes_on_above_it(read_committed: bool) -> None:
+    """The last cold segment is of a log that Kafka cleaned, and local retention has dropped it. Once, the consumer got
+    OFFSET_OUT_OF_RANGE, and began again at the log start."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        log = await broker.open_log()
+        log.truncate_fully_and_start_at(25, ((1, 0),), None)
+        replica = await broker.lead(1, [1])
+        source = LocalLog(SimDisk(broker.rng.stream("of Kafka")))
+        source.write([keyed_batch(0), keyed_batch(10)], 25)
+        manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 1)
+        cold = await replica.cold.uploader.upload_next(source, manifest, 1, 25)
+        assert cold is not None and cold.cold_end_offset == 25
+        replica.unified_log.update_manifest(cold)
+        assert (await replica.reads.read(20, 1 << 20, read_committed=read_committed)).data == b""
+        waiting = asyncio.ensure_future(
+            replica.reads.read(20, 1 << 20, max_wait_ms=60_000, read_committed=read_committed)
+        )
+        await rig.clock.sleep(1)
+        assert append_batch(replica, 25) == 26
+        found = await waiting
+        assert isinstance(found.data, bytes), "as any read of the bucket"
+        assert found.data == read_log(replica.log) and found.high_watermark == 26
 
     rig.run(scenario)
 

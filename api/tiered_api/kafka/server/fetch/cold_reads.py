@@ -19,6 +19,8 @@ LOADED_BYTES_MAX = 64 << 20
 """From so many bytes on no further cold read starts. The reply then leaves out cold partitions, and the client fetches
 again."""
 KEPT_SECONDS = 30.0
+NOTHING_WAIT_MS = 500
+"""Longest wait of a read for which no batch is left in the log: its client would fetch again at once."""
 
 Key = tuple[str, int, int, bool]
 
@@ -86,7 +88,7 @@ class ColdReads:
 
     async def _run(self, load: ColdRead, reads: LeaderReads, offset: int, max_bytes: int, read_committed: bool) -> None:
         try:
-            fetched = await reads.read(offset, max_bytes, read_committed=read_committed)
+            fetched = await reads.read(offset, max_bytes, max_wait_ms=NOTHING_WAIT_MS, read_committed=read_committed)
             assert isinstance(fetched.data, bytes), "what is cold is loaded"
             load.data, load.aborted_txns = fetched.data, fetched.aborted_txns
             load.last_stable_offset = fetched.last_stable_offset
