@@ -359,6 +359,10 @@ class HostedReplicas:
         self._check_loss(image, topic, lead, replica)
         self._check_synced_entry(replica.log)
         self._events.on_lead(replica)
+        try:
+            await replica.write_lost_markers()
+        except (Unavailable, Refused) as error:
+            log.error("lost markers are written later partition=%s why=%s", lead.tp, error)
 
     def _check_loss(self, image: Image, topic: TopicImage, lead: Lead, replica: LeaderReplica) -> None:
         """Notes a loss that the new leader has to report (R4), and blocks appends if the metadata log lacks it."""

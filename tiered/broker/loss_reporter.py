@@ -17,6 +17,7 @@ from tiered.broker.possible_losses import PossibleLosses
 from tiered.controller import requests
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
+from tiered.errors import Refused, Unavailable
 from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,11 @@ class LossReporter:
                 await asyncio.gather(*map(self._channel.submit, some))
         finally:
             losses.drop_recorded(lost)
+        for each in lost:
+            try:
+                await each.write_lost_markers()
+            except (Unavailable, Refused) as error:
+                log.error("lost markers are written later partition=%s why=%s", each.tp, error)
         losses.clear_suspect_partitions({each.tp for each in lost} - {each.tp for each in losses.unreported})
         pending = self._log_store.has_unchecked_logs or losses.suspect_partitions or losses.unreported
         if not pending and not self.directory_trusted:

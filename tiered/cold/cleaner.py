@@ -65,7 +65,7 @@ from tiered.compaction.request_budget import (
     count_gets,
 )
 from tiered.compaction.rewrites import KeyedSegment, KeySurvey, has_no_age_limit, needs_thorough_clean, plan_rewrites
-from tiered.compaction.transactions import CleanedTransactions
+from tiered.compaction.transactions import CleanedTransactions, merge_indexes
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.checkpoints import encode_lineage
@@ -686,12 +686,13 @@ class ColdCleaner:
 
     async def _list_aborted(self, entries: Sequence[SegmentEntry], start: int) -> list[AbortedTxn]:
         """Returns the aborted transactions of these segments that end at or above `start`, each once."""
-        found: dict[AbortedTxn, None] = {}
+        indexes: list[tuple[int, list[AbortedTxn]]] = []
         for entry in entries:
             if any(ref.kind == SectionKind.TXN_INDEX for ref in entry.sections):
                 index = (await self._reader.read_sections(entry)).txn_index
-                found.update(dict.fromkeys(decode_aborted_txns(index, begin=0, end=MAX_OFFSET, where=entry.key)))
-        return [each for each in found if each.last_offset >= start]
+                aborted = decode_aborted_txns(index, begin=0, end=MAX_OFFSET, where=entry.key)
+                indexes.append((entry.next_offset, aborted))
+        return [each for each in merge_indexes(indexes) if each.last_offset >= start]
 
     async def _read_ranges(self, clean: _Clean, ranges: Sequence[tuple[int, int]]) -> AsyncGenerator[_Step]:
         for start, end in ranges:

@@ -43,6 +43,21 @@ class AbortedFields(Protocol):
 Aborted = TypeVar("Aborted", bound=AbortedFields)
 
 
+def merge_indexes(indexes: Iterable[tuple[int, Iterable[Aborted]]]) -> list[Aborted]:
+    """Returns the aborted transactions of segments, each once. `indexes` has the end offset and the entries of each.
+
+    The index of an earlier segment may name a marker that all disks lost later. The leader then wrote another one,
+    which the segment of that marker names.
+    """
+    own: dict[tuple[int, int], Aborted] = {}
+    ahead: dict[tuple[int, int], Aborted] = {}
+    for end_offset, entries in indexes:
+        for each in entries:
+            found = own if each.last_offset < end_offset else ahead
+            found[each.producer_id, each.first_offset] = each
+    return [*own.values(), *(each for transaction, each in ahead.items() if transaction not in own)]
+
+
 class CleanedTransactions(Generic[Aborted]):
     """The state of one walk. `aborted` are the aborted transactions that have a batch or their marker in it, in any
     order. All transactions in the walk are decided. With `keeps_markers` no marker is needless: the walk does not begin

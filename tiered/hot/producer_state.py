@@ -429,30 +429,14 @@ class ProducerStates:
         probe = WalkedBatch(0, 0, 0, 0, 0, TRANSACTIONAL, 0, 0, producer_id, epoch, 0, 1)
         self.find_duplicates([probe], now_ms, guard, from_coordinator=True)
 
-    def forget_open_transactions(self) -> None:
-        """Ends all open transactions, in a log that restarts at the cold end offset.
-
-        Only records of decided transactions become cold. The markers of these transactions may be lost, and their
-        coordinator would not write them again. Without this the last stable offset would stay below them for ever.
-        """
-        for producer in self._producers.values():
-            producer.txn_first_offset = -1
-        self._ongoing_txns.clear()
-        self._find_first_unstable()
-
     def has_open_transaction_below(self, offset: int) -> bool:
         """True if a transaction without a marker began below `offset`."""
         return next(iter(self._ongoing_txns), offset) < offset
 
-    def forget_transactions_below(self, offset: int) -> None:
-        """Ends the open transactions that have no record at or above `offset`: the bucket has them, so they are
-        decided. One that goes on above stays open, because nobody knows what its records there count."""
-        for first, producer_id in list(self._ongoing_txns.items()):
-            producer = self._producers[producer_id]
-            if producer.batches and producer.batches[-1].last_offset < offset:
-                producer.txn_first_offset = -1
-                del self._ongoing_txns[first]
-        self._find_first_unstable()
+    def list_open_transactions_below(self, offset: int) -> list[ProducerStateEntry]:
+        """Returns the producers of the open transactions that have records below `offset` only."""
+        began_below = [self._producers[each] for first, each in self._ongoing_txns.items() if first < offset]
+        return [each for each in began_below if not each.batches or each.batches[-1].last_offset < offset]
 
     def _check_transaction(
         self,

@@ -7,6 +7,7 @@ that decision; this module carries it out.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from enum import Enum
 from functools import partial
 from typing import NamedTuple
@@ -16,8 +17,9 @@ from tiered.errors import Corrupt, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import NO_EPOCH, PartitionId
 from tiered.records.batch import decode_header
+from tiered.records.marker import TransactionMarker
 from tiered.records.model import HEADER_BYTES
-from tiered.replication.cold_history import read_history, restart_at_cold_end
+from tiered.replication.cold_history import find_lost_markers, read_history, restart_at_cold_end
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
 
@@ -32,6 +34,8 @@ class LeaderStart(NamedTuple):
     restart: RestartAtColdEnd | None
     takeover_pending: bool = False
     """True if the manifest must be taken over soon, because an earlier leader may still change it."""
+    lost_markers: Sequence[TransactionMarker] = ()
+    """Markers of cold transactions that no disk has any more: this leader writes them before any other record."""
 
 
 class PreviousLeader(Enum):
@@ -74,14 +78,24 @@ async def prepare_leader_log(
     if previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered:
         manifest = await cold.manifests.take_over(partition_id, topic, leader_epoch)
     restart = await _restart_if_diverged(hot, cold, manifest) if manifest is not None else None
+    lost_markers: Sequence[TransactionMarker] = ()
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
-        if tiered and hot.producers.has_open_transaction_below(manifest.cold_end_offset):
-            await _leave_decided_transactions_to_the_bucket(hot, manifest)
+        if hot.producers.has_open_transaction_below(manifest.cold_end_offset):
+            lost_markers = await find_lost_markers(cold, manifest, hot.producers)
+            if tiered:
+                await _leave_records_to_the_bucket(hot, manifest.cold_end_offset)
+            log.warning(
+                "markers of cold transactions are lost partition=%s cold_end_offset=%d known=%d last_stable_offset=%d",
+                manifest.tp,
+                manifest.cold_end_offset,
+                len(lost_markers),
+                hot.first_unstable_offset,
+            )
     if restart is not None or hot.synced_entry.fsynced_only:
         await hot.flush()  # acknowledged records are fsynced then, so they count as committed again at once
     takeover_pending = tiered and previous_leader is PreviousLeader.WAS_IN_SYNC_WITH
-    return LeaderStart(manifest, restart, takeover_pending=takeover_pending)
+    return LeaderStart(manifest, restart, takeover_pending=takeover_pending, lost_markers=lost_markers)
 
 
 async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> RestartAtColdEnd | None:
@@ -110,22 +124,12 @@ async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest)
     return found
 
 
-async def _leave_decided_transactions_to_the_bucket(hot: DiskLog, manifest: Manifest) -> None:
-    """Ends open transactions below the cold end offset. Only decided ones go to the bucket, so all disks have lost the
-    markers of these, and their coordinator would not write them again. The bucket knows which of them were aborted, and
-    this disk does not: its records below the cold end are dropped first."""
-    cold_end = manifest.cold_end_offset
+async def _leave_records_to_the_bucket(hot: DiskLog, cold_end: int) -> None:
+    """Drops the local records below the cold end offset. The bucket knows which of their transactions were aborted, and
+    this disk does not: readers get them from the bucket until the markers are committed."""
     if hot.end_offset == cold_end:
         hot.roll()
     await hot.drop_local_below(cold_end)
-    if hot.local_start_offset >= cold_end:
-        hot.producers.forget_transactions_below(cold_end)
-    log.warning(
-        "markers of cold transactions are lost partition=%s cold_end_offset=%d last_stable_offset=%d",
-        manifest.tp,
-        cold_end,
-        hot.first_unstable_offset,
-    )
 
 
 def _compare_with_manifest(hot: DiskLog, manifest: Manifest) -> object:

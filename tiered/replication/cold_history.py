@@ -1,7 +1,10 @@
-"""Leader epochs and producer state that the bucket has for the records below the cold end offset.
+"""Leader epochs, producer state and outcomes that the bucket has for the records below the cold end offset.
 
 A log that restarts at the cold end is rebuilt from them. A new leader does so if its log disagrees with the
 bucket (R5), and a follower if it is new or far behind. A producer's retry is then still found (I11).
+
+A transaction may be open at the cold end: its marker is above. Only decided ones go to the bucket. If all disks lose
+the marker, the bucket still knows the outcome, and the new leader writes the marker again (I14).
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tiered.cold.layout import SectionKind
 from tiered.cold.manifest import FAN, Manifest
+from tiered.cold.manifest_store import ObjectMissing
 from tiered.errors import Corrupt, Refused
+from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.index import OFFSET_ENTRY
 from tiered.hot.leader_epochs import Lineage
 from tiered.hot.producer_recovery import RESTORE_BYTES
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
+from tiered.records.marker import TransactionMarker
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 from tiered.replication.cold_tier import ColdTier
@@ -32,7 +39,7 @@ RECALL_TRIES = 3
 
 class ColdHistory(NamedTuple):
     """State of the log below `offset`, the cold end offset. `producers` is a snapshot, which holds only the newest
-    batch of each producer, and no open transaction. `batches` are the last batches below `offset` that producers
+    batch of each producer. `batches` are the last batches below `offset` that producers
     wrote: a producer that got no reply retries all of its last five."""
 
     offset: int
@@ -58,7 +65,6 @@ async def read_history(cold: ColdTier, manifest: Manifest) -> ColdHistory:
             error,
         )
         return ColdHistory(offset, sections.lineage, None, ())
-    states.forget_open_transactions()
     batches = await _read_last_batches(cold, manifest, sections.offset_index) if len(states) else ()
     return ColdHistory(offset, sections.lineage, states.encode_snapshot(), batches)
 
@@ -68,6 +74,52 @@ def restart_at_cold_end(hot: DiskLog, history: ColdHistory) -> None:
     not bring back parts of the dropped log."""
     hot.truncate_fully_and_start_at(history.offset, history.lineage, history.producers)
     hot.producers.restore_batches(history.batches)
+
+
+async def find_lost_markers(cold: ColdTier, manifest: Manifest, producers: ProducerStates) -> list[TransactionMarker]:
+    """Returns the markers of open transactions whose records are all cold, in the order of their first offsets.
+
+    All disks have lost these markers, and the coordinators would not write them again. A transaction that goes on above
+    the cold end stays open: nobody knows what its records there count. So does one whose outcome is damaged in the
+    bucket. Raises `Unavailable`, and `Refused` if the records expire meanwhile.
+    """
+    found = producers.list_open_transactions_below(manifest.cold_end_offset)
+    try:
+        aborted = await _read_aborted(cold, manifest, found[0].txn_first_offset) if found else ()
+    except Corrupt as error:
+        log.error("cold transactions stay open, their outcome is damaged partition=%s why=%s", manifest.tp, error)
+        return []
+    return [
+        TransactionMarker(
+            each.producer_id, each.epoch, (each.producer_id, each.txn_first_offset) not in aborted,
+            max(each.coordinator_epoch, 0),
+        )
+        for each in found
+    ]  # fmt: skip
+
+
+async def _read_aborted(cold: ColdTier, manifest: Manifest, start: int) -> set[tuple[int, int]]:
+    """Returns (producer id, first offset) of the aborted transactions that have records from `start` on.
+
+    The index of every object with such records names them. A clean takes a name out, together with the records.
+    """
+    aborted = set[tuple[int, int]]()
+    for tries_left in reversed(range(RECALL_TRIES)):
+        try:
+            async for entry in cold.manifests.list_newest_first(manifest, manifest.cold_end_offset):
+                if entry.next_offset <= start:
+                    break
+                if any(ref.kind == SectionKind.TXN_INDEX for ref in entry.sections):
+                    index = (await cold.reader.read_sections(entry)).txn_index
+                    entries = decode_aborted_txns(index, begin=0, end=MAX_OFFSET, where=entry.key)
+                    aborted.update((each.producer_id, each.first_offset) for each in entries)
+            break
+        except ObjectMissing as error:  # a clean has replaced the object, or it is lost
+            if not tries_left:
+                raise
+            last = manifest.cold_end_offset - 1
+            manifest = await cold.reader.find_newer_manifest(manifest.partition_id, last, error)
+    return aborted
 
 
 async def _read_last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> Sequence[WalkedBatch]:

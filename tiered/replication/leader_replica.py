@@ -75,6 +75,7 @@ class LeaderReplica:
         "_events",
         "_has_controller_contact",
         "_loss_reported",
+        "_lost_markers",
         "_save_offsets",
         "_segments_seen",
         "_takeover_pending",
@@ -134,6 +135,8 @@ class LeaderReplica:
         """Called once, with the next append: the metadata log says that the whole log is in the bucket, which is no
         longer true then."""
         self._takeover_pending = start.takeover_pending
+        self._lost_markers = list(start.lost_markers)
+        """Markers that have to be written before any other record."""
         self._clock = ports.clock
         self._disk = ports.disk
         self._events = ports.events
@@ -291,6 +294,12 @@ class LeaderReplica:
         of this broker writes on behalf of a producer, without sequences. Raises `Refused` like `append`, but never
         REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported."""
         self._check_takes_appends(acks)
+        self._append_lost_markers()
+        return self._append_checked(data, deep, guard, from_coordinator)
+
+    def _append_checked(
+        self, data: bytearray | memoryview, deep: bool, guard: VerificationGuard | None, from_coordinator: bool
+    ) -> LogAppendInfo:
         appended = self._write(data, deep, guard, from_coordinator)
         if not self.log.synced_entry.fsynced_only:
             self._advance(appended.last_offset + 1)
@@ -408,10 +417,30 @@ class LeaderReplica:
         records have to be committed before the marker is. Raises `Refused` like `append_marker`, but never
         REQUEST_TIMED_OUT."""
         self._check_takes_appends(ACKS_ALL)
+        self._append_lost_markers()
         if not self.log.producers.is_marker_due(marker):
             return self.find_marker_end(marker.producer_id)
         data = encode_marker(marker, self._clock.wall_ms())
         return self.append_now(data, ACKS_ALL, from_coordinator=True).last_offset + 1
+
+    async def write_lost_markers(self) -> None:
+        """Writes the markers of cold transactions that all disks have lost. Call this at the start of the leadership,
+        and once a loss is reported.
+
+        Raises `Refused` or `Unavailable` if the disk is full or failed. The next append then writes the markers, or the
+        rule for orphaned transactions does.
+        """
+        if self._lost_markers and self._loss_reported is None and self.reads.stop_error is None:
+            self._append_lost_markers()
+            if self.log.synced_entry.fsynced_only:
+                await self.flush()
+
+    def _append_lost_markers(self) -> None:
+        """Writes them without waiting. A transaction that its producer begins before would be taken for theirs."""
+        while self._lost_markers:
+            data = encode_marker(self._lost_markers[0], self._clock.wall_ms())
+            self._append_checked(data, deep=False, guard=None, from_coordinator=True)
+            del self._lost_markers[0]
 
     def find_marker_end(self, producer_id: int) -> int:
         """Returns the offset below which all records have to be committed before the last marker of a producer is. The

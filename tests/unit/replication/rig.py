@@ -131,6 +131,7 @@ class BrokerRig:
     async def lead(
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
+        is_loss_unreported: bool = False,
     ) -> LeaderReplica:  # fmt: skip
         hot, partition_id = await self.open_log(tp), PartitionId(TOPIC_ID, tp.partition)
         start = (
@@ -142,10 +143,14 @@ class BrokerRig:
             self.node_id, epoch, isr, replicas=replicas or isr, epoch_start=hot.end_offset, partition_epoch=epoch,
             high_watermark=high_watermark, began_ns=self.clock.mono_ns(),
         )  # fmt: skip
-        return LeaderReplica(
+        leader = LeaderReplica(
             tp, TOPIC_ID, hot, state, start,
             LeaderPorts(self.cold, self.clock, self.state, self.events, lambda: True, self.save_offsets),
         )  # fmt: skip
+        if is_loss_unreported:
+            leader.block_appends()
+        await leader.write_lost_markers()
+        return leader
 
 
 class ReplicationRig:

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -18,16 +22,22 @@ from tests.unit.replication.rig import (
     ReplicationRig,
     RunningFetchers,
     read_bytes,
+    read_log,
 )
 from tests.unit.replication.test_roles import wait_until
 from tiered.cold.layout import SectionKind, SectionRef
 from tiered.cold.manifest import SegmentEntry
+from tiered.compaction.batch_filter import marker_kind
+from tiered.compaction.transactions import CleanedTransactions, merge_indexes
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
+from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns
 from tiered.hot.disk_log import DiskLog
+from tiered.offline.committed import read_committed_batches
 from tiered.peers import PartitionFetch
 from tiered.ports import NotFound
 from tiered.records.aborted import AbortedTransactions
+from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker
 from tiered.records.model import CONTROL
 from tiered.records.native import walk
@@ -401,7 +411,7 @@ def test_restart_keeps_the_transaction_open(rolled: bool) -> None:
     rig.run(scenario)
 
 
-def test_log_restarted_at_the_cold_end_has_no_open_transaction_below_it() -> None:
+def test_log_restarted_at_the_cold_end_ends_the_transactions_below_it() -> None:
     rig = ReplicationRig(config=SMALL_SEGMENTS)
 
     async def scenario() -> None:
@@ -416,10 +426,11 @@ def test_log_restarted_at_the_cold_end_has_no_open_transaction_below_it() -> Non
         # The disk is lost: the records from offset 1 on, the marker included, are gone.
         second = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         assert second.log.local_start_offset == 1
-        assert second.last_stable_offset == second.high_watermark == 1, "every cold transaction is decided"
+        assert second.epoch_start == 1
+        assert second.last_stable_offset == second.high_watermark == 2, "every cold transaction is decided"
         assert await read_all_committed(second) == [], "and this one was aborted"
         await second.append_marker(TransactionMarker(PRODUCER, 1, False, 1, version=2))
-        assert second.last_stable_offset == 2
+        assert second.last_stable_offset == 3
 
     rig.run(scenario)
 
@@ -445,10 +456,229 @@ def test_cold_transaction_without_its_marker_is_decided(further_records: int) ->
         await first.log.flush()
         assert first.log.first_unstable_offset == 1, "as after a loss of power"
         again = await broker.lead(1, [1], high_watermark=kept, previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert again.last_stable_offset == again.high_watermark == again.log.end_offset == kept
+        assert again.last_stable_offset == again.high_watermark == again.log.end_offset == kept + 1
         found = await again.reads.read(0, 700, read_committed=True)
         assert take_committed(found, 0) == ([0], 2), "the bucket knows that it was aborted"
         assert await read_all_committed(again) == [0, *range(2, kept)]
+        await again.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+        assert again.log.end_offset == kept + 1, "the marker is not written twice"
+
+    rig.run(scenario)
+
+
+async def lose_cold_marker(rig: ReplicationRig, *, commits: bool = False, has_follower: bool = False) -> None:
+    """Makes the record at 1 cold, with its transaction, and takes the marker from all disks. These end at 2."""
+    first = await rig.brokers[1].lead(0, [1])
+    first.append_now(batch(0), 1)
+    begin_transaction(first)
+    first.roll()
+    if has_follower:
+        copied = await rig.brokers[2].open_log()
+        copied.append_as_follower(bytearray(read_log(first.log)), now_ms=0)
+        await copied.flush()
+    for number in range(8):
+        first.append_now(batch(number), 1)
+    await first.append_marker(TransactionMarker(PRODUCER, 1, commits, 0, version=2))
+    assert await upload_stable(first) == 2
+    first.log.truncate_to(2)
+    await first.log.flush()
+
+
+async def lead_after_loss(
+    rig: ReplicationRig, node: int = 1, replicas: Sequence[int] = (1,), *, is_loss_unreported: bool = False
+) -> LeaderReplica:
+    return await rig.brokers[node].lead(
+        1, list(replicas), high_watermark=2, previous_leader=PreviousLeader.MAY_STILL_WRITE,
+        is_loss_unreported=is_loss_unreported,
+    )  # fmt: skip
+
+
+def test_follower_too_knows_a_cold_transaction_as_decided() -> None:
+    """Once, only the leader knew. Readers of committed records waited at a follower for ever."""
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        await lose_cold_marker(rig, has_follower=True)
+        again = await lead_after_loss(rig, replicas=(1, 2))
+        assert again.last_stable_offset == 1, "the new marker is not committed yet"
+        found = await again.reads.read(0, 700, read_committed=True)
+        assert take_committed(found, 0) == ([0], 2)
+        peers = DirectPeers(rig)
+        peers.add_leader(again)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 1)
+        for number in range(5):
+            again.append_now(batch(number), 1)
+        await wait_until(lambda: copy.high_watermark == again.log.end_offset == 8)
+        assert again.last_stable_offset == FollowerReads(copy, lambda: True).offset_snapshot()[1] == 8
+
+    rig.run(scenario)
+
+
+def test_restored_follower_ends_cold_transactions_with_its_leader() -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        await lose_cold_marker(rig)
+        again = await lead_after_loss(rig, replicas=(1, 2))
+        peers = DirectPeers(rig)
+        peers.add_leader(again)
+        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 1)
+        await wait_until(lambda: copy.high_watermark == 3)
+        assert copy.log.local_start_offset == 2
+        assert FollowerReads(copy, lambda: True).offset_snapshot()[1] == 3
+        assert copy.log.producers.encode_snapshot() == again.log.producers.encode_snapshot()
+        copy.log.roll()
+        [entry] = decode_aborted_txns(copy.log.segment_data(2).txn_index, begin=0, end=MAX_OFFSET, where="")
+        assert (entry.first_offset, entry.last_offset) == (1, 2)
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit, then abort", "abort, then commit"])
+def test_later_transaction_does_not_decide_a_cold_one_anew(commits: bool) -> None:
+    """The producer's next transaction ends the other way, and the follower leads then."""
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        await lose_cold_marker(rig, commits=commits, has_follower=True)
+        wanted = [0, 1, 5] if commits else [0, 3, 5]
+        again = await lead_after_loss(rig, replicas=(1, 2))
+        peers = DirectPeers(rig)
+        peers.add_leader(again)
+        following = RunningFetchers(rig, rig.brokers[2], peers)
+        copy = await following.follow(1, 1)
+        begin_transaction(again, 0, 1)
+        marker = asyncio.create_task(again.append_marker(TransactionMarker(PRODUCER, 2, not commits, 0, version=2)))
+        await wait_until(lambda: copy.log.end_offset == 5)
+        await marker
+        again.append_now(batch(9), 1)
+        await wait_until(lambda: copy.high_watermark == 6)
+        assert await read_all_committed(again) == wanted
+        copy.stop()
+        await following.stop()
+        second = await rig.brokers[2].lead(2, [2], previous_leader=PreviousLeader.STOPPED_CLEANLY)
+        assert await read_all_committed(second) == wanted
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit, then abort", "abort, then commit"])
+def test_kill_does_not_bring_back_a_cold_transaction(commits: bool) -> None:
+    """The last snapshot of producers on the disk has it as open."""
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        await lose_cold_marker(rig, commits=commits)
+        again = await lead_after_loss(rig)
+        begin_transaction(again, 0, 1)
+        await again.append_marker(TransactionMarker(PRODUCER, 2, not commits, 0, version=2))
+        broker.logs.clear()
+        broker.restart(broker.disk.after_kill())
+        third = await broker.lead(2, [1], high_watermark=5, previous_leader=PreviousLeader.STOPPED_CLEANLY)
+        third.roll()
+        assert await read_all_committed(third) == ([0, 1] if commits else [0, 3])
+        assert await upload_stable(third) == 5
+        assert await read_in_bucket(third) == ([0, 1] if commits else [0, 3])
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("is_disk_lost", [False, True], ids=["power cut", "disk lost"])
+def test_cold_abort_without_its_marker_takes_no_later_commit_with_it(is_disk_lost: bool) -> None:
+    """The index of the first object says that the transaction goes up to offset 10. Other records are there now."""
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        await lose_cold_marker(rig)
+        node = 2 if is_disk_lost else 1
+        again = await lead_after_loss(rig, node, [node])
+        begin_transaction(again, 0, 1)
+        await again.append_marker(TransactionMarker(PRODUCER, 2, True, 0, version=2))
+        again.roll()
+        assert await read_all_committed(again) == [0, 3]
+        assert await upload_stable(again) == 5
+        assert await read_in_bucket(again) == [0, 3]
+        assert await find_removed_by_a_clean(again) == [1]
+
+    rig.run(scenario)
+
+
+async def read_in_bucket(leader: LeaderReplica) -> list[int]:
+    """Returns the offsets of the committed batches in the bucket, as Spark and the command line read them."""
+    manifest = leader.manifest
+    assert manifest is not None
+    bucket = cast(Any, SimpleNamespace(manifests=leader.cold.manifests, reader=leader.cold.reader))
+    end = manifest.cold_end_offset
+    pieces = read_committed_batches(bucket, leader.partition_id, 0, end, manifest=manifest)
+    return [each.base_offset async for piece in pieces for each in piece.batches if not each.attributes & CONTROL]
+
+
+async def find_removed_by_a_clean(leader: LeaderReplica) -> list[int]:
+    """Returns the offsets of the batches in the bucket that a clean takes for aborted ones."""
+    manifest = leader.manifest
+    assert manifest is not None
+    indexes, found = [], list[int]()
+    for entry in manifest.entries:
+        index = (await leader.cold.reader.read_sections(entry)).txn_index
+        indexes.append((entry.next_offset, decode_aborted_txns(index, begin=0, end=MAX_OFFSET, where=entry.key)))
+    transactions = CleanedTransactions(merge_indexes(indexes))
+    async for piece in leader.cold.reader.iterate(leader.partition_id, 0):
+        at = -piece.batches[0].position
+        for each in piece.batches:
+            if each.attributes & CONTROL:
+                head = decode_header(piece.data, at + each.position)
+                transactions.is_marker_needless(head, marker_kind(piece.data, at + each.position, head))
+            elif transactions.is_aborted(each):
+                found.append(each.base_offset)
+    assert all(each.last_offset < manifest.cold_end_offset for each in transactions.kept)
+    return found
+
+
+def test_lost_marker_is_the_first_record_once_the_loss_is_reported() -> None:
+    """After a restart, the loss would be reported from an offset above the marker."""
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        await lose_cold_marker(rig)
+        again = await lead_after_loss(rig, is_loss_unreported=True)
+        assert (again.log.end_offset, again.last_stable_offset) == (2, 1)
+        again.on_loss_reported()
+        disk = rig.brokers[1].disk
+        disk.capacity = disk.space().total - disk.space().free
+        with pytest.raises(Refused) as refused:
+            await again.write_lost_markers()
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        with pytest.raises(Refused):
+            again.append_now(batch(0), 1)
+        disk.capacity = None
+        assert again.append_now(batch(0), 1).base_offset == 3
+        assert again.last_stable_offset == 4
+        assert await read_all_committed(again) == [0, 3]
+
+    rig.run(scenario)
+
+
+def test_leader_that_resigns_before_the_report_writes_no_lost_marker() -> None:
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        await lose_cold_marker(rig)
+        again = await lead_after_loss(rig, is_loss_unreported=True)
+        again.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads"))
+        await again.write_lost_markers()
+        assert again.log.end_offset == 2
+
+    rig.run(scenario)
+
+
+def test_lost_marker_is_fsynced_where_only_that_commits() -> None:
+    rig = ReplicationRig(config=replace(SMALL_SEGMENTS, flush="ack"))
+
+    async def scenario() -> None:
+        await lose_cold_marker(rig)
+        again = await lead_after_loss(rig)
+        assert again.last_stable_offset == again.log.flushed_offset == 3
 
     rig.run(scenario)
 
