@@ -37,17 +37,21 @@ def finish_swaps(files: SegmentFiles) -> None:
 
 
 def _end_of_swap(files: SegmentFiles, base: int) -> int:
-    """Returns the end of the offsets that a cleaned segment stands for: by its line in the checkpoint, or by its last
-    batch. If batches were removed at its end, the last batch says too little, and an old segment stays uncleaned."""
+    """Returns the end of the offsets that a cleaned segment stands for: that of its line in the checkpoint, or of its
+    last batch, if that is larger.
+
+    A flush may have written the lines of the old segments again, and one of them may be as large as the cleaned one. If
+    batches were removed at the end of the cleaned one, its last batch says too little, and an old segment stays
+    uncleaned.
+    """
     path = files.path(base, ".log") + SWAP
     line = parse_lines(files.read(f"{files.directory}/{checkpoints.SEGMENTS_FILE}") or b"").get(base)
-    if line is not None and line.size == files.size(path):
-        return line.next_offset
-    file, at, end = files.disk.open(path, write=False), 0, base
+    end = line.next_offset if line is not None and line.size == files.size(path) else base
+    file, at = files.disk.open(path, write=False), 0
     try:
         data = file.map() if file.size() else memoryview(b"")
         while (found := walk(data, at, check_crc=False, max_batches=WALK_BATCHES)).batches:
-            at, end = found.end, found.batches[-1].last_offset + 1
+            at, end = found.end, max(end, found.batches[-1].last_offset + 1)
     finally:
         file.close()
     return end

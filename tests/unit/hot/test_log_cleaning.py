@@ -733,3 +733,36 @@ def test_crash_at_any_step_of_a_clean_leaves_one_whole_log(seed: int) -> None:
         assert results == {True, False}
 
     asyncio.run(scenario())
+
+
+def test_kill_in_a_swap_leaves_no_old_segment_though_its_line_is_back() -> None:
+    """A flush beside the swap writes the lines of the old segments again. The second of them supersedes all of the
+    first, with records of the same size, so the first one is as large as the cleaned one."""
+
+    async def scenario() -> None:
+        on, settings = disk(), compacted(segment_bytes=4096)
+        log = await open_log(on, settings)
+        for value in ("0", "1"):
+            for key in range(KEYS):
+                put(log, f"k{key}", value)
+            log.roll()
+        await log.flush()
+        images: list[SimDisk] = []
+
+        def take(op: object) -> None:
+            if {f"{0:020d}.log.swap", f"{0:020d}.log"} <= set(names(on)):
+                if not images:
+                    images.append(on.clone())
+                    log._writer.rewrite_checkpoint()  # as a flush does from time to time
+                images.append(on.clone())
+
+        on.on_op = take
+        await clean(log)
+        on.on_op = None
+        assert len(images) > 2
+        for image in images:
+            reopened = await open_log(image, settings, same_boot=True)
+            assert [each.next_offset for each in reopened.closed_segments()] == [2 * KEYS]
+            assert served(reopened)[:KEYS] == served(log)[:KEYS]
+
+    asyncio.run(scenario())
