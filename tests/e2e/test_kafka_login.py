@@ -247,6 +247,25 @@ def test_connection_has_to_log_in_again_as_the_same_user(tmp_path: Path) -> None
     )  # fmt: skip
 
 
+def test_client_logs_in_again_before_its_session_ends(tmp_path: Path) -> None:
+    """It changes to another connection: no request fails, and none of the old ones stays."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        host, port = site.address.rsplit(":", 1)
+        login = UserLogin("alice", Secret("pencil"), SMALL)
+        client = KafkaClient(SocketNet(), SystemClock(), [Address(host, int(port))], login=login)
+        await client.fetch_metadata(None)
+        node, peers = site.node.settings.node_id, set[str]()
+        while len(peers) < 6:
+            assert not (await client.send(ListGroupsRequest(), ListGroupsResponse, node_id=node)).error_code
+            peers |= {each.peer for each in site.server.connections}
+        await wait_until(lambda: len(site.server.connections) <= 2)
+        assert site.count_refusals("login_timeout") == 0
+        await client.close()
+
+    run_with_login(tmp_path, scenario, connections_max_reauth_ms=300)
+
+
 def test_connections_of_a_removed_or_changed_user_end_and_no_others(tmp_path: Path) -> None:
     """Also one that waits in a fetch: it gets no later record."""
 

@@ -26,6 +26,9 @@ from tiered_api.kafka.protocol.messages.metadata import (
 from tiered_api.kafka.protocol.schema import Message
 
 CONNECT_SECONDS = 5.0
+SESSION_SHARE, SESSION_SHARE_MAX = 0.5, 0.9
+"""Shares of the time of a session after which a new connection logs in: an idle one, and one with requests under way.
+"""
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_MAX_SECONDS = 2.0
 
@@ -64,7 +67,8 @@ def only_result(results: Sequence[T]) -> T:
 
 class KafkaClient:
     """A client with its view of one cluster. `timeout` bounds each request. `retry_seconds` bounds the retries while
-    known brokers are unreachable. With a `login`, each connection logs in first."""
+    known brokers are unreachable. With a `login`, each connection logs in first. One whose session will end (KIP-368)
+    is replaced in time by another one that logs in."""
 
     def __init__(
         self,
@@ -88,6 +92,8 @@ class KafkaClient:
         self._bootstrap = list(brokers)
         self._leaders: dict[TopicPartition, int] = {}
         self._connections: dict[Address, BrokerConnection] = {}
+        self._retired: list[BrokerConnection] = []
+        """Connections that were replaced, and still wait for replies."""
         self._locks: dict[Address, asyncio.Lock] = {}
 
     @property
@@ -97,7 +103,7 @@ class KafkaClient:
 
     async def close(self) -> None:
         """Ends all connections."""
-        for connection in self._connections.values():
+        for connection in (*self._connections.values(), *self._retired):
             connection.close()
         self._connections.clear()
 
@@ -214,7 +220,7 @@ class KafkaClient:
         deadline = self.new_deadline()
         for pause in self.backoffs():
             for connection in self._connections.values():
-                if connection.closed is None:
+                if connection.closed is None and not self._is_due(connection):
                     return connection
             faults = []
             for address in dict.fromkeys([*self.brokers.values(), *self._bootstrap]):
@@ -250,11 +256,32 @@ class KafkaClient:
     async def _open(self, address: Address) -> BrokerConnection:
         """Returns the connection to an address, opened if there is none; concurrent callers share it."""
         async with self._locks.setdefault(address, asyncio.Lock()):
-            connection = self._connections.get(address)
-            if connection is None or connection.closed:
+            connection = before = self._connections.get(address)
+            if connection is None or connection.closed or self._is_due(connection):
                 timeout = min(CONNECT_SECONDS, self.timeout)
+                opened_ns = self.clock.mono_ns()
                 connection = await open_connection(self._net, address.host, address.port, self._client_id, timeout)
                 if self._login is not None:
                     await log_in_user(connection, self._login, self.timeout)
+                connection.opened_ns = opened_ns
                 self._connections[address] = connection
+                self._retire(before)
             return connection
+
+    def _retire(self, connection: BrokerConnection | None) -> None:
+        """Ends a connection that was replaced, once its replies are there."""
+        if connection is not None:
+            self._retired.append(connection)
+        for each in self._retired:
+            if each.is_idle:
+                each.close()
+        self._retired = [each for each in self._retired if each.closed is None]
+
+    def _is_due(self, connection: BrokerConnection) -> bool:
+        """True if a connection should be replaced before its session ends. One with requests under way is kept until
+        later, so that they stay in their order: the broker replies to a request that came in time."""
+        if not connection.session_lifetime_ms:
+            return False
+        share = SESSION_SHARE if connection.is_idle else SESSION_SHARE_MAX
+        age_ms = (self.clock.mono_ns() - connection.opened_ns) / 1e6
+        return age_ms >= share * connection.session_lifetime_ms

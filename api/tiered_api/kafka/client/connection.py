@@ -56,6 +56,10 @@ class BrokerConnection:
         self.versions: dict[int, Versions] = {}
         self.caller: Caller | None = None
         """The client for which a broker sends requests here; None: its own requests."""
+        self.session_lifetime_ms = 0
+        """The time after which the broker wants another login, as of the last one; 0 if it wants none (KIP-368)."""
+        self.opened_ns = 0
+        """The time of the login, by the clock of the client."""
         self._stream = stream
         self._client_id = client_id
         self._correlation_id = 0
@@ -68,6 +72,11 @@ class BrokerConnection:
         self._received_bytes = 0
         self._frame_size = 0
         stream.on_readable(self._on_readable)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request waits for its reply, or for room to be sent."""
+        return not self._in_flight and not self._permits.locked() and not self._send_queue
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

@@ -100,4 +100,5 @@ async def _authenticate(connection: BrokerConnection, token: bytes, timeout: flo
     if reply.error_code:
         why = reply.error_message or code_name(reply.error_code)
         raise Refused(Code.SASL_AUTHENTICATION_FAILED, f"{connection.address} refuses the login: {why}")
+    connection.session_lifetime_ms = reply.session_lifetime_ms
     return reply.auth_bytes
