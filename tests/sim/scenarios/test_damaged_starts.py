@@ -280,6 +280,39 @@ class Producers:
                 assert (await replica.append(bytearray(data))).base_offset == offset
 
 
+def test_entries_of_a_clean_stop_count_for_the_next_start_only() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        await fill(await site.create("t", 1, **BIG), 3)
+        await site.stop()
+        site.machine.kill()
+        for _ in range(2):
+            await site.start(QUICK)
+            assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 3)
+            await site.crash(site.machine.kill)
+
+    run(scenario)
+
+
+def test_failed_disk_is_not_trusted_after_a_kill() -> None:
+    """The boot is the same, but the page cache may lack what the failed write held."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await site.create(flush="none", retention_ms="-1")
+        await fill(replica, 5)
+        site.machine.disk.faults.append(DiskFault("append", ".log"))
+        with pytest.raises(Refused):
+            await fill(replica, 1, start=5)
+        await asyncio.wait_for(site.node.ended.wait(), 1)
+        await site.crash(site.machine.kill)
+        again = (await site.start()).leader_replica("t", 0)
+        assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
+        await site.stop()
+
+    run(scenario)
+
+
 def test_retry_is_known_after_a_clean_stop_of_a_small_log() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         producers = Producers(random.Random("producers"))
