@@ -147,9 +147,10 @@ def filter_batches(
     """Returns the plain batches of `data[start:end]` without the records that `table` supersedes.
 
     A record above `latest_offset` stays. One at or below it stays if it is the last of its key, and is no tombstone
-    whose delete horizon has passed at `now_ms`. `horizon_ms` is the horizon of tombstones that have none yet; with a
-    negative `now_ms` they get none. A batch without a record left stays as a header, if it ends at `last_next_offset`
-    or at one of `kept_offsets`: sorted native int64. Stops as `put_keys` does, without FULL.
+    whose delete horizon has passed at `now_ms`. `horizon_ms` is the horizon of tombstones that have none yet. They get
+    none with a negative `now_ms`, or if their batch has one above `latest_offset`: older records of its key stay. A
+    batch without a record left stays as a header, if it ends at `last_next_offset` or at one of `kept_offsets`: sorted
+    native int64. Stops as `put_keys` does, without FULL.
     """
     whole, slots = memoryview(data), memoryview(table)
     out = bytearray()
@@ -244,7 +245,7 @@ def _filter_batch(
     keeps_tombstones = not has_horizon or now_ms < batch.base_timestamp
     section = _open(whole, batch)
     stay: list[tuple[int, int, int, int]] = []  # number, start, end, timestamp delta
-    position, has_tombstone = 0, False
+    position, last_tombstone = 0, -1
     while (parsed := section.next_record()) is not None:
         start, position = position, section.position
         offset = batch.base_offset + parsed[1]
@@ -255,12 +256,13 @@ def _filter_batch(
             key is None or offset < _find_slot(table, _hash(seed, key))[1] or (is_tombstone and not keeps_tombstones)
         ):
             continue
-        has_tombstone |= is_tombstone
+        if is_tombstone:
+            last_tombstone = max(last_tombstone, offset)
         section.offset_and_timestamp(parsed, batch.base_offset, batch.base_timestamp, -1)
         stay.append((section.number - 1, start, position, parsed[0]))
     if not stay:
         return b"", 0
-    needs_horizon = has_tombstone and not has_horizon and now_ms >= 0
+    needs_horizon = 0 <= last_tombstone <= latest_offset and not has_horizon and now_ms >= 0
     if len(stay) == batch.count and not needs_horizon:
         return whole[batch.position : batch.position + batch.size], len(stay)
     base_timestamp = horizon_ms if needs_horizon else batch.base_timestamp

@@ -12,7 +12,7 @@ from tests.unit.compaction.logs import NOW, RETENTION, Cleaned, Log, clean, fact
 from tiered.compaction.batch_filter import forget_horizons
 from tiered.errors import Corrupt
 from tiered.records.batch import decode_records
-from tiered.records.model import Codec
+from tiered.records.model import DELETE_HORIZON, Codec
 from tiered.records.native import walk
 
 CODECS = list(Codec)
@@ -318,6 +318,20 @@ def test_old_tombstone_without_a_horizon_gets_one() -> None:
     assert facts(later.data) == [(1, b"b", b"1"), (10, b"c", b"1")]
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_tombstone_above_the_end_of_a_pass_gets_its_horizon_in_the_next(codec: Codec) -> None:
+    """Older values of its key stay until then, also if it shares a batch with a tombstone below the end."""
+    log = Log()
+    log.add((b"gone", b"1"))
+    log.add((b"first", None), (b"k1", b""), (b"k2", b""), (b"gone", None), codec=codec)
+    first = clean(log.data, log.end, memory=4 * 24)
+    assert first.clean_to == 3 and facts(first.data) == facts(log.data)
+    assert not [each for each in headers(first.data) if each.attributes & DELETE_HORIZON]
+    second = clean(first.data, log.end, first_dirty=first.clean_to, now_ms=NOW + 2 * RETENTION)
+    assert [key for _, key, _ in facts(second.data)] == [b"first", b"k1", b"k2", b"gone"]
+    assert headers(second.data)[-1].attributes & DELETE_HORIZON
+
+
 # -- a naive reference over random histories --------------------------------------------------------------------------
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d", None])
@@ -400,9 +414,9 @@ def test_any_history_is_cleaned_as_a_naive_cleaner_does(
         assert owned[-1].last_sequence == log.sequences[producer] - 1
     if log.end:
         assert headers(data)[-1].last_offset == log.end - 1
-    for _ in range(3):
+    for turn in range(1, 4):
         later = clean(
-            data, log.end, first_dirty=log.end, aborted=aborted, last=log.last, now_ms=NOW + 10 * RETENTION,
+            data, log.end, first_dirty=log.end, aborted=aborted, last=log.last, now_ms=NOW + turn * 10 * RETENTION,
             upper_bound=log.end,
         )  # fmt: skip
         data, aborted = later.data, later.kept_aborted

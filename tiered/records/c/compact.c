@@ -332,8 +332,7 @@ static int is_superseded(const Filter *filter, const Wanted *wanted, int keeps_t
 }
 
 typedef struct {
-    int64_t kept, newest;
-    int has_tombstone;
+    int64_t kept, newest, last_tombstone;
 } Stay;
 
 /* Appends the records that stay of the batch at p; with `moves` their timestamps are relative to the horizon. */
@@ -343,7 +342,7 @@ static int copy_records(Filter *filter, const uint8_t *p, int64_t size, int move
     int has_horizon = (big(p + 21, 2) & DELETE_HORIZON) != 0;
     int keeps_tombstones = !has_horizon || filter->now_ms < base_timestamp, count;
     const uint8_t *run = NULL; /* records from `run` on stay and are not copied yet */
-    *stay = (Stay){0, INT64_MIN, 0};
+    *stay = (Stay){0, INT64_MIN, -1};
     if (lookup_open(&lookup, &filter->table, p, size, 0, filter->latest_offset) < 0)
         return say(&lookup.section, filter->why);
     Section placed = lookup.section; /* its number is that of the record of this turn, and not of the last one read */
@@ -358,7 +357,8 @@ static int copy_records(Filter *filter, const uint8_t *p, int64_t size, int move
             if (section_place(&placed, &wanted->parsed, big(p, 8), base_timestamp, -1, &unused, &timestamp) < 0)
                 return say(&placed, filter->why);
             stay->kept++;
-            stay->has_tombstone |= wanted->parsed.value.size < 0;
+            if (wanted->parsed.value.size < 0 && wanted->offset > stay->last_tombstone)
+                stay->last_tombstone = wanted->offset;
             if (timestamp > stay->newest) stay->newest = timestamp;
             if (!moves) {
                 if (run == NULL) run = wanted->start;
@@ -398,7 +398,8 @@ static int filter_batch(Filter *filter, const uint8_t *p, int64_t size) {
     int moves = 0;
     Stay stay;
     if (out_put(&filter->out, p, HEADER_BYTES) < 0 || copy_records(filter, p, size, 0, &stay) < 0) goto failed;
-    if (stay.has_tombstone && !(attributes & DELETE_HORIZON) && filter->now_ms >= 0) {
+    int has_tombstone = stay.last_tombstone >= 0 && stay.last_tombstone <= filter->latest_offset;
+    if (has_tombstone && !(attributes & DELETE_HORIZON) && filter->now_ms >= 0) {
         moves = 1;
         filter->out.used = mark + HEADER_BYTES;
         if (copy_records(filter, p, size, 1, &stay) < 0) goto failed;
