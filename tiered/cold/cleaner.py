@@ -70,7 +70,7 @@ from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.checkpoints import encode_lineage
 from tiered.hot.leader_epochs import LeaderEpochs
-from tiered.hot.log_cleaning import MAP_BYTES_MIN, CleanerResources
+from tiered.hot.log_cleaning import CleanerResources
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
@@ -408,7 +408,7 @@ class ColdCleaner:
     ) -> None:
         """Applies the keys of the dirty part to all segments, as far as the map has room for them."""
         resources = clean.resources
-        memory = min(resources.map_bytes, max(MAP_BYTES_MIN, 2 * cleanable.dirty_bytes))
+        memory = resources.size_map(cleanable.dirty_bytes, cleanable.first_uncleanable - cleanable.first_dirty)
         key_map = KeyOffsetMap(memory, clean.key_seed, resources.load_factor)
         try:
             clean_to = await self._map_keys(clean, entries, cleanable, key_map)
@@ -431,8 +431,9 @@ class ColdCleaner:
         unknown = sum(1 for each in covered if self._reader.tails.find(each.key) is None)
         if not self._is_worth(clean, CleanCost(unknown, dirty.dirty_bytes), dirty):
             return True
-        above = sum(each.log_bytes for each in covered if each.next_offset > manifest.clean_to)
-        memory = min(resources.map_bytes, max(MAP_BYTES_MIN, 2 * above))
+        above = [each for each in covered if each.next_offset > manifest.clean_to]
+        offsets = end - above[0].base_offset if above else 0
+        memory = resources.size_map(sum(each.log_bytes for each in above), offsets)
         key_map = KeyOffsetMap(memory, clean.key_seed, resources.load_factor)
         try:
             survey = KeySurvey(key_map, end, manifest.clean_to)

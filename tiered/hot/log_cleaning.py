@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, forget_horizons, put_batches
@@ -29,6 +30,7 @@ from tiered.records.batch import decode_header
 from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.model import DELETE_HORIZON, HEADER_BYTES, LENGTH_FROM
 from tiered.records.native import crc32c, walk
+from tiered.records.pure_compact import SLOT_BYTES
 
 T = TypeVar("T")
 
@@ -60,6 +62,12 @@ class CleanerResources:
     read_bytes: int
     load_factor: float
     seed: bytes
+
+    def size_map(self, dirty_bytes: int, dirty_offsets: int) -> int:
+        """Returns the bytes of a map with room for the keys of so many bytes and offsets, up to `map_bytes`. Compressed
+        bytes say little about keys. A map of `map_bytes` for each small clean would cost time: its pages are huge."""
+        for_offsets = ceil(2 * SLOT_BYTES * dirty_offsets / self.load_factor)
+        return min(self.map_bytes, max(MAP_BYTES_MIN, 2 * dirty_bytes, for_offsets))
 
 
 class CleanResult(NamedTuple):
@@ -114,7 +122,8 @@ class LogCleaning:
 
     async def run(self) -> CleanResult:
         """Cleans. Raises `LogChanged`, `Corrupt` for a batch that cannot be read, and `Unavailable` of the disk."""
-        memory = min(self._resources.map_bytes, max(MAP_BYTES_MIN, 2 * self._found.dirty_bytes))
+        found = self._found
+        memory = self._resources.size_map(found.dirty_bytes, found.first_uncleanable - found.first_dirty)
         key_map = KeyOffsetMap(memory, self._resources.seed, self._resources.load_factor)
         try:
             is_full = await self._build_map(key_map)

@@ -19,6 +19,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.batch import decode_header, encode_batch, stamp
+from tiered.records.model import Codec
 from tiered.records.native import walk
 
 KEYS = 5
@@ -213,6 +214,20 @@ def test_keys_beyond_the_memory_are_cleaned_in_several_cleans() -> None:
             if cleans > 100:
                 break
         assert served(log) == last_of_each(before)
+
+    asyncio.run(scenario())
+
+
+def test_compressed_keys_that_fit_into_the_memory_are_cleaned_in_one_pass() -> None:
+    async def scenario() -> None:
+        log = await open_log(disk(), compacted(segment_bytes=1 << 20))
+        for first in range(0, 10_000, 1000):
+            rows = [(NOW, b"key-%05d" % (first + number), b"", ()) for number in range(1000)]
+            append(log, bytearray(encode_batch(rows, codec=Codec.GZIP)))
+        log.roll()
+        await log.flush()
+        result = await clean(log, map_bytes=1 << 20)
+        assert (result.is_map_full, result.clean_to, result.records_kept) == (False, 10_000, 10_000)
 
     asyncio.run(scenario())
 
