@@ -33,6 +33,7 @@ from tiered.transactions.requests import EndTransaction, MarkersDue
 SETTINGS = {"transaction_state_log_num_partitions": 2}
 COMMITTED, ABORTED = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
 DONE_SECONDS = 40.0
+T0 = TopicPartition("t", 0)
 
 
 async def begin(three: ThreeBrokers, *, timeout_ms: int = 60_000, version: int = 2) -> SimProducer:
@@ -426,6 +427,40 @@ def test_producer_goes_on_if_a_rebuilt_coordinator_knows_an_earlier_epoch() -> N
         await producer.write(0, b"again")
         assert await producer.end(True) is Code.NONE
         await wait_complete(three, producer, COMMITTED)
+        assert_nothing_is_open(three, 0)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_lost_marker_of_a_cold_transaction_is_written_again(commit: bool) -> None:
+    """The record is in the bucket. Its marker was in the open segment, and all disks are lost."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3), configs={"retention.ms": "-1"})
+        producer = SimProducer(three)
+        await producer.init()
+        await asyncio.sleep(SNAPSHOT_SECONDS + 5)
+        await producer.write(0, b"first")
+        replica = find_leader(three, T0)
+        assert replica is not None
+        replica.roll()
+        assert await producer.end(commit) is Code.NONE
+        await wait_complete(three, producer, COMMITTED if commit else ABORTED)
+        await three.wait_until(lambda: replica.cold_end_offset == 1, DONE_SECONDS)
+        assert replica.log.end_offset == 2
+        await lose_all_disks(three)
+        await wait_outcomes(three, 0, [commit])
+        again = find_leader(three, T0)
+        assert again is not None and again.log.local_start_offset == 1
+        await three.wait_until(lambda: again.last_stable_offset == again.log.end_offset == 2, DONE_SECONDS)
+        assert (await again.reads.read(0, 1000, read_committed=True)).aborted_txns == (
+            () if commit else ((producer.producer_id, 0),)
+        )
+        await producer.init()
+        await producer.write(0, b"again")
+        assert await producer.end(not commit) is Code.NONE
+        await wait_outcomes(three, 0, [commit, not commit])
         assert_nothing_is_open(three, 0)
 
     run_scenario(scenario, **SETTINGS)

@@ -154,11 +154,12 @@ class SimProducer:
 
 
 def read_markers(three: ThreeBrokers, partition: int) -> list[TransactionMarker]:
-    """Returns the committed markers of a partition of `t`, as its leader has them; none while there is no leader."""
+    """Returns the committed markers of a partition of `t` that its leader has on disk; none while there is no
+    leader."""
     replica = find_leader(three, TopicPartition("t", partition))
     if replica is None:
         return []
-    found, offset = list[TransactionMarker](), replica.log_start_offset
+    found, offset = list[TransactionMarker](), replica.local_start_offset
     while offset < replica.high_watermark:
         fetched = replica.reads.read_now(offset, 1 << 20)
         data = fetched.data if fetched is not None else b""
