@@ -176,6 +176,9 @@ class _Clean:
     key_seed: bytes
     request_share: float
     on_change: Callable[[Manifest], None]
+    disk_start: int
+    """The disk of the leader serves records from here on, as they were produced. The bucket drops no tombstone there,
+    and sets no delete horizon: a reader that has the older value from the disk may go on in the bucket."""
     raw_from: int = MAX_OFFSET
     first_dirty: int = 0
     """The `clean_to` of the manifest when the clean began."""
@@ -301,9 +304,11 @@ class ColdCleaner:
         manifest = await self.settle(manifest, epoch)
         keys = self._keys_in_flight[partition_id] = set()
         seed = bytes.fromhex(manifest.key_seed) or self._new_seed()
+        disk_start = local.local_start_offset if local is not None else MAX_OFFSET
         clean = _Clean(
-            epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed, request_share, on_change
-        )
+            epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed, request_share, on_change,
+            disk_start,
+        )  # fmt: skip
         self._running.add(partition_id)
         outcome = "failed"
         try:
@@ -811,9 +816,20 @@ def _read_slice(found: FileSlice, offset: int, epochs: LeaderEpochs) -> _Step | 
 
 
 def _clean_step(step: _Step, key_map: KeyOffsetMap, clean: _Clean, rules: CleanRules) -> CleanedBatches:
-    """Returns what stays of a step. Delete horizons count from the clean that applies the keys here."""
+    """Returns what stays of a step. Delete horizons count from the clean that applies the keys here, and from where the
+    disk of the leader begins no horizon passes."""
     data = forget_horizons(step.data, step.batches, clean.first_dirty)
-    return clean_batches(key_map, data, clean.transactions, rules)
+    on_disk = next((each for each in step.batches if each.last_offset >= clean.disk_start), None)
+    if on_disk is None:
+        return clean_batches(key_map, data, clean.transactions, rules)
+    at = on_disk.position - step.batches[0].position
+    below = clean_batches(key_map, memoryview(data)[:at], clean.transactions, rules)
+    rules = replace(rules, now_ms=NO_HORIZON_PASSED)
+    above = clean_batches(key_map, memoryview(data)[at:], clean.transactions, rules)
+    return CleanedBatches(
+        below.data + above.data, below.end + above.end, below.batches + above.batches,
+        below.records_read + above.records_read, below.records_kept + above.records_kept,
+    )  # fmt: skip
 
 
 async def _run_step(clean: _Clean, step: _Step, work: Callable[[], T]) -> T:

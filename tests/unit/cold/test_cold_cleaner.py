@@ -673,3 +673,30 @@ def test_disk_whose_batches_differ_from_the_bucket_is_not_believed(place: int | 
         assert result.is_whole and await read(rig.broker("reader")) == last_of_each(before)
 
     run(scenario)
+
+
+def test_tombstone_stays_while_the_disk_serves_the_value_that_it_deletes() -> None:
+    """A reader has the value from the disk of the leader. Later it goes on in the bucket: the disk has dropped the
+    tombstone, or another leader never had it there."""
+
+    async def scenario(rig: Rig) -> None:
+        log, broker = await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024)), rig.broker()
+        put(log, "gone", "value")
+        for number in range(30):
+            put(log, f"k{number}", "v")
+        put(log, "gone", None)
+        log.roll()
+        cleaner, now, seen = broker.make_cleaner(), NOW, []
+        for turn in range(5):
+            manifest = await upload(broker, log)
+            if turn == 3:
+                await log.drop_local_below(manifest.cold_end_offset)
+            cleaner.request_thorough(PID)
+            assert (await clean(cleaner, manifest, local=log, now=now)).is_whole
+            seen.append([each for each in await read(rig.broker(f"reader {turn}"), 1) if each[1] == "gone"])
+            put(log, "k1", f"w{turn}")
+            log.roll()
+            now += COMPACTED.delete_retention_ms
+        assert seen == [[(31, "gone", None)]] * 4 + [[]]
+
+    run(scenario)
