@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import logging
 import ssl
+import threading
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import aiohttp
 import pytest
 
 from tests.certificates import sign
-from tests.e2e.http_site import HttpBroker, HttpReply, http_broker, run, wait_until
+from tests.e2e.http_site import RAW, TEST_SECONDS, HttpBroker, HttpReply, http_broker, run, wait_until
 from tests.e2e.site import batch
 from tiered.broker.audit_log import LOGGER
 from tiered.config.settings import STANDARD_AUTHORIZER
@@ -27,6 +29,8 @@ from tiered.metadata.changes import AclAdded, ScramCredentialSet
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered.security.scram import ScramCredential, ScramMechanism, make_credential, salt_password
 from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS
+from tiered_api.http.exchange.media_types import V2_BINARY, V2_JSON
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.http.server.authentication import list_tried
 from tiered_api.http.server.server import serve_http
@@ -241,6 +245,103 @@ def test_body_that_ends_after_its_user_was_removed_writes_nothing(tmp_path: Path
         removed.set()
         assert (await written).status == 401
         assert site.broker.leader_replica("t", 0).log.end_offset == 0
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+@pytest.mark.parametrize("path", ["/topics/t", "{cluster}/topics/t/records"])
+def test_body_of_a_removed_user_that_waits_for_memory_writes_nothing(tmp_path: Path, path: str) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t")
+        budget = site.http._listener.context.budget
+        held = await budget.acquire(budget.size, 5)
+        body = {"records": [{"value": 1}]} if path == "/topics/t" else RECORD
+        kind = V2_JSON if path == "/topics/t" else media_types.JSON
+        headers = {"Authorization": basic("alice", "wonderland"), "Content_Encoding": "gzip"}
+        data = gzip.compress(json.dumps(body).encode())
+        written = asyncio.create_task(site.ask("POST", path.format(cluster=site.cluster), data, kind=kind, **headers))
+        await wait_until(lambda: bool(budget._waiters))
+        await remove_user(site, "alice")
+        budget.release(held)
+        reply = await written
+        assert (reply.status, site.broker.leader_replica("t", 0).log.end_offset) == (401, 0), reply
+        await wait_until(lambda: budget.free == budget.size)
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+@pytest.mark.parametrize("kind", [V2_JSON, RAW])
+def test_body_of_a_removed_user_that_waits_for_a_thread_writes_nothing(tmp_path: Path, kind: str) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t")
+        value, context, go = "x" * INLINE_BYTES, site.http._listener.context, threading.Event()
+        path, body = ("/topics/t", {"records": [{"value": value}]})
+        raw = ("/topics/t/partitions/0/records", bytes(batch([value.encode()])))
+        busy = [asyncio.create_task(context.run_job(INLINE_BYTES + 1, go.wait, TEST_SECONDS)) for _ in range(WORKERS)]
+        await wait_until(lambda: context._running_jobs == WORKERS)
+        sent = raw if kind == RAW else (path, body)
+        login = basic("alice", "wonderland")
+        written = asyncio.create_task(site.ask("POST", *sent, kind=kind, Authorization=login))
+        await wait_until(lambda: context._running_jobs > WORKERS)
+        await remove_user(site, "alice")
+        go.set()
+        reply = await written
+        assert (reply.status, site.broker.leader_replica("t", 0).log.end_offset) == (401, 0), reply
+        await asyncio.gather(*busy)
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+@pytest.mark.parametrize("kind", ["json", "consumer"])
+def test_read_that_waits_for_memory_tells_a_removed_user_nothing(tmp_path: Path, kind: str) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t")
+        login = basic("alice", "wonderland")
+        await site.broker.leader_replica("t", 0).append(batch([b"hidden"]), acks=ACKS_ALL, timeout_ms=5_000)
+        path, accept = "/topics/t/partitions/0/records?offset=0", media_types.JSON
+        if kind == "consumer":
+            path, accept = await assign_consumer(site, login), V2_BINARY
+        budget = site.http._listener.context.budget
+        held = await budget.acquire(budget.size, 5)
+        read = asyncio.create_task(site.ask("GET", path, accept=accept, Authorization=login))
+        await wait_until(lambda: bool(budget._waiters))
+        await remove_user(site, "alice")
+        budget.release(held)
+        reply = await read
+        assert reply.status == 401 and b"offset" not in reply.body, reply
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+async def assign_consumer(site: HttpBroker, login: str, min_bytes: int = 1) -> str:
+    """Makes a consumer of the whole topic. Returns the path of its records."""
+    options = {"name": "c", "auto.offset.reset": "earliest", "fetch.min.bytes": min_bytes}
+    made = await site.ask("POST", "/consumers/g", options, kind=V2, Authorization=login)
+    below = str(made.json["base_uri"]).removeprefix(site.url)
+    rows = {"partitions": [{"topic": "t", "partition": 0}]}
+    assert (await site.ask("POST", f"{below}/assignments", rows, kind=V2, Authorization=login)).status == 204
+    return f"{below}/records"
+
+
+def test_consumer_that_waits_for_more_tells_a_removed_user_nothing(tmp_path: Path) -> None:
+    """It has records already, but not as many as it wants."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t")
+        login = basic("alice", "wonderland")
+        replica = site.broker.leader_replica("t", 0)
+        await replica.append(batch([b"hidden"]), acks=ACKS_ALL, timeout_ms=5_000)
+        path = await assign_consumer(site, login, min_bytes=1_000_000)
+        read = asyncio.create_task(site.ask("GET", path, accept=V2_BINARY, Authorization=login))
+        await wait_until(lambda: bool(replica.reads._parked))
+        await remove_user(site, "alice")
+        await replica.append(batch([b"more"]), acks=ACKS_ALL, timeout_ms=5_000)
+        reply = await read
+        assert reply.status == 401 and b"offset" not in reply.body, reply
 
     run(tmp_path, scenario, authentication_method=BASIC)
 

@@ -47,6 +47,7 @@ async def poll_records(
         while await reading.read_round(partitions):
             left = (ends_ns - clock.mono_ns()) / 1e9
             if reading.is_enough or left <= 0 or request.context.closing:
+                request.recheck()
                 return reading
             await reading.wait_for_more(left)
 
@@ -135,7 +136,7 @@ class ConsumerPoll:
             await request.reserve_memory(decode_memory(data))
         form = instance.config.format
         objects = OBJECTS_MAX - len(self.rows)
-        rows, following = await request.context.run_job(
+        rows, following = await request.run_job(
             max_decoded_size(data),
             rows_v2,
             data,
@@ -146,6 +147,7 @@ class ConsumerPoll:
             objects,
             fetched.aborted_txns,
         )
+        request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
         self.rows += rows
         self._positions[tp] = ConsumerPosition(source.topic_id, following)
         self._last, self._progressed = tp, True

@@ -83,11 +83,15 @@ class MemoryBudget:
         self.free = size
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    def has_room(self, size: int) -> bool:
+        """True if `acquire` would not wait."""
+        return min(size, self.size) <= self.free and not self._waiters
+
     async def acquire(self, size: int, seconds: float) -> int:
         """Waits for room, and returns the reserved bytes (never more than the whole budget). Raises `Exhausted` after
         `seconds`."""
-        size = min(size, self.size)
-        if size <= self.free and not self._waiters:
+        has_room, size = self.has_room(size), min(size, self.size)
+        if has_room:
             self.free -= size
             return size
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

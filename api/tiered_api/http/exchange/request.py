@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -16,10 +16,13 @@ from aiohttp.streams import StreamReader
 from tiered.metadata.image import TopicImage
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
-from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.decompress import inflate
 from tiered_api.http.exchange.errors import NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
 from tiered_api.http.exchange.metering import HttpMeter
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 QUERY_PARAMETERS = 32
 TOPICS_PER_TURN = 500
@@ -114,7 +117,8 @@ class HttpRequest(web.BaseRequest):
             raise HttpError(NOT_AUTHENTICATED, "the login has ended: its user, password or token is not good any more")
 
     def recheck(self) -> None:
-        """Checks login and route again, after a wait for the client or for records. Raises `HttpError` 401 or 403."""
+        """Checks login and route again, after a wait for the client, records, memory or a thread. Raises `HttpError`
+        401 or 403."""
         self.require_login()
         self.check_rights()
 
@@ -172,8 +176,20 @@ class HttpRequest(web.BaseRequest):
     # -- body -----------------------------------------------------------------------------------------------------
 
     async def reserve_memory(self, size: int) -> None:
-        """Reserves part of the memory budget until the response is sent."""
+        """Reserves part of the memory budget until the response is sent. Raises `HttpError` 401 or 403 if the caller
+        lost its rights during a wait for room."""
+        waits = not self.context.budget.has_room(size)
         self.held_bytes += await self.context.budget.acquire(size, self.context.limits.body_seconds)
+        if waits:
+            self.recheck()
+
+    async def run_job(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns `function(...)` as `HttpContext.run_job` does. Raises `HttpError` 401 or 403 if the caller lost its
+        rights during a wait for a thread."""
+        made = await self.context.run_job(size, function, *args, **kwargs)
+        if size > INLINE_BYTES:
+            self.recheck()
+        return made
 
     def set_held_memory(self, size: int) -> None:
         """Sets the held memory to `size` bytes: releases the rest, or takes more without waiting, because the bytes are
@@ -194,7 +210,8 @@ class HttpRequest(web.BaseRequest):
     async def read_body(self) -> bytes | bytearray:
         """Returns the body, decompressed. The caller may change a bytearray.
 
-        Raises `HttpError` 413 if the body is too large, 408 if it comes too slowly.
+        Raises `HttpError` 413 if the body is too large, 408 if it comes too slowly, 401 or 403 if the caller lost its
+        rights meanwhile.
         """
         content = self.content
         if content.is_eof():
@@ -210,7 +227,7 @@ class HttpRequest(web.BaseRequest):
             return data
         await self.reserve_memory(limit)
         # A few compressed bytes may become `limit` bytes.
-        whole = await self.context.run_job(limit, inflate, encoding, data, limit)
+        whole = await self.run_job(limit, inflate, encoding, data, limit)
         self.set_held_memory(len(whole))
         self.inflated_bytes = len(whole)
         return whole
@@ -246,7 +263,7 @@ class HttpRequest(web.BaseRequest):
     async def parse_json_object(self, data: bytes | bytearray) -> dict[str, Any]:
         """Parses one JSON object. Raises `HttpError` 400 if it is not JSON, 422 if it is another JSON value."""
         try:
-            value = await self.context.run_job(len(data), orjson.loads, data)
+            value = await self.run_job(len(data), orjson.loads, data)
         except orjson.JSONDecodeError as error:
             raise malformed_json(error) from None
         if not isinstance(value, dict):

@@ -88,7 +88,7 @@ async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple
     data = load_bytes(fetched)
     if data:
         await reserve_memory(request, spec.source, decode_memory(data))
-    text, count, following = await context.run_job(
+    text, count, following = await request.run_job(
         max_decoded_size(data), encode_events, data, spec.offset, context.limits.json_bytes, form, fetched.aborted_txns
     )
     request.require(Operation.READ, ResourceType.TOPIC, spec.source.topic)

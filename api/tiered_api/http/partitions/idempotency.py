@@ -109,7 +109,7 @@ async def find_key(request: HttpRequest, topic_id: TopicId, body: bytes | bytear
     if len(values) > 1:
         raise HttpError(400, f"{HEADER} is repeated")
     name = key_owner(request.caller.principal) + parse_key(values[0])
-    return await request.context.run_job(len(body), make_key, topic_id, name, address_of(request), body)
+    return await request.run_job(len(body), make_key, topic_id, name, address_of(request), body)
 
 
 def key_owner(principal: Principal) -> str:

@@ -90,7 +90,7 @@ async def _read_raw(request: HttpRequest, spec: ReadSpec) -> HttpResponse:
     data = fetched.data
     if fetched.aborted_txns and size:
         await reserve_memory(request, spec.source, 2 * size)
-        kept, following = await request.context.run_job(size, drop_aborted, load_bytes(fetched), fetched.aborted_txns)
+        kept, following = await request.run_job(size, drop_aborted, load_bytes(fetched), fetched.aborted_txns)
         return HttpResponse(kept, media_type=media_types.BINARY, headers=(*headers, (NEXT_OFFSET, str(following))))
     if isinstance(data, FileSlice) and data.file.fileno() >= 0 and not request.has_tls():
         return FileSliceResponse(data, media_type=media_types.BINARY, headers=headers)
@@ -107,7 +107,7 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
     data = load_bytes(fetched)
     context, source, room = request.context, spec.source, request.context.limits.json_bytes
     if v2:
-        body, count, following = await context.run_job(
+        body, count, following = await request.run_job(
             max_decoded_size(data),
             encode_v2,
             data,
@@ -127,7 +127,7 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
             "high_watermark": fetched.high_watermark,
             "last_stable_offset": fetched.last_stable_offset,
         }
-        body, count = await context.run_job(
+        body, count = await request.run_job(
             max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer, fetched.aborted_txns
         )
         headers = ()
@@ -144,7 +144,7 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
     body = await request.read_body()
     await request.reserve_memory(count_batches(body) * BATCH_MEMORY)
     data = body if isinstance(body, bytearray) else bytearray(body)
-    count = await request.context.run_job(max_decoded_size(data), validate_batches, data)
+    count = await request.run_job(max_decoded_size(data), validate_batches, data)
     key = await find_key(request, replica.topic_id, body)
     if key is None:
         appended = await replica.append(data, timeout_ms=request.context.limits.append_ms)

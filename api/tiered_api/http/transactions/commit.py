@@ -69,7 +69,7 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     context = request.context
     data = await request.read_body()
     given = await request.parse_json_object(data)
-    body = await context.run_job(len(data), parse_body, given, context.clock.wall_ms())
+    body = await request.run_job(len(data), parse_body, given, context.clock.wall_ms())
     _require_rights(request, body)
     key = await find_key(request, NO_TOPIC, data)
     own = context.broker.image.brokers.get(context.broker.settings.node_id)

@@ -44,9 +44,7 @@ async def produce_to_partition(request: HttpRequest) -> web.StreamResponse:
 async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition: int | None) -> web.StreamResponse:
     kind = response_type(request)
     body = await request.read_body()
-    records = await request.context.run_job(
-        len(body), parse_records, body, form, request.context.clock.wall_ms(), partition
-    )
+    records = await request.run_job(len(body), parse_records, body, form, request.context.clock.wall_ms(), partition)
     outcomes = await append_once(request, topic, records, body)
     offsets = [_offset_row(outcome) for outcome in outcomes]
     return json_response({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, media_type=kind)

@@ -224,7 +224,7 @@ async def _read_chunks(request: HttpRequest, opened: Inflater | None) -> AsyncIt
             continue
         at = 0
         while at < len(piece) or opened.has_more:
-            inflated, at = await request.context.run_job(limits.body_bytes, opened.step, piece, at, PIECE_BYTES)
+            inflated, at = await request.run_job(limits.body_bytes, opened.step, piece, at, PIECE_BYTES)
             async for part in _split_body(inflated):
                 yield part
     raise HttpError(408, f"the stream has ended: it is {limits.stream_seconds:g} s old")
