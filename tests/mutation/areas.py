@@ -58,6 +58,7 @@ _GROUPS = (
 )  # fmt: skip
 _DISKS = (
     f"{SCENARIOS}/test_damaged_starts.py", "tests/sim/harness/test_sim_disk.py", f"{SCENARIOS}/test_single_broker.py",
+    f"{SCENARIOS}/test_two_clusters.py",
 )  # fmt: skip
 
 _SECURITY_UNITS = (

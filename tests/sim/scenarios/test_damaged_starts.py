@@ -12,13 +12,14 @@ import pytest
 
 from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import DiskFault
-from tests.sim.scenarios.test_sim_rot import AT, create_filled_topic, partition_image
+from tests.sim.scenarios.test_sim_rot import AT, RECORDS, create_filled_topic, log_file, partition_image, read_log_file
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.hot.checkpoints import EPOCHS_FILE
 from tiered.metadata.changes import NO_LEADER
 from tiered.records.batch import encode_batch
+from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import Codec
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.partition_report import explain
@@ -327,6 +328,126 @@ def test_retry_is_known_after_a_clean_stop_of_a_small_log() -> None:
         await site.stop()
 
     run(scenario)
+
+
+def test_retry_is_known_after_a_kill_behind_a_marker() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        producers = Producers(random.Random("producers"))
+        await site.start(QUICK)
+        replica = await site.create("t", 1, **BIG)
+        await producers.write(replica, 9)
+        for producer in producers.sent:
+            marker = TransactionMarker(producer, 0, commit=True, coordinator_epoch=0)
+            replica.append_now(encode_marker(marker, FIRST_MS), 1, from_coordinator=True)
+        end = replica.log.end_offset
+        await site.crash(site.machine.kill)
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        await producers.retry_all(replica)
+        assert replica.log.end_offset == end == 9 + len(producers.sent)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_small_log_that_grew_after_a_clean_stop_is_read() -> None:
+    """Another program wrote to its end."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        await fill(await site.create("t", 1, **BIG), 3)
+        await site.stop()
+        site.machine.kill()
+        site.machine.disk.open(log_path(site)).append([b"x" * 100])
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert explain(replica)["possible_loss"]["from_offset"] == 3
+        await fill(replica, 1, 3)
+        assert await read_values(replica, 0) == numbers(0, 4)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_damage_below_the_log_start_is_no_loss() -> None:
+    """All records were deleted. A damaged index makes the start read them."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, flush="ack", index_interval_bytes="1", remote_storage_enable="false", **BIG)
+        await fill(replica, 6)
+        await replica.flush()
+        assert await replica.delete_records(-1) == 6
+        await site.node.hosted_replicas.save_offsets()
+        await asyncio.sleep(5)
+        await site.crash(site.machine.power_cut)
+        site.machine.disk.flip_bit(log_path(site).replace(".log", ".index"), 8 * 7 + 4)
+        site.machine.disk.flip_bit(log_path(site), 8 * 3000)
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert (replica.log_start_offset, replica.log.end_offset) == (6, 6)
+        assert explain(replica)["possible_loss"] is None
+        await site.stop()
+
+    run(scenario)
+
+
+def test_closed_segment_that_is_shorter_than_noted_has_a_gap() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
+        await fill(replica, 12)
+        first = replica.log.closed_segments()[0]
+        await site.stop()
+        site.machine.kill()
+        site.machine.disk.open(f"log/t-0/{0:020d}.log").truncate(first.size - 100)
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert replica.log.offset_gaps == [(first.next_offset - 1, first.next_offset)]
+        await site.stop()
+
+    run(scenario)
+
+
+def test_leader_epochs_after_a_power_cut_are_those_of_the_batches() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, flush="ack", remote_storage_enable="false", **BIG)
+        await fill(replica, 5)
+        await replica.flush()
+        await site.node.hosted_replicas.save_offsets()
+        await site.crash(site.machine.power_cut)
+        site.machine.disk.flip_bit(f"log/t-0/{EPOCHS_FILE}", 8 * len("0 1 "))  # epoch 1 in place of epoch 0
+        await site.start(QUICK)
+        assert site.node.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_unopened_log_does_not_claim_what_a_later_epoch_had_replaced() -> None:
+    """A batch of the first epoch stands behind those of a later one. The start cannot note that on a full disk."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        a, _ = three.others()
+        await create_filled_topic(three, [a], 1, tiered=False)
+        await a.kill()
+        old = read_log_file(a)
+        await a.start()
+        await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 30)
+        await a.node.leader_replica(*AT).append(batch([b"new"]))
+        await a.kill()
+        left = bytearray(old[: len(old) // RECORDS])
+        left[:8] = (RECORDS + 1).to_bytes(8, "big")
+        a.machine.disk.open(log_file(a)).append([left])
+        a.machine.disk.capacity = 1
+        await a.start()
+        await asyncio.sleep(5)
+        topic_id = three.controller.node.image.topics[AT.topic].topic_id
+        assert a.node.hosted_replicas.log_store.end_of(AT, topic_id)[1] == RECORDS + 1
+        a.machine.disk.capacity = None
+
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("end", ["power cut", "clean stop"])

@@ -104,6 +104,12 @@ def test_record_is_committed_once_every_member_fetched_behind_it() -> None:
         assert of.high_watermark == 5
         of.fetch(TWO, 2)
         assert of.high_watermark == 5, "it never goes back"
+        end = of.write(1)
+        of.fetch(TWO, end)
+        number = incarnation_number(of.incarnation(THREE))
+        assert not of.leader.handle_repeated_fetch(THREE, number, end, 1), "it has one record more than at its last one"
+        of.fetch(THREE, end)
+        assert of.high_watermark == end and of.leader.handle_repeated_fetch(THREE, number, end, 1)
 
     run_followers(scenario)
 
@@ -187,7 +193,8 @@ def test_fetches_of_another_process_prove_nothing() -> None:
 def test_fetches_of_brokers_without_a_replica_are_refused() -> None:
     async def scenario(of: Followers) -> None:
         end = of.write(5)
-        of.fetch(TWO, end)
+        for node in (TWO, THREE):
+            of.fetch(node, end)
         await of.site.node.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO)),)))
         await of.site.wait_until(lambda: of.leader.state.replicas == (ONE, TWO), 5)
         for node in (THREE, ONE):
@@ -196,7 +203,7 @@ def test_fetches_of_brokers_without_a_replica_are_refused() -> None:
             assert refused.value.code is Code.STALE_BROKER_EPOCH
         await of.site.node.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO, THREE)),)))
         await asyncio.sleep(3)
-        assert THREE not in of.now.isr, "it is back, and has not fetched"
+        assert THREE not in of.now.isr, "it is back, and has not fetched since"
 
     run_followers(scenario)
 
