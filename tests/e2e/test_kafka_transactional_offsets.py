@@ -137,7 +137,7 @@ def test_transactions_of_many_offsets_end_in_turns_of_their_own(
 
         def count_open() -> int:
             places = zip(partitions, producers, strict=True)
-            return sum(groups.has_pending_offsets(place, producer.producer_id) for place, producer in places)
+            return sum(groups.pending_epoch_of(place, producer.producer_id) >= 0 for place, producer in places)
 
         ending = asyncio.gather(
             *(

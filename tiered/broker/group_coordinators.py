@@ -201,12 +201,14 @@ class GroupCoordinators:
     def _count_pending(self, partition: int, producer_id: int) -> int:
         return self.host.find_coordinator_of(partition).shard.log_state.pending.count_of(producer_id)
 
-    def has_pending_offsets(self, partition: int, producer_id: int) -> bool:
-        """True if an open transaction of the producer has written offsets in a partition of `__consumer_offsets`.
+    def pending_epoch_of(self, partition: int, producer_id: int) -> int:
+        """Returns the epoch in which an open transaction of the producer has written offsets in a partition of
+        `__consumer_offsets`; -1 if there is none.
 
         Raises `Refused` if this broker does not serve the partition.
         """
-        return self.host.find_coordinator_of(partition).shard.log_state.pending.epoch_of(producer_id) is not None
+        epoch = self.host.find_coordinator_of(partition).shard.log_state.pending.epoch_of(producer_id)
+        return epoch if epoch is not None else -1
 
     async def partition_for(self, group: str) -> int:
         """Returns the partition of `__consumer_offsets` whose leader coordinates a group."""

@@ -23,7 +23,7 @@ class OffsetMarkers(Protocol):
 
     async def write_marker(self, partition: int, marker: TransactionMarker, *, in_this_turn: bool = False) -> None: ...
 
-    def has_pending_offsets(self, partition: int, producer_id: int) -> bool: ...
+    def pending_epoch_of(self, partition: int, producer_id: int) -> int: ...
 
 
 class MarkerWriter:
@@ -65,13 +65,12 @@ class MarkerWriter:
         replica, is_offsets = self._find_leader(*tp), tp.topic == OFFSETS_TOPIC
         opened = replica.log.producers.get(marker.producer_id)
         first_offset = opened.txn_first_offset if opened is not None else -1
-        has_pending = is_offsets and self._offsets.has_pending_offsets(tp.partition, marker.producer_id)
-        if not has_pending and not replica.log.producers.is_abort_due(marker):
+        pending_epoch = self._offsets.pending_epoch_of(tp.partition, marker.producer_id) if is_offsets else -1
+        if not replica.log.producers.is_abort_due(marker, pending_epoch):
             await replica.confirm_committed(replica.find_marker_end(marker.producer_id), COMMIT_MS)
-        else:
-            await self.write_marker_in_this_turn(tp, marker)
-        if first_offset >= 0 or has_pending:
-            log.warning(
-                "an operator has aborted a transaction partition=%s producer_id=%d epoch=%d first_offset=%d",
-                tp, marker.producer_id, marker.producer_epoch, first_offset,
-            )  # fmt: skip
+            return
+        await self.write_marker_in_this_turn(tp, marker)
+        log.warning(
+            "an operator has aborted a transaction partition=%s producer_id=%d epoch=%d first_offset=%d",
+            tp, marker.producer_id, marker.producer_epoch, first_offset,
+        )  # fmt: skip

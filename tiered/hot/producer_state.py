@@ -498,23 +498,26 @@ class ProducerStates:
         is_known = marker.producer_epoch == producer.epoch and marker.coordinator_epoch == producer.coordinator_epoch
         return is_open or not is_known
 
-    def is_abort_due(self, marker: TransactionMarker) -> bool:
+    def is_abort_due(self, marker: TransactionMarker, pending_epoch: int = -1) -> bool:
         """Returns True if an abort marker that no coordinator sends ends an open transaction; False if it is repeated.
+        `pending_epoch` is that of a transaction that only the group coordinator knows, or -1.
 
         Raises `Refused` for any other one. Otherwise any client could fence producers and coordinators, and displace
         producers by ids that nobody has.
         """
         producer = self._producers.get(marker.producer_id)
         who = f"abort of producer {marker.producer_id} epoch {marker.producer_epoch}"
-        if producer is None or producer.txn_first_offset < 0:
+        open_epoch = producer.epoch if producer is not None and producer.txn_first_offset >= 0 else pending_epoch
+        if open_epoch < 0:
             written = (producer.epoch, producer.coordinator_epoch) if producer is not None else None
             if written != (marker.producer_epoch, marker.coordinator_epoch):
                 raise Refused(Code.INVALID_TXN_STATE, f"{who}: no transaction of the producer is open here")
             return False
-        if marker.producer_epoch != producer.epoch + marker.moves_epoch:
-            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{who}: the open transaction has epoch {producer.epoch}")
-        if marker.coordinator_epoch > max(producer.coordinator_epoch, 0):
-            why = f"coordinator epoch {marker.coordinator_epoch} is above {producer.coordinator_epoch}"
+        if marker.producer_epoch != open_epoch + marker.moves_epoch:
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{who}: the open transaction has epoch {open_epoch}")
+        coordinator_epoch = max(producer.coordinator_epoch, 0) if producer is not None else 0
+        if marker.coordinator_epoch > coordinator_epoch:
+            why = f"coordinator epoch {marker.coordinator_epoch} is above {coordinator_epoch}"
             raise Refused(Code.INVALID_REQUEST, f"{who}: {why}")
         return True
 

@@ -251,6 +251,28 @@ def test_operator_aborts_pending_offsets_that_the_log_does_not_know() -> None:
     run_scenario(scenario, **OFFSETS_SETTINGS)
 
 
+@pytest.mark.parametrize(
+    ("later_epoch", "coordinator_epoch", "code"),
+    [(0, 1_000_000, Code.INVALID_REQUEST), (100, 0, Code.INVALID_PRODUCER_EPOCH)],
+)
+def test_operator_cannot_fence_a_producer_with_pending_offsets(
+    later_epoch: int, coordinator_epoch: int, code: Code
+) -> None:
+    """Any client may send such a marker. It would fence the coordinator, or make its commit count as late."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        producer = await begin_with_offset(three)
+        marker = TransactionMarker(producer.producer_id, producer.epoch + later_epoch, False, coordinator_epoch)
+        with pytest.raises(Refused) as refused:
+            await group_coordinator(three).node.marker_writer.abort_transaction(OFFSETS, marker)
+        assert refused.value.code is code
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
+        assert await offset_of(three) == 7
+
+    run_scenario(scenario, **OFFSETS_SETTINGS)
+
+
 def test_only_pending_offset_of_a_group_is_corrected_after_a_load() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))

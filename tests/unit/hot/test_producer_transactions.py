@@ -330,6 +330,21 @@ def test_operator_aborts_an_open_transaction_of_its_epoch_only(partition: Partit
     assert abort(4) is Code.INVALID_TXN_STATE
 
 
+def test_operator_aborts_pending_offsets_of_their_epoch_only(partition: Partition) -> None:
+    def abort(epoch: int, coordinator: int = 0, version: int = 0) -> Code | bool:
+        try:
+            return partition.states.is_abort_due(TransactionMarker(PRODUCER, epoch, False, coordinator, version), 3)
+        except Refused as refused:
+            return refused.code
+
+    for _ in range(2):
+        assert abort(2) is abort(4) is Code.INVALID_PRODUCER_EPOCH
+        assert abort(3, coordinator=6) is Code.INVALID_REQUEST, "the coordinator would be fenced"
+        assert abort(4, version=2) is abort(3) is True
+        partition.apply_marker(TransactionMarker(PRODUCER, 2, True, 5))
+    assert abort(3, coordinator=5) is True, "the coordinator of the last marker is the same"
+
+
 def test_guard_ends_with_the_leadership(partition: Partition) -> None:
     waiting = partition.guard()
     partition.states.invalidate_verifications()
