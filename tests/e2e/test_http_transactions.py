@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.http_cluster import HttpCluster
+from tests.e2e.http_cluster import HttpCluster, http_cluster
 from tests.e2e.http_cluster import run as run_cluster
-from tests.e2e.http_site import HttpBroker, HttpReply
+from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, wait_until
 from tests.e2e.http_site import run as run_single
+from tests.e2e.test_http_login import BASIC, basic, remove_user, set_user
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.transactions.body import parse_body
+from tiered_api.http.transactions.transactional_ids import IDS_MAX, TransactionalIds
 
 PATH = "/tiered/v1/transactions"
 
@@ -275,3 +277,26 @@ def test_refused_transaction_leaves_its_key_unused(tmp_path: Path) -> None:
         assert await values(three[2], "small", 0, 1) == ["z"]
 
     run_cluster(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "one"}])
+def test_transaction_of_a_user_removed_before_its_turn_writes_nothing(tmp_path: Path, headers: dict[str, str]) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(TEST_SECONDS), http_cluster(tmp_path, (1,), authentication_method=BASIC) as one:
+            site = one[1]
+            await set_user(site, "alice", "wonderland")
+            await one.create("t", [1])
+            ids = site.http._listener.context.service(TransactionalIds)
+            for _ in range(IDS_MAX):
+                await ids._permits.acquire()
+            login = basic("alice", "wonderland")
+            body = {"records": [record("t", 0, "x")]}
+            sent = asyncio.create_task(site.ask("POST", PATH, body, Authorization=login, **headers))
+            await wait_until(lambda: ids._waiting == 1)
+            await remove_user(site, "alice")
+            for _ in range(IDS_MAX):
+                ids._permits.release()
+            reply = await sent
+            assert (reply.status, site.broker.leader_replica("t", 0).log.end_offset) == (401, 0), reply
+
+    asyncio.run(scenario())

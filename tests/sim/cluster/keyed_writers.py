@@ -136,7 +136,7 @@ class KeyedWriter:
         key = make_key(NO_TOPIC, request.key, "/tiered/v1/transactions", b"".join(request.values))
         body = TransactionBody(tuple(TopicRecord(self._topic, record) for record in records), None)
         with site.service(IdempotencyKeys).use(key):
-            written = await commit_once(site, body, key)
+            written = await commit_once(site, body, key, lambda: None)
         places: dict[int, Place] = {}
         for tp, runs, placed in written:
             for run, place in zip(runs, placed, strict=True):

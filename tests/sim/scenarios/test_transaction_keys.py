@@ -48,7 +48,7 @@ class KeyedClient:
         key = make_key(NO_TOPIC, name, "/tiered/v1/transactions", value)
         try:
             with self._site.service(IdempotencyKeys).use(key):
-                written = await commit_once(self._site, body, key)
+                written = await commit_once(self._site, body, key, lambda: None)
         except EXPECTED_ERRORS as error:
             raise to_http_error(error) from None
         return {each.tp: each.places[0].base_offset for each in written}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -76,10 +76,10 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     if own is not None and not own.listeners:  # no other broker could reach this one, so it is alone
         raise Refused(Code.INVALID_REQUEST, "transactions need a Kafka listener, and this broker has none")
     if key is None:
-        written = await _commit(context, body)
+        written = await _commit(request, body)
     else:
         with context.service(IdempotencyKeys).use(key):
-            written = await commit_once(context, body, key)
+            written = await commit_once(context, body, key, partial(_require_rights, request, body))
     return json_response(_format_reply(body, written))
 
 
@@ -95,10 +95,12 @@ def _require_rights(request: HttpRequest, body: TransactionBody) -> None:
             request.require(Operation.READ, ResourceType.TOPIC, name)
 
 
-async def _commit(context: HttpContext, body: TransactionBody) -> list[WrittenPartition]:
+async def _commit(request: HttpRequest, body: TransactionBody) -> list[WrittenPartition]:
+    context = request.context
     plan = _plan_writes(context, body, None)
     seconds = context.limits.append_ms / 1000
     async with context.service(TransactionalIds).take(seconds) as producer:
+        _require_rights(request, body)
         try:
             placed = await producer.commit(plan.writes, body.group, seconds)
         except Refused as refused:
@@ -107,11 +109,14 @@ async def _commit(context: HttpContext, body: TransactionBody) -> list[WrittenPa
     return plan.locate(placed)
 
 
-async def commit_once(context: HttpContext, body: TransactionBody, key: IdempotencyKey) -> list[WrittenPartition]:
+async def commit_once(
+    context: HttpContext, body: TransactionBody, key: IdempotencyKey, require_rights: Callable[[], None]
+) -> list[WrittenPartition]:
     """Writes all in the one transaction of a key, or finds where its first try wrote it.
 
     The key has a transactional id of its own. Its coordinator keeps the reply in the record that commits the
-    transaction, so that no try can write after another one has.
+    transaction, so that no try can write after another one has. `require_rights` raises an error if the caller lost its
+    rights during the wait for its turn.
     """
     seconds = context.limits.append_ms / 1000
     request_hash = KEY_HASH.pack(key.producer_epoch, key.base_sequence)
@@ -119,6 +124,7 @@ async def commit_once(context: HttpContext, body: TransactionBody, key: Idempote
     async with context.service(TransactionalIds).admit(seconds):
         try:
             kept = await producer.begin_once(seconds)
+            require_rights()
             if kept:
                 context.service(IdempotencyKeys).mark_used(key)
                 return decode_reply(kept, body.records, key.producer_id)
