@@ -16,7 +16,8 @@ producers.
 
 A marker makes its producer known too. If no batch is known of the producer, its entry proves no retry. It only fences
 earlier epochs and coordinators. The coordinator of the transaction does that as well, before any transaction begins
-here. So these entries are the first to be forgotten, and a marker displaces no producer with batches.
+here. So these entries are the first to be forgotten, and a marker displaces no producer with batches. A keyed id whose
+transaction has ended takes no room of keys for the same reason.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class ProducerStates:
         """First offset whose outcome a read_committed reader cannot know yet. None if there is none."""
         self._guards = VerificationGuards()
         self._keyed = 0
-        """Number of keyed ids."""
+        """Number of keyed ids that are no fences."""
         self._fences: dict[int, None] = {}
         """Producers without batches whose last entry in the log is a marker, in the order of their markers."""
 
@@ -211,10 +212,20 @@ class ProducerStates:
         return producer
 
     def _forget(self, producer_id: int) -> None:
+        self._drop_fence(producer_id)
         del self._producers[producer_id]
-        self._fences.pop(producer_id, None)
         self._limits.producer_count -= 1
         self._keyed -= producer_id >= KEYED_FROM
+
+    def _add_fence(self, producer_id: int) -> None:
+        """Notes that the last entry of a producer is a marker. Its keyed id takes no room of keys any longer."""
+        self._fences[producer_id] = None
+        self._keyed -= producer_id >= KEYED_FROM
+
+    def _drop_fence(self, producer_id: int) -> None:
+        if producer_id in self._fences:
+            del self._fences[producer_id]
+            self._keyed += producer_id >= KEYED_FROM
 
     def _trim(self, keep_id: int = -1) -> None:
         """Forgets fences, then the producers that wrote longest ago, above the limit of one partition."""
@@ -235,9 +246,9 @@ class ProducerStates:
         return next((each for each in self._producers.values() if each.txn_first_offset < 0), None)
 
     def _oldest_keyed(self) -> ProducerStateEntry | None:
-        """Returns the keyed id that wrote longest ago, of those without an open transaction."""
+        """Returns the keyed id that wrote longest ago, of those with batches and without an open transaction."""
         keyed = (each for each in self._producers.values() if each.producer_id >= KEYED_FROM)
-        return next((each for each in keyed if each.txn_first_offset < 0), None)
+        return next((each for each in keyed if each.txn_first_offset < 0 and not each.is_fence), None)
 
     def _make_room(self, new_producers: int, new_keyed: int, now_ms: int) -> None:
         """Makes room for `new_producers`, of which `new_keyed` are keyed ids. Raises `Refused` with a retriable code if
@@ -536,7 +547,7 @@ class ProducerStates:
         else:
             self._producers.move_to_end(producer_id)
             if not producer.batches:
-                self._fences.pop(producer_id, None)
+                self._drop_fence(producer_id)
             if producer.epoch != epoch:
                 producer.epoch = epoch
                 producer.batches.clear()
@@ -579,9 +590,9 @@ class ProducerStates:
         producer.timestamp, producer.last_seen_ms = marker.max_timestamp, now_ms
         self._producers.move_to_end(marker.producer_id)
         if not producer.batches:
-            self._fences.pop(marker.producer_id, None)
+            self._drop_fence(marker.producer_id)
             self._trim_fences(self._limits.per_partition + FENCES_BEYOND)
-            self._fences[marker.producer_id] = None
+            self._add_fence(marker.producer_id)
         self._guards.invalidate(marker.producer_id, marker.producer_epoch - 1)
         first, producer.txn_first_offset = producer.txn_first_offset, -1
         if first < 0:
@@ -648,7 +659,9 @@ class ProducerStates:
                 )
             states._producers[producer_id] = producer
         states._keyed = sum(producer_id >= KEYED_FROM for producer_id in states._producers)
-        states._fences = {p.producer_id: None for p in states._producers.values() if p.is_fence}
+        for producer in states._producers.values():
+            if producer.is_fence:
+                states._add_fence(producer.producer_id)
         open_ones = [p for p in states._producers.values() if p.txn_first_offset >= 0]
         for producer in sorted(open_ones, key=lambda p: p.txn_first_offset):
             states._ongoing_txns[producer.txn_first_offset] = producer.producer_id
@@ -692,6 +705,8 @@ class ProducerStates:
             check_invariant(len(producer.batches) <= BATCHES_RETAINED, "window too large", producer)
             offsets = [offset for written in producer.batches for offset in (written.base_offset, written.last_offset)]
             check_invariant(offsets == sorted(offsets), "window out of order", producer)
+        keyed = sum(each >= KEYED_FROM and each not in self._fences for each in self._producers)
+        check_invariant(self._keyed == keyed, "number of keyed ids is another", self._keyed)
         known = self.first_unstable_offset
         self._find_first_unstable()
         check_invariant(known == self.first_unstable_offset, "first unstable offset is another", known)

@@ -397,3 +397,26 @@ def test_keyed_ids_take_half_of_the_room_and_leave_producers_alone() -> None:
     states.apply(third, NOW + IDLE_MS)
     loaded = ProducerStates.from_snapshot(states.encode_snapshot(), states.end_offset, ProducerLimits(4, 100))
     assert refusal(loaded, walked_batch(0, offset=10, producer=KEY + 3)) is Code.THROTTLING_QUOTA_EXCEEDED
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_ended_keyed_transaction_takes_no_room_of_a_key(reloaded: bool) -> None:
+    limits = ProducerLimits(4, 100)  # two keys
+    states = ProducerStates(1, limits)
+    write(states, KEY, 0, at=NOW)
+    for txn in (KEY + 8, KEY + 9):
+        states.apply(walked_batch(0, offset=states.end_offset, producer=txn, attributes=TRANSACTIONAL), NOW)
+        end_unknown(states, txn)
+    if reloaded:
+        states = ProducerStates.from_snapshot(states.encode_snapshot(), states.end_offset, limits)
+    write(states, KEY + 1, 5, at=NOW + IDLE_MS)
+    assert (len(states), limits.keys_forgotten) == (4, 0)
+    assert refusal(states, walked_batch(0, offset=6, producer=KEY + 2)) is Code.THROTTLING_QUOTA_EXCEEDED
+    write(states, KEY + 2, 6, at=NOW + 2 * IDLE_MS)
+    assert producer_ids(states) == [KEY + 1, KEY + 2, KEY + 8, KEY + 9], "a key makes room, and no fence"
+    write(states, 1, 7, at=NOW + 2 * IDLE_MS)
+    assert producer_ids(states) == [1, KEY + 1, KEY + 2, KEY + 9]
+    states.apply(walked_batch(0, offset=8, producer=KEY + 9, epoch=1, attributes=TRANSACTIONAL), NOW)
+    states.check()
+    states.remove_expired(NOW + 4 * IDLE_MS, IDLE_MS)
+    states.check()
