@@ -350,7 +350,10 @@ def _last_resort(
     known_ends = {end.node_id: (end.leader_epoch, end.end_offset) for end in ends}
     if last_known and not context.unclean and not known_ends.keys() >= set(live):
         return None
-    return max(live, key=lambda node: known_ends.get(node, END_UNKNOWN))  # of equal ends, the first replica
+    # A leader had deleted all below the start of a log without a record: the log ends there, in no epoch.
+    start = max((known_ends[node][1] for node in live if known_ends.get(node, (0, 0))[0] == NO_EPOCH), default=0)
+    found = [node for node in live if known_ends.get(node, END_UNKNOWN)[1] >= start] or live
+    return max(found, key=lambda node: known_ends.get(node, END_UNKNOWN))  # of equal ends, the first replica
 
 
 def _replicas_without_end(

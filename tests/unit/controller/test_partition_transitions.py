@@ -158,6 +158,12 @@ def test_most_complete_log_of_several_last_known_leads() -> None:
     assert partition_transitions.reevaluate(waiting((1, 2), End(1, 3, 9), End(2, 4, 5)), terms(1, 2)) == elected
 
 
+def test_log_without_a_record_leads_before_logs_that_end_below_its_start() -> None:
+    emptied = End(3, -1, 68)
+    for end, leader in ((End(2, 4, 45), 3), (End(2, 4, 67), 3), (End(2, 4, 68), 2), (End(2, 0, 80), 2)):
+        assert partition_transitions.reevaluate(waiting((3,), emptied, end), terms(2, 3)).leader == leader, end
+
+
 def test_first_replica_leads_among_equal_ends() -> None:
     ends = (End(3, 3, 9), End(2, 3, 9))
     assert partition_transitions.reevaluate(waiting((2, 3), *ends), terms(2, 3)).leader == 2
