@@ -184,6 +184,7 @@ def judge_clean(
     old = {batch.base: batch for batch in before}
     new = {batch.base: batch for batch in after}
     yield from _check_kept_batches(old, after, bounds)
+    yield from _check_new_horizons(old, [*ahead, *after], history, bounds)
     for batch in before:
         if batch.last < bounds.log_start:
             continue
@@ -230,6 +231,22 @@ def _check_kept_batches(
             yield f"the delete horizon of the batch at {batch.base} moves from {old_ms} to {horizon_ms}"
         elif old_ms is None and horizon_ms is not None and horizon_ms < earliest_ms:
             yield f"the delete horizon of the batch at {batch.base} is {earliest_ms - horizon_ms} ms too early"
+
+
+def _check_new_horizons(
+    old: Mapping[int, StoredBatch], there: Sequence[StoredBatch], history: History, bounds: CleanBounds
+) -> Iterator[str]:
+    """The time of a tombstone begins with the clean that leaves no older record of its key."""
+    oldest = dict[bytes, int]()
+    for batch in there:
+        was = old.get(batch.base)
+        begins = was is not None and bounds.find_horizon(was) is None and batch.horizon_ms is not None
+        for record in batch.records if not batch.is_control and not history.is_aborted(batch) else ():
+            if record.key is None or record.offset < bounds.log_start:
+                continue
+            at = oldest.setdefault(record.key, record.offset)
+            if begins and record.value is None and at < record.offset:
+                yield f"the tombstone at {record.offset} of {record.key!r} gets its horizon, its key is at {at}"
 
 
 def _check_removed(batch: StoredBatch, record: Record, history: History, bounds: CleanBounds) -> Iterator[str]:
