@@ -201,6 +201,37 @@ def test_failed_login_is_answered_late_and_ends_the_connection(tmp_path: Path) -
     run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=200)
 
 
+def test_frame_behind_a_wrong_password_does_not_skip_its_delay(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        await shake_hands(client)
+        machine = ScramClient(ScramMechanism.SHA_256, "alice", "wrong", "nonce")
+        first = await authenticate(client, machine.make_first())
+        begun = asyncio.get_running_loop().time()
+        last = client.frame(SaslAuthenticateRequest(machine.step(first.auth_bytes)), 2)
+        await client.send(last, client.frame(ListGroupsRequest(), 0))
+        assert (await client.receive(SaslAuthenticateResponse, 2)).error_code == 58
+        assert asyncio.get_running_loop().time() - begun >= 0.2
+        assert await client.read_to_end() == b""
+
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=200)
+
+
+def test_connection_serves_nothing_after_a_failed_second_login(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        assert (await log_in(client)).error_code == 0
+        await shake_hands(client)
+        wrong, other = client.frame(SaslAuthenticateRequest(b"nonsense"), 2), client.frame(ListGroupsRequest(), 0)
+        await client.send(wrong, other)
+        await wait_until(lambda: site.count_refusals("login") == 1)
+        await client.send(other)
+        await client.read_to_end()
+        assert site.server.context.requests[16] == 0
+
+    run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=200, connections_max_reauth_ms=600_000)
+
+
 def test_steps_out_of_order_never_end_with_a_login(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         first = ScramClient(ScramMechanism.SHA_256, "alice", "pencil", "nonce").make_first()

@@ -29,7 +29,7 @@ from tiered.errors import Refused
 from tiered.metadata.changes import AclAdded
 from tiered.security.sasl_oauthbearer import INVALID, MECHANISM
 from tiered.system.clock import SystemClock
-from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 RECORD = {"value": {"type": "JSON", "data": 1}}
 
@@ -276,6 +276,28 @@ def test_kafka_client_with_another_token_is_refused(tmp_path: Path, wrong: dict[
         assert site.count_refusals("login") == 1
 
     run_kafka(tmp_path / "data", scenario, **kafka_settings(tmp_path))
+
+
+def test_refused_token_is_told_late_and_its_failure_recorded_at_once(tmp_path: Path) -> None:
+    """Its client leaves before the last reply."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        lines, loop = list[str](), asyncio.get_running_loop()
+        site.node.audit.subscribe(lines.append)
+        client, leaving = await site.client(), await site.client()
+        begun = loop.time()
+        assert (await log_in(client, token(exp=1))).auth_bytes == INVALID
+        assert loop.time() - begun >= 0.2
+        assert [json.loads(line)["outcome"] for line in lines] == ["refused"]
+        assert (await authenticate(client, b"\x01")).error_code == 58
+        await shake_hands(leaving, MECHANISM)
+        await leaving.send(leaving.frame(SaslAuthenticateRequest(first(token(exp=1))), 2))
+        leaving.close()
+        await wait_until(lambda: len(lines) == 2)
+        assert site.count_refusals("login") == 2
+
+    settings = kafka_settings(tmp_path) | {"connection_failed_authentication_delay_ms": 200}
+    run_kafka(tmp_path / "data", scenario, **settings)
 
 
 @pytest.mark.also

@@ -22,19 +22,20 @@ _FIRST = re.compile(
 
 
 class OAuthBearerServer:
-    """The server's side of one login. `user` is set once the token was accepted, which is valid until `expires_at`."""
+    """The server's side of one login. `user` is set once the token was accepted, which is valid until `expires_at`.
+    `refused` has the reason after a token was refused: the reply was `INVALID`, and the next step raises the reason."""
 
     def __init__(self, verify: Callable[[str], VerifiedToken]) -> None:
         self.user = ""
         self.expires_at = 0.0
         self._verify = verify
         self._has_ended = False
-        self._refused: Refused | None = None
+        self.refused: Refused | None = None
 
     def step(self, message: bytes) -> bytes:
         """Returns the reply to the next message. Raises `Refused` if the login failed."""
-        if self._refused is not None:
-            refused, self._refused = self._refused, None
+        if self.refused is not None:
+            refused, self.refused = self.refused, None
             raise refused
         if self._has_ended:
             raise _refuse("the login has ended")
@@ -43,7 +44,7 @@ class OAuthBearerServer:
         try:
             verified = self._verify(token)
         except Refused as refused:
-            self._refused = refused
+            self.refused = refused
             return INVALID
         if acting not in ("", verified.name):
             raise _refuse("the authorization id differs from the principal of the token")

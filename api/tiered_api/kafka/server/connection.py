@@ -431,6 +431,7 @@ class ClientConnection:
                 or self._write_blocked
                 or self._is_busy
                 or self._muted is not None
+                or self._finishing
                 or (self._slots and self._is_full())
             ):
                 self._parse_paused = True

@@ -4,8 +4,8 @@ A connection of a listener with login has this handler in place of the dispatch 
 that it may send ApiVersions and log in, in frames of `LOGIN_FRAME_BYTES`, within `LOGIN_SECONDS`. Any other request
 ends the connection and is not parsed. So no handler can reply too early, and the dispatch checks nothing.
 
-The reply to a failed login comes after a delay, and ends the connection. The reply is the same for an unknown user and
-a wrong password.
+The reply to a failed login comes after a delay, and ends the connection: nothing behind the login is read. The reply is
+the same for an unknown user and a wrong password.
 
 With `connections.max.reauth.ms`, a connection has to log in again in time, with the same mechanism and user (KIP-368).
 A login by token lasts until the token expires at most. A delegation token that is removed ends its logins (KIP-48).
@@ -67,7 +67,8 @@ class LoginMachine(Protocol):
 
 
 class LoginState:
-    """How far the login of one connection is. `machine` is there between SaslHandshake and its end."""
+    """How far the login of one connection is. `machine` is there between SaslHandshake and its end. `has_failed`: a
+    login has failed, and its failure is recorded."""
 
     __slots__ = ("credential", "has_failed", "machine", "mechanism", "principal", "proven_mechanism", "token_id")
 
@@ -133,9 +134,6 @@ class LoginHandler:
         connection.started_ns = self._context.clock.mono_ns()
         login = connection.login
         assert login is not None
-        if login.has_failed:
-            connection.close()
-            return None
         api = ALL_APIS.get(api_key)
         if api is None or not api.before_login:
             connection.refuse("login", f"api {api_key} before the login")
@@ -153,9 +151,6 @@ class LoginHandler:
         """Handles SaslHandshake or SaslAuthenticate of a connection that has logged in, or that needs no login."""
         login = connection.login
         if login is not None and self._may_log_in_again(connection, login):
-            if login.has_failed:
-                connection.close()
-                return None
             return self._handle_step(connection, login, frame)
         header = decode_request_header(frame)
         if header.api is None:
@@ -212,12 +207,18 @@ class LoginHandler:
             message = decode(SaslAuthenticateRequest, header.version, frame, header.position).auth_bytes
             return self._authenticate(connection, login, header, message)
         except Refused as refused:
-            login.has_failed = True
+            self._record_failure(connection, login, refused)
             login.machine = None
-            self._context.refusals.record("login", connection.peer, refused.why, connection.listener)
             reply = _encode_refusal(header, refused.code, refused.why, self._enabled_mechanisms(connection))
-            self._spawn(connection, partial(self._reply_late, connection, reply), header.api.name)
+            self._spawn(connection, partial(self._reply_late, reply), header.api.name)
+            connection.drain()
             return None
+
+    def _record_failure(self, connection: LoginConnection, login: LoginState, refused: Refused) -> None:
+        """Records a failed login once. Its client may leave before the last reply."""
+        if not login.has_failed:
+            login.has_failed = True
+            self._context.refusals.record("login", connection.peer, refused.why, connection.listener)
 
     def _shake_hands(
         self, connection: LoginConnection, login: LoginState, header: RequestHeader, mechanism: str
@@ -251,13 +252,18 @@ class LoginHandler:
 
     def _authenticate(
         self, connection: LoginConnection, login: LoginState, header: RequestHeader, message: bytes
-    ) -> Sequence[Part]:
+    ) -> Sequence[Part] | None:
         machine, mechanism = login.machine, login.mechanism
         if machine is None:
             raise Refused(Code.ILLEGAL_SASL_STATE, "SaslAuthenticate comes after SaslHandshake")
         token = machine.step(message)
         if not machine.user:
-            return _encode(header, SaslAuthenticateResponse(error_message=None, auth_bytes=token))
+            reply = _encode(header, SaslAuthenticateResponse(error_message=None, auth_bytes=token))
+            if not isinstance(machine, OAuthBearerServer) or machine.refused is None:
+                return reply
+            self._record_failure(connection, login, machine.refused)
+            self._spawn(connection, partial(self._reply_late, reply), "SaslAuthenticate")
+            return None
         delegation = self._find_delegation(machine)
         if delegation is not None:
             principal = read_principal(delegation.owner)
@@ -288,10 +294,9 @@ class LoginHandler:
             header, SaslAuthenticateResponse(error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms)
         )
 
-    async def _reply_late(self, connection: LoginConnection, reply: Sequence[Part]) -> Sequence[Part]:
-        """Returns the reply to a failed login after a delay, and ends the connection behind it."""
+    async def _reply_late(self, reply: Sequence[Part]) -> Sequence[Part]:
+        """Returns the reply to a failed login after a delay."""
         await self._context.clock.sleep(self._context.broker.settings.connection_failed_authentication_delay_ms / 1000)
-        connection.drain()
         return reply
 
     def _find_delegation(self, machine: LoginMachine) -> DelegationToken | None:
