@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, run, wait_until
+from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, run, wait_until
 from tiered.config.listener_overrides import PLAIN_USERS, ListenerOverride
 from tiered.config.settings import SASL_MECHANISMS
 from tiered.controller.requests import AlterScramCredentials, RotateBrokerSecret, ScramDeletion
 from tiered.errors import Code, Refused
+from tiered.replication.leader_replica import ACKS_ALL
 from tiered.security import broker_login
 from tiered.security.broker_secrets import SECRET_BYTES
 from tiered.security.scram import ScramClient, ScramMechanism
@@ -363,15 +364,64 @@ def test_user_that_is_removed_during_a_login_cannot_log_in(tmp_path: Path) -> No
 
 def test_connection_without_a_login_in_time_ends(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        silent, expired = await site.client(), await site.client()
-        await log_in(expired)
-        assert await list_groups(expired) == 0
+        silent = await site.client()
+        await wait_until(lambda: bool(site.server.connections))
         for connection in site.server.connections:
             connection.login_ends = 0.0
-        assert await silent.read_to_end() == await expired.read_to_end() == b""
-        assert site.count_refusals("login_timeout") == 2
+        assert await silent.read_to_end() == b""
+        assert site.count_refusals("login_timeout") == 1
+
+    run_with_login(tmp_path, scenario)
+
+
+def test_expired_login_leaves_replies_on_their_way_and_another_login(tmp_path: Path) -> None:
+    """As Kafka does: clients log in again only once they have something to send."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        waiting, idle, used = [await site.client() for _ in range(3)]
+        for client in (waiting, idle, used):
+            assert (await log_in(client)).session_lifetime_ms == 600_000
+        await waiting.send(waiting.frame(fetch((replica, 0), wait_ms=60_000), 12))
+        await wait_until(lambda: site.server.pending_requests == 1)
+        for connection in site.server.connections:
+            connection.login_ends = 0.0
+        await wait_until(lambda: {each.login_ends for each in site.server.connections} == {-1.0})
+        site.server._on_quotas()
+        await used.send(used.frame(ListGroupsRequest(), 0))
+        assert await used.read_to_end() == b""
+        await replica.append(batch([b"late"]), acks=ACKS_ALL, timeout_ms=5_000)
+        assert b"late" in await waiting.read_reply()
+        assert (await log_in(idle)).error_code == await list_groups(idle) == 0
+        assert site.count_refusals("login_timeout") == 1
 
     run_with_login(tmp_path, scenario, connections_max_reauth_ms=600_000)
+
+
+def test_expired_connection_that_idles_is_closed(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        await log_in(client)
+        assert await client.read_to_end() == b""
+        assert (site.count_refusals("idle"), site.count_refusals("login_timeout")) == (1, 0)
+
+    run_with_login(tmp_path, scenario, connections_max_reauth_ms=1, connections_max_idle_ms=500)
+
+
+def test_time_of_a_login_begins_once_the_connection_is_opened(tmp_path: Path) -> None:
+    """Another connection has taken the place of this second."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        (waiting,) = site.server._unopened.values()
+        await site.client()
+        await site.client()
+        await wait_until(lambda: bool(waiting))
+        connection = waiting[0]
+        assert connection.login_ends == -1
+        await wait_until(lambda: connection.is_reading)
+        assert connection.login_ends > asyncio.get_running_loop().time()
+
+    run_with_login(tmp_path, scenario, max_connection_creation_rate=1)
 
 
 def test_broker_proves_the_secret_of_the_cluster(tmp_path: Path) -> None:

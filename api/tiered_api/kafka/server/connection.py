@@ -123,6 +123,7 @@ class ClientConnection:
         "_finishing",
         "_frame",
         "_is_busy",
+        "_is_served",
         "_loop",
         "_max_request_bytes",
         "_muted",
@@ -211,11 +212,12 @@ class ClientConnection:
         self.login: LoginState | None = None
         self.login_ends = -1.0
         """Time by which the client has to log in, or to log in again; -1 if it need not."""
+        self._is_served = not requires_login
+        """False while the client may do nothing but log in."""
         if requires_login:
             self._dispatch_request = server.dispatch.login_handler.handle_request
             self._max_request_bytes = LOGIN_FRAME_BYTES
             self.login = LoginState()
-            self.login_ends = loop.time() + LOGIN_SECONDS
         self.last_activity = server.now
         """Time of the last received bytes. All times are those of the server's last sweep."""
         self.frame_started = -1.0
@@ -238,13 +240,22 @@ class ClientConnection:
         """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
         if caller != self.caller:
             self.act_for(caller)
-        self._dispatch_request = self._server.dispatch.serve_request
+        self._dispatch_request, self._is_served = self._server.dispatch.serve_request, True
         self._max_request_bytes = self._server.max_request_bytes
         self.login_ends = self._loop.time() + lifetime_seconds if lifetime_seconds > 0 else -1.0
 
     def end_login_within(self, seconds: float) -> None:
         """Ends the time of a login that ends anyway after so many seconds, unless it ends earlier."""
         self.login_ends = min(self.login_ends, self._loop.time() + seconds)
+
+    def on_login_end(self) -> None:
+        """Ends a connection whose first login did not come in time. Once it has logged in, another login is all that it
+        may do from now on: requests that wait for replies get them (KIP-368)."""
+        if self.login is None or self.login.principal is None:
+            self.refuse("login_timeout", "it did not log in in time")
+            return
+        self._dispatch_request, self._is_served = self._server.dispatch.handle_expired, False
+        self.login_ends = -1.0
 
     def act_for(self, caller: Caller) -> None:
         """Serves the requests that follow as those of this caller."""
@@ -258,7 +269,7 @@ class ClientConnection:
 
     def on_quotas(self) -> None:
         """Serves the requests that follow under other quotas, and ends a pause."""
-        if self.login_ends < 0 or self.login is None or self.login.principal is not None:
+        if self._is_served:
             self._dispatch_request = self._server.dispatch.serve_request
         self._unmute()
 
@@ -278,6 +289,12 @@ class ClientConnection:
             self._muted = None
             if not self.closed:
                 self._resume_soon()
+
+    def open(self) -> None:
+        """Starts to read, and begins the time of a login."""
+        if not self._is_served:
+            self.login_ends = self._loop.time() + LOGIN_SECONDS
+        self.start_reading()
 
     def start_reading(self) -> None:
         """Starts to read."""

@@ -125,6 +125,21 @@ class Dispatch:
             self._record_latency(connection.api_key, self._mono_ns() - since_ns)
         return reply
 
+    def handle_expired(
+        self,
+        connection: DispatchConnection,
+        frame: memoryview,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        body: int,
+    ) -> Sequence[Part] | None:
+        """Handles a request of a connection whose time since its login is over: another login, or nothing."""
+        if api_key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+            return self.handle_request(connection, frame, api_key, version, correlation_id, body)
+        connection.refuse("login_timeout", "it was used, and did not log in again in time")
+        return None
+
     def _on_quotas(self) -> None:
         has_quotas = self._context.broker.client_quotas.table.has_client_quotas
         self.serve_request = self._metering.handle_request if has_quotas else self.handle_request

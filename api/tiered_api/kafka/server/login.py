@@ -8,6 +8,7 @@ The reply to a failed login comes after a delay, and ends the connection: nothin
 the same for an unknown user and a wrong password.
 
 With `connections.max.reauth.ms`, a connection has to log in again in time, with the same mechanism and user (KIP-368).
+Later it may do nothing else: another request ends it. So a client may log in again once it has something to send.
 A login by token lasts until the token expires at most. A delegation token that is removed ends its logins (KIP-48).
 Version 0 of SaslHandshake is refused: after it, clients send messages without headers.
 """
@@ -106,7 +107,7 @@ class LoginConnection(RequestConnection, Protocol):
         """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
 
     def end_login_within(self, seconds: float) -> None:
-        """Ends the time of a login that ends anyway after so many seconds, unless it ends earlier."""
+        """Ends the time of a login that ends anyway after so many seconds, unless it ends or has ended earlier."""
 
     def drain(self) -> None:
         """Reads no more requests, and closes the connection once all replies are sent."""

@@ -212,7 +212,7 @@ class KafkaServer:
             if self._paused:
                 waiting.append(connection)
             elif not waiting and self._take_token(listener):
-                connection.start_reading()
+                connection.open()
             else:
                 waiting.append(connection)
                 self.context.refusals.record("delayed", stream.peer, "more connections a second than are allowed")
@@ -319,7 +319,7 @@ class KafkaServer:
             waiting.popleft()
         if not waiting or not self._take_token(listener):
             return False
-        waiting.popleft().start_reading()
+        waiting.popleft().open()
         return True
 
     def _take_token(self, listener: str) -> bool:
@@ -357,7 +357,7 @@ class KafkaServer:
         scarce, least = self.buffers.has_waiting, int(STALLED_BYTES_PER_SECOND * passed)
         for connection in list(self.connections):
             if 0 <= connection.login_ends < now:
-                connection.refuse("login_timeout", "it did not log in, or not again, in time")
+                connection.on_login_end()
             elif connection.write_blocked_since >= 0:
                 if now - connection.write_blocked_since > self._frame_seconds:
                     connection.refuse("slow_reader", "does not take its replies")
