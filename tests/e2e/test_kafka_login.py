@@ -441,6 +441,25 @@ def test_broker_proves_the_secret_of_the_cluster(tmp_path: Path) -> None:
     run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
 
 
+def test_salt_of_an_unknown_user_outlives_a_rotation_as_those_of_users_do(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        async def find_salts() -> list[bytes]:
+            replies = []
+            for user in ("alice", "nobody"):
+                client = await site.client()
+                await shake_hands(client)
+                machine = ScramClient(ScramMechanism.SHA_256, user, "x", "nonce")
+                replies.append((await authenticate(client, machine.make_first())).auth_bytes)
+            return [reply.partition(b",s=")[2] for reply in replies]
+
+        before = await find_salts()
+        for version in range(3):
+            await site.node.submit(RotateBrokerSecret(version, f"{version}a" * SECRET_BYTES))
+        assert await find_salts() == before
+
+    run_with_login(tmp_path, scenario)
+
+
 def test_connection_of_a_broker_ends_once_its_secret_is_not_accepted(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()

@@ -407,6 +407,12 @@ class Broker:
         """The secret by which this broker proves itself to others; empty before the store was read."""
         return self.secrets.proof
 
+    @property
+    def salt_secret(self) -> bytes:
+        """The first secret of the cluster, the same on all brokers: no rotation changes what is derived from it. Empty
+        before the store was read."""
+        return self._first_secret
+
     async def _write_at_startup(self, step: Coroutine[Any, Any, T]) -> T:
         """Writes metadata during the start. Raises `Unavailable` if a reachable store does not take it in time."""
         return await self.startup_retry.wait_for_store_write(

@@ -237,7 +237,7 @@ class LoginHandler:
     def _make_machine(self, connection: LoginConnection, mechanism: str) -> LoginMachine:
         broker = self._context.broker
         nonce = f"{self._rng.getrandbits(NONCE_BITS):040x}"
-        secret = broker.credential
+        secret = broker.salt_secret
         if mechanism == broker_login.MECHANISM and is_inter_broker_listener(self._context, connection.listener):
             return ScramServer(ScramMechanism.SHA_256, self._find_broker, nonce, secret)
         enabled = self._enabled_mechanisms(connection)
