@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 
+PAUSE_MS_MAX = 2**53
+"""Longest pause: a tiny bound makes more milliseconds than a number can hold."""
+
 
 def round_half_up(value: float) -> int:
     """Returns the nearest whole number, as `Math.round` of Java."""
@@ -17,7 +20,7 @@ def round_half_up(value: float) -> int:
 
 def throttle_ms(rate: float, bound: float, window_ms: int) -> int:
     """Returns the pause after which a rate is back at its bound; 0 if it is not above."""
-    return round_half_up((rate - bound) / bound * window_ms) if rate > bound else 0
+    return round_half_up(min((rate - bound) / bound * window_ms, PAUSE_MS_MAX)) if rate > bound else 0
 
 
 class SampledRate:
@@ -110,4 +113,4 @@ class TokenBucket:
     def throttle_ms(self, bound: float, now_ms: int) -> int:
         """Returns the pause after which there is no debt; 0 if there is none."""
         tokens = self.measure(bound, now_ms)
-        return round_half_up(-tokens / bound * 1000) if tokens < 0 else 0
+        return round_half_up(min(-tokens / bound * 1000, PAUSE_MS_MAX)) if tokens < 0 else 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.quotas.rate import SampledRate, TokenBucket
+from tiered.quotas.rate import PAUSE_MS_MAX, SampledRate, TokenBucket
 
 ELEVEN = (
     (1000003, 164, 16.4, 10000, 0),
@@ -124,6 +124,15 @@ def test_client_that_obeys_gets_its_rate_and_one_request_more(requests: list[tup
         for end_ms, size in sent[first:]:
             assert total <= bound * (end_ms - begin_ms + 11_000) / 1000 + 2_000
             total += size
+
+
+def test_pause_of_a_tiny_quota_is_long_and_no_error() -> None:
+    """Its quotient is above all numbers, or above all whole milliseconds of Kafka."""
+    for bound in (5e-324, 1e-320, 1e-300):
+        rate, bucket = SampledRate(11, 1000, 0), TokenBucket(11, 1000, bound, 0)
+        rate.record(1, 0)
+        bucket.record(1, bound, 0)
+        assert rate.throttle_ms(bound, 1_000) == bucket.throttle_ms(bound, 1_000) == PAUSE_MS_MAX
 
 
 def test_pause_is_never_longer_than_the_debt() -> None:
