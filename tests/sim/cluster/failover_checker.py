@@ -66,6 +66,9 @@ class FailoverChecker:
         self._is_counted = False
         self._leaders: dict[PartitionId, tuple[tuple[int, int], int]] = {}
         """Leader and epoch of each partition, and the time when the run first saw them."""
+        self._controller = (0, 0)
+        """Epoch of the controller, and the time when the run first saw it: a broker that is cut off takes over, if no
+        entry of the log tells it that a controller is there."""
         self._uncommitted: dict[PartitionId, tuple[int, int]] = {}
         """Time when a leader was seen to have uncommitted records, and their end."""
 
@@ -138,11 +141,15 @@ class FailoverChecker:
     def _check_deadlines(self, missing: SimHost, seconds: float) -> Iterator[Finding]:
         image, bounds = self._run.model.image, self._bounds
         gone = missing.node_id
-        if image.controller == gone:
-            yield from self._check_bound("replaced", seconds, bounds.replaced, f"b{gone} is the controller")
+        if self._controller[0] != image.controller_epoch:
+            self._controller = image.controller_epoch, self._run.loop.now_ns
         known = image.brokers.get(gone)
+        controlled = seconds
+        if image.controller == gone:
+            controlled = min(seconds, (self._run.loop.now_ns - self._controller[1]) / 1e9)
+            yield from self._check_bound("replaced", controlled, bounds.replaced, f"b{gone} is the controller")
         if known is not None and known.live:
-            yield from self._check_bound("fenced", seconds, bounds.fenced, f"b{gone} is not fenced")
+            yield from self._check_bound("fenced", controlled, bounds.fenced, f"b{gone} is not fenced")
         for topic in image.topics.values():
             for number, now in enumerate(topic.partitions):
                 tp = TopicPartition(topic.name, number)
