@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.site import numbers, read_values
 from tests.sim.harness.machine import SimMachine
+from tests.sim.scenarios.test_sim_rot import create_filled_topic
 from tests.sim.scenarios.test_what_an_ack_survives import (
     COUNT,
     SECONDS,
@@ -17,9 +18,9 @@ from tests.sim.scenarios.test_what_an_ack_survives import (
     wait_leader,
     write_records,
 )
-from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterTopicConfigs
-from tiered.errors import Unavailable
+from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
@@ -218,6 +219,27 @@ def test_deletion_below_min_insync_replicas_is_not_acknowledged(tiered: str) -> 
         await three.wait_until(lambda: bool(three.controller_ids()) and leader_of(three) is other, SECONDS)
         start = (await wait_leader(three)).log_start_offset
         assert start == (DELETED if tiered == "true" else 0), "so nobody may have been told where no manifest has it"
+
+    run_scenario(scenario)
+
+
+def test_deletion_of_a_leader_without_the_controller_is_not_answered() -> None:
+    """The controller still hears the leader. The follower learns of the deletion when the leader no longer hears the
+    controller."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        (a, b), c = three.others(), three.controller
+        await create_filled_topic(three, [a, b], 1, tiered=False)
+        for source, target in ((a, b), (b, a), (c, a)):
+            three.network.cut(source.name, target.name)
+        deleting = asyncio.ensure_future(a.node.leader_replica(*AT).delete_records(3))
+        await three.wait_until(lambda: not a.node.cluster.has_controller_contact, 2 * SESSION)
+        assert not deleting.done()
+        for source, target in ((a, b), (b, a)):
+            three.network.mend(source.name, target.name)
+        with pytest.raises(Refused) as refused:
+            await asyncio.wait_for(deleting, 5)
+        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
 
     run_scenario(scenario)
 

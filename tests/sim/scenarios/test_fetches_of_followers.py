@@ -284,6 +284,22 @@ def test_deletion_is_complete_once_every_member_knows_of_it() -> None:
     run_followers(scenario)
 
 
+def test_deletion_that_waits_is_refused_once_another_broker_leads() -> None:
+    async def scenario(of: Followers) -> None:
+        end = of.write(6)
+        for node in (TWO, THREE):
+            of.fetch(node, end)
+        deleting = asyncio.ensure_future(of.leader.delete_records(4))
+        await asyncio.sleep(1)
+        assert not deleting.done()
+        await of.lead_next(TWO)
+        with pytest.raises(Refused) as refused:
+            await asyncio.wait_for(deleting, 5)
+        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
+
+    run_followers(scenario)
+
+
 def test_isr_changes_that_nobody_decides_count_on_both_sides() -> None:
     """The bucket is away. A request of the leader may be granted later, and it requests more meanwhile."""
 

@@ -374,6 +374,23 @@ def test_leader_without_the_controller_acknowledges_nothing_to_all() -> None:
     run_judged(scenario)
 
 
+def test_new_leader_begins_with_the_high_watermark_that_it_knows() -> None:
+    """Too few replicas are in sync to move it."""
+
+    async def scenario(of: Judged) -> None:
+        a, b = of.a, of.b
+        await of.create(a, b, min_insync_replicas="2")
+        await of.write(a, 5)
+        await of.wait_alike(a, b)
+        await of.kill(a)
+        await of.wait(lambda: of.leads(b))
+        assert of.leader(b).high_watermark == 5
+        await a.start()
+        await of.wait_alike(a, b)
+
+    run_judged(scenario)
+
+
 def test_topic_that_counts_fsyncs_commits_what_is_fsynced() -> None:
     async def scenario(of: Judged) -> None:
         a, b = of.a, of.b
