@@ -336,15 +336,38 @@ def test_retry_is_known_after_a_kill_behind_a_marker() -> None:
         await site.start(QUICK)
         replica = await site.create("t", 1, **BIG)
         await producers.write(replica, 9)
-        for producer in producers.sent:
-            marker = TransactionMarker(producer, 0, commit=True, coordinator_epoch=0)
+        markers = [TransactionMarker(producer, 0, commit=True, coordinator_epoch=1) for producer in producers.sent]
+        for marker in markers:
             replica.append_now(encode_marker(marker, FIRST_MS), 1, from_coordinator=True)
         end = replica.log.end_offset
         await site.crash(site.machine.kill)
         await site.start(QUICK)
         replica = site.node.leader_replica("t", 0)
         await producers.retry_all(replica)
-        assert replica.log.end_offset == end == 9 + len(producers.sent)
+        for marker in markers:
+            await replica.append_marker(marker)
+        assert replica.log.end_offset == end == 9 + len(markers)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_retry_is_known_after_a_lost_disk() -> None:
+    """The last batches of each producer are in several segments of the bucket."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        producers = Producers(random.Random("producers"))
+        await site.start(QUICK)
+        replica = await site.create("t", segment_bytes="1500", retention_ms="-1")
+        await producers.write(replica, 30)
+        replica.roll()
+        await site.wait_until(lambda: replica.cold_end_offset == 30)
+        await site.crash(site.machine.lose_disk)
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        await producers.retry_all(replica)
+        assert replica.log.end_offset == 30 and replica.log.epochs.lineage[0] == (0, 0)
+        assert await read_values(replica, 0) == producers.values
         await site.stop()
 
     run(scenario)
