@@ -15,6 +15,15 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.ports import Buffer
 
 
+class FoundTransaction(NamedTuple):
+    """The transaction of a producer id at its coordinator: the name of its state, and the epoch of its records if it is
+    committed, or -1."""
+
+    producer_id: int
+    state: str
+    committed_epoch: int
+
+
 class MetadataFetch(NamedTuple):
     """A broker's request for the metadata log from `slot` on; it also serves as the broker's heartbeat. The controller
     replies at once if it has entries, else after `wait_ms`. The broker has carried out the slots up to `applied`;
@@ -183,10 +192,10 @@ class Peers(Protocol):
         each transaction."""
         ...
 
-    async def find_open_producers(
+    async def find_transactions(
         self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
-    ) -> Collection[int]:
-        """Returns which of these producer ids have a transaction in one of these states at the broker that coordinates
+    ) -> Sequence[FoundTransaction]:
+        """Returns the transactions of these producer ids that are in one of these states at the broker that coordinates
         them. Raises `Refused` if the broker has not loaded all of its coordinators, or may leave out some ids."""
         ...
 

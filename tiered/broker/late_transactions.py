@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from tiered.broker.led_partitions import LedPartitions
+from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.controller.member_view import MemberView
 from tiered.hot.producer_state import ProducerStateEntry
 from tiered.ids import TopicPartition
@@ -39,13 +39,13 @@ class LateTransactions:
 
     def __init__(
         self,
-        led_partitions: LedPartitions,
+        replicas: HostedReplicas,
         view: MemberView,
         clock: Clock,
         find_names: Callable[[Collection[int]], Mapping[int, str]],
         metrics: Metrics,
     ) -> None:
-        self._led_partitions = led_partitions
+        self._replicas = replicas
         self._view = view
         self._clock = clock
         self._find_names = find_names
@@ -68,21 +68,28 @@ class LateTransactions:
 
     def find_open(self) -> list[OpenTransaction]:
         """Returns the same transactions as `find`, as the rule for orphans needs them."""
-        return [
-            OpenTransaction(
-                replica.tp, replica.leader_epoch, each.producer_id, each.epoch, each.txn_first_offset,
-                find_last_write(each), max(each.coordinator_epoch, 0),
-            )
-            for replica, each in self._scan()
-        ]  # fmt: skip
+        return [_describe(*found) for found in self._scan()]
+
+    def is_unchanged(self, found: OpenTransaction) -> bool:
+        """True if `find_open` would return this transaction again."""
+        replica = self._replicas.find_leader(found.tp)
+        oldest = replica.log.producers.find_oldest_txn(self._clock.wall_ms()) if replica is not None else None
+        return replica is not None and oldest is not None and _describe(replica, oldest) == found
 
     def _scan(self) -> Iterator[tuple[LeaderReplica, ProducerStateEntry]]:
         now_ms = self._clock.wall_ms()
         late_before_ms = now_ms - self._view.settings.transaction_max_timeout_ms - LATE_GRACE_MS
-        for replica in self._led_partitions.list_leaders():
+        for replica in self._replicas.list_leaders():
             oldest = replica.log.producers.find_oldest_txn(now_ms)
             if oldest is not None and oldest.txn_began_ms < late_before_ms:
                 yield replica, oldest
+
+
+def _describe(replica: LeaderReplica, producer: ProducerStateEntry) -> OpenTransaction:
+    return OpenTransaction(
+        replica.tp, replica.leader_epoch, producer.producer_id, producer.epoch, producer.txn_first_offset,
+        find_last_write(producer), max(producer.coordinator_epoch, 0),
+    )  # fmt: skip
 
 
 def find_last_write(producer: ProducerStateEntry) -> tuple[int, int]:

@@ -40,14 +40,27 @@ class LostMarkers:
         late_before_ms = now_ms - self._view.settings.transaction_max_timeout_ms - LATE_GRACE_MS
         return [_describe(*each) for each, found_ms in self._found_ms.items() if found_ms < late_before_ms]
 
+    def is_unchanged(self, found: OpenTransaction) -> bool:
+        """True if `find_open` would return this transaction again."""
+        partition = self._host.led_partitions.get(found.tp.partition)
+        coordinator = partition.coordinator if partition is not None else None
+        producer = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
+        if coordinator is None or not _is_lost(coordinator, producer):
+            return False
+        return _describe(coordinator, producer) == found
+
     def _find(self) -> Iterator[tuple[Coordinator, ProducerIdAndEpoch]]:
         for partition in self._host.led_partitions.values():
             coordinator = partition.coordinator
             if coordinator is not None:
-                producers = coordinator.replica.log.producers
                 for producer in coordinator.shard.log_state.pending.producers():
-                    if not producers.has_ongoing_txn(*producer):
+                    if _is_lost(coordinator, producer):
                         yield coordinator, producer
+
+
+def _is_lost(coordinator: Coordinator, producer: ProducerIdAndEpoch) -> bool:
+    is_pending = coordinator.shard.log_state.pending.epoch_of(producer.producer_id) == producer.epoch
+    return is_pending and not coordinator.replica.log.producers.has_ongoing_txn(*producer)
 
 
 def _describe(coordinator: Coordinator, producer: ProducerIdAndEpoch) -> OpenTransaction:

@@ -18,10 +18,10 @@ from tiered.controller.member_view import MemberView
 from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
-from tiered.peers import Peers
+from tiered.peers import FoundTransaction, Peers
 from tiered.ports import Clock
-from tiered.records.marker import TransactionMarker
-from tiered.transactions.orphans import OPEN_STATES, Coordinators, OpenTransaction, OrphanRule
+from tiered.records.marker import EPOCH_MOVES_FROM, TransactionMarker
+from tiered.transactions.orphans import ASKED_STATES, OPEN_STATES, Coordinators, OpenTransaction, OrphanRule
 
 log = logging.getLogger(__name__)
 
@@ -66,22 +66,22 @@ class OrphanedTransactions:
 
     async def check(self) -> None:
         """Checks once. Raises `Refused` or `Unavailable` if not all coordinators reply."""
-        late = self._find_late()[:ASKED_AT_ONCE]
+        late = (self._late_transactions.find_open() + self._lost_markers.find_open())[:ASKED_AT_ONCE]
         self._report(late)
         coordinators = self._find_coordinators()
         if not late or not coordinators:
             self._rule.forget()
             return
-        open_ids = await self._find_open_ids({each.producer_id for each in late}, coordinators)
+        found = await self._find_transactions({each.producer_id for each in late}, coordinators)
         if self._find_coordinators() != coordinators:
             self._rule.forget()
             return
-        for each in self._rule.find_orphans(late, open_ids, coordinators):
-            if each in self._find_late():
-                await self._abort(each)
-
-    def _find_late(self) -> list[OpenTransaction]:
-        return self._late_transactions.find_open() + self._lost_markers.find_open()
+        open_ids = {each.producer_id for each in found if each.state in OPEN_STATES}
+        committed = {(each.producer_id, each.committed_epoch) for each in found}
+        for orphan in self._rule.find_orphans(late, open_ids, coordinators):
+            finder = self._late_transactions if orphan.first_offset >= 0 else self._lost_markers
+            if finder.is_unchanged(orphan):
+                await self._end(orphan, commit=(orphan.producer_id, orphan.producer_epoch) in committed)
 
     def _find_coordinators(self) -> Coordinators:
         """Returns all coordinators; none while a partition of `__transaction_state` has no leader."""
@@ -89,33 +89,36 @@ class OrphanedTransactions:
         found = {n: (each.leader, each.leader_epoch) for n, each in enumerate(topic.partitions)} if topic else {}
         return found if all(leader >= 0 for leader, _ in found.values()) else {}
 
-    async def _find_open_ids(self, producer_ids: Collection[int], coordinators: Coordinators) -> set[int]:
-        """Returns the producer ids whose transactions are open at their coordinators."""
-        found: set[int] = set()
+    async def _find_transactions(
+        self, producer_ids: Collection[int], coordinators: Coordinators
+    ) -> list[FoundTransaction]:
+        """Returns the transactions of these producers that are open or committed at their coordinators."""
+        found: list[FoundTransaction] = []
         for node_id in sorted({leader for leader, _ in coordinators.values()}):
             if node_id == self._view.node_id:
-                listed = await self._coordinators.list_transactions(OPEN_STATES, producer_ids)
-                found.update(each.producer_id for each in listed)
+                listed = await self._coordinators.list_transactions(ASKED_STATES, producer_ids)
+                found += [FoundTransaction(each.producer_id, each.state, each.committed_epoch) for each in listed]
                 continue
             address = self._view.address_of(node_id)
             if self._peers is None or not address:
                 raise Unavailable(f"broker {node_id} has announced no address")
-            found.update(
-                await self._peers.find_open_producers(address, sorted(OPEN_STATES), producer_ids, REQUEST_SECONDS)
-            )
+            found += await self._peers.find_transactions(address, sorted(ASKED_STATES), producer_ids, REQUEST_SECONDS)
         return found
 
-    async def _abort(self, orphan: OpenTransaction) -> None:
-        tp, producer_id = orphan.tp, orphan.producer_id
-        marker = TransactionMarker(producer_id, orphan.producer_epoch, False, orphan.coordinator_epoch)
+    async def _end(self, orphan: OpenTransaction, *, commit: bool) -> None:
+        tp, producer_id, epoch = orphan.tp, orphan.producer_id, orphan.producer_epoch
+        marker = TransactionMarker(producer_id, epoch, False, orphan.coordinator_epoch)
+        if commit:
+            marker = TransactionMarker(producer_id, epoch + 1, True, orphan.coordinator_epoch, EPOCH_MOVES_FROM)
         try:
             await self._marker_writer.write_marker_in_this_turn(tp, marker)
         except (Refused, Unavailable) as error:
             log.warning("orphaned transaction stays open partition=%s producer_id=%d why=%s", tp, producer_id, error)
             return
+        what = "committed again, its marker was lost" if commit else "aborted, no coordinator knows it"
         log.error(
-            "transaction is aborted, no coordinator knows it partition=%s producer_id=%d epoch=%d first_offset=%d",
-            tp, producer_id, orphan.producer_epoch, orphan.first_offset,
+            "transaction is %s partition=%s producer_id=%d epoch=%d first_offset=%d",
+            what, tp, producer_id, epoch, orphan.first_offset,
         )  # fmt: skip
 
     def _report(self, late: Collection[OpenTransaction]) -> None:

@@ -39,5 +39,5 @@ def handle_list_transactions(state: ShardState, request: ListTransactions, now_m
             is_open = value.state is TransactionState.ONGOING or value.state.is_prepared
             if not is_open or now_ms - value.started_ms <= request.duration_ms:
                 continue
-        listed.append(ListedTransaction(name, value.producer_id, value.state.label))
+        listed.append(ListedTransaction(name, value.producer_id, value.state.label, value.committed_epoch))
     return ListReply(tuple(listed))

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tiered.ids import TopicPartition
+from tiered.records.marker import EPOCH_MOVES_FROM
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -97,6 +98,16 @@ class TransactionMetadata(NamedTuple):
     def is_epoch_exhausted(self) -> bool:
         """True if the producer needs a new producer id before its epoch can move."""
         return self.producer_epoch >= EPOCH_EXHAUSTED
+
+    @property
+    def committed_epoch(self) -> int:
+        """Epoch of the records of the transaction that is committed and complete; -1 if there is none.
+
+        It is also -1 if the epoch does not name one transaction: the client keeps its epoch (version 0 and 1), or the
+        producer got its last epoch, which `renew_producer` also gives.
+        """
+        names_one = self.client_version >= EPOCH_MOVES_FROM and 0 < self.producer_epoch < EPOCH_EXHAUSTED
+        return self.producer_epoch - 1 if names_one and self.state is TransactionState.COMPLETE_COMMIT else -1
 
     @property
     def commits(self) -> bool:

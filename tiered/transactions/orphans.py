@@ -1,8 +1,12 @@
-"""The rule by which a transaction without a coordinator is aborted in one partition.
+"""The rule by which a transaction without a coordinator is ended in one partition.
 
 A coordinator that lost its log and its snapshot does not know a transaction that began since. Nobody writes a marker
 for it then, and it holds back the last stable offset for ever. The partition does not know the transactional id, so all
 coordinators are queried by the producer id.
+
+A partition can also lose a marker that its coordinator takes for written. If the last transaction of the producer is
+committed, and its epoch is that of the open one, they are the same, and the marker is written again. If the producer
+has begun another one since, or keeps its epoch (transaction version 0 and 1), nothing tells the outcome.
 
 No commit may be lost. A transaction that can still be committed is open at its coordinator, which reports it. If no
 coordinator knows it as open, a later transaction of the same producer could still write to this partition, and join it.
@@ -22,6 +26,8 @@ OPEN_STATES = frozenset(state.label for state in TransactionState if state.is_pr
     TransactionState.ONGOING.label
 }
 """States in which a transaction may still be committed."""
+
+ASKED_STATES = OPEN_STATES | {TransactionState.COMPLETE_COMMIT.label}
 
 Coordinators = Mapping[int, tuple[int, int]]
 """The leader and the leader epoch of each partition of `__transaction_state`."""

@@ -144,11 +144,13 @@ class ListTransactions:
 
 
 class ListedTransaction(NamedTuple):
-    """One transactional id in a list."""
+    """One transactional id in a list. `committed_epoch` is that of the records of its last transaction if that one is
+    committed and known by its epoch, else -1."""
 
     transactional_id: str
     producer_id: int
     state: str
+    committed_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

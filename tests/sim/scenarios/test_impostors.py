@@ -136,7 +136,7 @@ async def assert_refused(peers: KafkaPeers, client: UntrustedClient) -> None:
         peers.fetch_metadata(client.address, newer, 5),
         *(peers.forward(client.address, encode_request(requested), 5) for requested in client.forged_requests()),
         *(peers.fetch(client.address, client.fetch(each.node_id, end), 5) for each in client.followers()),
-        peers.find_open_producers(client.address, (), (), 5),
+        peers.find_transactions(client.address, (), (), 5),
     ]
     for work in works:
         with pytest.raises(Refused) as caught:

@@ -331,6 +331,38 @@ def test_transaction_that_no_coordinator_knows_ends_and_no_commit_is_lost() -> N
     run_scenario(scenario, **SETTINGS, transaction_max_timeout_ms=1_000)
 
 
+@pytest.mark.parametrize(("version", "commit"), [(2, True), (2, False), (0, True)])
+def test_commit_whose_marker_is_lost_in_one_partition_is_written_again(version: int, commit: bool) -> None:
+    """Version 0 keeps the epoch: the coordinator cannot tell its last transaction from the one before."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1,), (2,))
+        producer = SimProducer(three, version=version)
+        await producer.init(1_000)
+        for partition in range(2):
+            await producer.write(partition, b"v")
+        replica = find_leader(three, TopicPartition("t", 1))
+        assert replica is not None
+        await replica.log.flush()  # the record is fsynced, and the marker is not
+        assert await producer.end(commit) is Code.NONE
+        await wait_complete(three, producer, COMMITTED if commit else ABORTED)
+        assert outcomes(three, 0) == outcomes(three, 1) == [commit]
+        three.brokers[2].machine.power_cut()
+        await three.brokers[2].clear()
+        await three.brokers[2].start()
+        await three.wait_until(lambda: find_leader(three, TopicPartition("t", 1)) is not None, DONE_SECONDS)
+        assert outcomes(three, 1) == []
+        await asyncio.sleep(LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
+        assert outcomes(three, 1) == [commit and version == 2]
+        assert_nothing_is_open(three, 0, 1)
+        for partition in range(2):
+            await producer.write(partition, b"next")
+        assert await producer.end(True) is Code.NONE
+        await wait_outcomes(three, 1, [commit and version == 2, True])
+
+    run_scenario(scenario, **SETTINGS, transaction_max_timeout_ms=1_000)
+
+
 def test_commit_stays_whole_while_the_next_coordinator_cannot_be_opened() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         producer = SimProducer(three)

@@ -25,6 +25,7 @@ from tiered.peers import (
     ControllerView,
     FetchedPartition,
     ForwardReply,
+    FoundTransaction,
     MarkerRequest,
     MetadataFetch,
     MetadataFetchReply,
@@ -209,9 +210,9 @@ class DirectPeers:
             replicas.pop((replica.topic_id, replica.partition), None)
         self.replicas.setdefault(f"{replica.state.node_id}:0", {})[replica.topic_id, replica.partition] = replica
 
-    async def find_open_producers(
+    async def find_transactions(
         self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
-    ) -> Collection[int]:
+    ) -> Sequence[FoundTransaction]:
         raise NotImplementedError
 
     async def fetch(self, address: str, request: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:

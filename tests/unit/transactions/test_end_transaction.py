@@ -8,6 +8,7 @@ from tests.unit.transactions.rig import P0, P1, ShardRig, make_shard_in
 from tiered.errors import Code
 from tiered.transactions.metadata import EPOCH_EXHAUSTED, TransactionState
 from tiered.transactions.records import read_value
+from tiered.transactions.renewal import renew_producer
 from tiered.transactions.requests import (
     EndTransaction,
     MarkersDue,
@@ -90,6 +91,23 @@ def test_end_of_version_2_gets_the_code_of_each_state(
         rig.reload()
         if code is not NONE:
             assert rig.found().state is state
+
+
+@pytest.mark.parametrize(("commit", "version", "epoch"), [(True, 2, 0), (False, 2, -1), (True, 0, -1)])
+def test_committed_epoch_is_known_until_the_next_transaction(commit: bool, version: int, epoch: int) -> None:
+    rig = ShardRig()
+    producer = rig.init()
+    rig.add(producer, P0, version=version)
+    producer = rig.end(producer, commit, version=version) if version == 2 else producer
+    if version < 2:
+        rig.end(producer, commit, version=version)
+    assert rig.found().committed_epoch == -1, "a marker is missing"
+    rig.write_markers(rig.take_events()[0], P0)
+    rig.reload()
+    assert rig.found().committed_epoch == epoch
+    assert renew_producer(rig.found(), 0, -1).committed_epoch == -1, "the last epoch names no transaction"
+    rig.add(producer, P0, version=version)
+    assert rig.found().committed_epoch == -1
 
 
 def test_abort_without_any_partition_moves_the_epoch_at_once() -> None:

@@ -19,6 +19,7 @@ from tiered.peers import (
     DivergingEpoch,
     FetchedPartition,
     ForwardReply,
+    FoundTransaction,
     MarkerRequest,
     MetadataFetch,
     MetadataFetchReply,
@@ -176,16 +177,21 @@ class KafkaPeers:
         _check_error(reply.error_code, None)
         return read_add_partitions_response(reply, len(transactions))
 
-    async def find_open_producers(
+    async def find_transactions(
         self, address: str, states: Collection[str], producer_ids: Collection[int], timeout: float
-    ) -> Collection[int]:
-        """See `Peers.find_open_producers`."""
+    ) -> Sequence[FoundTransaction]:
+        """See `Peers.find_transactions`."""
         request = ListTransactionsRequest(list(states), list(producer_ids), credential=self._sent_credential)
         reply = await self.send(address, request, ListTransactionsResponse, timeout)
         _check_error(reply.error_code, None)
         if not reply.is_complete:  # an earlier version lists what the sender may describe
             raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"{address} may have left out transactions")
-        return {each.producer_id for each in reply.transaction_states}
+        found, epochs = reply.transaction_states, reply.committed_epochs
+        epochs = epochs if len(epochs) == len(found) else [-1] * len(found)  # an earlier version knows none
+        return [
+            FoundTransaction(each.producer_id, each.transaction_state, epoch)
+            for each, epoch in zip(found, epochs, strict=True)
+        ]
 
     async def check_listening(self, address: str, timeout: float) -> None:
         """See `Peers.check_listening`."""

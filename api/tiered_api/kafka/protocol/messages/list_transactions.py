@@ -44,3 +44,6 @@ class ListTransactionsResponse(Message):
     transaction_states: list[TransactionState] = array(TransactionState)
     is_complete: bool = boolean(tag=FIRST_PRIVATE_TAG, tagged="0+")
     """Ours, in replies to brokers: no id that passes the filters is left out, whatever the rights of the caller."""
+    committed_epochs: list[int] = array(FieldType.INT16, tag=FIRST_PRIVATE_TAG + 1, tagged="0+")
+    """Ours, in replies to brokers: for each of the ids the epoch of its last transaction if that is committed, or -1.
+    Earlier versions leave it out."""

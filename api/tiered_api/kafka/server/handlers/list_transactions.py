@@ -45,10 +45,11 @@ async def handle(context: KafkaContext, call: Call[ListTransactionsRequest]) -> 
         found = await _select_matching(context, found, pattern)
     states: list[TransactionState] = []
     async for piece in context.turns.pieces_of(found, BETWEEN_TURNS):
-        states += (TransactionState(*each) for each in piece)
+        states += (TransactionState(*each[:3]) for each in piece)
     return ListTransactionsResponse(
-        unknown_state_filters=unknown, transaction_states=states, is_complete=bool(request.credential)
-    )
+        unknown_state_filters=unknown, transaction_states=states, is_complete=bool(request.credential),
+        committed_epochs=[each.committed_epoch for each in found] if request.credential else [],
+    )  # fmt: skip
 
 
 async def _select_matching(
