@@ -444,10 +444,11 @@ class ProducerStates:
         """True if a transaction without a marker began below `offset`."""
         return next(iter(self._ongoing_txns), offset) < offset
 
-    def list_open_transactions_below(self, offset: int) -> list[ProducerStateEntry]:
-        """Returns the producers of the open transactions that have records below `offset` only."""
-        began_below = [self._producers[each] for first, each in self._ongoing_txns.items() if first < offset]
-        return [each for each in began_below if not each.batches or each.batches[-1].last_offset < offset]
+    def list_open_transactions_within(self, start: int, end: int) -> list[ProducerStateEntry]:
+        """Returns the producers of the open transactions that have records below `end` only, and one from `start` on.
+        Coordinators' records have no sequences: the last one of a transaction is not known, and may be anywhere."""
+        began_below = [self._producers[each] for first, each in self._ongoing_txns.items() if first < end]
+        return [each for each in began_below if not each.batches or start <= each.batches[-1].last_offset < end]
 
     def _check_transaction(
         self,

@@ -81,9 +81,10 @@ async def find_lost_markers(cold: ColdTier, manifest: Manifest, producers: Produ
 
     All disks have lost these markers, and the coordinators would not write them again. A transaction that goes on above
     the cold end stays open: nobody knows what its records there count. So does one whose outcome is damaged in the
-    bucket. Raises `Unavailable`, and `Refused` if the records expire meanwhile.
+    bucket, and one whose records are all deleted: these do not wait for their outcome, and it may live. Raises
+    `Unavailable`, and `Refused` if the records expire meanwhile.
     """
-    found = producers.list_open_transactions_below(manifest.cold_end_offset)
+    found = producers.list_open_transactions_within(manifest.log_start_offset, manifest.cold_end_offset)
     try:
         aborted = await _read_aborted(cold, manifest, found[0].txn_first_offset) if found else ()
     except Corrupt as error:

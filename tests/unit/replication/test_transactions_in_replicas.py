@@ -703,6 +703,31 @@ def test_transaction_beyond_the_cold_end_stays_open_without_marker() -> None:
     rig.run(scenario)
 
 
+@pytest.mark.parametrize("further_records", [0, 1], ids=["log ends at the deletion", "records after it"])
+def test_transaction_whose_records_are_deleted_may_live_and_stays_open(further_records: int) -> None:
+    """A deletion raises the last stable offset, so records of a transaction without outcome become cold."""
+    rig = ReplicationRig(config=SMALL_SEGMENTS)
+
+    async def scenario() -> None:
+        first = await rig.brokers[1].lead(0, [1])
+        first.append_now(batch(0), 1)
+        begin_transaction(first)
+        first.roll()
+        for number in range(further_records):
+            first.append_now(batch(number), 1)
+        assert await first.delete_records(2) == first.last_stable_offset == 2
+        assert await upload_stable(first) == 2
+        end = first.log.end_offset
+        again = await rig.brokers[1].lead(1, [1], high_watermark=end, previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert again.log.end_offset == end and again.log.producers.has_ongoing_txn(PRODUCER, 0)
+        again.append_now(transactional_batch(PRODUCER, 1), 1)
+        await again.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+        assert again.last_stable_offset == end + 2
+        assert end not in await read_all_committed(again, 2)
+
+    rig.run(scenario)
+
+
 def test_cold_read_is_stable_to_its_end_before_the_marker_commits_again() -> None:
     rig = ReplicationRig(config=SMALL_SEGMENTS)
 
