@@ -100,6 +100,11 @@ def test_transaction_that_a_coordinator_will_end_does_not_hang(cluster: CliClust
     topic = cluster.create_topic()
     producer = begin_transaction(cluster, cluster.new_name("id"), topic, "a")
     assert cluster.rows("transaction", "find-hanging", topic, "--max-timeout", "1ms") == []
+    abort = ("transaction", "abort", "-t", topic, "-p", "0", "--start-offset", "0")
+    assert "may yet commit it" in cluster.run(*abort, code=2)
+    assert cluster.consume(topic, "--isolation-level", "read_uncommitted") == ["a"]
+    [aborted] = cluster.rows(*abort, "--force")
+    assert aborted["status"] == "OK"
     producer.abort_transaction(30)
 
 

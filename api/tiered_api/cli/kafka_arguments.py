@@ -329,6 +329,7 @@ def _transaction(verbs: Commands) -> None:
     abort.add_argument("-t", "--topic", metavar="TOPIC", help="abort a hanging transaction of this topic")
     abort.add_argument("-p", "--partition", type=number_of, metavar="P", help="its partition")
     abort.add_argument("--start-offset", type=count, metavar="N", help="its first offset, as find-hanging prints it")
+    abort.add_argument("--force", action="store_true", help="also if a coordinator has it, and may yet commit it")
     hanging = add_verb(
         verbs, "find-hanging", "find open transactions that no coordinator will end", module, "find_hanging"
     )

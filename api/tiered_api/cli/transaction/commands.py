@@ -108,7 +108,8 @@ async def _abort(args: Namespace) -> list[Row]:
         raise Refused(Code.INVALID_REQUEST, "name transactional ids, or all of -t, -p and --start-offset")
     async with open_client(args) as client:
         if not args.ids:
-            return [await _abort_hanging(client, TopicPartition(args.topic, args.partition), args.start_offset)]
+            tp = TopicPartition(args.topic, args.partition)
+            return [await _abort_hanging(client, tp, args.start_offset, force=args.force)]
         rows: list[Row] = []
         for name in dict.fromkeys(args.ids):
             status = OK
@@ -120,11 +121,14 @@ async def _abort(args: Namespace) -> list[Row]:
         return rows
 
 
-async def _abort_hanging(client: KafkaClient, tp: TopicPartition, start_offset: int) -> Row:
+async def _abort_hanging(client: KafkaClient, tp: TopicPartition, start_offset: int, *, force: bool) -> Row:
     opened = require_all(await list_open_transactions(client, [tp]))[tp]
     found = next((each for each in opened if each.start_offset == start_offset), None)
     if found is None:
         raise Refused(Code.INVALID_REQUEST, f"no open transaction of {tp} begins at offset {start_offset}")
+    if not force and not await find_hanging_transactions(client, [found]):
+        why = f"a coordinator has the transaction of producer {found.producer_id}, and may yet commit it"
+        raise Refused(Code.INVALID_TXN_STATE, f"{why}: abort its transactional id, or give --force")
     await abort_transaction(client, found)
     return {**_place(found), "status": OK}
 
