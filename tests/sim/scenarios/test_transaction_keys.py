@@ -165,6 +165,21 @@ def test_fenced_commit_is_aborted_only_if_no_earlier_try_has_committed(lost_repl
     run_scenario(scenario, **SETTINGS)
 
 
+def test_transaction_whose_commit_is_refused_is_aborted_at_once() -> None:
+    """Only the id of an idempotency key may keep a reply, so the coordinator refuses this commit."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3))
+        site = HttpContext(three.brokers[1].node, HttpLimits(append_ms=APPEND_MS))
+        write = PartitionWrite(TopicPartition("t", 0), site.broker.image.topics["t"].topic_id, [(1, encode_one)])
+        with pytest.raises(Refused) as refused:
+            await TransactionalProducer(site, "http").commit([write], None, APPEND_MS / 1000, lambda _: b"reply")
+        assert refused.value.code is Code.TRANSACTION_ABORTABLE
+        await three.wait_until(lambda: [each.commit for each in read_markers(three, 0)] == [False], 2)
+
+    run_scenario(scenario, **SETTINGS)
+
+
 def encode_one(producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
     return encode_batch(
         [(0, None, b"v", ())], producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,

@@ -230,6 +230,9 @@ class TransactionalProducer:
             # coordinator says INVALID_TXN_STATE then only if the outcome is another one.
             if refused.code in STALE_IDENTITY and (tries == 1 or refused.code is Code.INVALID_TXN_STATE):
                 raise Refused(Code.TRANSACTION_ABORTABLE, f"the transaction was aborted: {refused.why}") from None
+            if refused.code is Code.INVALID_REQUEST and tries == 1 and commit:  # no earlier try can have ended it
+                await self._abort(identity)
+                raise Refused(Code.TRANSACTION_ABORTABLE, f"the transaction is aborted: {refused.why}") from None
             why = "the coordinator did not confirm the end of the transaction, it may yet be committed"
             raise Refused(Code.REQUEST_TIMED_OUT, f"{why}: {refused.why}") from None
 
