@@ -10,7 +10,7 @@ code that a producer sees. It is not thread-safe: all calls come from the event 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tiered.compaction.cleanable_range import CleanableRange, LogEnds, find_cleanable, is_compacted
 from tiered.config.settings import TopicConfig
@@ -25,6 +25,7 @@ from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogChanged, L
 from tiered.hot.log_loader import LogLoader
 from tiered.hot.log_reader import LogReader
 from tiered.hot.log_writer import LogWriter, UnsyncedState
+from tiered.hot.producer_recovery import replay_producers
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
@@ -247,6 +248,7 @@ class DiskLog:
         """Applies changed settings."""
         self.config = config
         self._index.may_have_gaps = self.compaction is not None or is_compacted(config)
+        self._writer.is_tiered = config.remote_storage_enable
         self.synced_entry.configure(ack=config.flush == "ack", end_offset=self.end_offset)
 
     async def update_synced_entry(self) -> None:
@@ -268,7 +270,7 @@ class DiskLog:
 
     def make_clean_entry(self, leader_epoch: int, has_cold_segments: bool) -> CleanLogEntry | None:
         """Returns the entry that describes this log once it is closed, or None if the log is too large for one."""
-        if self._writer.txn_index.bases or self._index.may_have_gaps:
+        if self._writer.txn_index.bases or self._index.may_have_gaps or self._writer.lacks_producers:
             return None
         if not is_small(self.segment_count, len(self.producers), self._writer.builder):
             return None
@@ -645,6 +647,25 @@ class DiskLog:
             producers = ProducerStates.from_snapshot(producer_snapshot, offset, limits, where=self.name)
         interval = self.config.index_interval_bytes
         self._run_truncation(lambda: truncation.truncate_fully(self._writer, offset, epochs, producers, interval))
+
+    def restore_producers(self, offset: int, snapshot: bytes | None, batches: Iterable[WalkedBatch]) -> None:
+        """Completes the producer state from the snapshot that the bucket has at `offset`, and the batches that follow
+        in this log. `batches` are older ones.
+
+        Without a snapshot nobody knows the missing producers. The state then counts as complete. Raises `Unavailable`.
+        """
+        writer, known = self._writer, self.producers
+        if snapshot is not None:
+            states = ProducerStates.from_snapshot(
+                snapshot, offset, ProducerLimits(writer.producer_limits.per_partition), where=self.name
+            )
+            states.restore_batches(batches)
+            replay_producers(self._files, writer.segments, states, self.end_offset, offset)
+            states.restore_window(known)
+            states.restore_others(known)
+            writer.replace_producers(states)
+        known.is_incomplete = False
+        writer.take_snapshot()
 
     def _run_truncation(self, action: Callable[[], None]) -> None:
         """Runs a truncation. If it fails half way, the directory has to be opened again before it can be used.

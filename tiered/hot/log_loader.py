@@ -139,7 +139,7 @@ class LogLoader:
         aborted: AbortedBySegment = {}
         producers, snapshot_at = load_producers(
             self._files, segments, listing.snapshots, end, self._producers_max,
-            trusted_to=self._trusted_to, aborted=aborted, repair=True,
+            trusted_to=self._trusted_to, aborted=aborted, repair=True, is_tiered=self._config.remote_storage_enable,
         )  # fmt: skip
         if end == segments[0].base_offset and not self._files.disk.exists(self._files.path(end, ".snapshot")):
             # The restart of an empty log was interrupted. Without epochs a leader restarts it at the cold end again.

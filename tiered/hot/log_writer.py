@@ -99,6 +99,7 @@ class LogWriter:
         "epochs",
         "files",
         "index",
+        "is_tiered",
         "producer_limits",
         "producers",
         "segments",
@@ -125,6 +126,7 @@ class LogWriter:
         self.producers.join_limits(producer_limits)
         self.end_offset = opened.segments[-1].next_offset
         self.unsynced = unsynced
+        self.is_tiered = False
         self.unconfirmed_topic_id = ""
         """Topic id of a log without records, until `partition.metadata` is checked to name it.
         Empty once that is done."""
@@ -185,6 +187,14 @@ class LogWriter:
             self.segments[-2].next_offset = offset
             self.rewrite_checkpoint()
         return self.active
+
+    @property
+    def lacks_producers(self) -> bool:
+        """True if the bucket may know producers that this log does not, until the next leader asks it.
+
+        No snapshot is written before: each start has to find that producers are missing.
+        """
+        return self.is_tiered and self.producers.is_incomplete
 
     def replace_producers(self, producers: ProducerStates) -> None:
         """Replaces the producer state after the log end has moved."""
@@ -334,6 +344,9 @@ class LogWriter:
         be durable while the new one is not yet.
         """
         self.write_txn_index()
+        if self.lacks_producers:
+            self._snapshot_due = self.active.size + SNAPSHOT_BYTES
+            return
         end = self.end_offset
         if not self._is_snapshotted(end):
             self.files.replace(self.files.path(end, ".snapshot"), self.producers.encode_snapshot())

@@ -35,6 +35,7 @@ def load_producers(
     trusted_to: int = WHOLE_LOG,
     aborted: AbortedBySegment | None = None,
     repair: bool = False,
+    is_tiered: bool = False,
 ) -> tuple[ProducerStates, int]:
     """Returns (producer state at `end`, offset of the snapshot used; without one, the base offset of the log).
 
@@ -42,6 +43,9 @@ def load_producers(
     are more than `producers_max` producers, those that wrote last are kept. Transactions that are aborted at or above
     the returned offset are added to `aborted`. With `repair` the snapshots at base offsets that were not used are
     written again: once the segments below are dropped, nothing else knows their producers.
+
+    Without a valid snapshot the state of a log that begins above 0 is incomplete. If the log is tiered, `repair` then
+    deletes the snapshots instead: a later start must not take one for complete (`LogWriter.lacks_producers`).
     """
     start, limits = segments[0].base_offset, ProducerLimits(producers_max)
     for offset in usable_snapshots(snapshots, start, min(end, max(trusted_to, start))):
@@ -57,17 +61,36 @@ def load_producers(
         break
     else:
         states, offset = ProducerStates(start, limits), start
-    for segment in segments[max(find_segment_number(segments, offset), 0) :]:
-        if repair and offset < segment.base_offset == states.end_offset:
+        states.is_incomplete = start > 0
+    if repair and is_tiered and states.is_incomplete:
+        repair = False
+        for unused in usable_snapshots(snapshots, start, end):
+            files.remove(files.path(unused, ".snapshot"))
+    replay_producers(files, segments, states, end, offset + 1 if repair else WHOLE_LOG, aborted)
+    return states, offset
+
+
+def replay_producers(
+    files: SegmentFiles,
+    segments: Sequence[Segment],
+    states: ProducerStates,
+    end: int,
+    save_from: int,
+    aborted: AbortedBySegment | None = None,
+) -> None:
+    """Applies the batches of the log from `states.end_offset` to `end`. Writes the snapshots at the base offsets from
+    `save_from` on. Adds the aborted transactions to `aborted`."""
+    begin = states.end_offset
+    for segment in segments[max(find_segment_number(segments, begin), 0) :]:
+        if save_from <= segment.base_offset == states.end_offset:
             _save_snapshot(files, states)
-        if segment.base_offset < end and segment.next_offset > offset:
-            found, position = _replay_segment(files, states, segment, offset, end)
+        if segment.base_offset < end and segment.next_offset > begin:
+            found, position = _replay_segment(files, states, segment, begin, end)
             if position == segment.size:
                 states.end_offset = segment.next_offset  # compaction may have removed the last offsets
             if aborted is not None and found:
                 aborted[segment.base_offset] = found
     states.end_offset = end
-    return states, offset
 
 
 def _save_snapshot(files: SegmentFiles, states: ProducerStates) -> None:

@@ -150,6 +150,7 @@ class ProducerStates:
         "_unreplicated_txns",
         "end_offset",
         "first_unstable_offset",
+        "is_incomplete",
     )
 
     def __init__(self, end_offset: int = 0, limits: ProducerLimits | None = None) -> None:
@@ -164,6 +165,8 @@ class ProducerStates:
         the order of markers."""
         self.first_unstable_offset: int | None = None
         """First offset whose outcome a read_committed reader cannot know yet. None if there is none."""
+        self.is_incomplete = False
+        """True if producers are missing that wrote below the local log only: a start found no snapshot of them."""
         self._guards = VerificationGuards()
         self._keyed = 0
         """Number of keyed ids that are no fences."""
@@ -695,6 +698,17 @@ class ProducerStates:
             if known is not None and known.epoch == producer.epoch and producer.batches:
                 first = producer.batches[0].base_offset
                 self._restore(producer, [each for each in known.batches if each.last_offset < first])
+
+    def restore_others(self, before: ProducerStates) -> None:
+        """Adds producers with batches that only another state of the same log knows, as those that wrote longest ago.
+
+        One with an open transaction is left out: this state knows the transactions that are not decided.
+        """
+        for producer in reversed(before._producers.values()):
+            if producer.batches and producer.txn_first_offset < 0 and producer.producer_id not in self._producers:
+                self._add(producer.producer_id, producer.epoch)
+                self._producers[producer.producer_id] = producer
+                self._producers.move_to_end(producer.producer_id, last=False)
 
     def _restore(self, producer: ProducerStateEntry, older: list[BatchMetadata]) -> None:
         room = BATCHES_RETAINED - len(producer.batches)

@@ -78,6 +78,8 @@ async def prepare_leader_log(
     if previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered:
         manifest = await cold.manifests.take_over(partition_id, topic, leader_epoch)
     restart = await _restart_if_diverged(hot, cold, manifest) if manifest is not None else None
+    if hot.producers.is_incomplete:
+        await _restore_producers(hot, cold, manifest)
     lost_markers: Sequence[TransactionMarker] = ()
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
@@ -122,6 +124,27 @@ async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest)
     restart_at_cold_end(hot, await read_history(cold, manifest))
     await hot.flush()
     return found
+
+
+async def _restore_producers(hot: DiskLog, cold: ColdTier, manifest: Manifest | None) -> None:
+    """Takes producers from the bucket that a power cut took from the disk: otherwise their retries are appended twice
+    (I11). The log agrees with the bucket, so the batches above the cold end follow the snapshot there."""
+    history = None
+    if manifest is not None and hot.local_start_offset <= manifest.cold_end_offset:
+        try:
+            history = await read_history(cold, manifest)
+        except Corrupt as error:
+            log.error("producer state in the bucket is damaged partition=%s why=%s", hot.name, error)
+    if history is not None and history.producers is not None:
+        hot.restore_producers(history.offset, history.producers, history.batches)
+        log.warning("producers restored from the bucket partition=%s offset=%d", hot.name, history.offset)
+    else:
+        hot.restore_producers(hot.end_offset, None, ())
+        log.error(
+            "producers from before the local log are unknown, retries may be appended twice partition=%s start=%d",
+            hot.name,
+            hot.local_start_offset,
+        )
 
 
 async def _leave_records_to_the_bucket(hot: DiskLog, cold_end: int) -> None:

@@ -60,6 +60,10 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
         "the checker knew a lost batch by its first record, which had been deleted before",
         test_model_of_copies.test_loss_behind_a_log_start_within_a_batch_takes_no_deleted_record,
     ),
+    16000318: (
+        "a power cut took the begin of a log and the producers below, and its next leader wrote retries twice",
+        test_producers_behind_the_bucket.test_leader_restores_producers_that_a_power_cut_took,
+    ),
     18020337: (
         "a flush of a closed log went on, and wrote to the files of the next log of its name",
         test_disk_log.test_flush_of_a_closed_log_writes_nothing_into_a_new_log_of_its_name,

@@ -227,3 +227,31 @@ def test_retries_behind_a_snapshot_in_the_segment_are_found_after_a_kill() -> No
         check_retries(await open_log(on.after_kill(), large))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("tiered", [False, True])
+def test_only_a_tiered_log_waits_for_producers_from_its_lost_begin(tiered: bool) -> None:
+    """Nobody else knows them. A tiered log asks the bucket instead, and its snapshots do not hide that."""
+
+    async def scenario() -> None:
+        on, settings = disk(), config(remote_storage_enable=tiered)
+        log = await open_log(on, settings)
+        for producer in (7, 8, 9):
+            append(log, batch(0, producer=producer, sequence=0))
+            log.roll()
+        for name in on.list(DIRECTORY):
+            if name.startswith(f"{0:020d}."):
+                on.remove(f"{DIRECTORY}/{name}")
+            elif name.endswith(".snapshot"):
+                on.open(f"{DIRECTORY}/{name}").truncate(0)
+        log = await open_log(on, settings, same_boot=False)
+        assert log.producers.is_incomplete
+        append(log, batch(0, producer=10, sequence=0))
+        log.roll()
+        assert await log.drop_local_below(3) == 2
+        await log.close_clean()
+        known = (await open_log(on.after_kill(), settings, clean=True)).producers
+        assert [each.producer_id for each in known.list_producers()] == ([10] if tiered else [8, 9, 10])
+        assert known.is_incomplete is tiered
+
+    asyncio.run(scenario())

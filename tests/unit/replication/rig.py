@@ -114,12 +114,12 @@ class BrokerRig:
             self.store, self.clock, self.rng, self.metrics, admit, fan=self._fan, grace_ms=1000, clean_object_bytes=600
         )
 
-    async def open_log(self, tp: TopicPartition = TP) -> DiskLog:
+    async def open_log(self, tp: TopicPartition = TP, *, same_boot: bool = True) -> DiskLog:
         """Opens the log, once."""
         if tp not in self.logs:
             self.logs[tp] = await DiskLog.open(
                 self.disk, self.clock, f"log/{tp}", self.config,
-                same_boot=True, clean=False, metrics=self.metrics, topic_id=TOPIC_ID, name=str(tp),
+                same_boot=same_boot, clean=False, metrics=self.metrics, topic_id=TOPIC_ID, name=str(tp),
             )  # fmt: skip
         return self.logs[tp]
 

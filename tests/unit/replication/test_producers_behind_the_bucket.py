@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import TP, DirectPeers, ReplicationRig, RunningFetchers
+from tests.unit.hot.fixtures import NOW, batch
+from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, ReplicationRig, RunningFetchers
 from tests.unit.replication.test_roles import wait_until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
+from tiered.hot.disk_log import DiskLog
 from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.records.batch import encode_batch
 from tiered.replication import cold_history
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
@@ -144,8 +146,7 @@ def test_leader_finds_cold_retries_after_an_interrupted_restart() -> None:
         broker = rig.brokers[2]
         await broker.lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         broker.disk.remove(f"log/{TP}/{BATCHES:020d}.snapshot")
-        broker.restart(broker.disk.after_kill())
-        broker.logs.clear()
+        restart(broker)
         again = await broker.lead(2, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         assert again.log.local_start_offset == again.log.end_offset == BATCHES
         check_retries(again)
@@ -170,3 +171,124 @@ def test_follower_finds_cold_retries_after_an_interrupted_restart() -> None:
         check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
 
     rig.run(scenario)
+
+
+ROUND = 4
+"""Batches of one producer, and of one segment."""
+PRODUCERS = (7, 8, 9)
+
+
+async def lose_begin(broker: BrokerRig, cold_segments: int) -> DiskLog:
+    """Writes a segment for each producer, and uploads `cold_segments`. Returns the log as it is after a power cut: the
+    first segment and the content of all producer snapshots were not synced."""
+    leader = await broker.lead(0, [1])
+    for producer in PRODUCERS:
+        for sequence in range(ROUND):
+            leader.append_now(batch(sequence, producer=producer, sequence=sequence), 1)
+        leader.roll()
+    await upload_below(leader, ROUND * cold_segments)
+    restart(broker)
+    for name in broker.disk.list(f"log/{TP}"):
+        if name.startswith(f"{0:020d}."):
+            broker.disk.remove(f"log/{TP}/{name}")
+        elif name.endswith(".snapshot"):
+            broker.disk.open(f"log/{TP}/{name}").truncate(0)
+    log = await broker.open_log(same_boot=False)
+    assert (log.local_start_offset, log.end_offset) == (ROUND, ROUND * len(PRODUCERS))
+    return log
+
+
+def restart(broker: BrokerRig) -> None:
+    broker.restart(broker.disk.after_kill())
+    broker.logs.clear()
+
+
+async def upload_below(leader: LeaderReplica, end: int) -> None:
+    manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
+    written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, end)
+    if written is not None:
+        leader.unified_log.update_manifest(written)
+    assert (written or manifest).cold_end_offset == end
+
+
+def check_rounds(leader: LeaderReplica, producers: tuple[int, ...] = PRODUCERS) -> None:
+    """Checks that every batch of these producers is a duplicate."""
+    end = leader.log.end_offset
+    for producer in producers:
+        for sequence in range(ROUND):
+            appended = leader.append_now(batch(sequence, producer=producer, sequence=sequence), 1)
+            first = ROUND * PRODUCERS.index(producer)
+            assert (appended.base_offset, appended.is_duplicate) == (first + sequence, True)
+    assert leader.log.end_offset == end
+
+
+@pytest.mark.parametrize("cold_segments", [1, 2, 3])
+@pytest.mark.parametrize("past", [PreviousLeader.MAY_STILL_WRITE, PreviousLeader.WAS_IN_SYNC_WITH])
+def test_leader_restores_producers_that_a_power_cut_took(cold_segments: int, past: PreviousLeader) -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        await lose_begin(broker, cold_segments)
+        leader = await broker.lead(1, [1], previous_leader=past)
+        assert leader.log.local_start_offset == ROUND and not leader.restarted_at_cold_end
+        check_rounds(leader)
+        restart(broker)
+        known = (await broker.open_log()).producers  # from the disk alone
+        assert [each.producer_id for each in known.list_producers()] == list(PRODUCERS) and not known.is_incomplete
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_follower_that_lacks_producers_lacks_them_after_its_next_starts(is_clean: bool) -> None:
+    """It closes segments and drops others meanwhile. Its snapshots must not hide what it lacks."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        log = await lose_begin(broker, 2)
+        log.append_as_follower(
+            encode_batch([(NOW, None, b"v", ())], base_offset=log.end_offset, leader_epoch=0), now_ms=NOW
+        )
+        log.roll()
+        assert await log.drop_local_below(2 * ROUND) == 1
+        for _ in range(2):
+            if is_clean:
+                await log.close_clean()
+            restart(broker)
+            log = await broker.open_log()
+        assert log.producers.get(7) is None
+        check_rounds(await broker.lead(1, [1], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
+
+    rig.run(scenario)
+
+
+def test_restored_producers_go_to_the_bucket_with_the_next_segment() -> None:
+    """Its snapshot was not written before: the log lacked producers then."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        await lose_begin(rig.brokers[1], 1)
+        leader = await rig.brokers[1].lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        await upload_below(leader, 2 * ROUND)
+        check_rounds(await rig.brokers[2].lead(2, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE), (7, 8))
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_producers_that_nobody_knows_are_reported_once(is_damaged: bool, caplog: pytest.LogCaptureFixture) -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        await lose_begin(broker, 2 * is_damaged)
+        if is_damaged:
+            rig.brokers[1].faults.rules.append(FaultRule(FaultKind.TRUNCATED, ("get",), ".seg", times=-1))
+        for epoch in (1, 2):
+            check_rounds(await broker.lead(epoch, [1], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH), (8, 9))
+            restart(broker)
+
+    rig.run(scenario)
+    assert caplog.text.count("retries may be appended twice") == 1
