@@ -10,6 +10,7 @@ from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, http_broker
 from tests.e2e.test_http_login import BASIC, basic, set_user
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
+from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.metadata.changes import AclAdded
 
 V2, V2_JSON = "application/vnd.kafka.v2+json", "application/vnd.kafka.json.v2+json"
@@ -215,5 +216,41 @@ def test_idempotency_key_is_of_one_principal(tmp_path: Path) -> None:
             return int(reply.json["offset"])
 
         assert [await write(user) for user in ("alice", "bob", "alice", "bob")] == [1, 2, 1, 2]
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+def test_topic_is_created_by_a_right_on_it_or_on_the_cluster(tmp_path: Path) -> None:
+    """As on the Kafka port; a pattern of names is enough."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await start(site)
+        await grant(site, "bob", ("CLUSTER", "kafka-cluster", "CREATE"))
+        prefixed = AclAdded("TOPIC", "PREFIXED", "mine", "User:alice", "*", "CREATE", "ALLOW")
+        assert set(await site.broker.submit(CreateAcls((prefixed,)))) == {None}
+
+        async def make(user: str, name: str) -> int:
+            topics, body = f"{site.cluster}/topics", {"topic_name": name}
+            return (await ask(site, user, "POST", topics, body, "application/json")).status
+
+        assert [await make("alice", name) for name in ("mine.a", "other")] == [201, 403]
+        assert [await make("bob", name) for name in ("mine.b", "other")] == [201, 201]
+
+    run(tmp_path, scenario, **SETTINGS)
+
+
+def test_groups_are_listed_by_a_right_on_each_or_on_the_cluster(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await start(site, "t")
+        for group in ("g", "h"):
+            await site.broker.group_coordinators.submit(group, CommitOffsets(group, (PartitionOffset("t", 0, 1),)))
+        await grant(site, "alice", ("GROUP", "g", "DESCRIBE"))
+        await grant(site, "bob", ("CLUSTER", "kafka-cluster", "DESCRIBE"))
+
+        async def list_groups(user: str) -> list[str]:
+            reply = await ask(site, user, "GET", f"{site.cluster}/consumer-groups")
+            return sorted(each["consumer_group_id"] for each in reply.json["data"])
+
+        assert [await list_groups("alice"), await list_groups("bob")] == [["g"], ["g", "h"]]
 
     run(tmp_path, scenario, **SETTINGS)

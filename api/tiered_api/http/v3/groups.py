@@ -10,7 +10,7 @@ from aiohttp import web
 from tiered.errors import Code
 from tiered.groups.requests import DescribedMember, DescribeGroupReply
 from tiered.ids import TopicPartition
-from tiered.security.acls import Operation, ResourceType
+from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.http.exchange.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
@@ -156,10 +156,12 @@ def _owner(member: DescribedMember | None, prefix: str = "") -> dict[str, Any]:
 async def list_consumer_groups(request: HttpRequest) -> web.StreamResponse:
     """Lists the consumer groups of all brokers."""
     check_cluster(request)
+    found = await list_all_groups(request.context)
+    sees_all = request.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     groups = [
         group
-        for group in await list_all_groups(request.context)
-        if request.may(Operation.DESCRIBE, ResourceType.GROUP, group.description.group)
+        for group in found
+        if sees_all or request.may(Operation.DESCRIBE, ResourceType.GROUP, group.description.group)
     ]
     return await list_response(request, "KafkaConsumerGroup", groups, lambda group: (group_shape(request, group),))
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from tiered.controller.requests import CreatePartitions, CreateTopic, DeleteTopic
-from tiered.security.acls import Operation
+from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response, no_content
@@ -35,6 +35,8 @@ async def create_topic(request: HttpRequest) -> web.StreamResponse:
     """Creates a topic: 201; with `validate_only` it is only checked: 200."""
     check_cluster(request)
     wanted = parse_creation(await request.read_json_object())
+    if not request.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+        request.require(Operation.CREATE, ResourceType.TOPIC, wanted.name)
     if not wanted.validate_only:
         partitions = wanted.partitions if wanted.partitions > 0 else request.context.broker.settings.num_partitions
         _charge(request, partitions if wanted.assignments is None else len(wanted.assignments))
