@@ -358,6 +358,18 @@ def test_unknown_user_costs_as_many_checks_as_any_user() -> None:
     assert list_tried(both, b"key", "alice") == [(each, both[each.mechanism_name]) for each in ScramMechanism]
 
 
+def test_login_in_many_spellings_is_remembered_once(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        proven = site.http._listener.authenticator._proven
+        for spaces in range(1, 4):
+            login = basic("alice", "wonderland").replace(" ", " " * spaces)
+            assert (await ask_as(site, login)).status == 200
+        assert len(proven) == 1
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
 def test_each_mechanism_of_a_user_may_have_its_own_password(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await set_user(site, "alice", "one", ScramMechanism.SHA_256)

@@ -78,7 +78,7 @@ class Authenticator:
         self._threads = ThreadPool("http-login", PROOFS_MAX)
         self._key = context.broker.world.rng.stream("http login").randbytes(32)
         self._proven: dict[bytes, _Proven] = {}
-        """Logins that succeeded, by a keyed hash of what the client sent."""
+        """Logins that succeeded, by a keyed hash of the user and the password."""
         self._log_limiter = LogLimiter(context.clock)
 
     @property
@@ -163,15 +163,16 @@ class Authenticator:
         return bool(self._find_credentials(proven.user).items() & proven.credentials.items())
 
     async def _prove_password(self, text: str, peer: str) -> _Proven | None:
-        key = hmac.digest(self._key, text.encode(errors="surrogateescape"), "sha256")
+        parsed = parse_basic(text)
+        if parsed is None:
+            return None
+        # The user and the password, not the text: one login has many texts, which would push out those of others.
+        key = hmac.digest(self._key, f"{parsed.user}\0{parsed.password.reveal()}".encode(), "sha256")
         proven = self._proven.get(key)
         if proven is not None:
             if self._is_unchanged(proven):
                 return proven
             del self._proven[key]
-        parsed = parse_basic(text)
-        if parsed is None:
-            return None
         credentials = self._find_credentials(parsed.user)
         tried = list_tried(credentials, self._key, parsed.user)
         fits = await self._compute(partial(_fits_any, tried, parsed.password.reveal()), peer)
