@@ -278,6 +278,13 @@ def test_stored_assignment_of_a_consumer_is_restored() -> None:
     assert ConsumerConfig.from_user_data(choices.to_user_data(requested)) == (choices, requested)
 
 
+@pytest.mark.parametrize("forged", [{"format": "x"}, {"reset": "x"}, {"timeout_ms": -1}, {"timeout_ms": 1 << 40}])
+def test_stored_settings_that_no_request_can_make_are_not_taken(forged: dict[str, Any]) -> None:
+    """Any member of the group can write them."""
+    stored = orjson.loads(ConsumerConfig().to_user_data(Subscription(("a",)))) | forged
+    assert ConsumerConfig.from_user_data(orjson.dumps(stored)) is None
+
+
 async def start_slow_read(where: HttpBroker, one: HttpConsumer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Starts a read on a connection that takes few bytes at once."""
     host, port = where.url.removeprefix("http://").rsplit(":", 1)

@@ -36,6 +36,9 @@ from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_bounds, open_partition
 
+FORMATS = ("binary", "json")
+RESETS = ("earliest", "latest", "none")
+TIMEOUT_MS_MAX = 30_000
 USER_DATA_MARK = "tiered-rest"
 SESSION_MS = 300_000
 """Session timeout of the members. The instance and the coordinator are in one process, so it only bounds the time after
@@ -75,8 +78,13 @@ class ConsumerConfig:
         except (ValueError, KeyError, TypeError):
             return None
         like = cls()
-        same = all(type(value) is type(getattr(like, name)) for name, value in asdict(made).items())
-        return (made, subscription) if same and all(isinstance(topic, str) for topic in subscription.topics) else None
+        fits = (
+            all(type(value) is type(getattr(like, name)) for name, value in asdict(made).items())
+            and made.format in FORMATS
+            and made.reset in RESETS
+            and 0 <= made.timeout_ms <= TIMEOUT_MS_MAX
+        )
+        return (made, subscription) if fits and all(isinstance(topic, str) for topic in subscription.topics) else None
 
 
 class ConsumerPosition(NamedTuple):

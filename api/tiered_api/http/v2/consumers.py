@@ -21,7 +21,14 @@ from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import TopicPartition
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
-from tiered_api.http.consumers.instance import METADATA_BYTES, ConsumerConfig, ConsumerInstance
+from tiered_api.http.consumers.instance import (
+    FORMATS,
+    METADATA_BYTES,
+    RESETS,
+    TIMEOUT_MS_MAX,
+    ConsumerConfig,
+    ConsumerInstance,
+)
 from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
 from tiered_api.http.consumers.reading import poll_records
 from tiered_api.http.consumers.subscriptions import Subscription
@@ -41,8 +48,7 @@ from tiered_api.http.partitions.reads import ISOLATION_LEVELS
 from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.v2.topics import v2_response
 
-RECORD_TYPES = {"binary": media_types.V2_BINARY, "json": media_types.V2_JSON}
-RESETS = ("earliest", "latest", "none")
+RECORD_TYPES = dict(zip(FORMATS, (media_types.V2_BINARY, media_types.V2_JSON), strict=True))
 NAME_CHARACTERS = 249
 NAME_ALIASES = {
     "id": "name",
@@ -50,7 +56,6 @@ NAME_ALIASES = {
     "requestWaitMs": "consumer.request.timeout.ms",
     "isolation_level": "isolation.level",
 }
-TIMEOUT_MS_MAX = 30_000
 OFFSET_MAX = (1 << 63) - 2
 
 
