@@ -131,7 +131,7 @@ class EncryptedStore:
     ) -> GetResult | NotFound | None:
         """Gets a range. Returns None if the object is another one than that whose header is known."""
         opened = self._opened.get(key)
-        if opened is None:
+        if opened is None or (opened.cipher is None and key_file.ring().refuses_plain):
             begin = await self._inner.get(key, 0, HEADER_BYTES)
             if isinstance(begin, NotFound):
                 return begin

@@ -126,7 +126,11 @@ def test_plain_object_is_an_error_if_the_ring_refuses_it(tmp_path: Path) -> None
     async def scenario(rig: Rig) -> None:
         await rig.store.put("sealed", b"content")
         await rig.inner.put("plain", b"content")
+        assert await content_of(rig.store, "plain", 1) == b"ontent"
         rig.path.write_text(rig.path.read_text() + "refuse-plain\n")
+        rig.store._key_file = KeyFile(str(rig.path), rig.clock)
+        with pytest.raises(Corrupt, match="object is plain"):
+            await rig.store.get("plain", 1)
         store = rig.reopen()
         assert await content_of(store, "sealed") == b"content"
         for start in (0, 1):
