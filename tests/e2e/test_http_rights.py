@@ -221,7 +221,7 @@ def test_idempotency_key_is_of_one_principal(tmp_path: Path) -> None:
 
 
 def test_topic_is_created_by_a_right_on_it_or_on_the_cluster(tmp_path: Path) -> None:
-    """As on the Kafka port; a pattern of names is enough."""
+    """A pattern of names is enough, which holds on the Kafka port too."""
 
     async def scenario(site: HttpBroker) -> None:
         await start(site)

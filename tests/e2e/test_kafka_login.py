@@ -375,7 +375,7 @@ def test_connection_without_a_login_in_time_ends(tmp_path: Path) -> None:
 
 
 def test_expired_login_leaves_replies_on_their_way_and_another_login(tmp_path: Path) -> None:
-    """As Kafka does: clients log in again only once they have something to send."""
+    """Kafka does the same: clients log in again only once they have something to send."""
 
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
