@@ -83,6 +83,11 @@ class ActiveController:
         self._replica_balancer = Balancer(MissingReplicas(), self._submit_balancing, view, clock)
         self._newer_controller_seen = asyncio.Event()
         self._fenced_queried_ns = self._view_requested_ns = 0
+        self._is_watched = False
+        """True while other brokers are there, one of which may take over."""
+        self._ticked_ns = self._paused_ns = self._pause_checked_ns = clock.mono_ns()
+        """Times of the last look at the brokers, of the end of the last pause, and of the last look into the log, as it
+        began, that found no newer controller."""
         self._last_contact: LastContact | None = last_contact
         self._wake = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -109,6 +114,19 @@ class ActiveController:
             group.create_task(self._leader_balancer.run(), name="preferred leaders")
             group.create_task(self._replica_balancer.run(), name="missing replicas")
             self._watch_tokens()
+
+    @property
+    def has_contact(self) -> bool:
+        """False if another broker is controller, or may have become it while this process was paused, until a look into
+        the log finds none. This broker must acknowledge nothing meanwhile (R6)."""
+        if self._newer_controller_seen.is_set() or self._pause_checked_ns < self._paused_ns:
+            return False
+        return not self._is_watched or self._clock.mono_ns() - self._ticked_ns < self._pause_max_ns
+
+    @property
+    def _pause_max_ns(self) -> int:
+        """Others take over after a session, which may have begun before the pause."""
+        return self._view.session_ms * 500_000
 
     def on_newer_controller(self) -> None:
         """Ends this controller soon: another broker or the bucket reports a higher controller epoch."""
@@ -187,9 +205,15 @@ class ActiveController:
             self._unfence_self(image.brokers.get(own))
             fenced_ids = [each.node_id for each in image.brokers.values() if each.alive and each.fenced]
             if not len(self.heartbeats) and not fenced_ids:
+                self._is_watched = False
                 await self._wake.wait()
                 continue
             now_ns = self._clock.mono_ns()
+            if self._is_watched and now_ns - self._ticked_ns >= self._pause_max_ns:
+                self._paused_ns = now_ns
+            self._ticked_ns, self._is_watched = now_ns, True
+            if self._pause_checked_ns < self._paused_ns:
+                self.on_view_request()
             expired = self.heartbeats.expired_sessions(now_ns)
             if now_ns - self._fenced_queried_ns >= FENCED_QUERY_INTERVAL_NS:
                 self._fenced_queried_ns = now_ns
@@ -251,8 +275,10 @@ class ActiveController:
         Brokers that are silent may follow a newer controller. If this broker is cut off, it can reach none of them. It
         must not tell its clients for long that it leads.
         """
+        began_ns = self._clock.mono_ns()
         try:
             await self._metadata.check_next_slot()
+            self._pause_checked_ns = began_ns
         except Fenced:
             self.on_newer_controller()
         except (Unavailable, Corrupt) as error:

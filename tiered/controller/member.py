@@ -73,8 +73,10 @@ class ClusterMember:
 
     @property
     def has_controller_contact(self) -> bool:
-        """True if this broker is the controller, or had contact with it within a session timeout (R6)."""
-        return self.active_controller is not None or self.standby.has_controller_contact
+        """True if this broker is the controller and was not paused, or had contact with the controller within a session
+        timeout (R6)."""
+        active = self.active_controller
+        return active.has_contact if active is not None else self.standby.has_controller_contact
 
     @property
     def pending(self) -> int:

@@ -119,6 +119,7 @@ def test_frozen_controller_resumes_as_a_standby(seed: int) -> None:
         assert took < 1.5 * SESSION, "its silence was counted twice"
         await survivors[0].node.submit(CreateTopic("while-asleep"))
         three.loop.resume(old.process)
+        assert not old.node.cluster.has_controller_contact, "it acknowledges records that its successor may not know of"
         with suppress(Refused):
             await old.node.submit(CreateTopic("by-the-old-one"))
         await three.wait_until(lambda: old.node.cluster.active_controller is None, 5)
@@ -128,6 +129,19 @@ def test_frozen_controller_resumes_as_a_standby(seed: int) -> None:
         assert len({each.node.image.slot for each in three.brokers.values()}) == 1
 
     run_scenario(scenario, seed)
+
+
+def test_paused_controller_has_no_contact_until_it_finds_no_successor() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        old = three.controller
+        three.loop.freeze(old.process)
+        await asyncio.sleep(0.6 * SESSION)
+        three.loop.resume(old.process)
+        assert not old.node.cluster.has_controller_contact
+        await three.wait_until(lambda: old.node.cluster.has_controller_contact, 1)
+        assert old.node.cluster.active_controller is not None and three.controller_ids() == [old.node_id]
+
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(6))
