@@ -11,6 +11,7 @@ from tiered.errors import Code
 from tiered.transactions.decision import TransactionDecision
 from tiered.transactions.limits import REPLY_BYTES_MAX
 from tiered.transactions.metadata import (
+    EPOCH_BUMP_VERSION,
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
     NO_PRODUCER_EPOCH,
@@ -25,9 +26,6 @@ from tiered.transactions.requests import (
     ProducerIdReply,
     TransactionTimedOut,
 )
-
-EPOCH_BUMP_VERSION = 2
-"""Transaction version from which on each end moves the producer's epoch."""
 
 
 def handle_end_transaction(decision: TransactionDecision, request: EndTransaction) -> ProducerIdReply:

@@ -10,8 +10,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tiered.ids import TopicPartition
-from tiered.records.marker import EPOCH_MOVES_FROM
 
+EPOCH_BUMP_VERSION = 2
+"""Transaction version from which on the epoch moves with every transaction (KIP-890)."""
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_TIME = -1
@@ -106,7 +107,7 @@ class TransactionMetadata(NamedTuple):
         It is also -1 if the epoch does not name one transaction: the client keeps its epoch (version 0 and 1), or the
         producer got its last epoch, which `renew_producer` also gives.
         """
-        names_one = self.client_version >= EPOCH_MOVES_FROM and 0 < self.producer_epoch < EPOCH_EXHAUSTED
+        names_one = self.client_version >= EPOCH_BUMP_VERSION and 0 < self.producer_epoch < EPOCH_EXHAUSTED
         return self.producer_epoch - 1 if names_one and self.state is TransactionState.COMPLETE_COMMIT else -1
 
     @property
