@@ -104,6 +104,9 @@ def test_frame_of_zstd_with_a_large_window_is_refused(window: int) -> None:
 
 def test_unknown_encoding_is_415_and_no_encoding_is_free() -> None:
     assert inflate("identity", BODY, 1) is BODY
+    assert inflate("gzip", b"", 1) == inflate("zstd", b"", 1) == b"", "some clients send the header without a body"
+    assert inflate("X-GZIP", COMPRESSED["gzip"], MIB) == BODY
+    assert refused("x-zstd", BODY) == 415
     assert refused("br", BODY) == 415
 
 

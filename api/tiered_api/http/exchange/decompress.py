@@ -112,36 +112,41 @@ def count_member(members: int) -> int:
     return members + 1
 
 
+def _parse_encoding(encoding: str) -> str:
+    """Returns one of `ENCODINGS` for a Content-Encoding, "" for none. Raises `HttpError` 415 if it is not supported."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return ""
+    if name == "x-gzip":
+        return "gzip"
+    if name not in ENCODINGS:
+        raise HttpError(415, f"Content-Encoding {encoding!r} is not supported; send {' or '.join(ENCODINGS)}")
+    return name
+
+
 def new_inflater(encoding: str) -> Inflater | None:
-    """Returns the decompressor for a Content-Encoding; None if there is none. Raises `HttpError` 415 if it is not
-    supported."""
-    match encoding.strip().lower():
-        case "" | "identity":
-            return None
-        case "gzip" | "x-gzip":
-            return GzipInflater()
-        case "zstd":
-            return ZstdInflater()
-    raise HttpError(415, f"Content-Encoding {encoding!r} is not supported; send {' or '.join(ENCODINGS)}")
+    """Returns the decompressor of a stream; None if it is not compressed. Raises `HttpError` 415."""
+    name = _parse_encoding(encoding)
+    return None if not name else GzipInflater() if name == "gzip" else ZstdInflater()
 
 
 def inflate(encoding: str, data: bytes | bytearray, limit: int) -> bytes | bytearray:
-    """Decompresses a whole body. Raises `HttpError` 413 above `limit` bytes, 400 if it is garbled or cut."""
-    body = new_inflater(encoding)
-    if body is None:
+    """Decompresses a whole body. Raises `HttpError` 413 above `limit` bytes, 400 if it is garbled or cut, and 415."""
+    name = _parse_encoding(encoding)
+    if not name or not data:
         return data
-    is_zstd = isinstance(body, ZstdInflater)
-    _check_members(data, ZSTD_MAGIC if is_zstd else GZIP_MAGIC)
-    # Both libraries fill this room while other threads run Python. Only pages that are written take memory.
+    magic, fill = (GZIP_MAGIC, _inflate_gzip) if name == "gzip" else (ZSTD_MAGIC, _inflate_zstd)
+    _check_members(data, magic)
+    # The libraries fill this room while other threads run Python. Only pages that are written take memory.
     with mmap.mmap(-1, limit + 1) as room:
-        size = _inflate_zstd(data, room) if is_zstd else _inflate_gzip(data, room)
+        size = fill(data, room)
         if size > limit:
             raise HttpError(413, "the body is larger than allowed after decompression")
         whole = bytearray()
         for at in range(0, size, OUTPUT_BYTES):
             whole += room[at : min(at + OUTPUT_BYTES, size)]
             room.madvise(mmap.MADV_DONTNEED, at, OUTPUT_BYTES)
-            time.sleep(0)
+            time.sleep(0)  # the event loop gets the interpreter's lock now, and not after its switch interval
     return whole
 
 
@@ -151,10 +156,9 @@ def _check_members(data: bytes | bytearray, magic: bytes) -> None:
     found = 0
     for at in range(0, len(data), OUTPUT_BYTES):
         found += data.count(magic, at, at + OUTPUT_BYTES + len(magic) - 1)
-        if found > MEMBERS_MAX:
-            count_member(found)
+        count_member(found - 1)
         if at:
-            time.sleep(0)
+            time.sleep(0)  # as in `inflate`
 
 
 def _inflate_gzip(data: bytes | bytearray, room: mmap.mmap) -> int:
