@@ -82,7 +82,7 @@ class ActiveController:
         self._leader_balancer = Balancer(PreferredLeaders(), self._submit_balancing, view, clock)
         self._replica_balancer = Balancer(MissingReplicas(), self._submit_balancing, view, clock)
         self._newer_controller_seen = asyncio.Event()
-        self._fenced_queried_ns = self._view_requested_ns = 0
+        self._fenced_queried_ns = self._looked_ns = 0
         self._is_watched = False
         """True while other brokers are there, one of which may take over."""
         self._ticked_ns = self._paused_ns = self._pause_checked_ns = clock.mono_ns()
@@ -133,14 +133,18 @@ class ActiveController:
         self._newer_controller_seen.set()
 
     def on_view_request(self) -> None:
-        """Checks the log for a newer controller, at most once a second, because another broker requests the view.
+        """Checks the log for a newer controller, because another broker requests the view.
 
         Brokers send this request only in trouble. Either the sender has lost its controller, or it is a newer
         controller that misses brokers which still follow this one.
         """
+        self._look_for_newer_controller()
+
+    def _look_for_newer_controller(self) -> None:
+        """Starts a check of the log, at most once a second."""
         now_ns = self._clock.mono_ns()
-        if now_ns - self._view_requested_ns >= FENCED_QUERY_INTERVAL_NS:
-            self._view_requested_ns = now_ns
+        if now_ns - self._looked_ns >= FENCED_QUERY_INTERVAL_NS:
+            self._looked_ns = now_ns
             self._spawn("look", self._view.node_id, self._check_newer_controller())
 
     @contextlib.contextmanager
@@ -213,7 +217,7 @@ class ActiveController:
                 self._paused_ns = now_ns
             self._ticked_ns, self._is_watched = now_ns, True
             if self._pause_checked_ns < self._paused_ns:
-                self.on_view_request()
+                self._look_for_newer_controller()
             expired = self.heartbeats.expired_sessions(now_ns)
             if now_ns - self._fenced_queried_ns >= FENCED_QUERY_INTERVAL_NS:
                 self._fenced_queried_ns = now_ns
