@@ -11,6 +11,7 @@ import ssl
 import threading
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS
 from tiered_api.http.exchange.media_types import V2_BINARY, V2_JSON
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.http.server.authentication import list_tried
-from tiered_api.http.server.server import serve_http
+from tiered_api.http.server.server import HttpServer, serve_http
 
 RECORD = {"value": {"type": "JSON", "data": 1}}
 SALT = b"0123456789"
@@ -466,22 +467,31 @@ def test_certificate_of_a_client_gives_its_principal(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_one_address_cannot_take_all_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It loses its oldest one to each that is too many; those of others go on."""
-    monkeypatch.setattr("tiered_api.http.server.handshakes.HANDSHAKES_MAX", 4)
+@asynccontextmanager
+async def https_broker(tmp_path: Path) -> AsyncIterator[tuple[HttpBroker, HttpServer, ssl.SSLContext]]:
+    """Yields a broker that serves HTTP with TLS too, that server, and the context of a client that trusts it."""
     authority = sign("CN=authority")
     (tmp_path / "ca.pem").write_text(authority.certificate_pem)
     key = sign("CN=broker", authority).write(tmp_path / "broker.pem")
+    async with http_broker(tmp_path / "data", ssl_keystore_location=key) as site:
+        server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+        try:
+            yield site, server, ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        finally:
+            await server.close()
+
+
+def test_one_address_cannot_take_all_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loses its oldest one to each that is too many; those of others go on."""
+    monkeypatch.setattr("tiered_api.http.server.handshakes.HANDSHAKES_MAX", 4)
 
     async def scenario() -> None:
-        async with http_broker(tmp_path / "data", ssl_keystore_location=key) as site:
-            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+        async with https_broker(tmp_path) as (site, server, context):
             port = int(server.url.rpartition(":")[2])
 
             async def connect(host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
                 return await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
 
-            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
             other = await connect("127.0.0.2")
             silent = [await connect("127.0.0.1") for _ in range(7)]
             for reader, _ in silent[:4]:
@@ -492,26 +502,19 @@ def test_one_address_cannot_take_all_handshakes(tmp_path: Path, monkeypatch: pyt
             assert (await other[0].readline()).startswith(b"HTTP/1.1 200")
             async with site.session.get(f"{server.url}/healthz", ssl=context) as reply:
                 assert reply.status == 200
-            await server.close()
-            for reader, _ in silent[4:]:
-                assert await reader.read() == b""
-            for _, writer in (other, *silent):
-                writer.close()
+        for reader, _ in silent[4:]:
+            assert await reader.read() == b""
+        for _, writer in (other, *silent):
+            writer.close()
 
     asyncio.run(scenario())
 
 
 def test_request_that_comes_with_the_end_of_the_handshake_is_served(tmp_path: Path) -> None:
-    authority = sign("CN=authority")
-    (tmp_path / "ca.pem").write_text(authority.certificate_pem)
-    key = sign("CN=broker", authority).write(tmp_path / "broker.pem")
-
     async def scenario() -> None:
-        async with http_broker(tmp_path / "data", ssl_keystore_location=key) as site:
-            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+        async with https_broker(tmp_path) as (_, server, context):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
             received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
-            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
             session = context.wrap_bio(received, sent, server_hostname="localhost")
             while True:
                 try:
@@ -529,32 +532,22 @@ def test_request_that_comes_with_the_end_of_the_handshake_is_served(tmp_path: Pa
                     reply = session.read(1 << 16)
             assert reply.startswith(b"HTTP/1.1 200")
             writer.close()
-            await server.close()
 
     asyncio.run(scenario())
 
 
 def test_raw_batches_over_tls_are_the_bytes_of_the_log(tmp_path: Path) -> None:
-    authority = sign("CN=authority")
-    (tmp_path / "ca.pem").write_text(authority.certificate_pem)
-    key = sign("CN=broker", authority).write(tmp_path / "broker.pem")
-
     async def scenario() -> None:
-        async with http_broker(tmp_path / "data", ssl_keystore_location=key) as site:
+        async with https_broker(tmp_path) as (site, server, context):
             await site.create("t")
             await site.produce("t", "one", "two" * 50_000)
             path, raw = "/topics/t/partitions/0/records?offset=0", {"Accept": "application/octet-stream"}
             plain = await site.get(path, raw["Accept"])
-            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
-            try:
-                context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-                for _ in range(2):
-                    async with site.session.get(server.url + path, headers=raw, ssl=context) as reply:
-                        assert reply.status == 200 and await reply.read() == plain.body
-                async with site.session.head(server.url + path, headers=raw, ssl=context) as head:
-                    assert head.headers["Content-Length"] == str(len(plain.body))
-            finally:
-                await server.close()
+            for _ in range(2):
+                async with site.session.get(server.url + path, headers=raw, ssl=context) as reply:
+                    assert reply.status == 200 and await reply.read() == plain.body
+            async with site.session.head(server.url + path, headers=raw, ssl=context) as head:
+                assert head.headers["Content-Length"] == str(len(plain.body))
 
     asyncio.run(scenario())
 
