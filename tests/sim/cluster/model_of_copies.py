@@ -78,7 +78,7 @@ class ModelOfCopies:
         ):
             self._report("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
         copy.replace(start, batches)
-        copy.is_unopened = False
+        copy.is_unopened = copy.may_be_deleted = False
         copy.is_removed = self.state is not None and node not in self.state.replicas
         self._advance_agreed(copy)
         self._update_losses()
@@ -168,6 +168,7 @@ class ModelOfCopies:
         copy.damaged_life, copy.kept_synced, copy.is_unopened = life, is_provable, not copy.is_provable
         copy.lossy_life = copy.lossy_life if is_provable else life
         copy.suspect = copy.suspect or not is_provable
+        copy.may_be_deleted = copy.may_be_deleted or (is_torn and not is_provable)
         self._advance_agreed(copy)
         self._update_losses()
 
@@ -510,7 +511,8 @@ class ModelOfCopies:
         known = (*old.isr, *old.elr, *old.last_known)
         if new.leader != NO_LEADER and known and (nobody_was or told) and not unclean_epoch:
             ends = {node: self.copy(node).agreed_end for node in (*known, new.leader)}
-            if ends[new.leader] < max(ends.values()) > self.cold_end:
+            sure = max(end for node, end in ends.items() if node == new.leader or not self.copy(node).may_be_deleted)
+            if ends[new.leader] < sure > self.cold_end:
                 self._report("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
 
     def has_all_committed(self, node: int) -> bool:

@@ -26,6 +26,9 @@ class CopyModel:
     is_unopened: bool = False
     """Damage left a log that a start cannot prove, and no start has opened it since, though it may lead: a full disk
     keeps it closed."""
+    may_be_deleted: bool = False
+    """A power cut tore the file that names the topic, and no start has opened the log since. The next start deletes the
+    log, and cannot make it anew while the disk is full."""
     stopped_cleanly: bool = False
     """Nothing was written since a clean stop. Even a power cut then leaves the log proved, unless a start had begun and
     made the mark of the stop invalid: it is `unsure`."""

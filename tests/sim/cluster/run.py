@@ -386,7 +386,7 @@ class ClusterRun:
                 is_provable=proved,
                 is_proof_unknown=unsure,
                 is_partly_synced=partly,
-                is_torn=partly and has_torn_metadata(host.machine.disk, directory),
+                is_torn=has_torn_metadata(host.machine.disk, directory),
             )
 
     def _on_process_death(self, host: SimHost) -> None:

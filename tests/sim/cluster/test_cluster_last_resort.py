@@ -26,6 +26,18 @@ def test_last_replica_to_return_may_be_eligible_until_the_election(winner: int, 
     assert rig.broken_rules == red
 
 
+@pytest.mark.parametrize(("torn", "red"), [(True, []), (False, ["R4"])])
+def test_log_that_a_start_deletes_binds_no_election(torn: bool, red: list[str]) -> None:
+    rig = make_three_copies(3)
+    rig.copies.on_damage(1, 0, [batch(0), batch(10)], LIVES[1], is_provable=False, is_torn=torn)
+    rig.damage(2, batch(0))
+    rig.damage(3)
+    rig.change_partition(NO_LEADER, 0, (), (), (1, 2, 3), lives=AGAIN)
+    elected = PartitionImage((1, 2, 3), 2, 1, (2,), (), loss=Loss(1, 10, 0))
+    rig.copies.on_partition_change(elected, LIVE, AGAIN, ())
+    assert rig.broken_rules == red
+
+
 def test_sole_leader_with_a_loss_report_was_not_elected_by_it() -> None:
     rig = make_three_copies(2)
     rig.damage(1, batch(0))
