@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.site import SimBrokerRig, fill, numbers, read_values, run
+from tests.sim.harness.disk import DiskFault
 from tiered.controller.requests import DeleteTopic
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.partition_report import explain
 
 
 async def create_local_topic(site: SimBrokerRig) -> LeaderReplica:
@@ -56,3 +58,70 @@ def test_log_that_lost_all_records_continues_at_its_start(seed: int) -> None:
         await site.stop()
 
     run(scenario, seed)
+
+
+@pytest.mark.parametrize("between", ["nothing", "opening"])
+def test_notes_of_a_log_that_a_start_could_not_open_stay(between: str) -> None:
+    """The log is not open when that process saves the offsets, and perhaps opens later."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await create_local_topic(site)
+        await fill(replica, 30)
+        await replica.delete_records(20)
+        await site.crash(site.machine.kill)
+        site.machine.disk.faults.append(DiskFault("open", "log/t-0/0", "EMFILE", times=-1))
+        await site.start()
+        assert site.node.hosted_replicas.list_unserved()
+        await site.node.hosted_replicas.save_offsets()
+        if between == "opening":
+            site.machine.disk.faults.clear()
+            await site.wait_until(lambda: not site.node.hosted_replicas.list_unserved())
+            assert site.node.leader_replica("t", 0).log_start_offset == 20
+        await site.crash(site.machine.kill)
+        site.machine.disk.faults.clear()
+        again = (await site.start()).leader_replica("t", 0)
+        assert again.log_start_offset == 20
+        assert await read_values(again, 20) == numbers(20, 30)
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_log_that_is_opened_again_starts_where_it_did(is_saved: bool) -> None:
+    """A full disk closed the log in the middle of a change."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await create_local_topic(site)
+        await fill(replica, 30)
+        await replica.delete_records(20)
+        store, topic = site.node.hosted_replicas.log_store, site.node.image.topics["t"]
+        store.close_broken(replica.tp)
+        if is_saved:
+            await store.save_offsets()
+            await site.crash(site.machine.kill)
+            assert (await site.start()).leader_replica("t", 0).log_start_offset == 20
+        else:
+            assert (await store.open_or_create(replica.tp, topic, is_new=False)).start_offset == 20
+        await site.stop()
+
+    run(scenario)
+
+
+def test_stop_with_a_broken_log_is_not_clean() -> None:
+    """The log was closed in the middle of a change, and nothing made its records durable."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await create_local_topic(site)
+        await fill(replica, 30)
+        site.node.hosted_replicas.log_store.close_broken(replica.tp)
+        await site.stop()
+        site.machine.power_cut()
+        again = (await site.start()).leader_replica("t", 0)
+        assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
+        await site.stop()
+
+    run(scenario)

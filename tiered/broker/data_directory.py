@@ -37,6 +37,16 @@ NAME_BYTES_MAX = 255
 """Longest name of a file or directory on common file systems; the name of a topic may take nearly all of it."""
 
 
+class LogOffsets(NamedTuple):
+    """The lines of one log in the checkpoint files. A log without a recovery point was perhaps never durable."""
+
+    recovery_point: int | None
+    start: int
+
+
+NO_LOGS: Mapping[TopicPartition, LogOffsets] = MappingProxyType({})
+
+
 class DirectoryState(NamedTuple):
     """The state in which the last process left the directory."""
 
@@ -117,8 +127,10 @@ class DataDirectory:
         """Removes the boot mark after an I/O error: the next start believes only what was fsynced."""
         self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
 
-    async def save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
-        """Saves how far each log is durable, and where it starts.
+    async def save_offsets(
+        self, logs: Mapping[TopicPartition, DiskLog], closed: Mapping[TopicPartition, LogOffsets] = NO_LOGS
+    ) -> None:
+        """Saves how far each log is durable, and where it starts. The lines of `closed` logs stay as they are.
 
         Calls during a save share the next one: a thousand logs that change at once cause two saves, not a thousand.
         """
@@ -130,22 +142,31 @@ class DataDirectory:
             ended = self._save_ended = asyncio.Event()
             try:
                 number = self._saves_requested
-                await self._save_offsets(logs)
+                await self._save_offsets(logs, closed)
                 self._saves_done = number
             finally:
                 self._save_ended = None
                 ended.set()
 
-    async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
+    async def _save_offsets(
+        self, logs: Mapping[TopicPartition, DiskLog], closed: Mapping[TopicPartition, LogOffsets]
+    ) -> None:
         known = [
             (tp, hot, hot.truncations.made, hot.recovery_point, hot.start_offset, hot.end_offset)
             for tp, hot in logs.items()
         ]
+        points = [(tp, point) for tp, _, _, point, _, _ in known]
+        starts = [(tp, start) for tp, _, _, _, start, _ in known if start]
+        for tp, kept in closed.items():
+            if kept.recovery_point is not None:
+                points.append((tp, kept.recovery_point))
+            if kept.start:
+                starts.append((tp, kept.start))
         for _, hot, _, point, _, _ in known:
             hot.checkpointed_recovery_point = max(hot.checkpointed_recovery_point, point)
         for name, offsets in (
-            (checkpoints.RECOVERY_POINTS, [(tp, point) for tp, _, _, point, _, _ in known]),
-            (checkpoints.LOG_STARTS, [(tp, start) for tp, _, _, _, start, _ in known if start]),
+            (checkpoints.RECOVERY_POINTS, points),
+            (checkpoints.LOG_STARTS, starts),
             (checkpoints.HIGH_WATERMARKS, [(tp, end) for tp, _, _, _, _, end in known]),
         ):
             await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(offsets))

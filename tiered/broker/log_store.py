@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
-from tiered.broker.data_directory import LOGS_PER_YIELD, ROOT, DataDirectory, DirectoryState
+from tiered.broker.data_directory import LOGS_PER_YIELD, ROOT, DataDirectory, DirectoryState, LogOffsets
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable, check_invariant
@@ -69,6 +69,9 @@ class LogStore:
         """Last epoch and end offset of logs that the start could read but not open."""
         self._truncation_failed: set[TopicPartition] = set()
         """Partitions whose logs were closed because a truncation failed."""
+        self._closed_offsets: dict[TopicPartition, LogOffsets] = {}
+        """Logs that are not open, and what the checkpoint files keep of them. A log that was closed in the middle of a
+        change has the recovery point 0: all of it is checked."""
         self._stale_checkpoints: set[TopicPartition] = set()
         """Partitions that were deleted or moved, whose offsets may still be in the checkpoint files."""
         self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] | None = None
@@ -112,6 +115,7 @@ class LogStore:
             except (Unavailable, Corrupt) as error:
                 log.error("log cannot be opened partition=%s why=%s", tp, error)
                 self._unchecked.add(tp)
+                self._closed_offsets[tp] = LogOffsets(state.recovery_points.get(tp), state.log_starts.get(tp, 0))
                 if isinstance(error, CorruptLog) or self._is_marked_suspect(tp):
                     self._corrupt.add(tp)
                 if not isinstance(error, Corrupt) or isinstance(error, CorruptLog):
@@ -144,6 +148,7 @@ class LogStore:
             return hot
         assert self._directory_state is not None
         if is_new:  # a log in its directory belongs to an earlier topic of that name
+            self._closed_offsets.pop(tp, None)
             self._rename_for_deletion(tp, f"before-{topic.topic_id}", 0)
         if tp in self._stale_checkpoints:  # else the next start would take its offsets for those of this log
             await self.save_offsets()
@@ -151,7 +156,11 @@ class LogStore:
         if is_new or tp not in self._unchecked:
             # A new log has no earlier records to check. A log that was open before was closed after a failure.
             same_boot = is_new or self._directory_state.same_boot
-            past = past._replace(recovery_points={}, log_starts={}, clean_entries={}, same_boot=same_boot, clean=False)
+            left = self._closed_offsets.get(tp)
+            starts = {} if left is None else {tp: left.start}
+            past = past._replace(
+                recovery_points={}, log_starts=starts, clean_entries={}, same_boot=same_boot, clean=False
+            )
         hot = await self._open_log(tp, topic, past, is_new=is_new)
         self._unchecked.discard(tp)
         self._truncation_failed.discard(tp)
@@ -162,6 +171,7 @@ class LogStore:
             hot.close()
             raise Corrupt("the log lacks records that the cluster counts on; start the broker again", where=hot.name)
         self._logs[tp] = hot
+        self._closed_offsets.pop(tp, None)
         return hot
 
     async def _open_log(
@@ -236,6 +246,7 @@ class LogStore:
         hot = self._logs.pop(tp, None)
         if hot is not None:
             self._truncation_failed.add(tp)
+            self._closed_offsets[tp] = LogOffsets(0, hot.start_offset)
             hot.close()
 
     def drop(self, tp: TopicPartition, topic_id: str) -> None:
@@ -245,6 +256,7 @@ class LogStore:
         self._stale_checkpoints.add(tp)
         self._unchecked.discard(tp)
         self._truncation_failed.discard(tp)
+        self._closed_offsets.pop(tp, None)
         delay_ms = 0
         if hot is not None:
             delay_ms = hot.config.file_delete_delay_ms
@@ -265,16 +277,19 @@ class LogStore:
     async def save_offsets(self) -> None:
         """Saves how far each log is durable and where it starts."""
         gone = {tp for tp in self._stale_checkpoints if tp not in self._logs}  # `-` would walk through all logs
-        await self._directory.save_offsets(self._logs)
+        await self._directory.save_offsets(self._logs, self._closed_offsets)
         self._stale_checkpoints -= gone
 
     async def close_clean(self, make_clean_entry: Callable[[TopicPartition, DiskLog], CleanLogEntry | None]) -> bool:
-        """Makes all logs durable, closes and marks them. Returns False if that failed.
+        """Makes all logs durable, closes and marks them. Returns False if that failed, or if a log is not open.
 
         The next start then has nothing to check. `make_clean_entry` returns the entry of a small log, which the next
         start need not even read.
         """
         try:
+            if self._closed_offsets:
+                first = next(iter(self._closed_offsets))
+                raise Unavailable(f"a log could not be opened, so nothing makes it durable partition={first}")
             logs = iter(list(self._logs.values()))
             await asyncio.gather(*(self._close_logs(logs) for _ in range(CLOSING_AT_ONCE)))
             await self.save_offsets()

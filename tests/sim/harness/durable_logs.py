@@ -6,14 +6,14 @@ log was opened or fsynced, before a log grows that was cut, and whenever a file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
-from tiered.broker.data_directory import ROOT, DataDirectory
+from tiered.broker.data_directory import ROOT, DataDirectory, LogOffsets
 from tiered.errors import Corrupt
 from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
@@ -161,8 +161,10 @@ class DurableLogs:
         return open
 
     def _save_offsets(self, original: Any) -> Any:
-        async def save_offsets(directory: DataDirectory, logs: dict[TopicPartition, DiskLog]) -> None:
-            await original(directory, logs)
+        async def save_offsets(
+            directory: DataDirectory, logs: dict[TopicPartition, DiskLog], closed: Mapping[TopicPartition, LogOffsets]
+        ) -> None:
+            await original(directory, logs, closed)
             file = read_names(directory._disk, f"{ROOT}/{checkpoints.RECOVERY_POINTS}")
             saved = bytes(file.durable) if file is not None else b""
             if self._recovery_points.get(id(directory)) == saved:

@@ -127,7 +127,7 @@ def test_empty_log_grows_by_the_batch_that_holds_its_recovery_point(records: int
             log.truncate_fully_and_start_at(9, (), None)
             await log.flush()
             disk.make_dirs(ROOT)
-            await DataDirectory(disk)._save_offsets({TopicPartition("t", 0): log})
+            await DataDirectory(disk).save_offsets({TopicPartition("t", 0): log})
             log.truncate_fully_and_start_at(8, (), None)
             log.append(batch(8, records), leader_epoch=1, now_ms=NOW)
 
