@@ -258,6 +258,19 @@ def test_raw_load_ignores_a_typed_name_that_another_topic_holds(site: Site) -> N
         site.load()
 
 
+@pytest.mark.parametrize("name", ["\0key", "\0value"])
+@pytest.mark.parametrize("inner", [1, None])
+def test_name_that_stands_for_the_key_or_the_value_is_no_field(site: Site, name: str, inner: Any) -> None:
+    site.write(encode({"x": 1}, {"x": 2, name: inner}, {"x": 3, "in": {name: inner}}), keys=[b"no JSON"] * 3)
+    site.load()
+    site.write(encode({"x": 4}, {"x": "text"}, {"x": 5}), keys=[b"no JSON"] * 3)
+    site.load()
+    assert site.rows("x") == [(1,), (4,), (5,)]
+    assert {at: "has the name" in why for at, why in site.letters().items()} == {1: True, 2: True, 4: False}
+    found = site.verify()
+    assert (found.ok, found.rows, found.dead) == (True, 3, 3)
+
+
 def test_one_notice_names_the_first_dead_letter(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.write([b"{", *encode(*({"a": "x" if i % 2 else 1} for i in range(100)))])
     site.load()

@@ -40,6 +40,7 @@ from pyspark_tiered.typed.names import (
     KEY_COLUMN,
     NAME_BYTES_MAX,
     RECORD_COLUMNS,
+    RESERVED,
     VALUE,
     VALUE_COLUMN,
     choose_column,
@@ -421,6 +422,8 @@ def _field(json_name: str, kind: ColumnType, taken: set[str]) -> Field:
 def _check_name(name: str, path: Path) -> None:
     if len(name) > NAME_BYTES_MAX or len(name.encode(errors="surrogatepass")) > NAME_BYTES_MAX:
         raise Unfit(f"{_at(path)} has a name of more than {NAME_BYTES_MAX} bytes")
+    if name in RESERVED:
+        raise Unfit(f"{_at(path)} has the name {name!a}, which no field has")
     _check_text(name, path)
 
 

@@ -18,11 +18,13 @@ RECORD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 KEY_COLUMN = "_typed_key"
 """Column of the key, if keys are typed."""
 KEY = "\0key"
-"""Stands for the name in JSON of the key, which is no field of the value. Values with such a field do not fit then."""
+"""Stands for the name in JSON of the key, which is no field of the value."""
 VALUE_COLUMN = "value"
 """Column of the whole value, for values of the kind variant."""
 VALUE = "\0value"
 """Stands for the name in JSON of the whole value."""
+RESERVED = (KEY, VALUE)
+"""A value with a field of such a name does not fit: its column would be taken for that of the key or the value."""
 
 _REFUSED = re.compile(r"[^\w$@:+#/-]")
 
