@@ -154,6 +154,7 @@ def test_only_named_tables_are_opened(session: SqlSession, monkeypatch: pytest.M
         ("SELECT * FROM '/etc/passwd'", "the name of a table"),
         ("SELECT * FROM read_csv('/etc/passwd')", "reads tables of the warehouse only"),
         ("COPY `orders.eu` TO '/tmp/out'", "can only read"),
+        ("SELECT * FROM (SELECT * FROM `orders.eu`) VERSION AS OF 0", "right behind the name of a table"),
         ("SELECT nothing FROM `orders.eu`", "nothing"),
         ("  ", "there is no query"),
     ],

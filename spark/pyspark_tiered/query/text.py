@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tiered.errors import Code, Refused
+
 _TOKEN = re.compile(
     r"""
       (?P<space>\s+|--[^\n]*)
@@ -100,7 +102,8 @@ def prepare(text: str) -> PreparedQuery:
     """Returns a query in DuckDB's form: names in double quotes, and a schema for each point in time.
 
     `t VERSION AS OF 3` and `t TIMESTAMP AS OF '...'` become tables in such a schema. The column `offset` gets quotes,
-    because the word is a clause of SQL too. A `;` at the end is dropped.
+    because the word is a clause of SQL too. A `;` at the end is dropped. Raises `Refused` for a point in time that is
+    behind no name.
     """
     found = _quote_offsets([_in_double_quotes(token) for token in tokens(text)])
     while found and (found[-1].kind in _BLANK or found[-1].text == ";"):
@@ -178,12 +181,18 @@ def _match_moment(found: list[Token], at: int) -> tuple[Moment, int] | None:
 
 
 def _put_schema(out: list[Token], schema: str) -> None:
-    """Puts a schema before the name that was read last; after `raw.` it becomes the raw form of the schema."""
+    """Puts a schema before the name that was read last; after `raw.` it becomes the raw form of the schema.
+
+    Raises `Refused` if there is no name: DuckDB would not see that the words were there.
+    """
     places = [i for i, token in enumerate(out) if token.kind not in _BLANK]
     if places and out[places[-1]].kind == "word" and out[places[-1]].text.upper() == "FOR":
         del out[places.pop() :]  # FOR VERSION AS OF, as Delta also allows
     if not places or out[places[-1]].kind not in _NAMES:
-        return
+        raise Refused(
+            Code.INVALID_REQUEST,
+            "VERSION AS OF and TIMESTAMP AS OF come right behind the name of a table, not elsewhere",
+        )
     name = places[-1]
     if len(places) > 2 and out[places[-2]].text == "." and out[places[-3]].text.strip('"').lower() == RAW:
         out[places[-3]] = Token("quoted", quote_name(f"{RAW}{schema}"))

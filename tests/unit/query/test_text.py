@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tiered.query.text import Moment, is_complete, prepare, tokens
+from tiered.errors import Refused
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,20 @@ def test_points_in_time_become_schemas() -> None:
     assert made.moments == {"@1": Moment(version=3), "@2": Moment(timestamp="2026-01-01 00:00")}
     plain = "SELECT version, timestamp AS of FROM t"
     assert prepare(plain) == (plain, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM (SELECT * FROM t) VERSION AS OF 0",
+        "SELECT * FROM a JOIN b USING (x) FOR TIMESTAMP AS OF '2026-01-01'",
+        "SELECT * FROM 't' VERSION AS OF 0",
+        "VERSION AS OF 0",
+    ],
+)
+def test_point_in_time_that_is_behind_no_name_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="right behind the name of a table"):
+        prepare(text)
 
 
 @pytest.mark.parametrize("text", ["SELECT 1;", "SELECT ';' ; -- end", "a\n;\n"])
