@@ -282,6 +282,12 @@ def foreign_table(root: Path, **changes: Any) -> str:
     return str(root)
 
 
+def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
+    """Writes a commit as another program might."""
+    text = "".join(json.dumps(each) + "\n" for each in actions)
+    (table / "_delta_log" / f"{version:020d}.json").write_text(text)
+
+
 VECTOR = {"storageType": "p", "pathOrInlineDv": "/x", "offset": 1, "sizeInBytes": 36, "cardinality": 2}
 ADD = {"path": "f.parquet", "size": 1, "partitionValues": {}, "dataChange": True, "modificationTime": 0}
 VARIANT = {"type": "struct", "fields": [{"name": "v", "type": "variant", "nullable": True, "metadata": {}}]}
@@ -321,6 +327,21 @@ def test_rows_of_a_deletion_vector_are_gone(tmp_path: Path) -> None:
         (tmp_path / "x" / SMALL_PLACE.path).write_bytes(SMALL)
         assert rows(session, "SELECT a FROM x ORDER BY a") == [(n,) for n in range(20) if n not in (1, 3)]
         assert rows(session, "SELECT count(*) FROM raw.x WHERE a < 5") == [(3,)]
+
+
+def test_deleted_rows_stay_away_after_a_version_that_cannot_be_read(tmp_path: Path) -> None:
+    held = {"storageType": "u", "pathOrInlineDv": SMALL_TEXT, "offset": 1, "sizeInBytes": 36, "cardinality": 2}
+    vacuumed = held | {"pathOrInlineDv": f"gone{SMALL_TEXT}"}
+    root = foreign_table(tmp_path, more=[{"add": ADD | {"deletionVector": held}}])
+    removed = {"remove": {"path": ADD["path"], "deletionVector": held}}
+    commit(tmp_path / "x", 1, removed, {"add": ADD | {"deletionVector": vacuumed}})
+    pq.write_table(pa.table({"a": pa.array(range(10), pa.int64())}), tmp_path / "x" / "f.parquet")
+    (tmp_path / "x" / SMALL_PLACE.path).write_bytes(SMALL)
+    with SqlSession(root) as session:
+        for _ in range(2):
+            assert rows(session, "SELECT count(*) FROM x VERSION AS OF 0") == [(8,)]
+            with pytest.raises(Unavailable, match="a VACUUM may have removed it"):
+                session.run("SELECT count(*) FROM x VERSION AS OF 1")
 
 
 def test_warehouse_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -321,6 +321,9 @@ class SqlSession:
         root = f"{self._root}/{ref.name}"
         if self._files is not None:
             self._files.note_sizes(root, state)
+        for other in [each for each in self._known if each.schema == ref.schema]:
+            if other.name.lower() == ref.name.lower():
+                del self._known[other]  # DuckDB has one view, and one table of deleted rows, for both
         deleted = self._fill_deleted(ref, state, root)
         stored = views.table_query(state, columns, root, deleted)
         if cut.newer:
@@ -328,9 +331,6 @@ class SqlSession:
         shown = stored if ref.schema.startswith(RAW) else views.text_query(columns, f"({stored})")
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_name(schema)}")
         self._connection.execute(f"CREATE OR REPLACE VIEW {quote_name(schema)}.{quote_name(ref.name)} AS {shown}")
-        for other in [each for each in self._known if each.schema == ref.schema]:
-            if other.name.lower() == ref.name.lower():
-                del self._known[other]  # DuckDB has one view for both
         self._known[ref] = _OpenTable(state.version, state.metadata, cut.newer, columns)
         return self._known[ref]
 
