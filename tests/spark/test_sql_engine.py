@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from pyspark_tiered.typed.form import ValueRules
 from tests.spark import filling
 from tests.unit.query.test_deletion_vectors import SMALL, SMALL_PLACE, SMALL_TEXT
 from tiered.errors import Refused, Unavailable
-from tiered.ids import PartitionId
+from tiered.ids import PartitionId, TopicId
 
 TOPIC = filling.topic_id(1)
 VALUES = [
@@ -39,10 +39,17 @@ VALUES = [
 """Values of partition 0; the last one is loaded after the others."""
 
 
-def write(store: str, partition: int, first: int, values: list[bytes | None]) -> None:
+def write(
+    store: str,
+    partition: int,
+    first: int,
+    values: Sequence[bytes | None],
+    topic: str = "orders.eu",
+    topic_id: TopicId = TOPIC,
+) -> None:
     rows = [(filling.BASE_MS + i, b"k%d" % i, value, (("h", b"x"),)) for i, value in enumerate(values, first)]
     segments = list(filling.segments(rows, base_offset=first))
-    filling.upload(store, "orders.eu", PartitionId(TOPIC, partition), segments)
+    filling.upload(store, topic, PartitionId(topic_id, partition), segments)
 
 
 @pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.also)])
@@ -225,6 +232,49 @@ def test_newer_records_of_the_log_end_a_table_once(tmp_path: Path) -> None:
         assert session.run("SELECT count(*) FROM `orders.eu`").notes == ()
 
 
+def test_newer_records_of_topics_that_differ_by_case_stay_apart(tmp_path: Path) -> None:
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    for name, count in (("t", 1), ("T", 2)):
+        topic_id = filling.topic_id(count)
+        filling.create_topic(store, name, topic_id, 1)
+        write(store, 0, 0, [b"loaded"], name, topic_id)
+        load(store, name, tables, engine=NativeEngine())
+        write(store, 0, 1, [name.encode()] * count, name, topic_id)
+    query = """SELECT (SELECT max(value) || count(*) FROM t), (SELECT decode(max(value)) || count(*) FROM raw."T")"""
+    with SqlSession(tables, BucketTail(store)) as session:
+        assert rows(session, "SELECT max(value), count(*) FROM t") == [("t", 2)]
+        assert rows(session, query) == [("t2", "loaded3")]
+        assert rows(session, "SELECT min(value), count(*) FROM T") == [("T", 3)]
+        assert rows(session, query) == [("t2", "loaded3")]
+
+
+def change_columns(table: Path, fields: list[dict[str, Any]]) -> None:
+    """Commits a schema with these columns."""
+    log = table / "_delta_log"
+    actions = map(json.loads, (log / f"{0:020d}.json").read_text().splitlines())
+    metadata = next(each["metaData"] for each in actions if "metaData" in each)
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"] = fields + [each for each in schema["fields"] if each["name"] not in {f["name"] for f in fields}]
+    commit(table, len(list(log.glob("*.json"))), {"metaData": metadata | {"schemaString": json.dumps(schema)}})
+
+
+def test_newer_records_follow_the_columns_of_their_table(tmp_path: Path) -> None:
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    filling.create_topic(store, "orders.eu", TOPIC, 1)
+    write(store, 0, 0, [b"loaded"])
+    load(store, "orders.eu", tables, engine=NativeEngine())
+    write(store, 0, 1, [b"newer"])
+    query = "SELECT key, value FROM `orders.eu` ORDER BY ALL"
+    key: dict[str, Any] = {"name": "key", "type": "binary", "nullable": True, "metadata": {}}
+    with SqlSession(tables, BucketTail(store)) as session:
+        found = rows(session, query)
+        assert found == [("k0", "loaded"), ("k1", "newer")]
+        change_columns(tmp_path / "tables" / "orders.eu", [key | {"name": "more", "type": "string"}])
+        assert rows(session, query.replace("value", "value, more")) == [(*each, None) for each in found]
+        change_columns(tmp_path / "tables" / "orders.eu", [key | {"name": "value"}, key])
+        assert rows(session, query) == found
+
+
 def test_each_count_is_a_prefix_of_the_log_while_loads_go_on(tmp_path: Path) -> None:
     store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
     filling.create_topic(store, "orders.eu", TOPIC, 2)
@@ -277,8 +327,7 @@ def foreign_table(root: Path, **changes: Any) -> str:
     actions = [{"protocol": protocol}, {"metaData": metadata | {"configuration": {}} | changes.pop("metadata", {})}]
     actions += changes.pop("more", [])
     (root / "x" / "_delta_log").mkdir(parents=True)
-    text = "".join(json.dumps(each) + "\n" for each in actions)
-    (root / "x" / "_delta_log" / f"{0:020d}.json").write_text(text)
+    commit(root / "x", 0, *actions)
     return str(root)
 
 

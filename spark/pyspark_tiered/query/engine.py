@@ -78,6 +78,14 @@ class RunningQuery(NamedTuple):
         return QueryResult(self.columns, tuple(self.rows))
 
 
+class _FilledTail(NamedTuple):
+    """What a table of newer records holds: these offsets of a topic, in these columns."""
+
+    topic_id: str
+    columns: Mapping[str, Any]
+    ranges: Mapping[int, Range]
+
+
 class _Cut(NamedTuple):
     """A table at one version, and the offsets that the log has above its bounds."""
 
@@ -102,7 +110,7 @@ class SqlSession:
         it."""
         self._warehouse = Warehouse(warehouse)
         self._tail = tail
-        self._filled: dict[str, Mapping[int, Range]] = {}
+        self._filled: dict[str, _FilledTail] = {}
         self._folder = mkdtemp(prefix="tiered-sql-")
         self._worker = ThreadPoolExecutor(1, "tiered-sql")
         self._known: dict[TableRef, _OpenTable] = {}
@@ -255,22 +263,23 @@ class SqlSession:
             )
         newer = newer_ranges(topic, table.loaded_offsets(state.versions(), topic_id), log)
         newer = {number: each for number, each in newer.items() if each[0] < each[1]}
-        if newer and self._filled.get(name) != newer:
-            self._filled = {each: held for each, held in self._filled.items() if each.lower() != name.lower()}
-            self._fill(name, views.read_columns(state, self._warehouse.log(name).url), topic, newer)
-            self._filled[name] = newer
+        wanted = _FilledTail(topic_id, views.read_columns(state, self._warehouse.log(name).url), newer)
+        if newer and self._filled.get(name) != wanted:
+            self._filled.pop(name, None)
+            self._fill(name, topic, wanted)
+            self._filled[name] = wanted
         return _Cut(state, newer)
 
-    def _fill(self, name: str, columns: Mapping[str, Any], topic: str, newer: Mapping[int, Range]) -> None:
+    def _fill(self, name: str, topic: str, wanted: _FilledTail) -> None:
         """Copies the newer records of a topic to a table of DuckDB, which goes to the temporary directory if it is
         large."""
         import pyarrow as pa
 
         assert self._tail is not None
-        target = f"{TAIL}.{quote_name(name)}"
-        self._connection.execute(f"CREATE OR REPLACE TABLE {target} ({views.column_types(columns)})")
+        target = _tail_table(name)
+        self._connection.execute(f"CREATE OR REPLACE TABLE {target} ({views.column_types(wanted.columns)})")
         waiting: list[Any] = []
-        for batch in chain(self._tail.batches(topic, newer), [None]):
+        for batch in chain(self._tail.batches(topic, wanted.ranges), [None]):
             if batch is not None:
                 waiting.append(batch)
             if waiting and (batch is None or sum(each.nbytes for each in waiting) > FILL_BYTES):
@@ -327,7 +336,7 @@ class SqlSession:
         deleted = self._fill_deleted(ref, state, root)
         stored = views.table_query(state, columns, root, deleted)
         if cut.newer:
-            stored = f"{stored} UNION ALL SELECT * FROM {TAIL}.{quote_name(ref.name)}"
+            stored = f"{stored} UNION ALL BY NAME SELECT * FROM {_tail_table(ref.name)}"
         shown = stored if ref.schema.startswith(RAW) else views.text_query(columns, f"({stored})")
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_name(schema)}")
         self._connection.execute(f"CREATE OR REPLACE VIEW {quote_name(schema)}.{quote_name(ref.name)} AS {shown}")
@@ -364,6 +373,11 @@ class SqlSession:
             if not rows:
                 return
             yield from rows
+
+
+def _tail_table(name: str) -> str:
+    """Returns the table of DuckDB for the newer records of a table. Names that differ by case have one each."""
+    return f"{TAIL}.{quote_name(name.encode().hex())}"
 
 
 def _describe_loaded(name: str) -> str:
