@@ -66,7 +66,9 @@ PATH_NAMED_MAX = 200
 
 WIDENING = (INT, LONG, DOUBLE)
 """Numbers become the next type if one of them does not fit. A double rounds integers beyond 53 bits."""
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
+TIMESTAMP_PATTERN = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?[0-5]\d)?)?"
+"""The regular expression of a timestamp's text, for Python and for Arrow."""
+_TIMESTAMP = re.compile(TIMESTAMP_PATTERN, re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered.typed.changes import CHECKED, RETYPED, retype_cell
-from pyspark_tiered.typed.evolve import MAP_VALUES, decimal_pattern
+from pyspark_tiered.typed.evolve import MAP_VALUES, TIMESTAMP_PATTERN, decimal_pattern
 from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant, Void, field_id
 from pyspark_tiered.typed.variant import EncodedVariant
 
@@ -104,11 +104,32 @@ def _check(array: pyarrow.Array, kind: ColumnType) -> bool:
         case Scalar("date"):
             return _is_in_calendar(array.cast(pa.date32()).cast(pa.int32()), 1)
         case Scalar("timestamp"):
-            return _is_in_calendar(array.cast(pa.int64()), 86_400_000_000)
+            if pc.all(pc.match_substring_regex(array, f"^(?:{TIMESTAMP_PATTERN})$")).as_py() is False:
+                return False
+            return _is_in_calendar(_cast_timestamps(array).cast(pa.int64()), 86_400_000_000)
         case Scalar() if kind.decimal:
             return bool(pc.all(pc.match_substring_regex(array, f"^(?:{decimal_pattern(kind)})$")).as_py() is not False)
         case _:
             return True
+
+
+def _cast_timestamps(texts: pyarrow.Array) -> pyarrow.Array:
+    """Returns the times that texts mean; without a zone they are UTC. Arrow casts texts only with a zone, or without.
+
+    Raises `pyarrow.ArrowInvalid` for a text that is no time.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    utc, local = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+    zoned = pc.match_substring_regex(texts, r"(?:Z|[+-]\d\d:?\d\d)$")
+    if pc.all(zoned).as_py() is not False:
+        return texts.cast(utc)
+    if not pc.any(zoned).as_py():
+        return texts.cast(local).cast(utc)
+    absent = pa.scalar(None, texts.type)
+    of_zone, of_none = pc.if_else(zoned, texts, absent), pc.if_else(zoned, absent, texts)
+    return pc.coalesce(of_zone.cast(utc), of_none.cast(local).cast(utc))
 
 
 def _is_in_calendar(numbers: pyarrow.Array, day: int) -> bool:
@@ -131,7 +152,7 @@ def reading_type(kind: ColumnType) -> pyarrow.DataType:
             return pa.list_(reading_type(element))
         case StructOf(fields):
             return pa.struct([(field.json_name, reading_type(field.kind)) for field in fields])
-        case Scalar("date"):
+        case Scalar("date" | "timestamp"):
             return pa.string()
         case Scalar() if kind.decimal:
             return pa.string()
@@ -222,6 +243,8 @@ def shape(array: pyarrow.Array, kind: ColumnType, target: ColumnType, path: tupl
             return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
         case Void(), _:
             return pa.nulls(len(array), wanted)
+        case Scalar("timestamp"), Scalar("timestamp") if pa.types.is_string(array.type):
+            return _cast_timestamps(array)
         case Scalar(before), Scalar(to) if (before, to) in CELL_BY_CELL:
             return pa.array([retype_cell(cell, before, to) for cell in array.to_pylist()], wanted)
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -81,6 +82,36 @@ def test_decimal_takes_text_exactly_and_numbers_by_their_shortest_text() -> None
         pa.array([f'{{"b":"{exact}","c":"1234567890"}}'.encode()], pa.binary()), schema
     ).rows.to_pylist()
     assert (row["b"], row["c"]) == (Decimal(exact), Decimal(1234567890))
+
+
+def test_text_is_the_same_timestamp_for_all_three_parsers() -> None:
+    schema = parse_ddl("a TIMESTAMP")
+    clocks = [
+        "",
+        "T10",
+        "T10:11",
+        " 10:11:12",
+        "T10:11:12.1",
+        "T10:11:12.123456",
+        "T10:11:12.1234567",
+        "T24:00",
+        "T23:60",
+    ]
+    zones = ["", "Z", "z", "+01", "-0130", "+01:30", "+14:60", "-23:59", "+24:00", "+01:"]
+    days = ["2020-02-29", "2021-02-29", "0001-01-01", "9999-12-31"]
+    texts = [json.dumps({"a": f"{day}{clock}{zone}"}).encode() for day, clock, zone in product(days, clocks, zones)]
+    strict = sort_singly(texts, schema)
+    again = reparse(texts, schema)
+    for at, text in enumerate(texts):
+        alone = parse_all(pa.array([text], pa.binary()), schema).rows
+        assert isinstance(strict[at], Unfit) == (alone is None) == (at in again.unfit), text
+    fits = [text for at, text in enumerate(texts) if at not in again.unfit]
+    found = sort_values(pa.array([*fits, None, b'{"a":null}'], pa.binary()), schema)
+    assert found.dead == ()
+    wanted = [value for value in strict if not isinstance(value, Unfit)]
+    assert found.rows.to_pylist() == [*wanted, {"a": None}, {"a": None}]
+    assert again.columns[0].drop_null().to_pylist() == [value["a"] for value in wanted]
+    assert len(fits) > 50
 
 
 def test_tombstone_is_a_row_without_values() -> None:
