@@ -5,16 +5,21 @@ All clients here are anonymous. The addresses 127.0.0.1 (the administrator) and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run
+from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run, wait_until
+from tests.e2e.test_kafka_fetch import LONG_MS, QUICK, SlowBucket, create_cold_topic, fill, parts
+from tests.e2e.transaction_calls import TransactionalClient
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
 from tiered.errors import Code
+from tiered.ids import TopicPartition
 from tiered.metadata.changes import AclAdded
+from tiered.peers import TransactionPartitions
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -30,6 +35,7 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
 )
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+from tiered_api.kafka.server.fetch.large_fetch import LARGE_FETCH_PARTITIONS
 
 ADMIN, GUEST = "127.0.0.1", "127.0.0.2"
 ME = "User:ANONYMOUS"
@@ -156,12 +162,59 @@ def test_records_are_written_and_read_only_with_the_right(tmp_path: Path, versio
         for _ in range(3):
             assert await produce_as(guest, replica, version) == 0
             assert await fetch_as(guest, replica, max(version, 4)) == 0
-        await site.node.submit(DeleteAcls((AclChoice("TOPIC", "ANY", "t", None, None, "ANY", "ANY"),)))
+        await site.node.submit(REMOVAL)
         assert await produce_as(guest, replica, version) == refused
         assert await fetch_as(guest, replica, max(version, 4)) == refused
         assert await produce_as(admin, replica, version) == 0
 
     run_with_acls(tmp_path, scenario)
+
+
+REMOVAL = DeleteAcls((AclChoice("TOPIC", "ANY", "t", None, None, "ANY", "ANY"),))
+
+
+@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize("kind", ["gathered", "one of many"])
+def test_fetch_that_waits_gives_no_records_once_its_right_is_gone(tmp_path: Path, version: int, kind: str) -> None:
+    """It has records already, but not as many as it wants."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t", 1 if kind == "gathered" else LARGE_FETCH_PARTITIONS + 1)
+        await fill(replica, b"hidden")
+        await grant(site, ("TOPIC", "t", "READ"))
+        guest = await site.client(GUEST)
+        wanted = [
+            (site.node.leader_replica("t", each), 0) for each in range(1, len(site.node.image.topics["t"].partitions))
+        ]
+        request = fetch((replica, 0), *wanted, wait_ms=LONG_MS, min_bytes=1_000)
+        await guest.send(guest.frame(request, version))
+        await wait_until(lambda: len(replica.reads._listeners) == 1)
+        await site.node.submit(REMOVAL)
+        await fill(replica, b"x" * 1_000)
+        found = parts(await guest.receive(FetchResponse, version))[0]
+        refused = Code.TOPIC_AUTHORIZATION_FAILED.number
+        assert (found.error_code, found.high_watermark, bytes(found.records or b"")) == (refused, -1, b"")
+
+    run_with_acls(tmp_path, scenario)
+
+
+def test_fetch_of_the_bucket_gives_no_records_once_its_right_is_gone(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await grant(site, ("TOPIC", "t", "READ"))
+        replica = await create_cold_topic(site, "t")
+        guest = await site.client(GUEST)
+        bucket.open.clear()
+        await guest.send(guest.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
+        await wait_until(lambda: bucket.gets > 0 and site.server.pending_requests == 1)
+        await site.node.submit(REMOVAL)
+        bucket.open.set()
+        found = parts(await guest.receive(FetchResponse, 12))[0]
+        refused = Code.TOPIC_AUTHORIZATION_FAILED.number
+        assert (found.error_code, found.high_watermark, bytes(found.records or b"")) == (refused, -1, b"")
+
+    bucket = SlowBucket()
+    bucket.open.set()
+    run(tmp_path, scenario, ports=bucket.ports, authorizer_class_name=STANDARD_AUTHORIZER, **QUICK)
 
 
 def test_transactional_records_need_the_right_on_their_id(tmp_path: Path) -> None:
@@ -171,6 +224,33 @@ def test_transactional_records_need_the_right_on_their_id(tmp_path: Path) -> Non
         await grant(site, ("TOPIC", "t", "WRITE"))
         refused = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number
         assert await produce_as(guest, replica, 9, "x") == refused
+
+    run_with_acls(tmp_path, scenario)
+
+
+def test_transactional_records_that_wait_need_the_right_on_their_id_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        await grant(site, ("TOPIC", "t", "WRITE"), ("TRANSACTIONAL_ID", "x", "WRITE"))
+        guest = TransactionalClient(await site.client(GUEST), "x")
+        assert await guest.init() is Code.NONE
+        asked, removed, query = asyncio.Event(), asyncio.Event(), site.node.transaction_verification.query
+
+        async def query_slowly(partitions: TransactionPartitions) -> Mapping[TopicPartition, Code]:
+            asked.set()
+            await removed.wait()
+            return await query(partitions)
+
+        monkeypatch.setattr(site.node.transaction_verification, "query", query_slowly)
+        monkeypatch.setattr(site.node.transaction_verification, "confirm_now", lambda _: False)
+        sent = asyncio.create_task(guest.send(replica, b"hidden"))
+        await asked.wait()
+        await site.node.submit(DeleteAcls((AclChoice("TRANSACTIONAL_ID", "ANY", "x", None, None, "ANY", "ANY"),)))
+        removed.set()
+        assert await sent is Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert replica.log.end_offset == 0
 
     run_with_acls(tmp_path, scenario)
 

@@ -35,6 +35,7 @@ class DelayedFetch:
     """One Fetch request. Each partition has the same place in `_partitions`, `_replicas` and `_results`."""
 
     __slots__ = (
+        "_authorizer",
         "_bytes_left",
         "_changed",
         "_cold_reads",
@@ -50,6 +51,7 @@ class DelayedFetch:
         "_request",
         "_reread_scheduled",
         "_results",
+        "_sources",
         "_total_bytes",
         "_version",
         "_watched",
@@ -67,6 +69,8 @@ class DelayedFetch:
         """`at_end` has the replicas of all partitions if each fetch offset is known to be at the log end."""
         self._context = context
         self._connection = connection
+        self._sources = connection.read_sources
+        """Those of the caller that sent the request: a broker may send the next one for another caller."""
         self._version = version
         self._correlation_id = correlation_id
         self._request = request
@@ -166,12 +170,12 @@ class DelayedFetch:
         replica = self._replicas[place]
         try:
             if replica is None:
-                replica = self._replicas[place] = self._connection.read_sources.find_source(
+                replica = self._replicas[place] = self._sources.find_source(
                     self._version, topic, index, self._request.rack
                 )
             elif replica.is_stopped:
                 rack, before = self._request.rack, replica
-                replica = self._replicas[place] = self._connection.read_sources.find_same_topic(
+                replica = self._replicas[place] = self._sources.find_same_topic(
                     self._version, topic, index, rack, before
                 )
             if epoch >= 0 and epoch != replica.leader_epoch:
@@ -195,7 +199,7 @@ class DelayedFetch:
     def _redirect_to_nearest(self, place: int, source: ReplicaReads, offset: int) -> bool:
         """True if the reply, sent at once, names a nearer replica to the consumer (KIP-392)."""
         rack = self._request.rack
-        sources, listener = self._connection.read_sources, self._connection.listener
+        sources, listener = self._sources, self._connection.listener
         other = sources.find_nearest_replica(listener, source, rack, offset) if rack else None
         if other is not None:
             self._results[place] = _without_records(source, source.partition)._replace(preferred_read_replica=other)
@@ -265,7 +269,7 @@ class DelayedFetch:
 
     def park(self) -> None:
         """Waits for enough bytes, an error, or the end of the wait time."""
-        self._parking.park(self)
+        self._begin_wait()
         self._parking.set_deadline(self, asyncio.get_running_loop().time() + self._wait_seconds())
         for load in self._cold_reads.values():
             load.callbacks.append(self._on_cold_read)
@@ -275,6 +279,10 @@ class DelayedFetch:
         except Refused:
             self._has_error = True
             self._schedule_reread()
+
+    def _begin_wait(self) -> None:
+        self._parking.park(self)
+        self._authorizer = self._context.kafka.broker.authorization.authorizer
 
     def _wait_seconds(self) -> float:
         wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS) if self._cold_reads else self._request.max_wait_ms
@@ -291,7 +299,19 @@ class DelayedFetch:
         """Replies with what there is."""
         slot = self.unpark()
         if slot is not None:
+            self._check_rights(range(self.size))
             slot.reply(self.make_response())
+
+    def _check_rights(self, places: range) -> None:
+        """Leaves out partitions that the caller may not read any more, if the ACLs changed during the wait."""
+        if self._context.kafka.broker.authorization.authorizer is self._authorizer:
+            return
+        for place in places:
+            topic, wanted = self._partitions[place]
+            try:
+                self._sources.require_right(self._version, topic)
+            except Refused as refused:
+                self._fail(place, wanted.partition, refused, None)
 
     def _watch(self, place: int) -> None:
         found, replica = self._results[place], self._replicas[place]

@@ -26,7 +26,7 @@ class LargeFetch(DelayedFetch):
 
     def start(self) -> None:
         """Parks the fetch, and reads the first partitions in a later turn."""
-        self._parking.park(self)
+        self._begin_wait()
         self._started = asyncio.get_running_loop().time()
         self._timed_out = False
         self._reply_results: list[PartitionResult | bytes] = []
@@ -89,6 +89,7 @@ class LargeFetch(DelayedFetch):
         at = len(self._reply_results)
         if at < self.size:
             end = min(at + PIECE_PARTITIONS, self.size)
+            self._check_rights(range(at, end))
             self._reply_results += [self._results[place] or self._encode_empty(place) for place in range(at, end)]
             self._schedule(self._reply_piece)
             return

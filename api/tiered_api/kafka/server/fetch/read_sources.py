@@ -89,16 +89,20 @@ class ReadSources:
         replica = known.get((topic.echo, index))
         if replica is not None and not replica.is_stopped and (rack or isinstance(replica, LeaderReads)):
             return replica
+        replica = self._find_by_name(version, self.require_right(version, topic), index, rack)
+        if isinstance(replica, LeaderReads) or version >= TOPIC_IDS_FROM:
+            self._admit()
+            known[topic.echo, index] = replica
+        return replica
+
+    def require_right(self, version: int, topic: RequestedTopic) -> str:
+        """Returns the name of a topic that the caller may read. Raises `Refused`."""
         name = topic.name
         if version >= TOPIC_IDS_FROM:
             name = self._context.broker.topic(TopicId(id_text(topic.echo))).name
         if not self._context.broker.authorization.authorize(self._caller, Operation.READ, ResourceType.TOPIC, name):
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"{self._caller.principal} may not read the topic")
-        replica = self._find_by_name(version, name, index, rack)
-        if isinstance(replica, LeaderReads) or version >= TOPIC_IDS_FROM:
-            self._admit()
-            known[topic.echo, index] = replica
-        return replica
+        return name
 
     def _find_by_name(self, version: int, name: str, index: int, rack: str) -> ReplicaReads:
         """Returns a follower replica only to a consumer that knows KIP-392 and names its rack, as Kafka does.

@@ -164,9 +164,7 @@ class ProduceHandler:
                 ask = frames.parse_request(held, version, at)
             appending = PendingProduce(connection, version, correlation_id, ask)
             appending.refused = refused
-            self._spawn(
-                connection, partial(self._append_later, appending, ask.transactional_id or "", unverified), "Produce"
-            )
+            self._spawn(connection, partial(self._append_later, appending, ask.transactional_id, unverified), "Produce")
             return None
         appending = PendingProduce(connection, version, correlation_id, ask)
         appending.refused = refused
@@ -216,10 +214,10 @@ class ProduceHandler:
         return verify_partitions_now(confirm_now, transactional_id, unverified, version)
 
     async def _append_later(
-        self, pending: PendingProduce, transactional_id: str, unverified: Sequence[Unverified]
+        self, pending: PendingProduce, transactional_id: str | None, unverified: Sequence[Unverified]
     ) -> Sequence[Part] | None:
         """Appends once the coordinator knows the partitions, in pieces with turns of other clients in between. The next
-        request of the connection comes after the last piece."""
+        request of the connection comes after the last piece. Each wait may end a right: the caches are empty then."""
         connection, turns = pending.connection, self._context.turns
         try:
             await turns.wait_turn()
@@ -227,9 +225,11 @@ class ProduceHandler:
                 broker = self._context.broker
                 is_verified = pending.version >= ADDS_FROM or broker.settings.transaction_partition_verification_enable
                 query = broker.transaction_verification.query if is_verified else None
-                pending.guards = await verify_partitions(query, transactional_id, unverified, pending.version)
+                pending.guards = await verify_partitions(query, transactional_id or "", unverified, pending.version)
+            pending.refused = self._check_transactional_id(connection.produce_cache, transactional_id)
             for _ in self._append(pending):
                 await turns.wait_turn()
+                pending.refused = self._check_transactional_id(connection.produce_cache, transactional_id)
         finally:
             end_guards(unverified, pending.guards)
             if not connection.closed:
