@@ -4,6 +4,7 @@ written once, whichever broker gets its next try."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,14 @@ from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
 from tiered.transactions.requests import AddPartitions, InitProducerId
 from tiered_api.http.exchange.context import HttpContext
-from tiered_api.http.exchange.errors import EXPECTED_ERRORS, KEY_IN_USE, KEY_REUSED, HttpError, to_http_error
+from tiered_api.http.exchange.errors import (
+    EXPECTED_ERRORS,
+    KEY_IN_USE,
+    KEY_REUSED,
+    NOT_AUTHENTICATED,
+    HttpError,
+    to_http_error,
+)
 from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.partitions.idempotency import IdempotencyKeys, make_key
 from tiered_api.http.partitions.record_formats import ProducerRecord
@@ -41,14 +49,14 @@ class KeyedClient:
         self._site.add_service(IdempotencyKeys(self._site))
         self._site.add_service(TransactionalIds(self._site))
 
-    async def send(self, name: str, value: bytes) -> Places:
+    async def send(self, name: str, value: bytes, require_rights: Callable[[], None] = lambda: None) -> Places:
         """Sends it once. Returns the first offset in each partition. Raises `HttpError`."""
         records = (ProducerRecord(partition, 0, None, value, ()) for partition in range(2))
         body = TransactionBody(tuple(TopicRecord("t", record) for record in records), None)
         key = make_key(NO_TOPIC, name, "/tiered/v1/transactions", value)
         try:
             with self._site.service(IdempotencyKeys).use(key):
-                written = await commit_once(self._site, body, key, lambda: None)
+                written = await commit_once(self._site, body, key, require_rights)
         except EXPECTED_ERRORS as error:
             raise to_http_error(error) from None
         return {each.tp: each.places[0].base_offset for each in written}
@@ -105,6 +113,30 @@ def test_request_whose_broker_dies_at_any_step_is_written_once(victim: str) -> N
         for partition in range(2):
             await three.wait_until(lambda partition=partition: len(commits(three, partition)) >= 7, 60)  # type: ignore[misc]
             assert len(commits(three, partition)) == 7
+
+    run_scenario(scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("waits", range(3), ids=["its turn", "the first write", "the commit"])
+def test_rights_that_end_before_a_step_leave_nothing_committed(waits: int) -> None:
+    """The same key then writes once, for a user that has its rights again."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3), (2, 3, 1))
+        await send_until_replied(three, three.brokers[1], "first", b"first")
+        client, left = KeyedClient(three.brokers[1]), iter(range(waits))
+
+        def require_rights() -> None:
+            if next(left, None) is None:
+                raise HttpError(NOT_AUTHENTICATED, "the login has ended")
+
+        with pytest.raises(HttpError) as refused:
+            await client.send("key", b"value", require_rights)
+        assert refused.value.error_code == NOT_AUTHENTICATED
+        assert [len(commits(three, partition)) for partition in range(2)] == [1, 1]
+        await send_until_replied(three, three.brokers[2], "key", b"value")
+        for partition in range(2):
+            await three.wait_until(lambda partition=partition: len(commits(three, partition)) == 2, 60)  # type: ignore[misc]
 
     run_scenario(scenario, **SETTINGS)
 

@@ -102,7 +102,8 @@ async def _commit(request: HttpRequest, body: TransactionBody) -> list[WrittenPa
     async with context.service(TransactionalIds).take(seconds) as producer:
         _require_rights(request, body)
         try:
-            placed = await producer.commit(plan.writes, body.group, seconds)
+            require_rights = partial(_require_rights, request, body)
+            placed = await producer.commit(plan.writes, body.group, seconds, require_rights=require_rights)
         except Refused as refused:
             raise _to_client_error(refused) from None
     context.records_written.inc(len(body.records))
@@ -116,7 +117,7 @@ async def commit_once(
 
     The key has a transactional id of its own. Its coordinator keeps the reply in the record that commits the
     transaction, so that no try can write after another one has. `require_rights` raises an error if the caller lost its
-    rights during the wait for its turn.
+    rights during a wait.
     """
     seconds = context.limits.append_ms / 1000
     request_hash = KEY_HASH.pack(key.producer_epoch, key.base_sequence)
@@ -135,6 +136,7 @@ async def commit_once(
                 body.group,
                 seconds,
                 lambda placed: encode_reply(plan.partition_counts, plan.locate(placed)),
+                require_rights,
             )
         except Refused as refused:
             raise _to_key_error(refused) from None

@@ -110,9 +110,11 @@ class TransactionalProducer:
         group: GroupOffsets | None,
         seconds: float,
         make_reply: Callable[[Places], bytes] = lambda _: b"",
+        require_rights: Callable[[], None] = lambda: None,
     ) -> Places:
         """Writes all batches and offsets in one transaction, and commits it. Returns the place of each batch. The
-        result of `make_reply` is kept for the idempotency key.
+        result of `make_reply` is kept for the idempotency key. `require_rights` raises an error if the client lost its
+        rights: before the first write, or before the commit, which then becomes an abort.
 
         Raises the first error if nothing was written. Raises `Refused` with REQUEST_TIMED_OUT if the outcome is not
         known.
@@ -121,12 +123,12 @@ class TransactionalProducer:
         known, self._identity = self._identity, None
         if known is not None:
             try:
-                return await self._run(known, writes, group, deadline, make_reply)
+                return await self._run(known, writes, group, deadline, make_reply, require_rights)
             except Refused as refused:
                 if refused.code not in STALE_IDENTITY or self._request_hash:
                     raise
         identity, _ = await self._init_identity(deadline, TRANSACTION_MS)
-        return await self._run(identity, writes, group, deadline, make_reply)
+        return await self._run(identity, writes, group, deadline, make_reply, require_rights)
 
     async def _run(
         self,
@@ -135,12 +137,19 @@ class TransactionalProducer:
         group: GroupOffsets | None,
         deadline: int,
         make_reply: Callable[[Places], bytes],
+        require_rights: Callable[[], None],
     ) -> Places:
+        require_rights()
         steps = [self._write(identity, write, deadline) for write in writes]
         if group is not None and group.offsets:
             steps.append(self._commit_offsets(identity, group, deadline))
         outcomes = await asyncio.gather(*steps, return_exceptions=True)
         faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if not faults:
+            try:
+                require_rights()
+            except EXPECTED_ERRORS as error:
+                faults = [error]
         if faults:
             await self._abort(identity)
             raise next((fault for fault in faults if not isinstance(fault, EXPECTED_ERRORS)), faults[0])
