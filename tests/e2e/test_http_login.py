@@ -19,15 +19,18 @@ import aiohttp
 import pytest
 
 from tests.certificates import sign
+from tests.e2e.http_cluster import http_cluster
 from tests.e2e.http_site import RAW, TEST_SECONDS, HttpBroker, HttpReply, http_broker, run, wait_until
 from tests.e2e.site import batch
+from tests.e2e.test_kafka_fetch import QUICK, SMALL, SlowBucket
 from tiered.broker.audit_log import LOGGER
 from tiered.config.settings import STANDARD_AUTHORIZER
-from tiered.controller.requests import AlterScramCredentials, CreateAcls, ScramDeletion
+from tiered.controller.requests import AclChoice, AlterScramCredentials, CreateAcls, DeleteAcls, ScramDeletion
 from tiered.errors import Refused
 from tiered.groups.requests import DescribeGroup
+from tiered.hot.validation import LogAppendInfo
 from tiered.metadata.changes import AclAdded, ScramCredentialSet
-from tiered.replication.leader_replica import ACKS_ALL
+from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.security.scram import ScramCredential, ScramMechanism, make_credential, salt_password
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS
@@ -40,6 +43,7 @@ RECORD = {"value": {"type": "JSON", "data": 1}}
 SALT = b"0123456789"
 BASIC = ("BASIC",)
 V2 = "application/vnd.kafka.v2+json"
+GRANTED = (("TOPIC", "t"), ("GROUP", "g"))
 
 
 def credential(password: str, mechanism: ScramMechanism = ScramMechanism.SHA_512) -> ScramCredential:
@@ -219,6 +223,29 @@ def test_read_that_waits_tells_a_removed_user_nothing(tmp_path: Path, accept: st
     run(tmp_path, scenario, authentication_method=BASIC)
 
 
+@pytest.mark.parametrize("accept", ["application/json", "application/octet-stream"])
+def test_read_that_waits_for_the_bucket_tells_a_removed_user_nothing(tmp_path: Path, accept: str) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t", 1, **SMALL)
+        replica = site.broker.leader_replica("t", 0)
+        for _ in range(20):
+            await replica.append(batch([b"hidden" * 200]))
+        await wait_until(lambda: replica.local_start_offset >= 1)
+        bucket.open.clear()
+        path, login = "/topics/t/partitions/0/records?offset=0", basic("alice", "wonderland")
+        read = asyncio.create_task(site.ask("GET", path, accept=accept, Authorization=login))
+        await wait_until(lambda: bucket.gets > 0)
+        await remove_user(site, "alice")
+        bucket.open.set()
+        reply = await read
+        assert reply.status == 401 and b"hidden" not in reply.body
+
+    bucket = SlowBucket()
+    bucket.open.set()
+    run(tmp_path, scenario, None, ports=bucket.ports, authentication_method=BASIC, **QUICK)
+
+
 @pytest.mark.parametrize("path", ["/topics/t", "{cluster}/topics/t/records", "{cluster}/topics/t/records:batch"])
 def test_body_that_ends_after_its_user_was_removed_writes_nothing(tmp_path: Path, path: str) -> None:
     async def scenario(site: HttpBroker) -> None:
@@ -317,6 +344,57 @@ def test_read_that_waits_for_memory_tells_a_removed_user_nothing(tmp_path: Path,
     run(tmp_path, scenario, authentication_method=BASIC)
 
 
+@pytest.mark.parametrize("path", ["/topics/t", "{cluster}/topics/t/records"])
+def test_write_that_looks_for_a_leader_asks_for_the_login_again(tmp_path: Path, path: str) -> None:
+    """The leader judges the principal that a broker names, and knows no login."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(TEST_SECONDS), http_cluster(tmp_path, (1, 2), authentication_method=BASIC) as both:
+            site = both[1]
+            await set_user(site, "alice", "wonderland")
+            await both.create("t", [2])
+            await both.end(2)
+            await wait_until(lambda: not site.broker.image.brokers[2].live)
+            body = {"records": [{"value": 1}]} if path == "/topics/t" else RECORD
+            kind = media_types.V2_JSON if path == "/topics/t" else media_types.JSON
+            login, url = basic("alice", "wonderland"), path.format(cluster=site.cluster)
+            written = asyncio.create_task(site.ask("POST", url, body, kind=kind, Authorization=login))
+            await wait_until(lambda: bool(site.http._listener.authenticator._proven))
+            await remove_user(site, "alice")
+            reply = await written
+            assert b"the login has ended" in reply.body, reply
+
+    asyncio.run(scenario())
+
+
+def test_partition_that_waits_its_turn_takes_nothing_of_a_removed_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t", 2)
+        written, removed, append = asyncio.Event(), asyncio.Event(), LeaderReplica.append
+
+        async def append_slowly(replica: LeaderReplica, data: bytearray, **named: Any) -> LogAppendInfo:
+            appended = await append(replica, data, **named)
+            written.set()
+            await removed.wait()
+            return appended
+
+        monkeypatch.setattr(LeaderReplica, "append", append_slowly)
+        body = {"records": [{"value": 1, "partition": each} for each in range(2)]}
+        login = basic("alice", "wonderland")
+        sent = asyncio.create_task(site.ask("POST", "/topics/t", body, kind=V2_JSON, Authorization=login))
+        await written.wait()
+        await remove_user(site, "alice")
+        removed.set()
+        outcomes = [each["error"] for each in (await sent).json["offsets"]]
+        assert outcomes == [None, "the login has ended: its user, password or token is not good any more"]
+        assert [site.broker.leader_replica("t", each).log.end_offset for each in range(2)] == [1, 0]
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
 async def assign_consumer(site: HttpBroker, login: str, min_bytes: int = 1) -> str:
     """Makes a consumer of the whole topic. Returns the path of its records."""
     options = {"name": "c", "auto.offset.reset": "earliest", "fetch.min.bytes": min_bytes}
@@ -345,6 +423,26 @@ def test_consumer_that_waits_for_more_tells_a_removed_user_nothing(tmp_path: Pat
         assert reply.status == 401 and b"offset" not in reply.body, reply
 
     run(tmp_path, scenario, authentication_method=BASIC)
+
+
+def test_consumer_that_waits_shows_no_topic_that_it_may_not_read_now(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        await site.create("t")
+        rules = [AclAdded(kind, "LITERAL", name, "User:alice", "*", "READ", "ALLOW") for kind, name in GRANTED]
+        await site.broker.submit(CreateAcls(tuple(rules)))
+        login = basic("alice", "wonderland")
+        replica = site.broker.leader_replica("t", 0)
+        await replica.append(batch([b"hidden"]), acks=ACKS_ALL, timeout_ms=5_000)
+        path = await assign_consumer(site, login, min_bytes=1_000_000)
+        read = asyncio.create_task(site.ask("GET", path, accept=V2_BINARY, Authorization=login))
+        await wait_until(lambda: bool(replica.reads._parked))
+        await site.broker.submit(DeleteAcls((AclChoice("TOPIC", "ANY", "t", None, None, "ANY", "ANY"),)))
+        await replica.append(batch([b"more"]), acks=ACKS_ALL, timeout_ms=5_000)
+        reply = await read
+        assert reply.status == 403 and b"offset" not in reply.body, reply
+
+    run(tmp_path, scenario, authentication_method=BASIC, authorizer_class_name=STANDARD_AUTHORIZER)
 
 
 def test_unknown_user_costs_as_many_checks_as_any_user() -> None:

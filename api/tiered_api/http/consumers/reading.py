@@ -48,6 +48,7 @@ async def poll_records(
             left = (ends_ns - clock.mono_ns()) / 1e9
             if reading.is_enough or left <= 0 or request.context.closing:
                 request.recheck()
+                reading.require_rights()
                 return reading
             await reading.wait_for_more(left)
 
@@ -80,6 +81,11 @@ class ConsumerPoll:
         if self._instance.assignment_version == self._assignment_version:
             self._instance.mark_read(self._positions, self._last)
         self._request.context.records_read.inc(len(self.rows))
+
+    def require_rights(self) -> None:
+        """Raises `HttpError` if the caller may not read a topic any more whose rows were gathered before a wait."""
+        for topic in {tp.topic for tp in self._positions}:
+            self._request.require(Operation.READ, ResourceType.TOPIC, topic)
 
     async def read_round(self, partitions: list[TopicPartition]) -> bool:
         """Reads each partition once, starting after the one read last. Returns False if the assignment changed

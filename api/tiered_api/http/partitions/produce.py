@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from tiered.config.settings import TopicConfig
@@ -17,7 +17,6 @@ from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered.security.principal import Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import (
     EXPECTED_ERRORS,
@@ -71,13 +70,18 @@ def find_topic(context: HttpContext, name: str) -> TopicImage:
 
 
 def find_partition(
-    context: HttpContext, topic: TopicImage, partition: int, caller: Caller | None = None
+    context: HttpContext, topic: TopicImage, partition: int, request: HttpRequest | None = None
 ) -> AnyPartition:
-    """Returns the partition, led here or elsewhere: a leader elsewhere judges the caller. Raises `HttpError` 404 if the
-    topic has no such partition."""
+    """Returns the partition, led here or elsewhere: a leader elsewhere judges the caller of the request. Raises
+    `HttpError` 404 if the topic has no such partition."""
     if not 0 <= partition < len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {partition}")
-    return open_partition(context, TopicPartition(topic.name, partition), topic.topic_id, caller=caller)
+    tp, caller = TopicPartition(topic.name, partition), request.caller if request is not None else None
+    return open_partition(context, tp, topic.topic_id, caller=caller, recheck=_recheck_of(request))
+
+
+def _recheck_of(request: HttpRequest | None) -> Callable[[], None]:
+    return request.recheck if request is not None else lambda: None
 
 
 def choose_partition(record: ProducerRecord, partitions: int, counter: int) -> int:
@@ -90,11 +94,11 @@ def choose_partition(record: ProducerRecord, partitions: int, counter: int) -> i
     return counter % partitions
 
 
-async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRecord, caller: Caller) -> RecordMetadata:
+async def append_one(request: HttpRequest, topic: TopicImage, record: ProducerRecord) -> RecordMetadata:
     """Appends one record as one batch. Raises the error that refuses the record."""
     check_writable(topic.name)
-    partition = choose_partition(record, len(topic.partitions), next(keyless_counter))
-    return (await _append(context, find_partition(context, topic, partition, caller), [record]))[0]
+    context, partition = request.context, choose_partition(record, len(topic.partitions), next(keyless_counter))
+    return (await _append(context, find_partition(context, topic, partition, request), [record]))[0]
 
 
 async def append_once(
@@ -103,9 +107,9 @@ async def append_once(
     """Appends the records of a request as `append_many` does, once for its idempotency key if it has one."""
     key = await find_key(request, topic.topic_id, body)
     if key is None:
-        return await append_many(request.context, topic, records, caller=request.caller)
+        return await append_many(request.context, topic, records, request=request)
     with request.context.service(IdempotencyKeys).use(key):
-        return await append_many(request.context, topic, records, key, request.caller)
+        return await append_many(request.context, topic, records, key, request)
 
 
 def _next_counter(key: IdempotencyKey | None) -> int:
@@ -139,21 +143,22 @@ async def append_many(
     topic: TopicImage,
     records: Sequence[ProducerRecord],
     key: IdempotencyKey | None = None,
-    caller: Caller | None = None,
+    request: HttpRequest | None = None,
 ) -> list[RecordMetadata | HttpError]:
     """Appends one batch for each partition, or more if one would be too large. Returns the outcome of each record, in
-    order. With an idempotency key there is one batch for each partition, and `HttpError` is raised if one would be too
-    large, or if the key was used for another request and nothing was written."""
+    order. A batch may wait, so login and rights of the request are checked again before each. With an idempotency key
+    there is one batch for each partition, and `HttpError` is raised if one would be too large, or if the key was used
+    for another request and nothing was written."""
     check_writable(topic.name)
     counter = _next_counter(key)
     if len(records) <= RECORDS_PER_TURN:
-        return await _append_chunk(context, topic, records, counter, key, caller)
+        return await _append_chunk(context, topic, records, counter, key, request)
     if key is not None:
         raise HttpError(413, f"a request with an Idempotency-Key has at most {RECORDS_PER_TURN} records")
     outcomes: list[RecordMetadata | HttpError] = []
     for start in range(0, len(records), RECORDS_PER_TURN):
         some = records[start : start + RECORDS_PER_TURN]
-        outcomes += await _append_chunk(context, topic, some, counter, None, caller)
+        outcomes += await _append_chunk(context, topic, some, counter, None, request)
         await asyncio.sleep(0)
     return outcomes
 
@@ -164,7 +169,7 @@ async def _append_chunk(
     records: Sequence[ProducerRecord],
     counter: int,
     key: IdempotencyKey | None,
-    caller: Caller | None,
+    request: HttpRequest | None,
 ) -> list[RecordMetadata | HttpError]:
     outcomes: list[RecordMetadata | HttpError] = [_UNKNOWN] * len(records)
     count = len(topic.partitions)
@@ -174,10 +179,9 @@ async def _append_chunk(
     shares = []
     for partition, numbers in groups.items():
         try:
-            source = find_partition(context, topic, partition, caller)
-            share = _PartitionRecords(
-                source, numbers, min(source.config.max_message_bytes, source.config.segment_bytes)
-            )
+            source = find_partition(context, topic, partition, request)
+            limit = min(source.config.max_message_bytes, source.config.segment_bytes)
+            share = _PartitionRecords(source, numbers, limit, _recheck_of(request))
         except EXPECTED_ERRORS as error:
             for n in numbers:
                 outcomes[n] = to_http_error(error)
@@ -233,11 +237,13 @@ def _is_reused(share: _PartitionRecords, outcomes: Sequence[RecordMetadata | Htt
 
 
 class _PartitionRecords(NamedTuple):
-    """The records of one partition, by their numbers, and the size limit of its batches."""
+    """The records of one partition, by their numbers, and the size limit of its batches. `recheck` raises an error if
+    the caller lost its rights."""
 
     source: AnyPartition
     numbers: list[int]
     limit: int
+    recheck: Callable[[], None]
 
 
 def _check_single_batches(shares: Sequence[_PartitionRecords], records: Sequence[ProducerRecord]) -> None:
@@ -258,7 +264,7 @@ async def _append_partition(
     for count, batch in enumerate(batches(records, share.numbers, share.limit), 1):
         if count % BATCHES_PER_TURN == 0:
             await asyncio.sleep(0)
-        placed = await _append_batch(context, share.source, [records[n] for n in batch], key)
+        placed = await _append_batch(context, share, [records[n] for n in batch], key)
         for n, outcome in zip(batch, placed, strict=True):
             outcomes[n] = outcome
 
@@ -292,17 +298,18 @@ def max_record_size(record: ProducerRecord) -> int:
 
 async def _append_batch(
     context: HttpContext,
-    source: AnyPartition,
+    share: _PartitionRecords,
     records: Sequence[ProducerRecord],
     key: IdempotencyKey | None = None,
 ) -> list[RecordMetadata | HttpError]:
     try:
-        return list(await _append(context, source, records, key))
+        share.recheck()
+        return list(await _append(context, share.source, records, key))
     except EXPECTED_ERRORS as error:
         may_split = key is None and len(records) > 1
         if not may_split or not isinstance(error, Refused) or error.code not in SINGLE_RECORD_CODES:
             return [to_http_error(error)] * len(records)
-    return [outcome for record in records for outcome in await _append_batch(context, source, [record])]
+    return [outcome for record in records for outcome in await _append_batch(context, share, [record])]
 
 
 async def _append(

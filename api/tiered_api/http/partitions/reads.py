@@ -82,7 +82,7 @@ def partition_of_path(request: HttpRequest) -> AnyPartition:
         request.context,
         find_topic(request.context, request.args["topic"]),
         request.path_number("partition"),
-        request.caller,
+        request,
     )
 
 
@@ -116,7 +116,13 @@ async def _start_offset(request: HttpRequest, source: AnyPartition, read_committ
 
 async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     """Returns whole batches from the one that has the offset; waits for them if the request says so. Raises `HttpError`
-    416 for an offset outside of the log, 401 or 403 if the caller lost its rights during the wait."""
+    416 for an offset outside of the log, 401 or 403 if the caller lost its rights meanwhile: the bucket takes time."""
+    fetched = await _fetch(request, spec)
+    request.recheck()
+    return fetched
+
+
+async def _fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     source = spec.source
     try:
         if isinstance(source, RemotePartition):
@@ -130,14 +136,13 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
                     spec.offset, spec.max_bytes, max_wait_ms=spec.wait_ms, read_committed=spec.read_committed
                 )
         except TimeoutError:
-            return fetched
-        request.recheck()
+            pass
         return fetched
     except Refused as refused:
         if isinstance(source, LeaderReplica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
             # It was led here until now.
             moved = RemotePartition(request.context, source.tp, source.topic_id, caller=request.caller)
-            return await fetch(request, replace(spec, source=moved))
+            return await _fetch(request, replace(spec, source=moved))
         if refused.code is not Code.OFFSET_OUT_OF_RANGE:
             raise
         start, end = await fetch_bounds(source)

@@ -30,7 +30,8 @@ T = TypeVar("T")
 class RemotePartition:
     """A partition that another broker leads, or that has no leader at present. It follows changes of the leader, also
     to this broker. `lookup_seconds` says how long a leader is looked for; None means the limit of the server. Another
-    broker judges the requests as those of `caller`; without one, of this broker."""
+    broker judges the requests as those of `caller`; without one, of this broker. `recheck` is called after each wait
+    for a leader: it raises an error if the caller lost its login or its rights."""
 
     def __init__(
         self,
@@ -39,12 +40,14 @@ class RemotePartition:
         topic_id: TopicId,
         lookup_seconds: float | None = None,
         caller: Caller | None = None,
+        recheck: Callable[[], None] | None = None,
     ) -> None:
         self.tp = tp
         self.topic, self.partition = tp
         self.topic_id = topic_id
         self.caller = caller
         self._context = context
+        self._recheck = recheck
         self._lookup_seconds = context.limits.leader_lookup_seconds if lookup_seconds is None else lookup_seconds
 
     @property
@@ -166,11 +169,13 @@ class RemotePartition:
         return self._context.clock.mono_ns() + int(seconds * 1e9)
 
     async def _pause(self, refusal: Refused, deadline: int) -> None:
-        """Waits before the next try. Raises `refusal` if no time is left."""
+        """Waits before the next try. Raises `refusal` if no time is left, or the error of `recheck`."""
         left = (deadline - self._context.clock.mono_ns()) / 1e9
         if left <= 0 or self._context.closing:
             raise refusal
         await self._context.clock.sleep(min(PAUSE_SECONDS, left))
+        if self._recheck is not None:
+            self._recheck()
 
 
 AnyPartition = LeaderReplica | RemotePartition
@@ -183,6 +188,7 @@ def open_partition(
     topic_id: TopicId,
     lookup_seconds: float | None = None,
     caller: Caller | None = None,
+    recheck: Callable[[], None] | None = None,
 ) -> AnyPartition:
     """Returns a partition that exists. Raises `Refused` if its topic was deleted, also if another topic has its name by
     now, and if this broker leads the partition and cannot open it."""
@@ -192,7 +198,7 @@ def open_partition(
     except Refused as refused:
         if refused.code is not Code.NOT_LEADER_OR_FOLLOWER:
             raise
-    return RemotePartition(context, tp, topic_id, lookup_seconds, caller)
+    return RemotePartition(context, tp, topic_id, lookup_seconds, caller, recheck)
 
 
 def resolve_leader(context: HttpContext, source: AnyPartition, caller: Caller | None = None) -> AnyPartition:

@@ -49,7 +49,7 @@ async def get_partition(request: HttpRequest) -> web.StreamResponse:
 async def get_partition_offset(request: HttpRequest) -> web.StreamResponse:
     """Returns the first offset that can be read and the one after the last; `offset_type` selects one of them."""
     topic, number = partition_of_path(request)
-    start, end = await fetch_bounds(find_partition(request.context, topic, number, request.caller))
+    start, end = await fetch_bounds(find_partition(request.context, topic, number, request))
     offsets = {"earliest_offset": start, "latest_offset": end}
     wanted = request.query_parameters().get("offset_type")
     if wanted is not None:

@@ -38,7 +38,7 @@ async def produce_records(request: HttpRequest) -> web.StreamResponse:
             raise malformed_json(error) from None
         return await serve_stream(request, topic, reports, body)
     record = parse_record_v3(value, request.context.clock.wall_ms())
-    placed = await append_one(request.context, topic, record, request.caller)
+    placed = await append_one(request, topic, record)
     return HttpResponse(reports.format_success(record, placed))
 
 

@@ -143,7 +143,7 @@ async def _append(request: HttpRequest, topic: TopicImage, reports: ProduceRepor
     request.require(Operation.WRITE, ResourceType.TOPIC, topic.name)
     parsed = _parse_all(texts, request.context.clock.wall_ms())
     records = [each for each in parsed if isinstance(each, ProducerRecord)]
-    outcomes = await append_many(request.context, topic, records, caller=request.caller)
+    outcomes = await append_many(request.context, topic, records, request=request)
     return _format_reports(reports, parsed, outcomes)
 
 
