@@ -5,7 +5,8 @@ The steps of one partition are in `partition_transitions`, plans for many in `re
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from tiered.config.settings import Settings
@@ -19,6 +20,8 @@ from tiered.ids import TopicId
 from tiered.metadata.changes import Change, LossReported, PartitionChanged
 from tiered.metadata.image import Image, PartitionImage, TopicImage
 
+_PARTITION_CHANGE = attrgetter(*(each.name for each in fields(PartitionChanged)))
+"""Returns the fields of a change: the id of the topic and the partition come first."""
 REASONS = {
     Code.NO_REASSIGNMENT_IN_PROGRESS: "No partition reassignment is in progress.",
     Code.INVALID_REPLICA_ASSIGNMENT: "none of the replicas that would stay has all acknowledged records",
@@ -55,13 +58,21 @@ def reassign(
             if outcome.refused is not None:
                 raise outcome.refused
             if outcome.added:
-                limits.add_replicas(outcome.added)
+                limits.add_replica_of_each(outcome.added)
         except Refused as refused:
             results.append(refused.with_traceback(None))
             continue
         results.append(None)
-        changes += [replace(change, partition=move.partition) for change in outcome.changes]
+        changes += [_move_to(change, move.partition) for change in outcome.changes]
     return ControllerResult(tuple(changes), tuple(results))
+
+
+def _move_to(change: PartitionChanged | LossReported, partition: int) -> Change:
+    """Returns the same change of another partition. `replace` takes three times as long."""
+    if not isinstance(change, PartitionChanged):
+        return replace(change, partition=partition)
+    topic_id, _, *others = _PARTITION_CHANGE(change)
+    return PartitionChanged(topic_id, partition, *others)
 
 
 class _Outcome(NamedTuple):
