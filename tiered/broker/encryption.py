@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
+from tiered.config.exposure import check_exposure
 from tiered.config.settings import Settings
+from tiered.errors import Refused
 from tiered.ports import Net
 from tiered.system.tls import TlsNet
 from tiered.system.tls_contexts import TlsContexts
 from tiered.system.tls_options import Store, TlsOptions
+
+log = logging.getLogger(__name__)
 
 
 def tls_options(settings: Settings) -> TlsOptions:
@@ -38,9 +44,11 @@ class ListenerTls:
     """TLS of a broker: the contexts of each listener, and those of the settings without a listener."""
 
     def __init__(self, settings: Callable[[], Settings], startup: Settings) -> None:
-        self._settings = settings
+        self._given = settings
         self._startup = startup
-        self.shared = TlsContexts(lambda: tls_options(settings()), fallback=tls_options(startup))
+        self._judged = startup, startup
+        """The settings that were looked at last, and what is used of them."""
+        self.shared = TlsContexts(lambda: tls_options(self._settings()), fallback=tls_options(startup))
         """For HTTP, and for listeners without settings of their own."""
         self._own: dict[str, TlsContexts] = {}
 
@@ -55,6 +63,22 @@ class ListenerTls:
                 fallback=tls_options(self._startup.for_listener(name)),
             )
         return self._own[name]
+
+    def _settings(self) -> Settings:
+        """Returns the settings in force, with the `ssl.client.auth` of the start if theirs would open an address to
+        everybody. The controller refuses such a change by its own addresses, and does not know those of others."""
+        given, used = self._judged
+        found = self._given()
+        if found is given:
+            return used
+        used = found
+        try:
+            check_exposure(found, self._startup)
+        except Refused as refused:
+            log.error("ssl.client.auth of the cluster is not used: that of the start is reason=%s", refused.why)
+            used = replace(found, ssl_client_auth=self._startup.ssl_client_auth)
+        self._judged = found, used
+        return used
 
 
 def inter_broker_net(net: Net, settings: Settings, tls: Callable[[], ListenerTls]) -> Net:
