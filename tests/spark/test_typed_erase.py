@@ -136,6 +136,36 @@ def test_load_that_an_erasure_overtakes_plans_again(
     assert is_proved(site)
 
 
+@pytest.mark.parametrize("owner", [TypedTable, DeadLetters])
+def test_rows_of_a_load_that_commits_while_files_are_read_are_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any
+) -> None:
+    """The load has planned before the record of the erasure, and commits after the erasure has listed the files."""
+    site = Site(tmp_path)
+    site.write(encode({"x": 1}))
+    site.load()
+    site.write(encode({"x": 2}, {"x": "text"}))
+    real_append, real_take_out = owner.append, owner.take_out
+
+    def append(table: Any, *arguments: Any, **more: Any) -> bool:
+        def take_out(other: Any, *taken: Any) -> bool:
+            if type(other) is owner:
+                monkeypatch.setattr(owner, "take_out", real_take_out)
+                assert real_append(table, *arguments, **more)
+            return bool(real_take_out(other, *taken))
+
+        monkeypatch.setattr(owner, "append", real_append)
+        monkeypatch.setattr(owner, "take_out", take_out)
+        record(site, (1, 3))
+        remove(site)
+        return False
+
+    monkeypatch.setattr(owner, "append", append)
+    site.load()
+    assert held(site) == ([(0, 0)], [])
+    assert is_proved(site)
+
+
 @pytest.mark.parametrize(("owner", "name"), [(Replay, "_convert"), (TypedTable, "append_replayed")])
 def test_replay_that_an_erasure_overtakes_makes_no_row_of_it(
     site: Site, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str

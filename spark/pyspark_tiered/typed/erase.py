@@ -84,13 +84,17 @@ def _open_tables(url: str, topic: str, topic_id: str) -> list[RecordTable]:
 
 
 def _remove(table: RecordTable, erased: Ranges, count: int) -> int:
+    def may_hold(add: Json) -> bool:
+        return any(_may_hold(each, erased) for each in delta_state.file_extents(add))
+
     for _ in range(ATTEMPTS):
-        files = [add for add in table.files() if any(_may_hold(each, erased) for each in delta_state.file_extents(add))]
+        files = [add for add in table.files() if may_hold(add)]
         found = [each for add in files if (each := _replace_file(table, add, erased)) is not None]
         if not found and table.heeded_erasures() >= count:
             return 0
         rows = sum(each.rows for each in found)
-        if table.take_out([each.old for each in found], [new for each in found for new in each.new], count, rows):
+        new = [file for each in found for file in each.new]
+        if table.take_out([each.old for each in found], new, count, rows, may_hold):
             return rows
         table.snapshot()
     raise Unavailable(

@@ -147,12 +147,20 @@ class RecordTable(NativeTable):
         """Returns how many erasures the table heeds."""
         return form.heeded_erasures(self.properties()) if self.exists else 0
 
-    def take_out(self, old: Sequence[Json], new: Sequence[LoadedFile], erasures: int, rows: int) -> bool:
+    def take_out(
+        self,
+        old: Sequence[Json],
+        new: Sequence[LoadedFile],
+        erasures: int,
+        rows: int,
+        may_hold_erased: Callable[[Json], bool],
+    ) -> bool:
         """Commits new files, without the erased rows, in the place of old ones, and how many erasures there are.
 
-        Returns false if another writer came first. A commit that was planned before this one fails after it.
+        Returns false if another writer came first, also one that has brought a file with erased rows since the table
+        was read. A commit that was planned before this one fails after it.
         """
-        before = self._state.metadata
+        before, held = self._state.metadata, set(self._state.files)
 
         def actions(now_ms: int) -> list[str]:
             removed = [form.remove_action(add, now_ms, changes_data=True) for add in old]
@@ -160,7 +168,8 @@ class RecordTable(NativeTable):
             return [counted, *removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
 
         def is_valid(state: TableState) -> bool:
-            return state.metadata == before and state.has_files(old)
+            brought = (add for key, add in state.files.items() if key not in held)
+            return state.metadata == before and state.has_files(old) and not any(map(may_hold_erased, brought))
 
         mark = self.encode_mark(new, [], checked=self.checked_version, erased=rows)
         try:
