@@ -126,10 +126,18 @@ class TableState:
             yield {"txn": transaction}
         for add in self.files.values():
             yield {"add": {**add, "dataChange": False}}
-        keeps_all = not self.keeps_removed_files()
-        for remove in self.tombstones.values():
-            if keeps_all or int(remove.get("deletionTimestamp") or 0) > now_ms - TOMBSTONE_MS:
-                yield {"remove": {**remove, "dataChange": False}}
+        for remove in self._kept_tombstones(now_ms).values():
+            yield {"remove": {**remove, "dataChange": False}}
+
+    def drop_old_tombstones(self, now_ms: int) -> None:
+        """Drops the names of removed files that no checkpoint has from now on."""
+        self.tombstones = self._kept_tombstones(now_ms)
+
+    def _kept_tombstones(self, now_ms: int) -> dict[str, Json]:
+        if not self.keeps_removed_files():
+            return self.tombstones
+        oldest = now_ms - TOMBSTONE_MS
+        return {key: each for key, each in self.tombstones.items() if int(each.get("deletionTimestamp") or 0) > oldest}
 
     def keeps_removed_files(self) -> bool:
         """True if checkpoints keep the names of removed files for Delta's default time."""
@@ -226,9 +234,9 @@ def _describe_schema_difference(metadata: Mapping[str, Any]) -> str:
 def _file_key(action: Mapping[str, Any]) -> str:
     """Returns what makes a file: its path and its deletion vector."""
     vector = action.get("deletionVector") or {}
-    return (
-        f"{action['path']} {vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}@{vector.get('offset', '')}"
-    )
+    offset = vector.get("offset")  # an inline vector has none: commits leave it out, and in checkpoints it is NULL
+    place = "" if offset is None else offset
+    return f"{action['path']} {vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}@{place}"
 
 
 def commit_lines(

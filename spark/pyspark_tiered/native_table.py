@@ -245,8 +245,9 @@ class NativeTable(TopicTable):
 
     def _write_checkpoint(self) -> None:
         """Writes a checkpoint. The table is whole without it, so a failure is a warning."""
-        version = self._state.version
-        data, count = encode_checkpoint(self._state.actions(time.time_ns() // 1_000_000))
+        version, now_ms = self._state.version, time.time_ns() // 1_000_000
+        self._state.drop_old_tombstones(now_ms)
+        data, count = encode_checkpoint(self._state.actions(now_ms))
         pointer = json.dumps({"version": version, "size": count}).encode()
         try:
             self.folder.replace(f"{LOG}/{delta_state.checkpoint_name(version)}", data)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,28 @@ def test_checkpoint_holds_every_action() -> None:
     assert again.metadata["format"] == {"provider": "parquet", "options": {}}
     assert list(again.files.values()) == [{**add, "dataChange": False}]
     assert [remove["path"] for remove in again.tombstones.values()] == ["gone"]
+
+
+def test_inline_vector_of_a_checkpoint_is_the_one_of_the_commit() -> None:
+    vector = {"storageType": "i", "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8", "sizeInBytes": 40}
+    add = {"path": "a.parquet", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
+    state, again = delta_state.TableState(), delta_state.TableState()
+    state.apply(0, [{"protocol": {}}, {"metaData": {"id": "x"}}, {"add": {**add, "deletionVector": vector}}])
+    again.apply(0, decode_checkpoint(encode_checkpoint(state.actions(0))[0], "here"))
+    again.apply(1, [{"remove": {"path": "a.parquet", "dataChange": True, "deletionVector": vector}}])
+    assert not again.files
+
+
+def test_names_of_removed_files_do_not_pile_up_in_a_writer(tmp_path: Path) -> None:
+    table = NativeTable(f"file:{tmp_path}/t", "t", TOPIC)
+    assert table.commit([], [Advance(0, -1, 0)])
+    times = {"old": 1, "new": time.time_ns() // 1_000_000}
+    removes = [{"remove": {"path": name, "deletionTimestamp": at}} for name, at in times.items()]
+    commit = "".join(f"{json.dumps(each)}\n" for each in removes)
+    (tmp_path / "t" / LOG / delta_state.commit_name(1)).write_text(commit)
+    for end in range(1, delta_state.CHECKPOINT_INTERVAL):
+        assert table.commit([], [Advance(0, end - 1, end)])
+    assert table.snapshot().state.named_paths() == {"new"}
 
 
 def test_incomplete_checkpoint_is_not_used() -> None:
