@@ -222,10 +222,14 @@ class TopicLoader:
         self._is_raw_done = False
 
     def close(self) -> None:
-        """Closes the tables."""
+        """Closes the tables, and drops what the reader knows of the topic."""
         self._values.close()
+        self._close_table()
+
+    def _close_table(self) -> None:
         if self._table is not None:
             self._table.close()
+            self._reader.forget(TopicId(self._table.topic_id))
 
     def run(self) -> LoadProgress:
         """Runs rounds until nothing cold is left to load. Another call reports only what is new."""
@@ -238,8 +242,7 @@ class TopicLoader:
         """Finds the topic again, before the next round. Partitions that could not be read on are tried again."""
         topic_id = self._reader.topic_id(self._topic, refresh=self._table is not None)
         if self._table is None or self._table.topic_id != topic_id:
-            if self._table is not None:
-                self._table.close()
+            self._close_table()
             self._table = self._engine.open_table(self._url, self._topic, topic_id)
         self._values.begin(topic_id)
         self.stops = {}

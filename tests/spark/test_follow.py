@@ -85,8 +85,10 @@ def test_topics_that_match_are_loaded_also_new_ones(topics: Topics) -> None:
     assert not (topics.warehouse / "other").exists()
     assert topics.metrics.counter("tiered_load_rows_total", "", ("topic",)).value("orders.eu") == 15
     assert topics.metrics.gauge("tiered_load_lag_bytes", "", ("topic",)).value("orders.us") == 0
+    assert not topics.reader.has_changed(topics.ids["orders.us"])
     filling.delete_topic(topics.store, topics.ids["orders.us"])
     topics.loads.run_interval()
+    assert topics.reader.has_changed(topics.ids["orders.us"]), "its manifests are known no longer"
     assert 'tiered_load_lag_bytes{topic="orders.us"}' not in topics.metrics.render()
 
 
