@@ -56,6 +56,10 @@ class TableFolder(ABC):
         """Returns the names of files right in a folder that are greater than `after`, in order."""
 
     @abstractmethod
+    def list_versions(self, folder: str, after: str = "") -> dict[str, str]:
+        """Returns what `list_names` does, and for each name the version: another file of that name has another one."""
+
+    @abstractmethod
     def read(self, path: str) -> bytes | None:
         """Returns the bytes of a file, None if it is absent."""
 
@@ -64,8 +68,8 @@ class TableFolder(ABC):
         return map(self.read, paths)
 
     @abstractmethod
-    def create(self, path: str, data: bytes) -> bool:
-        """Creates a file. Returns false if another writer's is there. Raises `UnclearOutcome`."""
+    def create(self, path: str, data: bytes) -> str | None:
+        """Creates a file, and returns its version; None if another writer's is there. Raises `UnclearOutcome`."""
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
@@ -109,13 +113,20 @@ class DirectoryFolder(TableFolder):
         except FileNotFoundError:
             return []
 
+    def list_versions(self, folder: str, after: str = "") -> dict[str, str]:
+        found = {}
+        for name in self.list_names(folder, after):
+            with suppress(FileNotFoundError):
+                found[name] = _version(self._root / folder / name)
+        return found
+
     def read(self, path: str) -> bytes | None:
         try:
             return (self._root / path).read_bytes()
         except FileNotFoundError:
             return None
 
-    def create(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> str | None:
         target = self._root / path
         with self._temporary(target, data) as temporary:
             try:
@@ -124,9 +135,9 @@ class DirectoryFolder(TableFolder):
                 # A network file system may have linked it and lost the reply.
                 found = self._read_back(target, failure)
                 if found != data:
-                    return False
+                    return None
         _sync_folder(target.parent)
-        return True
+        return _version(target)
 
     def replace(self, path: str, data: bytes) -> None:
         target = self._root / path
@@ -230,14 +241,17 @@ class BucketFolder(TableFolder):
         self._prefix = f"{unquote(parts.path).strip('/')}/"
 
     def list_names(self, folder: str, after: str = "") -> list[str]:
+        return list(self.list_versions(folder, after))
+
+    def list_versions(self, folder: str, after: str = "") -> dict[str, str]:
         prefix = f"{self._prefix}{folder}/"
-        found: list[str] = []
+        found: dict[str, str] = {}
         last = f"{prefix}{after}" if after else ""
         while True:
             page = self._run(self._store.list(prefix, last, LIST_KEYS))
             if not page:
                 return found
-            found += [name for each in page if "/" not in (name := each.key.removeprefix(prefix))]
+            found |= {name: each.version for each in page if "/" not in (name := each.key.removeprefix(prefix))}
             last = page[-1].key
             if len(page) < LIST_KEYS:  # a list of S3 is short at its end only
                 return found
@@ -256,17 +270,17 @@ class BucketFolder(TableFolder):
     async def _get_each(self, paths: Sequence[str]) -> list[GetResult | NotFound | BaseException]:
         return await asyncio.gather(*(self._store.get(self._prefix + path) for path in paths), return_exceptions=True)
 
-    def create(self, path: str, data: bytes) -> bool:
+    def create(self, path: str, data: bytes) -> str | None:
         result = self._run(self._store.put(self._prefix + path, data, if_absent=True))
         if isinstance(result, Ok):
-            return True
+            return result.version
         try:
-            found = self.read(path)
+            found = self._run(self._store.get(self._prefix + path))
         except Unavailable as unread:
             raise UnclearOutcome(f"{path} in {self.url}: {result!r}, and it cannot be read: {unread}") from unread
-        if found is None:
+        if isinstance(found, NotFound):
             raise UnclearOutcome(f"{path} in {self.url}: {result!r}")
-        return found == data
+        return found.version if found.data == data else None
 
     def replace(self, path: str, data: bytes) -> None:
         result = self._run(self._store.put(self._prefix + path, data))
@@ -359,6 +373,11 @@ def refuse_unwritable(folder: Path) -> Iterator[None]:
         if failure.errno not in UNWRITABLE:
             raise
         raise Refused(Code.INVALID_REQUEST, f"{folder} cannot be written: {failure.strerror}") from None
+
+
+def _version(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
 
 
 def _sync_folder(folder: Path) -> None:

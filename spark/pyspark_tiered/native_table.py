@@ -132,6 +132,7 @@ class NativeTable(TopicTable):
         self._recent = RecentRows() if recent is None else recent
         self.folder = open_folder(url, shared)
         self._log = TableLog(self.folder)
+        self._times_forgotten = 0
 
     @property
     def _state(self) -> TableState:
@@ -236,9 +237,10 @@ class NativeTable(TopicTable):
             operation=operation,
             user_metadata=mark,
         )
-        if not self.folder.create(path, data):
+        created = self.folder.create(path, data)
+        if created is None:
             return False
-        self._log.apply(version, data.decode())
+        self._log.apply(version, data.decode(), created)
         if version and version % self._state.checkpoint_interval() == 0:
             self._write_checkpoint()
         return True
@@ -260,6 +262,9 @@ class NativeTable(TopicTable):
         write, and `Corrupt`."""
         held, before = self._state, self._state.version
         state = self._log.read()
+        if self._log.times_forgotten != self._times_forgotten:
+            self._times_forgotten = self._log.times_forgotten
+            self.forget_checks()  # it may be another table of that name
         if state.version >= 0 and (state is not held or state.version != before):
             try:
                 check_table_topic(self._state.held_topic(), self.url, self.topic, self.topic_id)

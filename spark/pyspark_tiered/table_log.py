@@ -29,6 +29,9 @@ class TableLog:
         """The newest version that was read."""
         self.recent: dict[int, str] = {}
         """Version -> lines of the commits that were read last."""
+        self._newest = ""
+        """Version of the file of the newest commit that is known."""
+        self.times_forgotten = 0
 
     @property
     def url(self) -> str:
@@ -42,27 +45,31 @@ class TableLog:
         """
         with explain_access(self.url):
             known = self.state.version
-            names = self._names(delta_state.commit_name(known - 1) if known > 0 else self._first_name())
-            if known >= 0 and delta_state.commit_name(known) not in names:
+            files = self._list(delta_state.commit_name(known - 1) if known > 0 else self._first_name())
+            if known >= 0 and files.get(delta_state.commit_name(known)) != self._newest:
                 # Delta has deleted the commit, and a checkpoint holds what it did; or the table was made anew.
                 self.forget()
-                names = self._names(self._first_name())
+                files = self._list(self._first_name())
+            names = list(files)
             if self.state.version < 0:
                 self.state = self._read_checkpoint(names)
+                self._newest = files.get(delta_state.commit_name(self.state.version), "")
             for version, text in self._new_commits(names, self.state.version):
-                self.apply(version, text)
+                self.apply(version, text, files[delta_state.commit_name(version)])
         return self.state
 
-    def apply(self, version: int, text: str) -> None:
-        """Applies the lines of the next commit. Raises `Corrupt`."""
+    def apply(self, version: int, text: str, file_version: str) -> None:
+        """Applies the lines of the next commit, which are in a file of that version. Raises `Corrupt`."""
         path = f"{self.url}/{LOG}/{delta_state.commit_name(version)}"
         self.state.apply(version, delta_state.parse_actions(text, path))
+        self._newest = file_version
         self.recent[version] = text
         self.recent.pop(version - RECENT_COMMITS, None)
 
     def forget(self) -> None:
         """Drops what was read: the next read begins anew."""
-        self.state, self.recent = TableState(), {}
+        self.state, self.recent, self._newest = TableState(), {}, ""
+        self.times_forgotten += 1
 
     def read_version(self, version: int) -> TableState:
         """Returns the table at a version. Raises `Refused` if the log does not have it, or no longer."""
@@ -121,6 +128,9 @@ class TableLog:
         with explain_access(self.url):
             data = self.folder.read(f"{LOG}/{delta_state.commit_name(version)}")
         return None if data is None else data.decode()
+
+    def _list(self, after: str) -> dict[str, str]:
+        return self.folder.list_versions(LOG, after)
 
     def _names(self, after: str) -> list[str]:
         return self.folder.list_names(LOG, after)

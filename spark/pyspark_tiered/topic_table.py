@@ -75,6 +75,10 @@ class TopicTable(ABC):
         """Returns the number of requests for this table so far by verb, as far as they can be counted."""
         return {}
 
+    def forget_checks(self) -> None:
+        """Drops what this process found out about the table: the next check begins anew."""
+        self.checked_version, self._checked_offsets, self.newest_mark = None, {}, {}
+
     def loaded_offsets(self) -> dict[int, int]:
         """Returns the next offset per partition. Partitions that were never loaded are absent, all without a table."""
         return self.snapshot().loaded_offsets()

@@ -234,6 +234,26 @@ def test_table_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
     assert NativeTable(f"file:{tmp_path}/t", "t", TOPIC).snapshot().version == 0
 
 
+def test_table_that_was_made_again_with_as_many_versions_is_read_anew(
+    place: Callable[[str], str], open_table: Callable[[], NativeTable]
+) -> None:
+    table = open_table()
+    for start, end in ((-1, 500), (500, 1000)):
+        assert table.commit([], [Advance(0, start, end)])
+    before = table.count_requests()
+    assert table.check_sound() == {0: 1000}
+    spent = {verb: count - before.get(verb, 0) for verb, count in table.count_requests().items()}
+    assert not spent or spent == {**dict.fromkeys(spent, 0), "list": 1}, "a look costs one list"
+    table.folder.delete([f"{LOG}/{name}" for name in table.folder.list_names(LOG)])
+    other = open_table()
+    for start, end in ((-1, 100), (100, 200)):
+        assert other.commit([], [Advance(0, start, end)])
+    assert not table.commit([], [Advance(0, 1000, 1001)])
+    assert table.loaded_offsets() == {0: 200}
+    assert table.checked_version is None, "the check was that of the other table"
+    assert other.loaded_offsets() == {0: 200}
+
+
 @pytest.mark.parametrize(
     ("action", "words"),
     [

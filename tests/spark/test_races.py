@@ -48,7 +48,7 @@ class WriterInPython:
 
     def _create(self, name: str) -> bool:
         time.sleep(self._delay)
-        return self._table.create(name, b'{"commitInfo":{"txnId":"other"}}\n')
+        return self._table.create(name, b'{"commitInfo":{"txnId":"other"}}\n') is not None
 
     def close(self) -> None:
         self._pool.shutdown()

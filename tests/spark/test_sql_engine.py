@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -312,6 +313,19 @@ def test_newer_records_that_do_not_follow_the_table_are_refused(tmp_path: Path) 
     filling.create_topic(store, "orders.eu", filling.topic_id(2), 1)
     with SqlSession(tables, BucketTail(store)) as session, pytest.raises(Refused, match="another topic of that name"):
         session.run("SELECT * FROM `orders.eu`")
+
+
+def test_table_that_was_made_again_is_read_anew(tmp_path: Path) -> None:
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    filling.create_topic(store, "orders.eu", TOPIC, 1)
+    write(store, 0, 0, VALUES[:2])
+    load(store, "orders.eu", tables, engine=NativeEngine())
+    with SqlSession(tables) as session:
+        assert rows(session, "SELECT count(*) FROM `orders.eu`") == [(2,)]
+        shutil.rmtree(f"{tables}/orders.eu")
+        write(store, 0, 2, VALUES[2:])
+        load(store, "orders.eu", tables, engine=NativeEngine())
+        assert rows(session, "SELECT count(*) FROM `orders.eu`") == [(len(VALUES),)]
 
 
 def foreign_table(root: Path, **changes: Any) -> str:
