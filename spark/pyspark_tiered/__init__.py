@@ -12,6 +12,7 @@ May import: clients, offline
   plan          the even splits of a read
 ~ bucket        topics, bounds and batches from the bucket, without a broker
 ~ broker        a topic as a running broker serves it, over HTTP
+~ broker_http   requests to the brokers of a cluster: redirects, waits for a busy broker
 ~ login         TLS and the login of a broker's HTTP, by the properties of Kafka's clients
   rows          record batches as Arrow columns
 ~ load          the loader: rounds until no cold record is left

@@ -5,26 +5,23 @@ Plain, blocking code for the driver and for tasks. It checks the CRC of every ba
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+from pyspark_tiered.broker_http import JSON, BrokerHttp
 from pyspark_tiered.login import NO_LOGIN, HttpLogin
 from pyspark_tiered.offsets import Bound, BoundKind
 from pyspark_tiered.plan import LiveSplit
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Corrupt, Unavailable
 from tiered.ids import TopicId
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 
-TIMEOUT_SECONDS = 60.0
 READ_BYTES = 8 << 20
 RAW = "application/octet-stream"
 NEXT_OFFSET = "Tiered-Next-Offset"
-_CODES = {401: Code.SASL_AUTHENTICATION_FAILED, 404: Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 class LiveTopic(NamedTuple):
@@ -45,26 +42,19 @@ class LivePartition(NamedTuple):
 
 
 class BrokerClient:
-    """Client of one broker's HTTP, at `HOST:PORT`, `http://HOST:PORT` or `https://HOST:PORT`. Raises `Refused` and
-    `Unavailable`.
+    """Client of a cluster by one broker's HTTP, at `HOST:PORT`, `http://HOST:PORT` or `https://HOST:PORT`. Raises
+    `Refused` and `Unavailable`.
 
-    `read_committed`: without records of open and aborted transactions.
+    `read_committed`: without records of open and aborted transactions. `is_patient`: waits also if nothing replies at
+    first.
     """
 
-    def __init__(self, bootstrap: str, *, read_committed: bool = True, login: HttpLogin = NO_LOGIN) -> None:
+    def __init__(
+        self, bootstrap: str, *, read_committed: bool = True, login: HttpLogin = NO_LOGIN, is_patient: bool = False
+    ) -> None:
         self._end = "last_stable_offset" if read_committed else "high_watermark"
         self._isolation = "read_committed" if read_committed else "read_uncommitted"
-        parts = urlsplit(bootstrap if "://" in bootstrap else f"//{bootstrap}")
-        try:
-            self._host, self._port = parts.hostname or "", parts.port or 8082
-        except ValueError:
-            self._host = ""
-        if parts.scheme not in ("", "http", "https") or not self._host or parts.username is not None:
-            raise Refused(Code.INVALID_REQUEST, "bootstrap must be HOST:PORT of a broker's HTTP, or its URL")
-        self._login = login
-        self._context = None
-        if login.uses_tls(parts.scheme):
-            self._context = login.context or ssl.create_default_context()
+        self._http = BrokerHttp(bootstrap, login, is_patient=is_patient)
 
     def topic(self, topic: str) -> LiveTopic:
         """Returns the readable offsets of each partition now."""
@@ -103,11 +93,11 @@ class BrokerClient:
 
         The broker leaves out batches of aborted transactions, and then says where the next read begins.
         """
-        where, offset = f"{split.topic}-{split.partition} at {self._host}:{self._port}", split.start
+        where, offset = f"{split.topic}-{split.partition} at {self._http}", split.start
         while offset < split.end:
             query: dict[str, int | str] = {"offset": offset, "max_bytes": READ_BYTES, "topic_id": split.topic_id}
             query["isolation_level"] = self._isolation
-            data, following = self._get(_records_path(split.topic, split.partition, query), RAW)
+            data, following = self._read(_records_path(split.topic, split.partition, query))
             found = walk(data)
             if following is None and found.batches:
                 following = found.batches[-1].last_offset + 1
@@ -118,41 +108,14 @@ class BrokerClient:
             offset = following
 
     def _json(self, path: str) -> Any:
-        return json.loads(self._get(path, "application/json")[0])
+        return json.loads(self._http.get(path, JSON).body)
 
-    def _get(self, path: str, accept: str) -> tuple[bytes, int | None]:
-        """Returns the body, and the offset in the header for the next read if there is one."""
-        headers = {"Accept": accept, **self._login.make_headers()}
-        connection = self._connect()
-        try:
-            connection.request("GET", path, headers=headers)
-            response = connection.getresponse()
-            body = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"no broker replies at {self._host}:{self._port}: {error!r}") from None
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise _to_error(response.status, body)
-        following = response.headers.get(NEXT_OFFSET)
-        return body, None if following is None else int(following)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._context is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_SECONDS, context=self._context)
+    def _read(self, path: str) -> tuple[bytes, int | None]:
+        """Returns whole batches, and the offset of the next read if the broker names it."""
+        reply = self._http.get(path, RAW)
+        following = reply.headers.get(NEXT_OFFSET)
+        return reply.body, None if following is None else int(following)
 
 
 def _records_path(topic: str, partition: int, query: Mapping[str, int | str]) -> str:
     return f"/topics/{quote(topic, safe='')}/partitions/{partition}/records?{urlencode(query)}"
-
-
-def _to_error(status: int, body: bytes) -> Refused | Unavailable:
-    """Returns the error in the broker's own words."""
-    try:
-        why = str(json.loads(body)["message"])
-    except (ValueError, KeyError, TypeError):
-        why = f"status {status}"
-    if status >= 500:
-        return Unavailable(why)
-    return Refused(_CODES.get(status, Code.INVALID_REQUEST), why)

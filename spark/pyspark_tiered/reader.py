@@ -52,17 +52,17 @@ class TieredReader(DataSourceReader):
             return
         split = partition.split
         if isinstance(split, LiveSplit):
-            found = self.broker().batches(split)
+            found = self.broker(is_patient=True).batches(split)
         else:
             found = read_batches(self._options["store"], split, read_committed=self.read_committed)
         decoded = [name for name in self._columns if name not in ("topic", "partition")]
         for rows in arrow_batches(found, (split.start, split.end), decoded or ["offset"]):
             yield _with_constants(rows, self._columns, split.topic, split.partition)
 
-    def broker(self) -> BrokerClient:
-        """Returns a client of the broker that the options name."""
-        login = login_of_options(self._options)
-        return BrokerClient(self._options["bootstrap"], read_committed=self.read_committed, login=login)
+    def broker(self, *, is_patient: bool = False) -> BrokerClient:
+        """Returns a client of the broker that the options name. `is_patient`: the broker has replied before."""
+        login, committed = login_of_options(self._options), self.read_committed
+        return BrokerClient(self._options["bootstrap"], read_committed=committed, login=login, is_patient=is_patient)
 
     def _bounds(self, numbers: Sequence[int]) -> tuple[dict[int, Bound], dict[int, Bound]]:
         """Returns start and end of each partition by the options."""

@@ -138,7 +138,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _read_topic(self) -> ReadableTopic:
         if "bootstrap" in self._options:
-            live = self._batch.broker().topic(self._topic)
+            live = self._batch.broker(is_patient=self._known is not None).topic(self._topic)
             parts = {each.partition: ReadablePartition(*each[1:]) for each in live.partitions}
             found = ReadableTopic(live.name, live.topic_id, parts)
         else:

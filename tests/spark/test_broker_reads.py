@@ -1,0 +1,228 @@
+"""Tests of reads from the brokers of a cluster without Spark: redirects, waits, new leaders, bounds by time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from pyspark_tiered import broker_http
+from pyspark_tiered.broker import BrokerClient
+from pyspark_tiered.login import HttpLogin
+from pyspark_tiered.reader import TieredReader
+from pyspark_tiered.source import check_options
+from tests.e2e.http_cluster import HttpCluster, run
+from tiered.errors import Code, Refused, Unavailable
+from tiered.security.secret import Secret
+
+TOPIC = "t"
+STATE = f"/tiered/v1/topics/{TOPIC}/partitions/0"
+BOUNDS = {
+    "topic_id": "id",
+    "log_start_offset": 0,
+    "last_stable_offset": 7,
+    "high_watermark": 7,
+    "cold_end_offset": 0,
+    "local_start_offset": 0,
+    "cold_bytes": 0,
+    "local_bytes": 70,
+}
+BUSY = {"error_code": 50003, "message": "the log takes nothing now"}
+
+
+class Reply(NamedTuple):
+    """A reply of a stub."""
+
+    status: int = 200
+    body: Any = b""
+    headers: Mapping[str, str] = MappingProxyType({})
+    is_endless: bool = False
+
+
+class Stub:
+    """A broker that gives the replies of each path in turn, and the last one again."""
+
+    def __init__(self, cluster_id: str) -> None:
+        self.replies: dict[str, list[Reply]] = {}
+        self.requests: list[tuple[str, str | None]] = []
+        """Path and login of each request."""
+        self.on(broker_http.NODE, Reply(body={"cluster_id": cluster_id}))
+        self.has_ended = threading.Event()
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                stub.requests.append((self.path, self.headers.get("Authorization")))
+                ready = stub.replies[self.path.partition("?")[0]]
+                reply = ready.pop(0) if len(ready) > 1 else ready[0]
+                data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+                self.send_response(reply.status)
+                for name, value in {"Content-Length": str(len(data)), **reply.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+                while reply.is_endless and not stub.has_ended.wait(0.01):
+                    self.wfile.write(b" ")
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+
+    def on(self, path: str, *replies: Reply) -> None:
+        self.replies[path] = list(replies)
+
+    def logins(self, path: str) -> list[str | None]:
+        return [login for each, login in self.requests if each == path]
+
+
+@contextmanager
+def stubs(*cluster_ids: str) -> Iterator[list[Stub]]:
+    """Yields a stub for each cluster id. All have a topic of one partition."""
+    running = [Stub(each) for each in cluster_ids]
+    threads = [threading.Thread(target=each.server.serve_forever, args=(0.01,)) for each in running]
+    for stub, thread in zip(running, threads, strict=True):
+        stub.on(f"/topics/{TOPIC}/partitions", Reply(body=[{"partition": 0}]))
+        stub.on(STATE, Reply(body=BOUNDS))
+        thread.start()
+    try:
+        yield running
+    finally:
+        for stub, thread in zip(running, threads, strict=True):
+            stub.has_ended.set()
+            stub.server.shutdown()
+            stub.server.server_close()
+            thread.join()
+
+
+def moved(location: str) -> Reply:
+    return Reply(307, {"error_code": 307, "message": "broker 2 leads t-0"}, {"Location": location})
+
+
+def alice(stub: Stub) -> BrokerClient:
+    return BrokerClient(stub.address, login=HttpLogin(user="alice", password=Secret("pencil")))
+
+
+def test_any_broker_of_a_cluster_serves_bounds_and_records(tmp_path: Path) -> None:
+    async def scenario(two: HttpCluster) -> None:
+        await two.create(TOPIC, [1], [2])
+        for number in (0, 1):
+            for n in range(2):
+                await two[number + 1].produce(TOPIC, f"{number}/{n}", partition=number)
+
+        def read(url: str) -> list[tuple[int, int]]:
+            reader = TieredReader(check_options({"bootstrap": url, "topic": TOPIC}), ("partition", "offset"))
+            batches = [rows for each in reader.partitions() for rows in reader.read(each)]
+            return [(row["partition"], row["offset"]) for rows in batches for row in rows.to_pylist()]
+
+        for broker in two.brokers.values():
+            found = await asyncio.to_thread(read, broker.url)
+            assert sorted(found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+    run(tmp_path, scenario, numbers=(1, 2))
+
+
+def test_login_follows_a_redirect_inside_the_cluster_only() -> None:
+    with stubs("one", "one", "two") as (first, member, stranger):
+        first.on(STATE, moved(f"http://{member.address}{STATE}"))
+        assert [(each.start, each.end) for each in alice(first).topic(TOPIC).partitions] == [(0, 7)]
+        assert [login is None for login in member.logins(STATE)] == [False]
+        assert member.logins(broker_http.NODE) == [None]
+        first.on(STATE, moved(f"http://{stranger.address}{STATE}"))
+        with pytest.raises(Refused, match="of another cluster"):
+            alice(first).topic(TOPIC)
+        assert stranger.requests == [(broker_http.NODE, None)]
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["", "https://{0}{1}", "http://{0}/other", "http://u@{0}{1}", "{1}", "http://{0}{1}?a=1", "http://h:x{1}"],
+)
+def test_redirect_to_another_scheme_or_path_is_refused(location: str) -> None:
+    with stubs("one", "one") as (first, member):
+        first.on(STATE, moved(location.format(member.address, STATE)))
+        with pytest.raises(Refused, match="http and the same path are needed"):
+            alice(first).topic(TOPIC)
+        assert not member.requests
+
+
+def test_redirects_in_a_circle_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_http, "RETRY_SECONDS", 0)
+    with stubs("one") as (first,):
+        first.on(STATE, moved(f"http://{first.address}{STATE}"))
+        with pytest.raises(Unavailable, match="more than 3 redirects"):
+            alice(first).topic(TOPIC)
+
+
+def test_busy_broker_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_http, "PAUSE_SECONDS", 0)
+    told = {"Retry-After": "0"}
+    limit = {"error_code": 429, "message": "over its quota"}
+    no_leader = {"error_code": 40404, "message": "no broker leads t-0 now"}
+    with stubs("one") as (first,):
+        first.on(STATE, Reply(429, limit, told), Reply(503, b"full", told), Reply(404, no_leader), Reply(body=BOUNDS))
+        assert alice(first).topic(TOPIC).partitions[0].end == 7
+        assert len(first.logins(STATE)) == 4
+        first.on(STATE, Reply(429, limit, {"Retry-After": "601"}))
+        begin = time.monotonic()
+        with pytest.raises(Unavailable, match="over its quota; another try is allowed in 601 s"):
+            alice(first).topic(TOPIC)
+        monkeypatch.setattr(broker_http, "RETRY_SECONDS", 0.01)
+        monkeypatch.setattr(broker_http, "PAUSE_SECONDS", 0.1)
+        first.on(STATE, Reply(500, BUSY))
+        with pytest.raises(Unavailable, match="takes nothing now"):
+            alice(first).topic(TOPIC)
+        assert time.monotonic() < begin + 30, "the limit is not waited for"
+
+
+def test_broker_that_replied_before_may_be_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_http, "RETRY_SECONDS", 0.01)
+    with stubs("one") as (first,):
+        first.on(STATE, Reply(200, b"{", {"Content-Length": "99"}), Reply(body=BOUNDS))
+        with pytest.raises(Unavailable, match=r"no broker replies.*IncompleteRead"):
+            alice(first).topic(TOPIC)
+        monkeypatch.setattr(broker_http, "RETRY_SECONDS", 60)
+        monkeypatch.setattr(broker_http, "PAUSE_SECONDS", 0)
+        first.on(STATE, Reply(200, b"{", {"Content-Length": "99"}), Reply(body=BOUNDS))
+        assert alice(first).topic(TOPIC).partitions[0].end == 7
+    begin = time.monotonic()
+    with pytest.raises(Unavailable, match="no broker replies"):
+        alice(first).topic(TOPIC)
+    assert time.monotonic() < begin + 30, "an address that never replied may be wrong"
+
+
+def test_reply_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_http, "TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(broker_http, "RETRY_SECONDS", 0)
+    with stubs("one") as (first,):
+        first.on(STATE, Reply(200, b"{", {"Content-Length": "1000000"}, is_endless=True))
+        with pytest.raises(Unavailable, match="TimeoutError"):
+            alice(first).topic(TOPIC)
+        first.has_ended.set()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "found"),
+    [
+        (404, 40401, Code.UNKNOWN_TOPIC_OR_PARTITION),
+        (403, 40301, Code.TOPIC_AUTHORIZATION_FAILED),
+        (403, 403, Code.INVALID_REQUEST),
+        (416, 41601, Code.OFFSET_OUT_OF_RANGE),
+    ],
+)
+def test_refusal_of_a_broker_keeps_its_kind(status: int, code: int, found: Code) -> None:
+    with stubs("one") as (first,):
+        first.on(STATE, Reply(status, {"error_code": code, "message": "no"}))
+        with pytest.raises(Refused) as refused:
+            alice(first).topic(TOPIC)
+        assert refused.value.code is found
