@@ -85,8 +85,10 @@ class BrokerClient:
                 query: dict[str, int | str] = {"timestamp": bound.value, "max_bytes": 1, "format": "binary"}
                 query["isolation_level"] = "read_uncommitted"
                 query["topic_id"] = topic.topic_id
-                records = self._json(_records_path(topic.name, partition.partition, query))["records"]
-                return min(records[0]["offset"], partition.end) if records else partition.end
+                found = self._json(_records_path(topic.name, partition.partition, query))
+                # Without a record the batch is the end of a transaction, which has no row: the bound is after it.
+                offset = found["records"][0]["offset"] if found["records"] else found["next_offset"]
+                return int(min(offset, partition.end))
 
     def batches(self, split: LiveSplit) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
         """Yields whole batches from the one that holds the start to the one that holds the end, some MiB at a time.

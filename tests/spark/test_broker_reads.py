@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import confluent_kafka
 import pytest
 
 from pyspark_tiered import broker_http
@@ -21,6 +22,7 @@ from pyspark_tiered.login import HttpLogin
 from pyspark_tiered.reader import TieredReader
 from pyspark_tiered.source import check_options
 from tests.e2e.http_cluster import HttpCluster, run
+from tests.e2e.serving import ServeProcess
 from tiered.errors import Code, Refused, Unavailable
 from tiered.security.secret import Secret
 
@@ -226,3 +228,25 @@ def test_refusal_of_a_broker_keeps_its_kind(status: int, code: int, found: Code)
         with pytest.raises(Refused) as refused:
             alice(first).topic(TOPIC)
         assert refused.value.code is found
+
+
+def test_bound_before_the_end_of_a_transaction_loses_nothing(tmp_path: Path) -> None:
+    now = int(time.time() * 1000)
+    with ServeProcess(tmp_path / "data") as broker:
+        broker.create_topic(TOPIC)
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.kafka, "transactional.id": "test"})
+        producer.init_transactions(60)
+        for value, at in (("a", now - 10_000), ("b", now + 10_000)):
+            producer.begin_transaction()
+            producer.produce(TOPIC, value, timestamp=at)
+            producer.commit_transaction(60)
+        broker.wait_for_offset(TOPIC, "last_stable_offset", 4)
+
+        def read(**options: str) -> list[int]:
+            reader = TieredReader(check_options({"bootstrap": broker.url, "topic": TOPIC, **options}), ("offset",))
+            return [n for each in reader.partitions() for rows in reader.read(each) for n in rows["offset"].to_pylist()]
+
+        assert read() == [0, 2]
+        assert read(endingTimestamp=str(now - 5_000)) == [0]
+        assert read(startingTimestamp=str(now - 5_000)) == [2]
+        assert read(startingTimestamp=str(now + 20_000)) == []
