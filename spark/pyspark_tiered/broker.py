@@ -6,7 +6,9 @@ Plain, blocking code for the driver and for tasks. It checks the CRC of every ba
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -19,9 +21,16 @@ from tiered.ids import TopicId
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 
+LEADER_SECONDS = 30.0
+"""Time in which a new leader learns how far its log is committed."""
+LOOK_SECONDS = 0.25
+"""Pause between two looks at a new leader."""
+POLL_MS = 5_000
+"""Wait of a read for records that were committed before."""
 READ_BYTES = 8 << 20
 RAW = "application/octet-stream"
 NEXT_OFFSET = "Tiered-Next-Offset"
+NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 class LiveTopic(NamedTuple):
@@ -33,12 +42,16 @@ class LiveTopic(NamedTuple):
 
 
 class LivePartition(NamedTuple):
-    """Offsets `[start, end)` that can be read. `log_bytes` is about their size."""
+    """Offsets `[start, end)` that can be read. `log_bytes` is about their size.
+
+    The high watermark is above `end` while a transaction is open.
+    """
 
     partition: int
     start: int
     end: int
     log_bytes: int
+    high_watermark: int
 
 
 class BrokerClient:
@@ -56,8 +69,22 @@ class BrokerClient:
         self._isolation = "read_committed" if read_committed else "read_uncommitted"
         self._http = BrokerHttp(bootstrap, login, is_patient=is_patient)
 
-    def topic(self, topic: str) -> LiveTopic:
-        """Returns the readable offsets of each partition now."""
+    def topic(self, topic: str, topic_id: str = "", reached: Mapping[int, int] = NOTHING) -> LiveTopic:
+        """Returns the readable offsets of each partition now.
+
+        `reached` are ends of the topic with this id that were seen before. A new leader's high watermark may be below
+        them for a moment, so this looks again for some time. An end that is still below them then is returned: records
+        were lost.
+        """
+        give_up = time.monotonic() + LEADER_SECONDS
+        while True:
+            found = self._look(topic)
+            ahead = [each for each in found.partitions if each.high_watermark < reached.get(each.partition, 0)]
+            if not ahead or found.topic_id != topic_id or time.monotonic() > give_up:
+                return found
+            time.sleep(LOOK_SECONDS)
+
+    def _look(self, topic: str) -> LiveTopic:
         found, topic_ids = list[LivePartition](), set[str]()
         for each in self._json(f"/topics/{quote(topic, safe='')}/partitions"):
             state = self._json(f"/tiered/v1/topics/{quote(topic, safe='')}/partitions/{each['partition']}")
@@ -65,7 +92,7 @@ class BrokerClient:
             local = max(end - max(state["cold_end_offset"], state["local_start_offset"]), 0)
             share = local / max(end - state["local_start_offset"], 1)
             log_bytes = state["cold_bytes"] + round(state["local_bytes"] * share)
-            found.append(LivePartition(each["partition"], start, end, log_bytes))
+            found.append(LivePartition(each["partition"], start, end, log_bytes, state["high_watermark"]))
             topic_ids.add(state["topic_id"])
         if len(topic_ids) != 1:
             raise Unavailable(f"the topic {topic} was deleted or created again while its offsets were read")
@@ -96,10 +123,21 @@ class BrokerClient:
         The broker leaves out batches of aborted transactions, and then says where the next read begins.
         """
         where, offset = f"{split.topic}-{split.partition} at {self._http}", split.start
+        empty_since: float | None = None
         while offset < split.end:
             query: dict[str, int | str] = {"offset": offset, "max_bytes": READ_BYTES, "topic_id": split.topic_id}
             query["isolation_level"] = self._isolation
+            if empty_since is not None:
+                query["timeout"] = POLL_MS
             data, following = self._read(_records_path(split.topic, split.partition, query))
+            if not data and following is None:  # a new leader does not know yet that the offset is committed
+                now = time.monotonic()
+                empty_since = now if empty_since is None else empty_since
+                if now >= empty_since + LEADER_SECONDS:
+                    raise Unavailable(f"{where}: the log has no committed record at offset {offset}, where it had some")
+                time.sleep(LOOK_SECONDS)
+                continue
+            empty_since = None
             found = walk(data)
             if following is None and found.batches:
                 following = found.batches[-1].last_offset + 1

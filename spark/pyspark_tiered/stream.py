@@ -36,6 +36,7 @@ from pyspark_tiered.stream_plan import (
     next_offset,
     parse_offset,
 )
+from tiered.ids import TopicId
 from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
@@ -89,10 +90,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks, bytes_each = os.cpu_count() or 1, int(size) if size else None
         planned: list[Split] | list[LiveSplit]
         if "bootstrap" in self._options:
-            now = self._read_topic()
+            now = self._read_topic(last)
             ranges = self._ranges(begin, last, now)
-            available = {number: tuple(each) for number, each in now.partitions.items()}
-            planned = live_splits(now.topic, now.topic_id, ranges, available, tasks, bytes_each)  # type: ignore[arg-type]
+            available = {number: (each.start, each.end, each.log_bytes) for number, each in now.partitions.items()}
+            planned = live_splits(now.topic, TopicId(now.topic_id), ranges, available, tasks, bytes_each)
         else:
             cold = self._read_cold(begin.offsets if begin.topic_id == last.topic_id else {})
             planned = splits(cold, self._ranges(begin, last, _readable_cold(cold)), tasks, bytes_each)
@@ -132,13 +133,18 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at, known = self._known
             interval = POLL_SECONDS["bootstrap" if "bootstrap" in self._options else "store"]
             has_more = any(begin.offsets.get(number, -1) < each.end for number, each in known.partitions.items())
-            if begin.topic_id == known.topic_id and (has_more or time.monotonic() < at + interval):
+            is_same = begin.topic_id == known.topic_id and not known.is_behind(begin)
+            if is_same and (has_more or time.monotonic() < at + interval):
                 return known
-        return self._read_topic()
+        return self._read_topic(begin)
 
-    def _read_topic(self) -> ReadableTopic:
+    def _read_topic(self, reached: StreamOffset | None = None) -> ReadableTopic:
+        """Returns what can be read now. Waits a while for a new leader whose log ends below a place that was reached,
+        and for a broker that replied before."""
         if "bootstrap" in self._options:
-            live = self._batch.broker(is_patient=self._known is not None).topic(self._topic)
+            broker = self._batch.broker(is_patient=self._known is not None)
+            place = StreamOffset(self._topic, "", {}) if reached is None else reached
+            live = broker.topic(self._topic, place.topic_id, place.offsets)
             parts = {each.partition: ReadablePartition(*each[1:]) for each in live.partitions}
             found = ReadableTopic(live.name, live.topic_id, parts)
         else:
@@ -173,5 +179,7 @@ def _readable_cold(cold: ColdTopic) -> ReadableTopic:
     parts = {}
     for each in cold.partitions:
         log_bytes = sum(entry.log_bytes for entry in each.entries)
-        parts[each.partition] = ReadablePartition(each.log_start_offset, each.readable_end_offset, log_bytes)
+        parts[each.partition] = ReadablePartition(
+            each.log_start_offset, each.readable_end_offset, log_bytes, each.cold_end_offset
+        )
     return ReadableTopic(cold.name, cold.topic_id, parts)

@@ -30,11 +30,19 @@ class StreamOffset(NamedTuple):
 
 
 class ReadablePartition(NamedTuple):
-    """Offsets `[start, end)` of a partition that can be read now, and about how many bytes of log they are."""
+    """Offsets `[start, end)` of a partition that can be read now, and about how many bytes of log they are.
+
+    `log_end` is above `end` while a transaction is open, and else may be left out.
+    """
 
     start: int
     end: int
     log_bytes: int
+    log_end: int = 0
+
+    def is_behind(self, offset: int) -> bool:
+        """True if the log ends below an offset."""
+        return max(self.end, self.log_end) < offset
 
 
 class ReadableTopic(NamedTuple):
@@ -47,6 +55,12 @@ class ReadableTopic(NamedTuple):
     def ends(self) -> StreamOffset:
         """Returns the place after everything that can be read."""
         return StreamOffset(self.topic, self.topic_id, {number: each.end for number, each in self.partitions.items()})
+
+    def is_behind(self, place: StreamOffset) -> bool:
+        """True if the log of a partition ends below a place in this topic."""
+        return self.topic_id == place.topic_id and any(
+            each.is_behind(place.offsets.get(number, 0)) for number, each in self.partitions.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +94,8 @@ def batch_ranges(
 ) -> tuple[dict[int, Range], list[str]]:
     """Returns the offsets `[start, end)` to read by partition, and sentences on what was lost.
 
-    A partition without a start is new, and is read from its log start. Raises `Refused` for anything lost if
-    `fail_on_data_loss` is true.
+    A partition without a start is new, and is read from its log start: older records are lost, as all records are if
+    the log ends below a place that was reached. Raises `Refused` for anything lost if `fail_on_data_loss` is true.
     """
     lost = list[str]()
     same_topic = start.topic_id == end.topic_id
@@ -100,13 +114,21 @@ def batch_ranges(
         if there is None:
             lost.append(f"partition {number} of {end.topic} is gone")
             continue
-        first = start.offsets.get(number, there.start) if same_topic else there.start
-        if first < there.start:
+        first = start.offsets.get(number, 0) if same_topic else there.start
+        reached = max(first, last)
+        if there.is_behind(reached):
+            log_end = max(there.end, there.log_end)
+            lost.append(
+                f"the log of {end.topic}-{number} ends at {log_end}, below {reached}, where the stream was: an unclean "
+                "election or a restore cut it"
+            )
+            last = min(last, there.end)
+        if first < min(there.start, last):
             lost.append(
                 f"retention removed offsets {first} to {min(there.start, last) - 1} of {end.topic}-{number} before "
                 "they were read"
             )
-            first = there.start
+        first = max(first, there.start)
         if first < last:
             ranges[number] = first, last
     _check_loss(lost, fail_on_data_loss)
@@ -147,6 +169,8 @@ def next_offset(
             low, high = ranges[number]
             # Each partition moves by one offset at least: else the small ones would wait for ever.
             reached[number] = min(low + max(int((high - low) * share), 1), high)
+        elif now.partitions[number].is_behind(reached.get(number, 0)):
+            reached[number] = end
         else:
             reached[number] = max(end, reached.get(number, end))
     return StreamOffset(ends.topic, ends.topic_id, reached)

@@ -16,14 +16,17 @@ from typing import Any, NamedTuple
 import confluent_kafka
 import pytest
 
+from pyspark_tiered import broker as broker_module
 from pyspark_tiered import broker_http
 from pyspark_tiered.broker import BrokerClient
 from pyspark_tiered.login import HttpLogin
+from pyspark_tiered.plan import LiveSplit
 from pyspark_tiered.reader import TieredReader
 from pyspark_tiered.source import check_options
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.serving import ServeProcess
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.ids import TopicId
 from tiered.security.secret import Secret
 
 TOPIC = "t"
@@ -228,6 +231,35 @@ def test_refusal_of_a_broker_keeps_its_kind(status: int, code: int, found: Code)
         with pytest.raises(Refused) as refused:
             alice(first).topic(TOPIC)
         assert refused.value.code is found
+
+
+def test_new_leader_is_asked_again_until_it_knows_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "LOOK_SECONDS", 0)
+    with stubs("one") as (first,):
+        first.on(STATE, Reply(body=BOUNDS | {"high_watermark": 3, "last_stable_offset": 3}), Reply(body=BOUNDS))
+        assert alice(first).topic(TOPIC, "id", {0: 7}).partitions[0].end == 7
+        first.on(STATE, Reply(body=BOUNDS | {"last_stable_offset": 3}))
+        assert alice(first).topic(TOPIC, "id", {0: 7}).partitions[0].end == 3, "a transaction is open"
+        assert alice(first).topic(TOPIC, "older", {0: 9}).partitions[0].end == 3
+        monkeypatch.setattr(broker_module, "LEADER_SECONDS", 0)
+        assert alice(first).topic(TOPIC, "id", {0: 9}).partitions[0].high_watermark == 7
+
+
+def test_empty_reply_of_a_new_leader_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "LOOK_SECONDS", 0)
+    split = LiveSplit(TOPIC, TopicId("id"), 0, 90, 100)
+    records = f"/topics/{TOPIC}/partitions/0/records"
+    with stubs("one") as (first,):
+        first.on(records, Reply(), Reply(headers={broker_module.NEXT_OFFSET: "100"}))
+        assert list(alice(first).batches(split)) == []
+        assert ["timeout=5000" in path for path, _ in first.requests] == [False, True]
+        first.on(records, Reply(headers={broker_module.NEXT_OFFSET: "90"}))
+        with pytest.raises(Corrupt, match="no batch holds offset 90"):
+            list(alice(first).batches(split))
+        monkeypatch.setattr(broker_module, "LEADER_SECONDS", 0)
+        first.on(records, Reply())
+        with pytest.raises(Unavailable, match="no committed record at offset 90"):
+            list(alice(first).batches(split))
 
 
 def test_bound_before_the_end_of_a_transaction_loses_nothing(tmp_path: Path) -> None:

@@ -84,6 +84,41 @@ def test_offsets_that_retention_removed_fail_the_stream_or_are_left_out() -> Non
     assert batch_ranges(at(3, 0), at(7, 5), NOW, fail_on_data_loss=False)[0] == {1: (0, 5)}
 
 
+def test_new_partition_whose_first_records_expired_is_a_loss() -> None:
+    only_second = StreamOffset("t", "id", {1: 5})
+    with pytest.raises(Refused, match=r"retention removed offsets 0 to 9 of t-0"):
+        follow(only_second)
+    ranges, lost = batch_ranges(only_second, at(110, 5), NOW, fail_on_data_loss=False)
+    assert ranges == {0: (10, 110)} and "offsets 0 to 9" in lost[0]
+
+
+def test_log_that_ends_below_the_stream_is_a_loss() -> None:
+    ahead = at(1000, 5)
+    with pytest.raises(Refused, match=r"the log of t-0 ends at 110, below 1000.*failOnDataLoss=false"):
+        follow(ahead)
+    back = next_offset(ahead, NOW, NO_LIMITS, fail_on_data_loss=False)
+    assert back == at(110, 5)
+    assert batch_ranges(ahead, back, NOW, fail_on_data_loss=False)[0] == {}
+    grown = NOW._replace(partitions={0: ReadablePartition(10, 1005, 1), 1: NOW.partitions[1]})
+    after = next_offset(back, grown, NO_LIMITS, fail_on_data_loss=True)
+    assert batch_ranges(back, after, grown, fail_on_data_loss=True) == ({0: (110, 1005)}, [])
+
+
+def test_batch_beyond_the_end_of_the_log_is_a_loss_or_is_cut() -> None:
+    with pytest.raises(Refused, match="the log of t-0 ends at 110, below 500"):
+        batch_ranges(at(50, 5), at(500, 5), NOW, fail_on_data_loss=True)
+    ranges, lost = batch_ranges(at(50, 5), at(500, 5), NOW, fail_on_data_loss=False)
+    assert ranges == {0: (50, 110)} and len(lost) == 1
+
+
+def test_place_above_an_open_transaction_is_no_loss() -> None:
+    """A stream of all records continues as one of committed records."""
+    now = NOW._replace(partitions={0: ReadablePartition(10, 40, 1, 110), 1: NOW.partitions[1]})
+    assert not now.is_behind(at(110, 5))
+    assert next_offset(at(110, 5), now, NO_LIMITS, fail_on_data_loss=True) == at(110, 5)
+    assert now.is_behind(at(111, 5)) and not now.is_behind(at(111, 5, topic_id="older"))
+
+
 def test_topic_made_anew_fails_the_stream_or_is_read_from_its_log_start() -> None:
     older = at(400, 3, topic_id="older")
     with pytest.raises(Refused, match="deleted and created again: id older is now id"):
