@@ -63,6 +63,10 @@ class TableFolder(ABC):
     def read(self, path: str) -> bytes | None:
         """Returns the bytes of a file, None if it is absent."""
 
+    @abstractmethod
+    def modified_ms(self, path: str) -> int | None:
+        """Returns the time at which a file was written, in milliseconds since 1970; None if it is absent."""
+
     def read_each(self, paths: Sequence[str]) -> Iterator[bytes | None]:
         """Yields the bytes of each file, None if it is absent."""
         return map(self.read, paths)
@@ -123,6 +127,12 @@ class DirectoryFolder(TableFolder):
     def read(self, path: str) -> bytes | None:
         try:
             return (self._root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def modified_ms(self, path: str) -> int | None:
+        try:
+            return (self._root / path).stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return None
 
@@ -259,6 +269,10 @@ class BucketFolder(TableFolder):
     def read(self, path: str) -> bytes | None:
         got = self._run(self._store.get(self._prefix + path))
         return None if isinstance(got, NotFound) else got.data
+
+    def modified_ms(self, path: str) -> int | None:
+        found = self._run(self._store.list(self._prefix + path, "", 1))
+        return found[0].modified_ms if found and found[0].key == self._prefix + path else None
 
     def read_each(self, paths: Sequence[str]) -> Iterator[bytes | None]:
         for first in range(0, len(paths), READS_AT_ONCE):

@@ -102,7 +102,7 @@ class TableLog:
     def find_version(self, at_ms: int) -> int:
         """Returns the newest version whose commit is not later than a time. Reads a few commits: their times grow.
 
-        Raises `Refused` if the log does not reach back so far.
+        A commit without a time has that of its file. Raises `Refused` if the log does not reach back so far.
         """
         versions = self.versions()
         low, high = 0, len(versions)
@@ -118,8 +118,11 @@ class TableLog:
 
     def _commit_time(self, version: int) -> int:
         text = self.read_commit(version) or ""
-        actions = delta_state.parse_actions(text, f"{self.url} version {version}")
-        return next((int(each["commitInfo"].get("timestamp", 0)) for each in actions if "commitInfo" in each), 0)
+        for action in delta_state.parse_actions(text, f"{self.url} version {version}"):
+            if (at := (action.get("commitInfo") or {}).get("timestamp")) is not None:
+                return int(at)
+        with explain_access(self.url):
+            return self.folder.modified_ms(f"{LOG}/{delta_state.commit_name(version)}") or 0
 
     def read_commit(self, version: int) -> str | None:
         """Returns the lines of a commit; None if its file is not there."""

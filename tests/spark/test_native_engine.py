@@ -353,6 +353,9 @@ def test_file_is_created_once(place: Callable[[str], str]) -> None:
     for path in paths[1:]:
         folder.create(path, path.encode())
     assert list(folder.read_each(paths)) == [None, *(path.encode() for path in paths[1:])], "in order"
+    assert time.time() * 1000 - 600_000 < (folder.modified_ms("_delta_log/a") or 0) < time.time() * 1000 + 600_000
+    folder.create("_delta_log/bc", b"")
+    assert folder.modified_ms("_delta_log/b") is None
     folder.close()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,25 @@ def test_earlier_versions_are_read_by_number_and_time(session: SqlSession) -> No
         with pytest.raises(Refused, match=why):
             session.run(f"SELECT * FROM `orders.eu` {moment}")
     assert rows(session, "SELECT count(*) FROM `orders.eu`") == [(6,)]
+
+
+def test_page_shows_how_to_go_back_in_the_table_and_in_the_log(tmp_path: Path) -> None:
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    page = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text()
+    (example,) = re.findall(r"```sql\n(.*?)```", page.partition("\n## SQL\n")[2], re.DOTALL)
+    at_ms = int(datetime(2026, 11, 25, 15, tzinfo=UTC).timestamp() * 1000)
+    filling.create_topic(store, "flights", TOPIC, 2)
+    for partition, times in enumerate(([at_ms - 1] * 1200, [at_ms - 1] * 5 + [at_ms] * 2)):
+        segments = filling.segments([(at, b"k", b"v", ()) for at in times])
+        filling.upload(store, "flights", PartitionId(TOPIC, partition), list(segments))
+        load(store, "flights", tables, engine=NativeEngine())
+        path = tmp_path / "tables" / "flights" / "_delta_log" / f"{partition:020d}.json"
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        commit(path.parents[1], partition, *(each for each in actions if "commitInfo" not in each))
+        os.utime(path, ns=(0, (at_ms + partition) * 1_000_000))
+    with SqlSession(tables) as session:
+        table_at, below_offset, before_time = (rows(session, line) for line in example.splitlines())
+    assert (table_at, below_offset, before_time) == ([(1200,)], [(1000,)], [(1205,)])
 
 
 def test_query_that_was_not_read_to_its_end_makes_room_for_the_next(session: SqlSession) -> None:

@@ -79,7 +79,7 @@ class RunningQuery(NamedTuple):
 
 
 class _FilledTail(NamedTuple):
-    """What a table of newer records holds: these offsets of a topic, in these columns."""
+    """These offsets of a topic, in these columns, which a table of DuckDB holds."""
 
     topic_id: str
     columns: Mapping[str, Any]
