@@ -12,7 +12,7 @@ from tests.fuzz.rounds import CORPUS, Check, Input, corpus, fuzz, keep
 from tiered_api.kafka.protocol import apis
 from tiered_api.kafka.protocol.headers import decode_request_header
 
-ROUNDS = {"wire": 3000, "records": 1500, "http": 4000, "files": 1200}
+ROUNDS = {"wire": 3000, "records": 1500, "http": 4000, "files": 1200, "sasl": 3000}
 CORPUS_MOST = 200 << 10
 
 

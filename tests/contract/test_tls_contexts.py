@@ -158,6 +158,24 @@ def test_certificate_is_renewed_from_its_file_unless_it_is_broken(
     assert shake_hands(contexts, client) == ("moved", "")
 
 
+def test_client_of_an_authority_that_was_removed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.system.tls_contexts.LOOK_SECONDS", 0)
+    other, trusted = sign("CN=other"), tmp_path / "trusted.pem"
+    trusted.write_text(AUTHORITY.certificate_pem + other.certificate_pem)
+    key = Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem))
+    options = TlsOptions(key, Store(location=str(trusted)), client_auth=REQUIRED)
+    contexts, clients = TlsContexts(lambda: options), []
+    for authority in (AUTHORITY, other):
+        signed = sign("CN=alice", authority)
+        own = Store(certificates=signed.certificate_pem, key=Secret(signed.key_pem))
+        clients.append(make_client_context(TlsOptions(own, TRUST)))
+    assert [shake_hands(contexts, client) for client in clients] == [("broker", "alice")] * 2
+    trusted.write_text(AUTHORITY.certificate_pem)
+    assert shake_hands(contexts, clients[0]) == ("broker", "alice")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(contexts, clients[1])
+
+
 def test_start_with_other_options_asks_for_no_fewer_certificates() -> None:
     """The options in force cannot be used. Those of the start do not ask clients for certificates."""
     key = Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem))

@@ -24,6 +24,7 @@ from tiered.system.network import SocketNet
 from tiered_api.cli.broker.scram_users import read_credentials
 from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.client.login import UserLogin
+from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.headers import encode_request_header
 from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
@@ -439,6 +440,49 @@ def test_broker_proves_the_secret_of_the_cluster(tmp_path: Path) -> None:
             await asyncio.wait_for(client.writer.wait_closed(), 5)
 
     run_with_login(tmp_path, scenario, connection_failed_authentication_delay_ms=0)
+
+
+def test_broker_that_logs_in_sends_its_secret_to_nobody(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        sent = bytearray()
+
+        async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 16):
+                sent.extend(data)
+                writer.write(data)
+            writer.close()
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            host, port = site.address.rsplit(":", 1)
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+
+        between = await asyncio.start_server(relay, "127.0.0.1", 0)
+        peers = KafkaPeers(SocketNet(), login_node_id=2)
+        peers.cluster_id, peers.credential = site.node.cluster_id, site.node.credential
+        view = await peers.get_controller_view(f"127.0.0.1:{between.sockets[0].getsockname()[1]}", 5)
+        await peers.close()
+        between.close()
+        assert view.node_id == 1 and broker_login.MECHANISM.encode() in sent
+        assert site.node.credential not in sent
+
+    run_with_login(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_login_works_in_every_version_of_its_messages(tmp_path: Path, version: int) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+        machine = ScramClient(ScramMechanism.SHA_256, "alice", "pencil", "nonce")
+        assert (await shake_hands(client)).error_code == 0
+        message = machine.make_first()
+        for _ in range(2):
+            reply = await client.ask(SaslAuthenticateRequest(message), version, SaslAuthenticateResponse)
+            assert (reply.error_code, reply.session_lifetime_ms) == (0, 0), reply
+            message = machine.step(reply.auth_bytes)
+        assert machine.is_done and await list_groups(client) == 0
+
+    run_with_login(tmp_path, scenario)
 
 
 def test_salt_of_an_unknown_user_outlives_a_rotation_as_those_of_users_do(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from tests.fuzz import files, http, records, wire
+from tests.fuzz import files, http, records, sasl, wire
 from tests.fuzz.rounds import CURRENT, Check, fuzz, keep
 
 TARGETS: dict[str, Check] = {
@@ -16,6 +16,7 @@ TARGETS: dict[str, Check] = {
     "records": records.check,
     "http": http.check,
     "files": files.check,
+    "sasl": sasl.check,
 }
 
 
