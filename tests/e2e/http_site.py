@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from tests.passwords import check_reply
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
@@ -63,7 +64,9 @@ class HttpBroker:
             sent["Content-Type"] = kind
         stream = io.BytesIO(data) if data is not None and len(data) > 1 << 20 else data
         async with self.session.request(method, self.url + path, data=stream, headers=sent) as response:
-            return HttpReply(response.status, dict(response.headers), await response.read())
+            reply = HttpReply(response.status, dict(response.headers), await response.read())
+        check_reply(reply.body)
+        return reply
 
     async def get(self, path: str, accept: str = "") -> HttpReply:
         return await self.ask("GET", path, accept=accept)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tests.e2e.http_site import TEST_SECONDS, wait_until
 from tests.e2e.site import batch
+from tests.passwords import check_reply
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
@@ -68,7 +69,9 @@ class RawClient:
         """Returns the next reply without its length."""
         async with asyncio.timeout(TEST_SECONDS):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
-            return await self.reader.readexactly(size)
+            reply = await self.reader.readexactly(size)
+        check_reply(reply)
+        return reply
 
     async def receive(self, table: type[T], version: int, correlation_id: int | None = None) -> T:
         """Returns the next reply, which must be of this type."""

@@ -23,7 +23,9 @@ SECONDS = 30.0
 def run_tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     whole = {**os.environ, **(env or {})}
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=SECONDS, env=whole)
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=SECONDS, env=whole)
+    assert not find_passwords(ended.stdout + ended.stderr), arguments
+    return ended
 
 
 class ServeProcess:

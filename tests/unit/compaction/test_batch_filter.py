@@ -267,6 +267,15 @@ def test_compressed_batch_that_cannot_be_opened_ends_the_clean() -> None:
         clean(bytes(damaged), log.end)
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_compressed_batch_that_expands_too_far_ends_the_clean(codec: Codec) -> None:
+    log = Log()
+    log.add((b"a", bytes(20 << 20)), codec=codec)
+    log.add((b"a", b"2"))
+    with pytest.raises(Corrupt, match="more than [0-9]+ bytes"):
+        cleaned(log)
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_keys_of_one_mib_that_differ_in_their_last_byte_are_different_keys(codec: Codec) -> None:
     log, key = Log(), random.Random(1).randbytes(1 << 20)
