@@ -107,6 +107,37 @@ def test_columns_widen_and_older_files_with_them(site: Site) -> None:
     site.check_offsets()
 
 
+def test_columns_widen_after_spark_wrote_the_files_again(site: Site) -> None:
+    """OPTIMIZE and UPDATE of Spark write each time as INT96, without a zone."""
+    values = encode({"t": "2500-01-01T00:00:00Z", "n": 1, "deep": [{"t": "0099-12-31T23:00:00Z"}]})
+    site.write(values)
+    site.load(LoadOptions(values=ValueRules("json", "t TIMESTAMP, n BIGINT, deep ARRAY<STRUCT<t: TIMESTAMP>>")))
+    before = site.rows("_timestamp", "t", "deep")
+    (add,) = site.typed().files()
+    path = Path(site.warehouse, "t_typed", add["path"])
+    pq.write_table(pq.read_table(path), path, use_deprecated_int96_timestamps=True, store_schema=False)
+    site.write(encode({"n": 0.5}))
+    assert site.load().typed_rows == 1
+    assert site.rows("_timestamp", "t", "deep")[:1] == before
+    assert [row[0] for row in site.rows("n")] == [1.0, 0.5]
+    assert site.verify().ok
+
+
+def test_file_that_cannot_be_widened_leaves_nothing_behind(site: Site) -> None:
+    site.write(encode({"n": 1}, {"n": 2}))
+    site.load()
+    (add,) = site.typed().files()
+    path = Path(site.warehouse, "t_typed", add["path"])
+    pq.write_table(pq.read_table(path), path, row_group_size=1)
+    data, at = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(1).column(0).data_page_offset
+    data[at : at + 8] = bytes([255] * 8)
+    path.write_bytes(data)
+    site.write(encode({"n": 0.5}))
+    with pytest.raises((pa.ArrowException, OSError)) as failed:  # it holds all frames, and what they opened
+        site.load()
+    assert not list(path.parent.glob(".*.tmp")), failed.value
+
+
 def test_integer_of_a_column_that_became_double_is_rounded_early_or_late(site: Site) -> None:
     big = (1 << 53) + 1
     site.write(encode({"a": big}))

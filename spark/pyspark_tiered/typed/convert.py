@@ -219,12 +219,16 @@ def keep_letters(letters: pyarrow.RecordBatch, which: pyarrow.Array) -> pyarrow.
 
 def keep_rows(rows: pyarrow.RecordBatch, which: pyarrow.Array, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     """Returns some of these rows of a file, in the types of a schema with the same columns."""
+    return cast_rows(rows.filter(which), schema)
+
+
+def cast_rows(rows: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    """Returns rows of a file in the types of a schema with the same columns. Spark writes times without a zone."""
     import pyarrow as pa
 
-    kept = rows.filter(which)
     arrays = [
         array if array.type == field.type else array.cast(field.type)
-        for array, field in zip(kept.columns, schema, strict=True)
+        for array, field in zip(rows.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

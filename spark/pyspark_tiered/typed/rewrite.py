@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from pyspark_tiered import delta_state
 from pyspark_tiered.log_folder import TableFolder
-from pyspark_tiered.typed.convert import OpenFile, typed_arrow_schema, widen_batch
-from pyspark_tiered.typed.evolve import Unfit, is_stored_as
+from pyspark_tiered.typed.convert import OpenFile, cast_rows, typed_arrow_schema, widen_batch
+from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.kinds import Field, ListOf, MapOf, StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 from tiered.errors import Code, Refused
@@ -41,19 +41,22 @@ def rewrite_file(
             Code.INVALID_REQUEST,
             f"the table at {folder.url} has deletion vectors: run REORG TABLE ... APPLY (PURGE) on it",
         )
-    with folder.local(delta_state.file_path(add, folder.url)) as path, pq.ParquetFile(path) as held:
+    with (
+        folder.local(delta_state.file_path(add, folder.url)) as path,
+        pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as held,
+    ):
         columns = held_columns(held.schema_arrow, before)
         target = StructOf(tuple(field for field in after.fields if columns.find(field.json_name)))
         if all(_is_same(field, target) for field in columns.fields):
             return None
         file = OpenFile(folder.url, f"part-changed-{uuid.uuid4()}.zstd.parquet", typed_arrow_schema(target))
-        names = [*RECORD_COLUMNS, *(field.column for field in columns.fields)]
+        names, schema = [*RECORD_COLUMNS, *(field.column for field in columns.fields)], typed_arrow_schema(columns)
         try:
             for group in range(held.num_row_groups):
                 table = held.read_row_group(group, columns=names).select(names)
                 for batch in table.combine_chunks().to_batches():
-                    file.write([widen_batch(batch, columns, target)])
-        except Unfit:
+                    file.write([widen_batch(cast_rows(batch, schema), columns, target)])
+        except BaseException:
             file.abandon()
             raise
         name, size = file.close()
