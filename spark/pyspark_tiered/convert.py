@@ -23,6 +23,7 @@ from pyspark_tiered.bucket import BatchReader
 from pyspark_tiered.log_folder import make_folder, refuse_unwritable, upload_file
 from pyspark_tiered.plan import Split
 from pyspark_tiered.recent_rows import FILE_BYTES_MAX, RecentRows
+from pyspark_tiered.row_hash import table_schema
 from pyspark_tiered.rows import constant_int_column, decode_rows
 from pyspark_tiered.table import (
     COLUMNS,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 DECODED = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 GROUP_BYTES = 2 << 20
 ROW_GROUP_BYTES = 64 << 20
+READ_ROWS = 1024
+"""Rows of a small file that are read at once."""
 ZSTD_LEVEL = 1
 """Level 3 makes files 5 % smaller and half of a load's work dearer by a half."""
 DICTIONARY = ["partition", "timestamp_type", "key"]
@@ -296,28 +299,62 @@ def upload(table_url: str, scratch: str, name: str) -> None:
     asyncio.run(run())
 
 
-def join_files(
-    paths: Sequence[Path], known: Sequence[pyarrow.Table], table_url: str, upload: Upload, recent: RecentRows
-) -> LoadedFile | None:
+def read_rows(path: Path, bytes_max: int) -> pyarrow.Table | None:
+    """Returns the rows of a small file in the table's types.
+
+    Returns None if they have more bytes, or if the file has another form than those of loads and of Spark. Raises
+    `Corrupt` if it is no Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = with_field_ids(table_schema())
+    try:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            groups = [file.metadata.row_group(at) for at in range(file.num_row_groups)]
+            if not _has_table_form(file) or sum(group.total_byte_size for group in groups) > bytes_max:
+                return None
+            found, total = [], 0
+            for batch in file.iter_batches(READ_ROWS, use_threads=False):
+                found.append(batch)
+                total += batch.nbytes
+                if total > bytes_max:  # a dictionary holds once what many rows have
+                    return None
+            rows = pa.Table.from_batches(found, file.schema_arrow).cast(schema)
+            return None if rows["partition"].null_count or rows["offset"].null_count else rows
+    except pa.ArrowException as fault:
+        raise Corrupt(f"the file is not readable Parquet: {fault}", where=str(path)) from fault
+
+
+def _has_table_form(file: pyarrow.parquet.ParquetFile) -> bool:
+    """True if a file has exactly the columns of the table. Times may be Spark's INT96, but not in its old calendar."""
+    import pyarrow as pa
+
+    wanted, found = table_schema(), file.schema_arrow
+    if found.names != wanted.names:
+        return False
+    other = [name for name in wanted.names if found.field(name).type != wanted.field(name).type]
+    if other != ["timestamp"]:
+        return not other
+    is_int96 = file.schema.column(wanted.names.index("timestamp")).physical_type == "INT96"
+    is_legacy = b"org.apache.spark.legacyINT96" in (file.metadata.metadata or {})
+    return bool(is_int96 and not is_legacy and found.field("timestamp").type == pa.timestamp("us"))
+
+
+def join_rows(parts: list[pyarrow.Table], table_url: str, upload: Upload, recent: RecentRows) -> LoadedFile:
     """Writes the rows of some small files to one, by partition and offset, a run for each partition.
 
-    Files whose rows are `known` need no path. Returns None, and writes nothing, if a file has other columns than a load
-    writes.
+    They are in the table's types. The list is empty afterwards, so that memory has the rows twice at most.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    parts = [pa.concat_tables(known)] if known else []
-    for path in paths:
-        with pq.ParquetFile(path) as file:
-            if file.schema_arrow.names != list(COLUMNS):
-                return None
-            parts.append(file.read(use_threads=False))
-    schema = with_field_ids(parts[0].schema)
-    rows = pa.concat_tables([part.cast(schema) for part in parts])
+    count = len(parts)
+    schema = with_field_ids(table_schema())
+    rows = pa.concat_tables([part.cast(schema) for part in parts]).combine_chunks()
+    parts.clear()
     rows = rows.take(pc.sort_indices(rows, [("partition", "ascending"), ("offset", "ascending")])).combine_chunks()
-    name = f"part-joined-{len(known) + len(paths):05d}-{uuid.uuid4()}.zstd.parquet"
+    name = f"part-joined-{count:05d}-{uuid.uuid4()}.zstd.parquet"
     runs: list[FileRun] = []
     with new_file(table_url, name, upload) as path:
         with _RunWriter(path) as writer:

@@ -8,7 +8,7 @@ make one that is not small any more.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -22,17 +22,22 @@ FILES_MIN = 12
 FILES_MAX = 256
 SMALL_BYTES = 16 << 20
 JOINED_BYTES_MAX = 32 << 20
-"""Bytes of files that are joined at once: they are in memory, without their compression."""
+"""Bytes of files that are joined at once."""
+ROWS_BYTES_MAX = 128 << 20
+"""Bytes of the rows that are joined at once, without their compression: they are in memory, and so is a copy in order.
+A file with more than half of them is left alone. So two files always fit, and a file that is full is not joined again.
+"""
 FREE_BYTES = 256 << 10
 """A file up to this size is joined without regard to the others."""
 
 
-def choose_files(files: Mapping[str, Json]) -> list[str]:
+def choose_files(files: Mapping[str, Json], left_alone: Collection[str] = ()) -> list[str]:
     """Returns the keys of files to join, none if it is not worth it yet.
 
-    The files have neighbouring partitions. Files with a deletion vector, or without statistics, are left alone.
+    The files have neighbouring partitions. Files with a deletion vector, or without statistics, are left alone too.
     """
-    small = sorted((int(add["size"]), key) for key, add in files.items() if int(add["size"]) < SMALL_BYTES)
+    sizes = ((int(add["size"]), key) for key, add in files.items())
+    small = sorted((size, key) for size, key in sizes if size < SMALL_BYTES and key not in left_alone)
     if not _choose(small):  # then it is not worth it for any part of them, and no statistics have to be parsed
         return []
     groups: dict[int, list[tuple[int, str]]] = {}

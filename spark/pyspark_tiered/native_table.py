@@ -12,8 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered import delta_state, history, joining, orphans, table
 from pyspark_tiered.checkpoint import encode_checkpoint
@@ -26,6 +25,9 @@ from pyspark_tiered.table import Advance, LoadedFile
 from pyspark_tiered.table_log import LAST_CHECKPOINT, TableLog
 from pyspark_tiered.topic_table import TopicTable
 from tiered.errors import Code, Refused, Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +135,8 @@ class NativeTable(TopicTable):
         self.folder = open_folder(url, shared)
         self._log = TableLog(self.folder)
         self._times_forgotten = 0
+        self._left_alone: set[str] = set()
+        """Keys of small files that are not joined: they have too many rows, or another form."""
 
     @property
     def _state(self) -> TableState:
@@ -157,19 +161,13 @@ class NativeTable(TopicTable):
         return True
 
     def join_small_files(self) -> int:
-        keys = joining.choose_files(self._state.files)
+        keys, parts = self._read_small_files()
         if not keys:
             return 0
-        from pyspark_tiered.convert import join_files
+        from pyspark_tiered.convert import join_rows
 
         removed = [self._state.files[key] for key in keys]
-        found = [delta_state.file_path(add, self.url) for add in removed]
-        known = {path: rows for path in found if (rows := self._recent.take(path)) is not None}
-        with ExitStack() as opened:
-            paths = [opened.enter_context(self.folder.local(path)) for path in found if path not in known]
-            joined = join_files(paths, list(known.values()), self.url, self._upload, self._recent)
-        if joined is None:
-            return 0
+        joined = join_rows(parts, self.url, self._upload, self._recent)
         self._read_on()
         identifiers = len(table.loaded_offsets(self._state.versions(), self.topic_id))
         checked, seen = self.checked_version, self.newest_mark.get("seen")
@@ -190,6 +188,40 @@ class NativeTable(TopicTable):
             self._read_on()
             seen = None  # another writer's commit is between: what it loaded is not known here
         return 0
+
+    def _read_small_files(self) -> tuple[list[str], list[pyarrow.Table]]:
+        """Returns the keys of files to join, and the rows of each; none if it is not worth it."""
+        self._left_alone &= self._state.files.keys()
+        known: dict[str, pyarrow.Table] = {}
+        while keys := joining.choose_files(self._state.files, self._left_alone):
+            known = {key: known[key] for key in keys if key in known}
+            chosen: list[str] = []
+            others, total = set(), 0
+            for key in keys:
+                rows = known.get(key)
+                if rows is None and (rows := self._read_rows(self._state.files[key])) is None:
+                    others.add(key)
+                    continue
+                known[key] = rows
+                total += rows.nbytes
+                if total > joining.ROWS_BYTES_MAX:
+                    break
+                chosen.append(key)
+            if not others:
+                return chosen, [known[key] for key in chosen]
+            self._left_alone |= others
+        return [], []
+
+    def _read_rows(self, add: Mapping[str, Any]) -> pyarrow.Table | None:
+        """Returns the rows of a file; None if it is not joined."""
+        from pyspark_tiered.convert import read_rows
+
+        path = delta_state.file_path(add, self.url)
+        rows = self._recent.take(path)
+        if rows is not None:
+            return rows
+        with self.folder.local(path) as local:
+            return read_rows(local, joining.ROWS_BYTES_MAX // 2)
 
     def remove_orphans(self, now_ms: int | None = None) -> int:
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms

@@ -13,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tiered import history
+from pyspark_tiered.convert import read_rows
 from pyspark_tiered.joining import FILES_MIN, FREE_BYTES, JOINED_BYTES_MAX, SMALL_BYTES, choose_files
 from pyspark_tiered.load import load
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.recent_rows import RecentRows
+from pyspark_tiered.row_hash import table_schema
 from pyspark_tiered.session import spark_url
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
+from tiered.errors import Corrupt
 from tiered.ids import PartitionId
 
 TOPIC = filling.topic_id(1)
@@ -164,3 +167,81 @@ def test_files_that_another_writer_removed_are_not_joined(tmp_path: Path, monkey
     (tmp_path / "tables/t/_delta_log" / f"{FILES_MIN - 1:020d}.json").write_text(gone)
     assert table.join_small_files() == 0
     assert removed not in {add["path"] for add in table.snapshot().state.files.values()}
+
+
+def rows_at(times_us: list[int], value: bytes = b"v") -> pa.Table:
+    rows = [
+        {"partition": 0, "offset": at, "timestamp": us, "timestamp_type": 0, "value": value}
+        for at, us in enumerate(times_us)
+    ]
+    return pa.Table.from_pylist(rows, table_schema())
+
+
+def write_as_spark(rows: pa.Table, path: Path, marks: dict[str, str] | None = None) -> None:
+    """Writes a file with times as OPTIMIZE, UPDATE, a repair and an erasure by Spark do."""
+    with pq.ParquetWriter(path, rows.schema, use_deprecated_int96_timestamps=True, store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata({"org.apache.spark.version": "4.0.1", **(marks or {})})
+
+
+def test_joined_files_of_spark_keep_their_times(tmp_path: Path) -> None:
+    store, root = f"file://{tmp_path}/store", tmp_path / "tables/t"
+    filling.create_topic(store, "t", TOPIC, 1)
+    times_ms = [filling.BASE_MS, -62_000_000_000_000, 9_999_999_999_999, 1_764_000_000_000_000]
+    for first in range(0, 4 * FILES_MIN, 4):
+        rows = [(ms, None, b"v", ()) for ms in times_ms]
+        filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=first)))
+        if first == 4 * (FILES_MIN - 1):
+            (path,) = root.glob(f"*-{4:020d}-*.parquet")
+            write_as_spark(pq.read_table(path), path)
+            assert "int96" in str(pq.ParquetFile(path).schema).lower()
+        load(store, "t", str(tmp_path / "tables"), engine=NativeEngine())
+    (joined,) = root.glob("*joined*.parquet")
+    held = pq.read_table(joined)
+    assert held.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    assert held["timestamp"].cast(pa.int64()).to_pylist() == [ms * 1000 for ms in times_ms] * FILES_MIN
+
+
+def test_files_in_another_form_are_not_read_for_a_joining(tmp_path: Path) -> None:
+    path, rows, most = tmp_path / "a.parquet", rows_at([-62_000_000_000_000_000, 5]), 1 << 20
+    pq.write_table(rows, path)
+    assert read_rows(path, most) == rows
+    write_as_spark(rows, path)
+    assert read_rows(path, most) == rows
+    write_as_spark(rows, path, {"org.apache.spark.legacyINT96": ""})
+    assert read_rows(path, most) is None, "its calendar is another one"
+    at = rows.schema.get_field_index("timestamp")
+    pq.write_table(rows.set_column(at, "timestamp", rows["timestamp"].cast(pa.timestamp("us"))), path)
+    assert read_rows(path, most) is None
+    pq.write_table(rows.append_column("note", pa.nulls(2, pa.string())), path)
+    assert read_rows(path, most) is None
+    pq.write_table(rows.set_column(0, "partition", pa.nulls(2, pa.int32())), path)
+    assert read_rows(path, most) is None
+    path.write_bytes(b"no Parquet")
+    with pytest.raises(Corrupt, match="not readable Parquet"):
+        read_rows(path, most)
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_file_with_too_many_bytes_of_rows_is_not_read_for_a_joining(tmp_path: Path, use_dictionary: bool) -> None:
+    path, rows = tmp_path / "a.parquet", rows_at([0] * 5000, b"v" * 1000)
+    pq.write_table(rows, path, use_dictionary=use_dictionary, compression="zstd")
+    assert path.stat().st_size < 100_000 < rows.nbytes
+    assert read_rows(path, rows.nbytes - 100_000) is None
+    assert read_rows(path, rows.nbytes + 100_000) == rows
+
+
+def test_rows_that_do_not_fit_into_memory_are_joined_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 1)
+    for first, count in ((0, 10), (10, 10), (20, 10), (30, 10), (40, 30)):
+        rows = [(filling.BASE_MS, None, b"v" * 1000, ())] * count
+        filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=first)))
+        load(store, "t", f"{tmp_path}/tables", engine=NativeEngine())
+    monkeypatch.setattr("pyspark_tiered.joining.FILES_MIN", 2)
+    monkeypatch.setattr("pyspark_tiered.joining.ROWS_BYTES_MAX", 30_000)
+    table = NativeTable(f"file:{tmp_path}/tables/t", "t", TOPIC)
+    table.snapshot()
+    assert [table.join_small_files() for _ in range(3)] == [2, 2, 0]
+    assert len(table.snapshot().state.files) == 3
+    assert read_offsets(table) == {0: list(range(70))}
