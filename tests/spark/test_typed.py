@@ -18,6 +18,7 @@ from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.log_folder import LOG, open_folder
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.table import FileRun, LoadedFile
 from pyspark_tiered.typed import load as typed_load
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
@@ -277,6 +278,22 @@ def test_table_of_another_program_is_refused_and_the_raw_one_is_whole(site: Site
         site.load()
     site.load(LoadOptions())
     assert NativeTable(f"file:{site.warehouse}/t", "t", TOPIC).loaded_offsets() == {0: 1}
+
+
+def test_two_late_loads_do_not_double_a_dead_letter(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.write(encode({"x": 1}))
+    site.load()
+    letters, version = site.dead(), site.dead().version
+    file = LoadedFile("a.parquet", 1, 1, (FileRun(0, 1, 0, 0, 0, 0, 0),))
+    real = DeadLetters.create
+
+    def create(self: DeadLetters, *arguments: Any) -> bool:
+        monkeypatch.setattr(DeadLetters, "create", real)
+        assert site.dead().append_letters([file], [], letters.metadata, version)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(DeadLetters, "create", create)
+    assert not letters.append_letters([file], [], letters.metadata, version)
 
 
 def test_raw_load_ignores_a_typed_name_that_another_topic_holds(site: Site) -> None:

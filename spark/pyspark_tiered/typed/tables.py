@@ -105,17 +105,19 @@ class RecordTable(NativeTable):
         files: Sequence[LoadedFile],
         advances: Sequence[Advance],
         metadata: Json,
+        unchanged_since: int | None = None,
         **mark_fields: Any,
     ) -> bool:
         """Commits files and advances. Returns false if another writer committed first: then plan again.
 
-        `metadata` is that of the plan; `mark_fields` go into the mark. Raises `Unavailable` if the outcome is unclear
-        and the table is unchanged.
+        `metadata` is that of the plan; `mark_fields` go into the mark. `unchanged_since` is a version after which
+        nobody else may have committed. Raises `Unavailable` if the outcome is unclear and the table is unchanged.
         """
         mark = self.encode_mark(files, advances, checked=self.checked_version, **mark_fields)
 
         def is_valid(state: TableState) -> bool:
-            return state.metadata == metadata and state.is_at_start(self.topic_id, advances)
+            is_unchanged = unchanged_since is None or state.version == unchanged_since
+            return is_unchanged and state.metadata == metadata and state.is_at_start(self.topic_id, advances)
 
         def actions(now_ms: int) -> list[str]:
             return form.commit_actions(self.topic_id, files, advances, now_ms)
@@ -371,13 +373,8 @@ class DeadLetters(RecordTable):
         metadata: Json,
         unchanged_since: int | None = None,
     ) -> bool:
-        """Commits dead letters. Returns false if another writer came first.
-
-        `metadata` is that of the plan. `unchanged_since` is a version after which nobody else may have committed.
-        """
-        if unchanged_since is not None and self.snapshot().version != unchanged_since:
-            return False
-        return self.append(files, advances, metadata)
+        """Commits dead letters, as `append` does."""
+        return self.append(files, advances, metadata, unchanged_since)
 
     def offsets(self, ranges: Mapping[int, Range]) -> dict[int, tuple[int, ...]]:
         """Returns the offsets of the dead letters in a range of each partition."""
