@@ -296,6 +296,14 @@ def test_two_late_loads_do_not_double_a_dead_letter(site: Site, monkeypatch: pyt
     assert not letters.append_letters([file], [], letters.metadata, version)
 
 
+def test_field_with_the_name_of_the_items_of_an_array_ends_no_load(site: Site) -> None:
+    site.write(encode({"[]": 1}))
+    site.load()
+    site.write(encode({"[]": "text"}))
+    assert site.load().dead_letters == 1
+    assert site.letters() == {1: "[] is text where the column holds bigint"}
+
+
 def test_raw_load_ignores_a_typed_name_that_another_topic_holds(site: Site) -> None:
     other = filling.topic_id(9)
     filling.create_topic(site.store, "t_typed", other, 1)

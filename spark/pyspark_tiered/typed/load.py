@@ -24,7 +24,7 @@ from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.rounds import FilePlan, Round, has_missing_segments, next_round, select_committable
 from pyspark_tiered.table import Advance, ConversionResult, Range
 from pyspark_tiered.typed import form
-from pyspark_tiered.typed.changes import ITEMS, FieldRule, format_path, strip_items
+from pyspark_tiered.typed.changes import FieldRule, format_path, strip_items
 from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values
 from pyspark_tiered.typed.evolve import Path, Unfit, is_stored_as, merge
 from pyspark_tiered.typed.form import ValueRules
@@ -227,7 +227,8 @@ class ValuesLoader:
         if not reason or self._has_logged:
             return
         self._has_logged = True
-        mistyped = next((each.mistyped for each in results if each.mistyped and each.mistyped != (KEY,)), ())
+        fields = (strip_items(each.mistyped) for each in results)
+        mistyped = next((field for field in fields if field not in _WITHOUT_RULES), ())
         if mistyped:
             reason += f" rule={self._suggest_rule(mistyped)}"
         log.warning(
@@ -241,8 +242,7 @@ class ValuesLoader:
     def _suggest_rule(self, field: Path) -> str:
         """Returns the command that names a rule for values of another type."""
         warehouse = self._url.removesuffix(f"/{self._topic}")
-        name = next(part for part in reversed(field) if part != ITEMS)
-        words = ["tiered", "table", "change", self._topic, format_path(strip_items(field)), "--move-to", f"{name}_2"]
+        words = ["tiered", "table", "change", self._topic, format_path(field), "--move-to", f"{field[-1]}_2"]
         return shlex.join([*words, "--store", self._store, "--warehouse", warehouse])
 
     def _find_decided(
@@ -322,3 +322,6 @@ def _check_rules(url: str, held: ValueRules, given: ValueRules) -> None:
         if wants and wants != has:
             text = f"{rule} `{has}` and not `{wants}`" if has else none
             raise Refused(Code.INVALID_REQUEST, f"{url} has {text}: load without {option}, or move the table away")
+_WITHOUT_RULES: tuple[Path, ...] = ((), (KEY,))
+"""Fields that no rule names: none, one with the name of the items of an array, and the whole key."""
+
