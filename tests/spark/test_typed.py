@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -278,6 +279,35 @@ def test_table_of_another_program_is_refused_and_the_raw_one_is_whole(site: Site
         site.load()
     site.load(LoadOptions())
     assert NativeTable(f"file:{site.warehouse}/t", "t", TOPIC).loaded_offsets() == {0: 1}
+
+
+def test_load_that_makes_the_table_second_keeps_to_the_rules_of_the_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write(encode({"x": 1}))
+    real = TypedTable.set_schema
+
+    def set_schema(*arguments: Any) -> bool:
+        monkeypatch.setattr(TypedTable, "set_schema", real)
+        site.load(LoadOptions(values=ValueRules("json", "x BIGINT")))
+        return real(*arguments)
+
+    monkeypatch.setattr(TypedTable, "set_schema", set_schema)
+    with pytest.raises(Refused, match="has the schema `x BIGINT` and not `x STRING`"):
+        site.load(LoadOptions(values=ValueRules("json", "x STRING")))
+    assert site.rows("x") == [(1,)]
+
+
+def test_dead_letters_that_were_dropped_alone_are_missed(site: Site) -> None:
+    site.write(encode({"x": 1}, {"x": "text"}))
+    site.load()
+    shutil.rmtree(Path(site.warehouse, "t__dead"))
+    with pytest.raises(
+        Refused, match=r"t__dead is behind .*t_typed: it was dropped or restored\. To make it again, drop"
+    ):
+        site.load()
+    shutil.rmtree(Path(site.warehouse, "t_typed"))
+    assert (site.load().dead_letters, site.verify().ok) == (1, True)
 
 
 def test_two_late_loads_do_not_double_a_dead_letter(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

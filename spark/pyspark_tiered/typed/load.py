@@ -119,10 +119,15 @@ class ValuesLoader:
         held = self._typed.rules()
         if held is not None and self._rules is not None:
             _check_rules(self._typed.url, held, self._rules)
-        self._rules = held or self._rules
+        return held
 
     @property
     def is_wanted(self) -> bool:
+        self._rules = self._held_rules() or self._rules
+
+    def _held_rules(self) -> ValueRules | None:
+        """Returns the rules of the typed table, None without one. Raises `Refused` if the load was given others."""
+        assert self._typed is not None
         """True if the topic has a typed table, or is to have one."""
         return self._rules is not None
 
@@ -145,8 +150,8 @@ class ValuesLoader:
 
         False: another loader committed first. Raises `Unavailable` if a new plan may succeed.
         """
-        typed, letters, rules, erasures = self._typed, self._letters, self._rules, self._erasures
-        assert typed is not None and letters is not None and rules is not None and erasures is not None
+        typed, letters, erasures = self._typed, self._letters, self._erasures
+        assert typed is not None and letters is not None and erasures is not None
         # The letters first: what the rows have then is decided.
         decided_ends = letters.check_sound(self._accept_deletes)
         loaded = typed.check_sound(self._accept_deletes)
@@ -157,6 +162,13 @@ class ValuesLoader:
         declared = form.declared_schema(rules)
         if not ((typed.exists or typed.set_schema(declared, rules)) and (letters.exists or letters.create_table())):
             return False, 0
+        rules = self._rules = self._held_rules() or self._rules  # another load may have made the table meanwhile
+        assert rules is not None
+        if _is_behind(decided_ends, loaded):
+            decided_ends = letters.loaded_offsets()
+            if _is_behind(decided_ends, loaded):
+                why = f"{letters.url} is behind {typed.url}: it was dropped or restored. {letters.repaired_by}"
+                raise Refused(Code.INVALID_REQUEST, why)
         schema, changes = typed.schema(), typed.applied_rules()
         metadata, dead_metadata = typed.metadata, letters.metadata
         erased = join_ranges(erasures.read())
@@ -324,4 +336,9 @@ def _check_rules(url: str, held: ValueRules, given: ValueRules) -> None:
             raise Refused(Code.INVALID_REQUEST, f"{url} has {text}: load without {option}, or move the table away")
 _WITHOUT_RULES: tuple[Path, ...] = ((), (KEY,))
 """Fields that no rule names: none, one with the name of the items of an array, and the whole key."""
+
+def _is_behind(decided: Mapping[int, int], loaded: Mapping[int, int]) -> bool:
+    """True if offsets are loaded that were never decided."""
+    return any(decided.get(number, -1) < end for number, end in loaded.items())
+
 
