@@ -244,7 +244,6 @@ class TopicLoader:
         if self._table is None or self._table.topic_id != topic_id:
             self._close_table()
             self._table = self._engine.open_table(self._url, self._topic, topic_id)
-        self._values.begin(topic_id)
         self.stops = {}
         self._failures = 0
         self._is_raw_done = False
@@ -255,8 +254,13 @@ class TopicLoader:
         Raises `Unavailable` if rounds failed too often in a row.
         """
         if not self._is_raw_done:
-            self._is_raw_done = self._run_raw_round()
-            return self._is_raw_done and not self._values.is_wanted
+            if not self._run_raw_round():
+                return False
+            # A typed table that is refused does not keep rows from the raw one.
+            assert self._table is not None
+            self._values.begin(self._table.topic_id)
+            self._is_raw_done = True
+            return not self._values.is_wanted
         try:
             committed, self.log_bytes_left = self._values.run_round()
         except Unavailable as failure:

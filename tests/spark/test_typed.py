@@ -22,7 +22,7 @@ from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.table import FileRun, LoadedFile
 from pyspark_tiered.typed import load as typed_load
 from pyspark_tiered.typed.change import FieldChanger
-from pyspark_tiered.typed.form import ValueRules
+from pyspark_tiered.typed.form import ValueRules, metadata_action
 from pyspark_tiered.typed.tables import DeadLetters, TypedTable
 from tests.spark import filling
 from tests.spark.typed_site import JSON, TOPIC, Site, encode, rows_of
@@ -279,6 +279,21 @@ def test_table_of_another_program_is_refused_and_the_raw_one_is_whole(site: Site
         site.load()
     site.load(LoadOptions())
     assert NativeTable(f"file:{site.warehouse}/t", "t", TOPIC).loaded_offsets() == {0: 1}
+
+
+def test_refused_typed_table_does_not_keep_rows_from_the_raw_one(site: Site) -> None:
+    site.write(encode({"x": 1}))
+    site.load()
+    typed = site.typed()
+    fields = json.loads(typed.metadata["schemaString"])["fields"]
+    fields[-1]["metadata"] = {"comment": "ALTER TABLE t_typed ALTER COLUMN x COMMENT '...'"}
+    open_folder(typed.url).create(
+        f"{LOG}/{commit_name(typed.version + 1)}", metadata_action(typed.metadata, fields).encode()
+    )
+    site.write(encode({"x": 2}))
+    with pytest.raises(Refused, match="with conditions"):
+        site.load(LoadOptions())
+    assert NativeTable(f"file:{site.warehouse}/t", "t", TOPIC).loaded_offsets() == {0: 2}
 
 
 def test_load_that_makes_the_table_second_keeps_to_the_rules_of_the_first(
