@@ -128,7 +128,7 @@ class TopicsLoader:
             if not (is_old or topic.failure is not None or topic.loader.has_news()):
                 return False
             topic.loader.begin()
-        except (Refused, Unavailable, Corrupt, Fenced) as failure:
+        except Exception as failure:  # noqa: BLE001
             self._note_failure(topic, name, failure)
             return False
         topic.looked_at = self._interval
@@ -146,18 +146,24 @@ class TopicsLoader:
             topic.loader.finish()
             if topic.loader.stops:
                 raise stop_error(name, topic.loader.stops)
-        except (Refused, Unavailable, Corrupt, Fenced) as failure:
+        except Exception as failure:  # noqa: BLE001
             self._note_failure(topic, name, failure)
             return True
         topic.failures, topic.failure = 0, None
         return True
 
-    def _note_failure(self, topic: _Followed, name: str, failure: Failure) -> None:
+    def _note_failure(self, topic: _Followed, name: str, failure: Exception) -> None:
         """Notes a failure. The topic is tried again after twice as many intervals as the last time."""
         self._failed.inc(1, name)
-        if str(failure) != str(topic.failure):
-            log.warning("topic cannot be loaded further topic=%s why=%s", name, failure)
-        topic.failure = failure
+        known = failure if isinstance(failure, Failure) else _other_failure(name, failure)
+        if str(known) != str(topic.failure):
+            log.warning(
+                "topic cannot be loaded further topic=%s why=%s",
+                name,
+                known,
+                exc_info=None if known is failure else failure,
+            )
+        topic.failure = known
         topic.due = self._interval + min(1 << min(topic.failures, 10), IDLE_INTERVALS_MAX)
         topic.failures += 1
 
@@ -169,6 +175,11 @@ class TopicsLoader:
             self._committed.set(time.time(), name)
             self._rows.inc(max(progress.rows - int(self._rows.value(name)), 0), name)
         self._report(progress)
+
+
+def _other_failure(name: str, failure: Exception) -> Unavailable:
+    """Returns our error for one of the table's disk, of Arrow, or of a fault in this program."""
+    return Unavailable(f"could not load {name}: {type(failure).__name__}: {failure}", final=True)
 
 
 def load_topics(

@@ -337,6 +337,8 @@ class TopicLoader:
             log.warning("maintenance of the table failed topic=%s why=%s", self._topic, failure)
 
     def _count_requests(self) -> dict[str, int]:
+        except Exception:
+            log.exception("maintenance of the table failed topic=%s", self._topic)
         table = self._table.count_requests() if self._table is not None else {}
         values = Counter(self._values.count_requests())
         return dict(self._task_requests + Counter(self._reader.count_requests()) + Counter(table) + values)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pyspark_tiered.bucket import ColdTopicReader
@@ -127,6 +129,30 @@ def test_topic_that_fails_is_named_and_tried_again(topics: Topics, caplog: pytes
     (topics.warehouse / "orders.bad").rename(topics.warehouse / "moved")
     for _ in range(3):
         topics.loads.run_interval()
+    assert (topics.loaded("orders.bad"), topics.loads.failures()) == (5, {})
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), pa.ArrowInvalid("no Parquet")])
+def test_failure_that_is_none_of_ours_holds_no_other_topic_up(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: Exception
+) -> None:
+    for name in ("orders.bad", "orders.good"):
+        topics.create(name)
+        topics.fill(name, 0, 5)
+    real = NativeTable.commit
+
+    def commit(table: NativeTable, *arguments: Any, **more: Any) -> bool:
+        if table.topic == "orders.bad":
+            raise fault
+        return real(table, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NativeTable, "commit", commit)
+        topics.loads.run_interval()
+    assert (topics.loaded("orders.bad"), topics.loaded("orders.good")) == (-1, 5)
+    assert f"could not load orders.bad: {type(fault).__name__}: {fault}" in caplog.text
+    assert topics.metrics.counter("tiered_load_failures_total", "", ("topic",)).value("orders.bad") == 1
+    topics.loads.run_interval()
     assert (topics.loaded("orders.bad"), topics.loads.failures()) == (5, {})
 
 
