@@ -118,6 +118,15 @@ def test_columns_differ_by_more_than_case_and_keep_their_names_in_json() -> None
     assert from_delta(to_delta(schema)) == schema
 
 
+def test_columns_differ_by_more_than_the_upper_case_of_their_characters() -> None:
+    names = ["s", "\u017f", "i", "\u0130", "I", "\u0131", "\u03c3", "\u03c2", "k", "\u212a", "\u00b5", "\u03bc"]
+    columns = [field.column for field in evolve(EMPTY, dict.fromkeys(names, 1)).fields]
+    assert columns == [
+        "s", "\u017f_2", "i", "\u0130_2", "I_3", "\u0131_4", "\u03c3", "\u03c2_2", "k", "\u212a_2", "\u00b5",
+        "\u03bc_2",
+    ]  # fmt: skip
+
+
 def test_schemas_merge_whatever_each_has_seen_first() -> None:
     one = evolve(EMPTY, {"a": 1, "b": {"x": []}, "n": None})
     two = evolve(EMPTY, {"c": "t", "a": 1.5, "b": {"y": True, "x": [1]}, "n": "s"})
