@@ -268,6 +268,8 @@ class TopicLoader:
                 raise
             log.warning("round of values failed, retrying topic=%s why=%s", self._topic, failure)
             committed = False
+        for number, stop in self._values.stops.items():
+            self.stops.setdefault(number, stop._replace(why=f"in the typed table, {stop.why}"))
         self._progress = replace(
             self._progress, typed_rows=self._values.rows, dead_letters=self._values.dead, log_bytes_left=0
         )
@@ -335,10 +337,10 @@ class TopicLoader:
                 log.info("files that no version names were removed topic=%s files=%d", self._topic, count)
         except (Unavailable, Refused, Corrupt, OSError) as failure:
             log.warning("maintenance of the table failed topic=%s why=%s", self._topic, failure)
-
-    def _count_requests(self) -> dict[str, int]:
         except Exception:
             log.exception("maintenance of the table failed topic=%s", self._topic)
+
+    def _count_requests(self) -> dict[str, int]:
         table = self._table.count_requests() if self._table is not None else {}
         values = Counter(self._values.count_requests())
         return dict(self._task_requests + Counter(self._reader.count_requests()) + Counter(table) + values)

@@ -164,16 +164,26 @@ class RowSummer:
 
         if not len(offsets):
             return
-        breaks = np.flatnonzero(np.diff(offsets) != 1)
         runs = self.found.runs
-        if len(runs) + len(breaks) >= RUNS_MAX:
+        if len(runs) + np.count_nonzero(np.diff(offsets) != 1) >= RUNS_MAX:
             self.found.has_all_runs = False
             return
-        starts = offsets[np.concatenate(([0], breaks + 1))].tolist()
-        ends = (offsets[np.append(breaks, len(offsets) - 1)] + 1).tolist()
-        if runs and runs[-1].partition == partition and runs[-1].end == starts[0]:
-            starts[0] = runs.pop().start
-        runs += [OffsetRange(partition, low, high) for low, high in zip(starts, ends, strict=True)]
+        found = find_runs(partition, offsets)
+        if runs and runs[-1].partition == partition and runs[-1].end == found[0].start:
+            found[0] = found[0]._replace(start=runs.pop().start)
+        runs += found
+
+
+def find_runs(partition: int, offsets: NDArray[np.int64]) -> list[OffsetRange]:
+    """Returns the runs of offsets, which are in order."""
+    import numpy as np
+
+    if not len(offsets):
+        return []
+    breaks = np.flatnonzero(np.diff(offsets) != 1)
+    starts = offsets[np.concatenate(([0], breaks + 1))].tolist()
+    ends = (offsets[np.append(breaks, len(offsets) - 1)] + 1).tolist()
+    return [OffsetRange(partition, low, high) for low, high in zip(starts, ends, strict=True)]
 
 
 def is_inside(offsets: NDArray[np.int64], ranges: Sequence[Range]) -> NDArray[np.bool_]:

@@ -21,8 +21,15 @@ from urllib.parse import urlsplit
 from pyspark_tiered.bucket import ColdTopicReader
 from pyspark_tiered.erasures import ErasureReader, join_ranges, overlaps
 from pyspark_tiered.log_folder import BucketConnection
-from pyspark_tiered.rounds import FilePlan, Round, has_missing_segments, next_round, select_committable
-from pyspark_tiered.table import Advance, ConversionResult, Range
+from pyspark_tiered.rounds import (
+    FilePlan,
+    Round,
+    find_expired_ranges,
+    has_missing_segments,
+    next_round,
+    select_committable,
+)
+from pyspark_tiered.table import Advance, ConversionResult, Range, Stop
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, format_path, strip_items
 from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values
@@ -85,6 +92,7 @@ class ValuesLoader:
     ) -> None:
         self.rows = 0
         self.dead = 0
+        self.stops: dict[int, Stop] = {}
         self._runner = runner
         self._reader = reader
         self._store = store
@@ -98,7 +106,6 @@ class ValuesLoader:
         self._letters: DeadLetters | None = None
         self._erasures: ErasureReader | None = None
         self._requests: Counter[str] = Counter()
-        self._stopped: set[int] = set()
         self._has_logged = False
         self._has_read = False
 
@@ -112,10 +119,15 @@ class ValuesLoader:
             self._typed = TypedTable(f"{self._url}{form.TYPED_SUFFIX}", self._topic, topic_id, shared)
             self._letters = DeadLetters(f"{self._url}{form.DEAD_SUFFIX}", self._topic, topic_id, shared)
             self._erasures = ErasureReader(self._url, topic_id, shared)
-        self._stopped = set()
+        self.stops = {}
         if self._rules is None and not self._typed.is_there():
             return
         self._typed.snapshot()
+        self._rules = self._held_rules() or self._rules
+
+    def _held_rules(self) -> ValueRules | None:
+        """Returns the rules of the typed table, None without one. Raises `Refused` if the load was given others."""
+        assert self._typed is not None
         held = self._typed.rules()
         if held is not None and self._rules is not None:
             _check_rules(self._typed.url, held, self._rules)
@@ -123,11 +135,6 @@ class ValuesLoader:
 
     @property
     def is_wanted(self) -> bool:
-        self._rules = self._held_rules() or self._rules
-
-    def _held_rules(self) -> ValueRules | None:
-        """Returns the rules of the typed table, None without one. Raises `Refused` if the load was given others."""
-        assert self._typed is not None
         """True if the topic has a typed table, or is to have one."""
         return self._rules is not None
 
@@ -155,13 +162,6 @@ class ValuesLoader:
         # The letters first: what the rows have then is decided.
         decided_ends = letters.check_sound(self._accept_deletes)
         loaded = typed.check_sound(self._accept_deletes)
-        seen = typed.newest_mark.get("seen")
-        if not self._has_read and seen is not None and seen == self._reader.list_digest(TopicId(typed.topic_id)):
-            return True, 0
-        self._has_read = True
-        declared = form.declared_schema(rules)
-        if not ((typed.exists or typed.set_schema(declared, rules)) and (letters.exists or letters.create_table())):
-            return False, 0
         rules = self._rules = self._held_rules() or self._rules  # another load may have made the table meanwhile
         assert rules is not None
         if _is_behind(decided_ends, loaded):
@@ -169,13 +169,22 @@ class ValuesLoader:
             if _is_behind(decided_ends, loaded):
                 why = f"{letters.url} is behind {typed.url}: it was dropped or restored. {letters.repaired_by}"
                 raise Refused(Code.INVALID_REQUEST, why)
+        seen = typed.newest_mark.get("seen")
+        if not self._has_read and seen is not None and seen == self._reader.list_digest(TopicId(typed.topic_id)):
+            return True, 0
+        self._has_read = True
+        declared = form.declared_schema(rules)
+        if not ((typed.exists or typed.set_schema(declared, rules)) and (letters.exists or letters.create_table())):
+            return False, 0
         schema, changes = typed.schema(), typed.applied_rules()
         metadata, dead_metadata = typed.metadata, letters.metadata
         erased = join_ranges(erasures.read())
         topic = self._reader.read(self._topic, loaded)
         if topic.topic_id != typed.topic_id:
             raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
-        plan = next_round(topic, loaded, self._runner.tasks, self._split_bytes, self._stopped)
+        for gap in find_expired_ranges(topic, loaded):
+            log.warning("records expired before a typed table had them table=%s gap=%s", typed.url, gap)
+        plan = next_round(topic, loaded, self._runner.tasks, self._split_bytes, self.stops)
         if not plan.files:
             return True, 0
         decided = self._find_decided(letters, plan, loaded, decided_ends)
@@ -223,13 +232,13 @@ class ValuesLoader:
         unchanged_since = known.dead_version if any(each.has_late_letters for each in kept) else None
         if (steps or dead) and not letters.append_letters(dead, steps, known.dead_metadata, unchanged_since):
             return False
-        is_whole = not plan.bytes_left and not bounds.stops
+        is_whole = not (plan.bytes_left or bounds.stops or self.stops)
         seen = self._reader.digest(TopicId(typed.topic_id)) if is_whole else None
         if bounds.advances and not typed.append(files, bounds.advances, metadata, seen=seen):
             return False
         self.rows += sum(file.rows for file in files)
         self.dead += sum(file.rows for file in dead)
-        self._stopped |= {stop.partition for stop in bounds.stops}
+        self.stops |= {stop.partition: stop for stop in bounds.stops}
         self._log_dead_letters(kept)
         return True
 
@@ -319,6 +328,9 @@ class ValuesLoader:
         raise Unavailable(f"the values of {self._topic} did not agree on columns", final=True)
 
 
+_WITHOUT_RULES: tuple[Path, ...] = ((), (KEY,))
+"""Fields that no rule names: none, one with the name of the items of an array, and the whole key."""
+
 _RULES = (
     ("values of the kind", "no typed values", "--values"),
     ("the schema", "no declared schema", "--schema"),
@@ -328,17 +340,14 @@ _RULES = (
 """Each rule of a typed table in words, its absence, and its option."""
 
 
+def _is_behind(decided: Mapping[int, int], loaded: Mapping[int, int]) -> bool:
+    """True if offsets are loaded that were never decided."""
+    return any(decided.get(number, -1) < end for number, end in loaded.items())
+
+
 def _check_rules(url: str, held: ValueRules, given: ValueRules) -> None:
     """Raises `Refused` if a load was given other rules than the table has. An empty rule takes that of the table."""
     for has, wants, (rule, none, option) in zip(held, given, _RULES, strict=True):
         if wants and wants != has:
             text = f"{rule} `{has}` and not `{wants}`" if has else none
             raise Refused(Code.INVALID_REQUEST, f"{url} has {text}: load without {option}, or move the table away")
-_WITHOUT_RULES: tuple[Path, ...] = ((), (KEY,))
-"""Fields that no rule names: none, one with the name of the items of an array, and the whole key."""
-
-def _is_behind(decided: Mapping[int, int], loaded: Mapping[int, int]) -> bool:
-    """True if offsets are loaded that were never decided."""
-    return any(decided.get(number, -1) < end for number, end in loaded.items())
-
-

@@ -179,6 +179,10 @@ class RecordTable(NativeTable):
         except UnclearOutcome as failure:
             raise Unavailable(f"rows may have been erased from {self.url}: {failure}") from failure
 
+    def places(self, files: Sequence[Json] | None = None) -> Places:
+        """Returns the offsets of all rows, or of those in some files, in any order."""
+        return self._read_places(self.files() if files is None else files)
+
     def _files_with(self, ranges: Mapping[int, Range]) -> list[Json]:
         """Returns the files that may hold rows in a range of each partition."""
         return [
@@ -384,10 +388,6 @@ class DeadLetters(RecordTable):
             offsets = sorted(set(found[number].tolist())) if number in found else []
             chosen[number] = tuple(offset for offset in offsets if low <= offset < high)
         return chosen
-
-    def places(self, files: Sequence[Json] | None = None) -> Places:
-        """Returns the offsets of all dead letters, or of those in some files, in any order."""
-        return self._read_places(self.files() if files is None else files)
 
     def has_files(self, files: Sequence[Json]) -> bool:
         """True if the table still has these files, after another look."""

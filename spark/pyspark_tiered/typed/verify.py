@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from pyspark_tiered import delta_state
+from pyspark_tiered.erasures import explain_erased
+from pyspark_tiered.gaps import EXPIRED, Gap
 from pyspark_tiered.plan import ColdTopic, cleaned_ranges, group_parts, splits
-from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, join_runs, range_bits
+from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, find_holes, find_runs, join_runs, range_bits
 from pyspark_tiered.table import Range
 from pyspark_tiered.typed.form import DEAD_SUFFIX, TABLE_SCHEMES, TYPED_SUFFIX
 from pyspark_tiered.typed.kinds import select_columns
@@ -37,6 +39,7 @@ from tiered.errors import Code, Refused, Unavailable
 
 FAULTS_MAX = 1000
 """Faults that are listed."""
+GAPS_MAX = 1000
 COMPARED_MAX = 1 << 21
 """Offsets in ranges whose sums differ that are compared row by row. The other ranges are listed as a whole."""
 GROUPS_PER_TASK = 4
@@ -80,7 +83,8 @@ class ValueFault(NamedTuple):
 class ValuesVerifyResult(NamedTuple):
     """Result of the proof of a typed table. `rows` and `dead` were compared with the bucket.
 
-    `fitting` dead letters fit the columns of today: `tiered table replay-dead` makes rows of them.
+    `fitting` dead letters fit the columns of today: `tiered table replay-dead` makes rows of them. `gaps` are offsets
+    that expired before they were a row or a dead letter.
     """
 
     table: str
@@ -89,6 +93,7 @@ class ValuesVerifyResult(NamedTuple):
     fitting: int
     loaded: Mapping[int, int]
     faults: tuple[ValueFault, ...]
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -207,7 +212,13 @@ class _Comparison:
         faults += self._find_expired_doubles(table[0])
         fitting = sum(each.fitting for each in read)
         return ValuesVerifyResult(
-            self._tables[0].url, table[0].rows, table[1].rows, fitting, loaded, tuple(sorted(set(faults))[:FAULTS_MAX])
+            self._tables[0].url,
+            table[0].rows,
+            table[1].rows,
+            fitting,
+            loaded,
+            tuple(sorted(set(faults))[:FAULTS_MAX]),
+            tuple(self._find_expired_gaps(table[0], loaded)),
         )
 
     def _read_log(self, rules: ValueSumRules) -> list[PartsFound]:
@@ -303,6 +314,34 @@ class _Comparison:
     def _misplaced_kind(self, at: int, partition: int, offset: int) -> str:
         bounds = self._rules.tables[at].bounds.get(partition)
         return "extra" if bounds is None or offset >= bounds[1] else "erased"
+
+    def _find_expired_gaps(self, table: PartSums, loaded: Mapping[int, int]) -> list[Gap]:
+        """Returns the offsets below the log start that are in neither table and were not erased."""
+        lows = {number: min(low, loaded.get(number, 0)) for number, (low, _) in self._rules.tables[0].bounds.items()}
+        lows = {number: low for number, low in lows.items() if low > 0}
+        if not lows:
+            return []
+        runs = table.runs if table.has_all_runs else self._read_expired_runs(lows)
+        letters = [run for number in lows if number in self._dead for run in find_runs(number, self._dead[number])]
+        holes = find_holes(join_runs([*runs, *letters])[0], lows)
+        holes = [hole._replace(end=min(hole.end, lows.get(hole.partition, 0))) for hole in holes]
+        _, left = explain_erased([hole for hole in holes if hole.start < hole.end], self._rules.erased)
+        return [Gap(*hole, EXPIRED) for hole in left[:GAPS_MAX]]
+
+    def _read_expired_runs(self, lows: Mapping[int, int]) -> list[OffsetRange]:
+        """Returns the runs of typed rows below the log start, and of the dead letters between them: these are few."""
+        import numpy as np
+
+        ranges = {number: [(0, low)] for number, low in lows.items()}
+        runs: list[OffsetRange] = []
+        for add in self._tables[0].files():
+            if not _may_hold_any(add, ranges):
+                continue
+            for number, offsets in self._tables[0].places([add]).items():
+                dead = self._dead.get(number, offsets[:0])
+                first, last = np.searchsorted(dead, (offsets.min(), offsets.max()))
+                runs += find_runs(number, np.unique(np.concatenate([offsets, dead[first:last]])))
+        return runs
 
     def _find_expired_doubles(self, table: PartSums) -> list[ValueFault]:
         """Returns offsets below the log start that are there twice: in rows, or as a row and as a dead letter."""

@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_tiered.erase import EraseProgress
 from pyspark_tiered.failures import first_line, translate_failure
-from pyspark_tiered.gaps import Gap
+from pyspark_tiered.gaps import EXPIRED, Gap
 from pyspark_tiered.load import LoadProgress
 from pyspark_tiered.repair import RepairProgress
 from pyspark_tiered.typed.replay import ReplayProgress
@@ -53,12 +53,13 @@ def test_progress_of_an_erasure_is_one_line() -> None:
 
 def test_result_of_a_typed_table_is_reported_after_that_of_the_table() -> None:
     faults = (ValueFault(0, 3, "unfit", why="x is a text"), ValueFault(1, 4, "changed", is_dead=True))
-    values = ValuesVerifyResult("file:/w/t_typed", 1234, 5, 2, {0: 9}, faults)
+    values = ValuesVerifyResult("file:/w/t_typed", 1234, 5, 2, {0: 9}, faults, (Gap(0, 1, 3, EXPIRED),))
     found = VerifyResult("file:/w/t", 5, {0: 9}, (), (), values=values)
     assert not found.ok
     assert verified_lines(found)[1:] == [
         "every record is there once",
         "file:/w/t_typed: 1,234 rows and 5 dead letters compared with the values in the bucket",
+        "partition 0, offsets 1 to 2: expired before it was loaded",
         "2 dead letters fit by now: `tiered table replay-dead` makes rows of them",
         "partition 0, offset 3: row unfit (x is a text)",
         "partition 1, offset 4: dead letter changed",

@@ -238,7 +238,7 @@ def progress_line(progress: LoadProgress) -> str:
     if progress.step == "done" and not (progress.files or progress.typed_rows or progress.dead_letters):
         made = f"; requests: {_requests_text(progress.requests)}" if progress.requests else ""
         return f"done: the bucket holds no record that is not loaded; a segment gets there after it is closed{made}"
-    if progress.step == "stopped" and not progress.files:
+    if progress.step == "stopped" and not (progress.files or progress.typed_rows or progress.dead_letters):
         return "stopped: nothing more can be loaded"
     if progress.step == "done" and progress.requests:
         return f"{_counted_line(progress)}; requests: {_requests_text(progress.requests)}"
@@ -310,14 +310,17 @@ def _verified_values_lines(found: ValuesVerifyResult) -> list[str]:
     lines = [
         f"{found.table}: {found.rows:,} rows and {found.dead:,} dead letters compared with the values in the bucket"
     ]
+    for gap in found.gaps[:LISTED_MAX]:
+        lines.append(f"partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {gap.why}")
     if found.fitting:
         lines.append(f"{found.fitting:,} dead letters fit by now: `tiered table replay-dead` makes rows of them")
     for fault in found.faults[:LISTED_MAX]:
         table = "dead letter" if fault.is_dead else "row"
         why = f" ({fault.why})" if fault.why else ""
         lines.append(f"partition {fault.partition}, offset {fault.offset}: {table} {fault.kind}{why}")
-    if len(found.faults) > LISTED_MAX:
-        lines.append(f"... {len(found.faults)} faults in all")
+    for what, listed in (("gaps", found.gaps), ("faults", found.faults)):
+        if len(listed) > LISTED_MAX:
+            lines.append(f"... {len(listed)} {what} in all")
     lines.append("every value is a row or a dead letter, once" if found.ok else "rows and dead letters are not the log")
     return lines
 
@@ -350,6 +353,7 @@ def _values_to_json(found: ValuesVerifyResult) -> dict[str, Any]:
         "fitting": found.fitting,
         "loaded": {str(number): end for number, end in found.loaded.items()},
         "faults": [fault._asdict() for fault in found.faults],
+        "gaps": [gap._asdict() for gap in found.gaps],
     }
 
 
