@@ -443,6 +443,11 @@ class ProducerStates:
         probe = WalkedBatch(0, 0, 0, 0, 0, TRANSACTIONAL, 0, 0, producer_id, epoch, 0, 1)
         self.find_duplicates([probe], now_ms, guard, from_coordinator=True)
 
+    @property
+    def first_open_offset(self) -> int | None:
+        """The first offset of the oldest transaction without a marker; None if there is none."""
+        return next(iter(self._ongoing_txns), None)
+
     def has_open_transaction_below(self, offset: int) -> bool:
         """True if a transaction without a marker began below `offset`."""
         return next(iter(self._ongoing_txns), offset) < offset

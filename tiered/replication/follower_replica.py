@@ -25,6 +25,7 @@ from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_step import (
     Append,
+    CopyAgain,
     FollowerLog,
     NoAction,
     RestartAtLogStart,
@@ -58,8 +59,10 @@ class FollowerReplica:
 
     __slots__ = (
         "_clock",
+        "_copied_again_from",
         "_disk",
         "_has_heard_leader",
+        "_is_cut_begun",
         "_manifest_start_offset",
         "_save_offsets",
         "_throttled_replicas",
@@ -103,6 +106,9 @@ class FollowerReplica:
         self.is_stopped = False
         self.fetch_error = ""
         """The reason why this replica makes no progress; empty while it does."""
+        self._copied_again_from: int | None = None
+        """The log is a copy of this leader's from here on, without a pause. None if it was not copied again."""
+        self._is_cut_begun = False
         self._has_heard_leader = False
         """True once a reply of this leader said where the cold part ends."""
         self._manifest_start_offset = 0
@@ -200,10 +206,10 @@ class FollowerReplica:
         if not part.code and part.diverging_epoch is None:
             self.leader_high_watermark = part.high_watermark
         hot = self.log
-        found = follower_step.decide_step(
-            request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs)
-        )
-        if not isinstance(found, Truncate):
+        open_from = self._find_open_from(part)
+        known = FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs, open_from, self._is_cut_begun)
+        found = follower_step.decide_step(request, part, known)
+        if not isinstance(found, Truncate | CopyAgain):
             hot.truncations.planned_end = NO_PLAN
         match found:
             case Append(base):
@@ -212,6 +218,8 @@ class FollowerReplica:
                 self._append(part)
             case Truncate(offset):
                 self._truncate(offset, part)
+            case CopyAgain(offset):
+                self._copy_again(offset)
             case RestartAtLogStart(offset):
                 self._restart_log(offset)
                 hot.lower_start(offset)
@@ -240,6 +248,31 @@ class FollowerReplica:
             part.diverging_epoch,
         )  # fmt: skip
         self.log.truncate_to(offset)  # perhaps only whole segments: the leader's next reply truncates the rest
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self.log.producers.on_high_watermark(self.high_watermark)
+
+    def _find_open_from(self, part: FetchedPartition) -> int | None:
+        """Returns where the oldest open transaction begins that this replica has not copied again, or None. A replica
+        that has all committed records need not copy again: nothing is cleaned above the high watermark."""
+        if part.high_watermark <= self.log.end_offset:
+            self._copied_again_from, self._is_cut_begun = None, False
+            return None
+        first = self.log.producers.first_open_offset
+        if first is None or (self._copied_again_from is not None and first >= self._copied_again_from):
+            return None
+        return first
+
+    def _copy_again(self, offset: int) -> None:
+        self._is_cut_begun = True
+        if not self.log.plan_truncation(offset):
+            return  # the leader's next reply truncates, once the lower recovery point is durable
+        log.warning(
+            "log is copied again from an open transaction partition=%s offset=%d end=%d leader=%d epoch=%d",
+            self.tp, offset, self.log.end_offset, self.leader, self.leader_epoch,
+        )  # fmt: skip
+        self.log.truncate_to(offset)  # perhaps only whole segments: the leader's next reply truncates the rest
+        if self.log.end_offset <= offset:
+            self._copied_again_from, self._is_cut_begun = offset, False
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.log.producers.on_high_watermark(self.high_watermark)
 

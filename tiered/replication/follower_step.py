@@ -4,6 +4,10 @@ Pure. Keeps I5 and I7. A log is truncated by leader epochs only, never by a high
 and end offset where the two logs differ; the follower truncates there and fetches again until the logs agree (KIP-101,
 KIP-279, KIP-595). Records that the leader has only in the bucket are not copied from the leader. The follower's log
 restarts at the cold end then, with the leader epochs and producer state from the bucket.
+
+The leader's cleaner removes the marker of a transaction when no record of it is left there. A follower that copied such
+records before, and not the marker, would take the producer's next marker for that of the open transaction. So the
+follower copies again from there, if it sees that the leader's log was cleaned above its own end.
 """
 
 from __future__ import annotations
@@ -15,17 +19,22 @@ from tiered.errors import Code, code_name
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH
 from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
+from tiered.records.native import walk
 
 _OFFSET_BYTES = 8
 """A batch starts with its base offset."""
 
 
 class FollowerLog(NamedTuple):
-    """The follower's log: offsets [start, end) and the leader epochs that wrote them."""
+    """The follower's log: offsets [start, end) and the leader epochs that wrote them. `open_from` is the first offset
+    of the oldest open transaction that the follower has not copied again; None if there is none. `is_cut_begun`: the
+    log is to end there, and only a part of it could be truncated by now."""
 
     start: int
     end: int
     epochs: LeaderEpochs
+    open_from: int | None = None
+    is_cut_begun: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -50,6 +59,14 @@ class Append:
 class Truncate:
     """Truncate the log at `offset`, because it differs from the leader's from there or from further below; then fetch
     again."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAgain:
+    """Truncate the log at `offset`, where its oldest open transaction begins; then fetch again. The leader may have no
+    marker of that transaction any more."""
 
     offset: int
 
@@ -82,7 +99,7 @@ class NoAction:
     """Do nothing: the reply has no news, or belongs to an earlier request."""
 
 
-FollowerStep = Append | Truncate | RestoreFromBucket | RestartAtLogStart | Retry | NoAction
+FollowerStep = Append | Truncate | CopyAgain | RestoreFromBucket | RestartAtLogStart | Retry | NoAction
 
 
 def decide_step(request: PartitionFetch, part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
@@ -115,6 +132,9 @@ def _append(part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
     if len(part.records) < _OFFSET_BYTES:
         return NoAction()
     base = int.from_bytes(bytes(part.records[:_OFFSET_BYTES]), "big", signed=True)
+    open_from = follower_log.open_from
+    if open_from is not None and follower_log.start <= open_from and _must_copy_again(part, follower_log):
+        return CopyAgain(open_from)
     if base == follower_log.end or (0 <= base < follower_log.end and follower_log.is_empty):
         return Append(base)
     if base > follower_log.end and part.may_have_gaps:
@@ -123,6 +143,21 @@ def _append(part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
         Code.CORRUPT_MESSAGE.number,
         f"the leader sent records from offset {base}, but the log ends at {follower_log.end}",
     )
+
+
+def _must_copy_again(part: FetchedPartition, follower_log: FollowerLog) -> bool:
+    """True if a clean has removed records between the follower's end and the last record of the reply.
+
+    Only a follower that lacks committed records can see that: nothing is cleaned above the high watermark.
+    """
+    if follower_log.is_cut_begun or not part.may_have_gaps:
+        return follower_log.is_cut_begun
+    end = follower_log.end
+    for batch in walk(part.records, check_crc=False).batches:
+        if batch.base_offset > end or not batch.count:
+            return True
+        end = batch.last_offset + 1
+    return False
 
 
 def _truncate(diverging: DivergingEpoch, follower_log: FollowerLog) -> FollowerStep:

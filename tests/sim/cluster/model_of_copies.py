@@ -19,6 +19,9 @@ from tests.sim.cluster.one_copy import CopyModel
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 
+COPIED_AGAIN = "copied again"
+"""Reason of a follower that ends its log where a transaction began, because the leader's cleaner may have taken the
+marker."""
 ReportFinding = Callable[[str, str], None]
 """Reports a broken rule: its name and the event."""
 
@@ -95,13 +98,13 @@ class ModelOfCopies:
 
     def on_truncated(self, node: int, to: int, *, why: str) -> None:
         """A log ends at `to` from now on. I7: committed records are never cut away, unless they are lost anyway or
-        cold, or the copy does not count."""
+        cold, or the copy does not count. A copy that is to be `COPIED_AGAIN` counts only for ISR, ELR and elections."""
         copy = self.copy(node)
         self._advance_agreed(copy)
         copy.stopped_cleanly = copy.began_behind_cold = False
         gone = copy.batches[copy.index_at(to) :]
         kept = self._lost_from if self._lost_from is not None else self.committed_end
-        for batch in gone if self._is_relied_on(node) else ():
+        for batch in gone if self._is_relied_on(node, only_members=why == COPIED_AGAIN) else ():
             if self.committed.get(batch.base) == batch and max(self.cold_end, self.log_start) <= batch.last < kept:
                 self._report("I7", f"{self.name}: b{node} cuts the committed {batch} ({why}, to {to})")
                 break
@@ -112,13 +115,13 @@ class ModelOfCopies:
         copy.agreed_end = min(copy.agreed_end, to)
         self._update_losses()
 
-    def _is_relied_on(self, node: int) -> bool:
+    def _is_relied_on(self, node: int, *, only_members: bool) -> bool:
         """True if the copy of a broker counts. It does not count if the metadata log removed the broker and it still
         follows an earlier leader: it may hold records that were committed since and that the earlier leader lacks."""
         now = self.state
         if now is None or node in (*now.isr, *now.elr, *now.last_known):
             return True
-        return self._followed_epochs.get(node, now.leader_epoch) >= now.leader_epoch
+        return not only_members and self._followed_epochs.get(node, now.leader_epoch) >= now.leader_epoch
 
     def on_log_reset(self, node: int, offset: int) -> None:
         """A log begins empty at `offset`: the records below are cold, or were never here."""

@@ -20,6 +20,7 @@ from tests.sim.cluster.disk_logs import LOG_DIR, batches_of
 from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.known_producers import KnownProducers
 from tests.sim.cluster.model import ClusterModel
+from tests.sim.cluster.model_of_copies import COPIED_AGAIN
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.loop import PROCESS
@@ -98,6 +99,8 @@ class Observer:
         self._leaders: dict[int, tuple[PartitionId, LeaderState, DiskLog]] = {}
         self.known_producers = KnownProducers()
         self._clean_watch = CleanWatch(self._find_judged)
+        self._copied_again: list[DiskLog] = []
+        """The log that a follower truncates at this moment to copy it again."""
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -113,6 +116,7 @@ class Observer:
             (LeaderReplica, "__init__", self._replica),
             (LeaderState, "_advance_high_watermark", self._move),
             (FollowerReplica, "_append", self._follower_append),
+            (FollowerReplica, "_copy_again", self._copy_again),
             (become_leader, "restart_at_cold_end", self._begin_behind),
             (copy, "restart_at_cold_end", self._begin_behind),
             *self._clean_watch.hooks,
@@ -189,7 +193,8 @@ class Observer:
                 raise
             partition_id = self._pid(log)
             if partition_id is not None and log.end_offset < before:
-                self._model.copies_of(partition_id).on_truncated(acting_node(), log.end_offset, why="truncate")
+                why = COPIED_AGAIN if log in self._copied_again else "truncate"
+                self._model.copies_of(partition_id).on_truncated(acting_node(), log.end_offset, why=why)
 
         return truncate_to
 
@@ -243,6 +248,16 @@ class Observer:
             return dropped
 
         return drop_local_below
+
+    def _copy_again(self, original: Any) -> Any:
+        def copy_again(copy: FollowerReplica, offset: int) -> None:
+            self._copied_again.append(copy.log)
+            try:
+                original(copy, offset)
+            finally:
+                self._copied_again.clear()
+
+        return copy_again
 
     def _follower_append(self, original: Any) -> Any:
         def append(copy: FollowerReplica, part: Any) -> None:

@@ -3,6 +3,9 @@ loss of its own."""
 
 from __future__ import annotations
 
+import pytest
+
+from tests.sim.cluster.model_of_copies import COPIED_AGAIN
 from tests.sim.cluster.test_model_of_copies import LIVES, ModelRig, batch, make_three_copies
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss
@@ -35,6 +38,16 @@ def test_i7_cut_by_a_follower_of_the_newest_leader_is_reported() -> None:
     rig.copies.on_follow(2, 1)
     rig.copies.on_truncated(2, 10, why="divergence")
     assert rig.broken_rules == ["I7"]
+
+
+@pytest.mark.parametrize(("isr", "red"), [((1, 3), []), ((1, 2, 3), ["I7"])])
+def test_i7_follower_out_of_sync_may_copy_its_log_again(isr: tuple[int, ...], red: list[str]) -> None:
+    rig = make_three_copies(2)
+    rig.change_partition(1, 1, isr)
+    rig.copies.on_leader(1, "a", 1, 20)
+    rig.copies.on_follow(2, 1)
+    rig.copies.on_truncated(2, 10, why=COPIED_AGAIN)
+    assert rig.broken_rules == red
 
 
 def test_i10_broker_that_joins_and_returns_in_one_slot_counted_before() -> None:

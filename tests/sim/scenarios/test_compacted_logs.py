@@ -16,6 +16,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicPartition
 from tiered.ports import FileSlice
 from tiered.records.batch import decode_header, decode_records, encode_batch
+from tiered.records.marker import TransactionMarker
 from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.replication.partition_report import explain
@@ -227,6 +228,71 @@ def test_follower_without_a_reply_of_its_leader_keeps_tombstones(tiered: str) ->
         assert await clean_twice(is_new=False) == (tiered == "true")
 
     run_scenario(scenario, log_cleaner_backoff_ms=3_600_000, remote_log_manager_task_interval_ms=500)
+
+
+@pytest.mark.parametrize("segment_bytes", ["1024", "1048576"])
+def test_follower_copies_a_transaction_again_whose_marker_is_gone(segment_bytes: str) -> None:
+    """The abort was cleaned away while the follower was down. The producer's next marker, a commit, is not its own."""
+    own = {"delete.retention.ms": "0", "segment.bytes": segment_bytes, "min.insync.replicas": "2"}
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=CONFIGS | own))
+        leader = await wait_leader(three)
+        hit = next(each for each in three.others() if each is not leader_of(three))
+        written = await write(leader, 0, 10 * KEYS)
+        lost = await write_in_transaction(leader, b"k1", None)
+        written += await write(leader, 10 * KEYS, 1)
+        await three.wait_until(lambda: log_of(hit).end_offset == leader.log.end_offset, SECONDS)
+        await hit.kill()
+        await three.wait_until(lambda: len(leader.state.isr) == 2, SECONDS)
+        await leader.append_marker(TransactionMarker(7, 0, commit=False, coordinator_epoch=1))
+        marker = leader.log.end_offset - 1
+        await write_in_transaction(leader, b"other", b"1")
+        await leader.append_marker(TransactionMarker(7, 0, commit=True, coordinator_epoch=1))
+        cleaner = leader_of(three).node.log_cleaner
+        for _ in range(4):
+            written += await write(leader, 10 * KEYS, 1)  # of k0 only
+            leader.log.roll()
+            await leader.log.flush()
+            await cleaner._clean(leader)
+            await asyncio.sleep(1)
+        assert not offsets_in(leader.log) & {lost, marker}
+        await hit.start()
+        await three.wait_until(lambda: hit.node_id in leader.state.isr, SECONDS)
+        copy = log_of(hit)
+        assert lost not in offsets_in(copy)
+        copy.roll()
+        await copy.flush()
+        follower = hit.node.hosted_replicas.find_follower(leader.tp)
+        assert follower is not None
+        await hit.node.log_cleaner._clean(follower)
+        assert {offset for offset, _, _ in last_of_each(written)} <= offsets_in(copy)
+
+    run_scenario(scenario, log_cleaner_backoff_ms=3_600_000)
+
+
+async def write_in_transaction(leader: LeaderReplica, key: bytes, value: bytes | None) -> int:
+    """Appends one record of producer 7, whose transaction stays open. Returns its offset."""
+    data = encode_batch([(1_000, key, value, ())], producer_id=7, producer_epoch=0, transactional=True)
+    producers = leader.log.producers
+    producer = producers.find_unverified(decode_header(data))
+    guard = producers.begin_verification(producer, moves_epoch=False) if producer is not None else None
+    appended = leader.append_now(bytearray(data), ACKS_ALL, guard=guard, from_coordinator=True)
+    await leader.confirm_committed(appended.last_offset + 1, 30_000)
+    return appended.base_offset
+
+
+def offsets_in(log: DiskLog) -> set[int]:
+    """Returns the offsets of all records on disk, control records too."""
+    found: set[int] = set()
+    offset = log.local_start_offset
+    while offset < log.end_offset and (piece := log.read(offset, 1 << 20, end_offset=log.end_offset)) is not None:
+        data, at = piece.file.pread(piece.start, piece.length), 0
+        while at < len(data):
+            head = decode_header(data, at)
+            found |= {each.offset for each in decode_records(data, at)}
+            offset, at = head.next_offset, at + head.size
+    return found
 
 
 def follower_of_next_epoch(known: FollowerReplica) -> FollowerReplica:

@@ -12,9 +12,12 @@ from tests.unit.replication.follower_rig import TOPIC_ID, ModelReplica
 from tiered.errors import Code, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
+from tiered.records.batch import encode_batch
+from tiered.records.pure_compact import empty_batch
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.follower_step import (
     Append,
+    CopyAgain,
     FollowerLog,
     FollowerStep,
     NoAction,
@@ -128,6 +131,42 @@ def test_records_are_appended_at_the_log_end() -> None:
     assert step(fetch(300), follower(0, 300)) == NoAction()
     assert isinstance(step(fetch(300), follower(0, 300), base=301), Retry)
     assert isinstance(step(fetch(300), follower(0, 300), base=299), Retry)
+
+
+@pytest.mark.parametrize(
+    ("bases", "counts", "found"),
+    [
+        ((300, 301), (1, 1), Append(300)),
+        ((301,), (1,), CopyAgain(290)),
+        ((300, 302), (1, 1), CopyAgain(290)),
+        ((300, 301), (1, 0), CopyAgain(290)),
+        ((300,), (0,), CopyAgain(290)),
+    ],
+)
+def test_open_transaction_is_copied_again_if_a_clean_took_later_records(
+    bases: tuple[int, ...], counts: tuple[int, ...], found: FollowerStep
+) -> None:
+    """The marker may be among those records, and the next one of the producer may belong to a later transaction."""
+    held = follower(0, 300)
+    assert reply(bases, counts, held) == Append(bases[0])
+    assert reply(bases, counts, held._replace(open_from=290)) == found
+    assert reply(bases, counts, held._replace(open_from=290), may_have_gaps=False) != CopyAgain(290)
+    below = held._replace(start=295, open_from=290)
+    assert reply(bases, counts, below) == Append(bases[0])  # the first records are in the bucket only
+    assert reply(bases, counts, held._replace(open_from=290, is_cut_begun=True)) == CopyAgain(290)
+
+
+def reply(
+    bases: tuple[int, ...], counts: tuple[int, ...], held: FollowerLog, *, may_have_gaps: bool = True
+) -> FollowerStep:
+    """Decides on batches of one record each, or of none, which a clean left."""
+    data = bytearray()
+    for base, count in zip(bases, counts, strict=True):
+        batch = bytearray(encode_batch([(0, b"k", b"v", ())]))
+        batch[:8] = base.to_bytes(8, "big")
+        data += batch if count else empty_batch(batch, 0)
+    part = FetchedPartition(TOPIC_ID, 0, Code.NONE.number, 310, 0, 0, 0, None, data, may_have_gaps)
+    return decide_step(fetch(held.end), part, held)
 
 
 def test_reply_to_an_earlier_fetch_is_ignored() -> None:
