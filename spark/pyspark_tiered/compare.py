@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SEEDS = (1, 2)
 FIELDS = ("timestamp", "timestamp_type", "key", "value", "headers")
 """Content of a row, beside partition and offset."""
+KEPT_ONCE = "kept once"
+"""Fault of an offset with equal rows whose record compaction took: one of them stays, because the log has no other."""
 HEADER_NULLS = (
     "CASE WHEN headers IS NOT NULL THEN transform(headers, "
     "h -> CAST(h IS NULL AS int) + 2 * CAST(h.key IS NULL AS int) + 4 * CAST(h.value IS NULL AS int)) END"
@@ -114,12 +116,17 @@ def hashes() -> list[Column]:
 
 
 def compare_rows(
-    log_rows: DataFrame, table_rows: DataFrame, cleaned: Mapping[int, Sequence[Range]] | None = None
+    log_rows: DataFrame,
+    table_rows: DataFrame,
+    cleaned: Mapping[int, Sequence[Range]] | None = None,
+    *,
+    only_equal: bool = False,
 ) -> DataFrame:
     """Returns one row (kind, partition, offset) for each offset at fault.
 
     One shuffle brings the hashes of both sides together. A row in a `cleaned` range was loaded before compaction took
-    its record, so the log need not have it.
+    its record, so the log need not have it. `only_equal`: duplicates of such a row are named `KEPT_ONCE`, and left out
+    if their content differs.
     """
     from pyspark.sql import functions as f
 
@@ -139,10 +146,12 @@ def compare_rows(
         )
     )
     compacted = f.expr(_range_condition(cleaned or {})) & (f.col("wanted") == 0)
+    doubled = f.when(~f.col("differs"), KEPT_ONCE) if only_equal else f.lit("duplicate")
     kind = (
         f.when(f.col("there") == 0, "missing")
         .when(compacted & (f.col("there") == 1), None)
-        .when((f.col("wanted") == 0) & ~compacted, "extra")
+        .when(compacted, doubled)
+        .when(f.col("wanted") == 0, "extra")
         .when(f.col("there") > 1, "duplicate")
         .when(f.col("differs"), "changed")
     )

@@ -73,8 +73,11 @@ class Comparison:
             if not any(low < each.end and each.start < high for low, high in self._cleaned.get(each.partition, ()))
         ]
 
-    def differing_rows(self) -> DataFrame | None:
-        """Returns one row (kind, partition, offset) for each offset at fault but erased ones. None: there is none."""
+    def differing_rows(self, *, only_equal: bool = False) -> DataFrame | None:
+        """Returns one row (kind, partition, offset) for each offset at fault but erased ones. None: there is none.
+
+        `only_equal` as in `compare_rows`.
+        """
         if self.is_equal:
             return None
         bounds: dict[int, Range] = {}
@@ -91,7 +94,8 @@ class Comparison:
         expected = compare.without_ranges(
             expected, {number: self.erased[number] for number in bounds if number in self.erased}
         )
-        found = compare.compare_rows(expected, self._at.rows().where(" OR ".join(conditions)), self._cleaned)
+        held = self._at.rows().where(" OR ".join(conditions))
+        found = compare.compare_rows(expected, held, self._cleaned, only_equal=only_equal)
         return compare.without_ranges(found, self.erased) if self.table.erased else found
 
     def expired_duplicates(self, *, only_equal: bool = False) -> DataFrame | None:

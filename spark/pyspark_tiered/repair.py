@@ -9,6 +9,9 @@ Therefore a kill leaves each partition either repaired or not, and two repairs a
 commit records up to which version the table is equal to the log. That commit comes only after a comparison without
 faults.
 
+Compaction may have taken the record of a row after the load: such a row stays, and so does one of equal rows with one
+offset. The log is looked at again before a row is removed because no record of it is there.
+
 Rows that were erased lawfully are not restored, and are removed if they are there. The record of an erasure is read
 after the version that is compared. An erasure commits after its record, so a commit of either fails if the other's
 came in between.
@@ -31,7 +34,7 @@ from pyspark_tiered.delta_rewrite import TableRewrite, snapshot_after
 from pyspark_tiered.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.gaps import Gap
-from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, splits
+from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, cleaned_ranges, splits
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.spark_engine import convert_files
 from pyspark_tiered.sums import find_holes
@@ -49,7 +52,7 @@ ATTEMPTS = 10
 """Comparisons in a row after which no commit succeeded, or the same faults were found again."""
 RANGES_MAX = 100_000
 """Ranges of offsets that are repaired after one comparison. The next comparison finds the rest."""
-REMOVED_KINDS = ("changed", "duplicate", "extra", "erased")
+REMOVED_KINDS = ("changed", "duplicate", "extra", "erased", compare.KEPT_ONCE)
 RESTORED_KINDS = ("missing", "changed", "duplicate")
 
 
@@ -143,7 +146,10 @@ class _Repair:
             found = self._faults(cold, comparison)
             self._report_step("compared", ())
             if found:
-                committed = self._repair_partitions(table, cold, at, ends, found)
+                # A clean since the first look may have taken records: their rows look as if they were in no log.
+                newest = compare.read_cold_topic(self._store, self._topic)
+                certain = leave_lost_records(found, newest)
+                committed = self._repair_partitions(table, cold, at, ends, certain)
                 failures = 0 if committed and found != before else failures + 1
                 before = found
             elif comparison.is_sound and table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
@@ -165,7 +171,7 @@ class _Repair:
         """Returns ranges of offsets at fault, by partition and offset."""
         found = union(
             [
-                comparison.differing_rows(),
+                comparison.differing_rows(only_equal=True),
                 comparison.erased_rows(),
                 comparison.expired_duplicates(only_equal=True),
                 comparison.unknown_rows(),
@@ -194,7 +200,7 @@ class _Repair:
             to_remove = [run for run in faulty if run.kind in REMOVED_KINDS]
             step = [Advance(number, known.get(number, -1), ends[number])] if number in ends else []
             low = 0 if partition is None else partition.log_start_offset
-            kept_once = [run for run in to_remove if run.kind == "duplicate" and run.end <= low]
+            kept_once = [run for run in to_remove if is_kept_once(run, low)]
             if newest is None:
                 break
             rewrite = TableRewrite(self._spark, table, newest)
@@ -243,6 +249,27 @@ def split_at_log_starts(faults: Sequence[FaultyRange], cold: ColdTopic) -> list[
         else:
             found.append(each)
     return found
+
+
+def leave_lost_records(faults: Sequence[FaultyRange], newest: ColdTopic) -> list[FaultyRange]:
+    """Returns the faults without extra rows where the log has lost records by now, by compaction or retention."""
+    cleaned = cleaned_ranges(newest)
+    lost = {number: [(0, low), *cleaned.get(number, ())] for number, low, *_ in newest.partitions}
+    found = []
+    for each in faults:
+        start = each.start
+        for low, high in lost.get(each.partition, ()) if each.kind == "extra" else ():
+            if start < min(low, each.end):
+                found.append(each._replace(start=start, end=min(low, each.end)))
+            start = max(start, high)
+        if start < each.end:
+            found.append(each._replace(start=start))
+    return found
+
+
+def is_kept_once(fault: FaultyRange, log_start_offset: int) -> bool:
+    """True for duplicates of rows that the log cannot give again: one of them stays."""
+    return fault.kind == compare.KEPT_ONCE or (fault.kind == "duplicate" and fault.end <= log_start_offset)
 
 
 def _expired_gaps(cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int], comparison: Comparison) -> list[Gap]:

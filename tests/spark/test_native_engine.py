@@ -23,6 +23,7 @@ from pyspark_tiered.log_folder import LOG, READS_AT_ONCE, open_folder
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.plan import cleaned_ranges
+from pyspark_tiered.repair import repair
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.table import Advance, FileRun, LoadedFile
 from pyspark_tiered.verify import RowFault, verify
@@ -131,6 +132,11 @@ def test_verify_of_a_cleaned_topic_finds_faults_and_accepts_older_rows(spark: Sp
     found = verify(store, "t", warehouse, spark=spark)
     assert [each._replace(why="") for each in found.faults] == [RowFault("duplicate", 0, 5), RowFault("missing", 0, 85)]
     assert found.gaps == (Gap(0, 3, 4, COMPACTED),)
+    done = repair(store, "t", warehouse, spark=spark)
+    assert (done.rows, done.taken_out) == (1, 1)
+    assert verify(store, "t", warehouse, spark=spark).ok
+    kept = spark.sql(f"SELECT count(*) FROM {table} WHERE offset = 5").collect()
+    assert [tuple(row) for row in kept] == [(1,)], "the log cannot give it again"
 
 
 def file_of(partition: int, start: int, end: int, name: str) -> LoadedFile:

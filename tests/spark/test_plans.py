@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tiered import jars, table
+from pyspark_tiered.compare import KEPT_ONCE
 from pyspark_tiered.log_tail import ReadableLog, newer_ranges
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
 from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
-from pyspark_tiered.repair import FaultyRange, split_at_log_starts
+from pyspark_tiered.repair import FaultyRange, is_kept_once, leave_lost_records, split_at_log_starts
 from pyspark_tiered.rounds import (
     RUNS_MAX,
     ExpiredRange,
@@ -216,6 +218,25 @@ def test_fault_on_both_sides_of_the_log_start_becomes_two() -> None:
     elsewhere = FaultyRange(4, 0, 9, "extra")
     assert split_at_log_starts([doubled, elsewhere], cold) == [below, above, elsewhere]
     assert split_at_log_starts([below, above], cold) == [below, above]
+
+
+def test_extra_rows_are_left_where_a_clean_or_retention_took_records() -> None:
+    entries = [entry(base, base + 10, 1) for base in range(10, 60, 10)]
+    for cleaned in (1, 3):
+        entries[cleaned] = replace(entries[cleaned], cleaned_ms=5)
+    newest = ColdTopic("t", TopicId("id"), (ColdPartition(0, 15, 60, tuple(entries)),))
+    extra, nowhere = FaultyRange(0, 12, 45, "extra"), FaultyRange(0, -1, 0, "extra")
+    others = [FaultyRange(0, 12, 45, kind) for kind in ("missing", "changed", "duplicate", KEPT_ONCE)]
+    others += [FaultyRange(0, 52, 55, "extra"), FaultyRange(4, 0, 9, "extra"), nowhere]
+    left = [FaultyRange(0, 15, 20, "extra"), FaultyRange(0, 30, 40, "extra")]
+    assert leave_lost_records([extra, *others], newest) == [*left, *others]
+
+
+def test_duplicates_that_the_log_cannot_give_again_are_kept_once() -> None:
+    assert is_kept_once(FaultyRange(0, 50, 52, KEPT_ONCE), 10)
+    assert is_kept_once(FaultyRange(0, 5, 10, "duplicate"), 10)
+    assert not is_kept_once(FaultyRange(0, 10, 12, "duplicate"), 10)
+    assert not is_kept_once(FaultyRange(0, 5, 10, "extra"), 10)
 
 
 def test_whole_topic_is_the_table_up_to_its_bounds_and_then_the_log() -> None:
