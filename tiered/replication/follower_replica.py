@@ -237,19 +237,24 @@ class FollowerReplica:
             self._disk.mark_writable()
 
     def _truncate(self, offset: int, part: FetchedPartition) -> None:
-        if not self.log.plan_truncation(offset):
-            return  # the leader's next reply truncates, once the lower recovery point is durable
         # Below the high watermark only after an unclean election or a reported loss; else it is a bug.
-        below_high_watermark = offset < self.high_watermark
-        log.log(
-            logging.ERROR if below_high_watermark else logging.WARNING,
-            "log truncated partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
-            self.tp, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch,
-            part.diverging_epoch,
-        )  # fmt: skip
-        self.log.truncate_to(offset)  # perhaps only whole segments: the leader's next reply truncates the rest
+        end, high_watermark = self.log.end_offset, self.high_watermark
+        if self._truncate_to(offset):
+            log.log(
+                logging.ERROR if offset < high_watermark else logging.WARNING,
+                "log truncated partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
+                self.tp, offset, end, high_watermark, self.leader, self.leader_epoch, part.diverging_epoch,
+            )  # fmt: skip
+
+    def _truncate_to(self, offset: int) -> bool:
+        """Truncates the log, perhaps only by whole segments: the leader's next reply truncates the rest. Returns False,
+        and does nothing, until the lower recovery point is durable."""
+        if not self.log.plan_truncation(offset):
+            return False
+        self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.log.producers.on_high_watermark(self.high_watermark)
+        return True
 
     def _find_open_from(self, part: FetchedPartition) -> int | None:
         """Returns where the oldest open transaction begins that this replica has not copied again, or None. A replica
@@ -263,18 +268,14 @@ class FollowerReplica:
         return first
 
     def _copy_again(self, offset: int) -> None:
-        self._is_cut_begun = True
-        if not self.log.plan_truncation(offset):
-            return  # the leader's next reply truncates, once the lower recovery point is durable
-        log.warning(
-            "log is copied again from an open transaction partition=%s offset=%d end=%d leader=%d epoch=%d",
-            self.tp, offset, self.log.end_offset, self.leader, self.leader_epoch,
-        )  # fmt: skip
-        self.log.truncate_to(offset)  # perhaps only whole segments: the leader's next reply truncates the rest
-        if self.log.end_offset <= offset:
-            self._copied_again_from, self._is_cut_begun = offset, False
-        self.high_watermark = min(self.high_watermark, self.log.end_offset)
-        self.log.producers.on_high_watermark(self.high_watermark)
+        end, self._is_cut_begun = self.log.end_offset, True
+        if self._truncate_to(offset):
+            log.warning(
+                "log is copied again from an open transaction partition=%s offset=%d end=%d leader=%d epoch=%d",
+                self.tp, offset, end, self.leader, self.leader_epoch,
+            )  # fmt: skip
+            if self.log.end_offset <= offset:
+                self._copied_again_from, self._is_cut_begun = offset, False
 
     def _restart_log(self, offset: int) -> None:
         log.info("log restarted empty partition=%s offset=%d end=%d", self.tp, offset, self.log.end_offset)
