@@ -24,7 +24,13 @@ from tiered.compaction.cleanable_range import DELETE
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.metadata.changes import ALL_BROKERS, PartitionChanged
+from tiered.metadata.changes import (
+    ALL_BROKERS,
+    BrokerConfigChanged,
+    Change,
+    PartitionChanged,
+    TopicConfigChanged,
+)
 from tiered.metadata.effective_config import broker_settings, topic_config
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import decode_entry
@@ -282,13 +288,28 @@ class ClusterModel(BucketRules):
         for change in entry.changes:
             if isinstance(change, PartitionChanged):
                 between.setdefault(PartitionId(change.topic_id, change.partition), set()).update(change.isr)
+        allowed = self._find_unclean_within(old, entry.changes, slot)
         for topic in new.topics.values():
             if topic.name == OFFSETS_TOPIC:
                 self._on_offsets_loss(topic, old.topics_by_id.get(topic.topic_id))
                 continue
             everything = brokers_changed or new.broker_configs != old.broker_configs
             if everything or old.topics.get(topic.name) is not topic:
-                self._update_topic(topic, old.topics_by_id.get(topic.topic_id), between, everything)
+                before = old.topics_by_id.get(topic.topic_id)
+                self._update_topic(topic, before, between, everything, unclean=topic.topic_id in allowed)
+
+    def _find_unclean_within(self, old: Image, changes: Sequence[Change], slot: int) -> set[TopicId]:
+        """Returns the topics that any replica may lead at some moment within a slot, perhaps not at its end."""
+        found: set[TopicId] = set()
+        for number, change in enumerate(changes, 1):
+            if isinstance(change, BrokerConfigChanged | TopicConfigChanged):
+                image = old.apply(changes[:number], slot)
+                defaults = self._defaults_with(image.broker_configs.get(ALL_BROKERS, NO_CONFIGS))
+                topics = image.topics.values()
+                found |= {
+                    each.topic_id for each in topics if topic_config(each, defaults).unclean_leader_election_enable
+                }
+        return found
 
     def _on_offsets_loss(self, topic: TopicImage, before: TopicImage | None) -> None:
         """Records that an unclean election may take commits, if the settings of all brokers allow one."""
@@ -298,12 +319,18 @@ class ClusterModel(BucketRules):
             self.unclean_election_times.append(self._now())
 
     def _update_topic(
-        self, topic: TopicImage, before: TopicImage | None, between: Mapping[PartitionId, set[int]], everything: bool
+        self,
+        topic: TopicImage,
+        before: TopicImage | None,
+        between: Mapping[PartitionId, set[int]],
+        everything: bool,
+        *,
+        unclean: bool,
     ) -> None:
         topic_id = topic.topic_id
         was = self._configs[topic_id][-1].config if topic_id in self._configs else None
         now = self.config(topic_id)
-        unclean = now.unclean_leader_election_enable or (was is not None and was.unclean_leader_election_enable)
+        unclean = unclean or any(each is not None and each.unclean_leader_election_enable for each in (was, now))
         flush_changed = was is not None and was.flush != now.flush
         live = [node for node, broker in sorted(self.image.brokers.items()) if broker.live]
         lives = {node: self.lives.get(broker.incarnation, 0) for node, broker in self.image.brokers.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.sim.cluster.disk_logs import batches_of
+from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.model import DECISION_DELAY_NS, ClusterModel
 from tests.sim.cluster.options import COMMON_SETTINGS
 from tests.sim.harness.loop import SimLoop
@@ -17,12 +18,15 @@ from tests.unit.cold.rig import PID, TOPIC, batch, entry, manifest
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_codec import encode
+from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import (
     ALL_BROKERS,
+    NO_LEADER,
     BrokerConfigChanged,
     BrokerRegistered,
     Change,
     ControllerElected,
+    LossReported,
     PartitionChanged,
     TopicConfigChanged,
     TopicCreated,
@@ -313,6 +317,34 @@ def test_configuration_of_a_topic_follows_the_log() -> None:
     assert kept.model.config(PID.topic_id).min_insync_replicas == 1
     assert [each.flush for each in kept.model.configs_since(PID.topic_id, 5)] == ["none", "ack", "ack"]
     assert [each.flush for each in kept.model.configs_since(PID.topic_id, 6)] == ["ack"]
+
+
+@pytest.mark.parametrize(("allowed", "red"), [("true", []), ("false", ["R4"])])
+def test_unclean_election_may_be_allowed_within_a_slot_only(allowed: str, red: list[str]) -> None:
+    """One slot allows it, elects a leader with less, and forbids it again."""
+    kept, topic_id, name = ModelledBucket(), TopicId("B" * 22), "unclean.leader.election.enable"
+    kept.put_slot(
+        1,
+        BrokerRegistered(2, "b", "e", "b2:80", "", 0),
+        TopicCreated("u", topic_id, ((1, 2),), {}, 0),
+        PartitionChanged(topic_id, 0, 1, 0, (1, 2), ()),
+    )
+    copies = kept.model.copies_of(PartitionId(topic_id, 0))
+    copies.on_leader(1, "a", 0, 0)
+    for node in (1, 2):
+        copies.on_append(node, LogBatch(0, 9, 0, 1))
+    copies.on_high_watermark(1, 0, 10, (1, 2), 1)
+    for node, lives in ((1, [LogBatch(0, 9, 0, 1)]), (2, [])):
+        copies.on_damage(node, 0, lives, 0, is_provable=False)
+    kept.put_slot(2, PartitionChanged(topic_id, 0, NO_LEADER, 0, (), (), (1, 2)))
+    kept.put_slot(
+        3,
+        BrokerConfigChanged(ALL_BROKERS, {name: allowed}),
+        PartitionChanged(topic_id, 0, 2, 1, (2,), ()),
+        LossReported(topic_id, 0, 1, 0, 0),
+        TopicConfigChanged(topic_id, {name: "false"}),
+    )
+    assert [rule for rule in kept.broken_rules if rule == "R4"] == red
 
 
 def test_i22_expiry_by_a_recent_configuration_is_allowed() -> None:
