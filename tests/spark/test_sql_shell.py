@@ -8,6 +8,7 @@ import pty
 import select
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from importlib import import_module
 from io import StringIO
@@ -18,8 +19,9 @@ import pytest
 
 from pyspark_tiered.load import load
 from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.query import notebook
 from pyspark_tiered.query.engine import SqlSession
-from pyspark_tiered.query.output import QueryResult, render
+from pyspark_tiered.query.output import QueryResult, render, render_lines
 from pyspark_tiered.query.shell import Shell, complete
 from tests.sources import ROOT
 from tests.spark import filling
@@ -163,6 +165,24 @@ def test_cells_do_not_move_the_cursor() -> None:
     shown = render(QueryResult(("a",), (("\x1b[2J\n",), (None,), (b"\xff",), (float("nan"),))))
     assert shown.splitlines() == ["a", "---------", "\\x1b[2J\\n", "NULL", "ff", "nan"]
     assert render(QueryResult(("n", "n"), ((1, 2),)), "json") == '{"n": 1, "n_2": 2}'
+
+
+def test_large_cells_are_fetched_and_kept_in_small_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = "SELECT repeat('x', 1 << 20) FROM range(90)"
+    monkeypatch.setattr(notebook, "BYTES_MAX", 5 << 20)
+    tracemalloc.start()
+    with SqlSession(str(tmp_path)) as session:
+        assert sum(1 for _ in session.run(query).rows) == 90
+    magic = notebook.TieredMagic()
+    found = magic.run(f"--warehouse {tmp_path}", query)
+    assert (len(found.rows), found.is_whole) == (5, False)
+    assert magic.run("", "SELECT 1").is_whole
+    magic.close()
+    cells = (["x" * (1 << 20)] for _ in range(90))
+    assert next(render_lines(["a"], cells)) == "a"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 << 20, "of 90 MiB"
 
 
 def test_query_without_the_extra_names_it(

@@ -21,7 +21,7 @@ from pyspark_tiered import delta_state, table
 from pyspark_tiered.deletion_vectors import VectorFile, cut_vector, decode_vector, locate_vector
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.query import views
-from pyspark_tiered.query.output import QueryResult
+from pyspark_tiered.query.output import QueryResult, row_bytes
 from pyspark_tiered.query.statement import (
     Edit,
     ParsedQuery,
@@ -45,7 +45,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FETCH_ROWS = 1000
+FETCH_ROWS = 200
+FIRST_ROWS = 10
+FETCH_BYTES = 16 << 20
+"""Bytes of the rows that are fetched at once, by the size of the rows before them."""
 LOOK_SECONDS = 0.1
 """Time between two looks for Ctrl-C while a query runs."""
 MEMORY = "1GB"
@@ -365,14 +368,17 @@ class SqlSession:
     def _rows(self) -> Iterator[tuple[Any, ...]]:
         import duckdb
 
+        count = FIRST_ROWS
         while True:
             try:
-                rows = self._call(self._connection.fetchmany, FETCH_ROWS)
+                rows = self._call(self._connection.fetchmany, count)
             except duckdb.Error as failure:
                 raise self._to_error(failure) from None
             if not rows:
                 return
             yield from rows
+            count = max(1, min(2 * count, FETCH_ROWS, FETCH_BYTES * len(rows) // (row_bytes(rows) + 1)))
+            rows = []  # not held while the next ones come
 
 
 def _tail_table(name: str) -> str:

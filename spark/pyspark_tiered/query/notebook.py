@@ -12,21 +12,21 @@ import atexit
 import html
 import shlex
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from pyspark_tiered.query.engine import SqlSession
-from pyspark_tiered.query.output import QueryResult, render, render_cells
+from pyspark_tiered.query.output import QueryResult, render, render_cells, take_rows
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 ROWS_MAX = 10_000
 """Rows of a cell's result. Memory of a notebook is not for whole tables."""
+BYTES_MAX = 128 << 20
 SHOWN_MAX = 100
 WAREHOUSE = "./tiered-warehouse"
 
 
 class NotebookResult:
-    """Columns and rows of a cell. `is_whole` is false if the query had more than `ROWS_MAX` rows."""
+    """Columns and rows of a cell. `is_whole` is false if the query had more of them."""
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], is_whole: bool) -> None:
         self.columns = list(columns)
@@ -69,8 +69,8 @@ class TieredMagic:
         query = f"{query}\n{cell or ''}"
         session = self._open(warehouse or self._warehouse or WAREHOUSE)
         running = session.run(query)
-        rows = list(islice(running.rows, ROWS_MAX + 1))
-        return NotebookResult(running.columns, rows[:ROWS_MAX], len(rows) <= ROWS_MAX)
+        rows = take_rows(running.rows, ROWS_MAX, BYTES_MAX)
+        return NotebookResult(running.columns, rows, next(running.rows, None) is None)
 
     def close(self) -> None:
         """Ends the session."""

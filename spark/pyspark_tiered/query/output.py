@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from itertools import chain, islice
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from tiered.errors import Code, Refused
 
@@ -20,6 +20,8 @@ Cell = Any
 
 FIT_ROWS = 1000
 """Rows of text that decide how wide the columns are."""
+FIT_BYTES = 8 << 20
+"""Bytes of these rows: with larger ones, fewer decide."""
 WIDE = 60
 """A column is never wider, except for its name: a longer cell shifts its own row only."""
 
@@ -30,6 +32,28 @@ class QueryResult:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+
+def row_bytes(row: Cell) -> int:
+    """Returns about the bytes of the texts in a row, or in a cell or rows: nested ones too."""
+    if isinstance(row, (str, bytes, bytearray)):
+        return len(row)
+    if isinstance(row, dict):
+        return sum(row_bytes(key) + row_bytes(value) for key, value in row.items())
+    return sum(map(row_bytes, row)) if isinstance(row, (list, tuple)) else 8
+
+
+Row = TypeVar("Row", bound=Sequence[Cell])
+
+
+def take_rows(rows: Iterator[Row], most: int, most_bytes: int) -> list[Row]:
+    """Returns the next rows: `most` at most, and none after so many bytes."""
+    found: list[Row] = []
+    held = 0
+    while len(found) < most and held < most_bytes and (row := next(rows, None)) is not None:
+        found.append(row)
+        held += row_bytes(row)
+    return found
 
 
 def render(result: QueryResult, output_format: str = "text") -> str:
@@ -51,7 +75,7 @@ def render_lines(columns: Sequence[str], rows: Iterable[Sequence[Cell]], output_
 
 def _render_text(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
     lines = (render_cells(row) for row in rows)
-    first = list(islice(lines, FIT_ROWS))
+    first = take_rows(lines, FIT_ROWS, FIT_BYTES)
     heading = [_visible(name) for name in columns]
     widths = [
         max(len(column[0]), *(min(len(cell), WIDE) for cell in column)) for column in zip(heading, *first, strict=True)
