@@ -32,6 +32,7 @@ from tests.spark.engine_race import read_offsets
 from tiered.errors import Refused
 from tiered.ids import PartitionId
 from tiered.thread_pool import WAITING_MAX
+from tiered_api.cli.main import main
 
 TOPIC = filling.topic_id(1)
 
@@ -397,6 +398,24 @@ def test_topic_of_more_partitions_than_requests_may_wait_is_loaded(tmp_path: Pat
     filling.create_topic(store, "t", TOPIC, partitions)
     fill(store, partitions - 1, 0, 3)
     assert load(store, "t", f"{tmp_path}/tables", engine=NativeEngine()).rows == 3
+
+
+def test_load_prints_its_requests_by_verb(place: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Those to the store, and those to a table in a bucket. A table in a directory has none."""
+    store, tables = place("store"), place("tables")
+    filling.create_topic(store, "t", TOPIC, 1)
+    fill(store, 0, 0, 3)
+
+    def run() -> tuple[str, dict[str, int]]:
+        assert main(["load", "--engine", "native", "--store", store, "--topic", "t", "--warehouse", tables]) == 0
+        done, _, printed = capsys.readouterr().out.splitlines()[-1].partition("; requests: ")
+        return done, {verb: int(count) for count, verb in map(str.split, printed.split(", "))}
+
+    (done, first), (nothing, again) = run(), run()
+    assert done.startswith("done: 3 rows in 1 files") and nothing.startswith("done: the bucket holds no record")
+    assert set(first) - {"get", "list"} == ({"put", "upload"} if store.startswith("s3") else set())
+    assert set(again) == {"get", "list"}
+    assert again["get"] < first["get"] <= 15
 
 
 def test_load_with_nothing_new_reads_no_manifest(tmp_path: Path) -> None:
