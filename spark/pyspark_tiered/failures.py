@@ -1,4 +1,4 @@
-"""Turns failures of Spark into one sentence, as one of our own errors."""
+"""Failures that are none of ours: those of Spark become one sentence, as one of our own errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def translate_failure(what: str, failure: BaseException) -> Corrupt | Unavailabl
     if cause.startswith(CORRUPT):
         return Corrupt(f"{what}: {cause.removeprefix(CORRUPT)}")
     return Unavailable(f"{what}: {cause}", final=True)
+
+
+def foreign_failures() -> tuple[type[Exception], ...]:
+    """Returns the errors of one table that are none of ours: those of its disk, and of Arrow."""
+    import pyarrow as pa
+
+    return OSError, pa.ArrowException
 
 
 def first_line(failure: BaseException) -> str:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from pyspark_tiered.bucket import ColdTopicReader
+from pyspark_tiered.failures import foreign_failures
 from pyspark_tiered.load import IDLE_INTERVALS_MAX, LoadEngine, LoadOptions, LoadProgress, TopicLoader, stop_error
 from pyspark_tiered.session import spark_url
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
@@ -128,8 +129,11 @@ class TopicsLoader:
             if not (is_old or topic.failure is not None or topic.loader.has_news()):
                 return False
             topic.loader.begin()
-        except Exception as failure:  # noqa: BLE001
+        except (Refused, Unavailable, Corrupt, Fenced) as failure:
             self._note_failure(topic, name, failure)
+            return False
+        except foreign_failures() as failure:
+            self._note_failure(topic, name, _other_failure(name, failure))
             return False
         topic.looked_at = self._interval
         return True
@@ -146,24 +150,21 @@ class TopicsLoader:
             topic.loader.finish()
             if topic.loader.stops:
                 raise stop_error(name, topic.loader.stops)
-        except Exception as failure:  # noqa: BLE001
+        except (Refused, Unavailable, Corrupt, Fenced) as failure:
             self._note_failure(topic, name, failure)
+            return True
+        except foreign_failures() as failure:
+            self._note_failure(topic, name, _other_failure(name, failure))
             return True
         topic.failures, topic.failure = 0, None
         return True
 
-    def _note_failure(self, topic: _Followed, name: str, failure: Exception) -> None:
+    def _note_failure(self, topic: _Followed, name: str, failure: Failure) -> None:
         """Notes a failure. The topic is tried again after twice as many intervals as the last time."""
         self._failed.inc(1, name)
-        known = failure if isinstance(failure, Failure) else _other_failure(name, failure)
-        if str(known) != str(topic.failure):
-            log.warning(
-                "topic cannot be loaded further topic=%s why=%s",
-                name,
-                known,
-                exc_info=None if known is failure else failure,
-            )
-        topic.failure = known
+        if str(failure) != str(topic.failure):
+            log.warning("topic cannot be loaded further topic=%s why=%s", name, failure)
+        topic.failure = failure
         topic.due = self._interval + min(1 << min(topic.failures, 10), IDLE_INTERVALS_MAX)
         topic.failures += 1
 
@@ -178,7 +179,7 @@ class TopicsLoader:
 
 
 def _other_failure(name: str, failure: Exception) -> Unavailable:
-    """Returns our error for one of the table's disk, of Arrow, or of a fault in this program."""
+    """Returns our error for one of `foreign_failures`."""
     return Unavailable(f"could not load {name}: {type(failure).__name__}: {failure}", final=True)
 
 

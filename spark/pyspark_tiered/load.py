@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from pyspark_tiered import orphans
 from pyspark_tiered.bucket import ColdTopicReader
+from pyspark_tiered.failures import foreign_failures
 from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rounds import (
@@ -335,10 +336,10 @@ class TopicLoader:
                 log.info("small files joined topic=%s files=%d", self._topic, count)
             if count := self._table.remove_orphans():
                 log.info("files that no version names were removed topic=%s files=%d", self._topic, count)
-        except (Unavailable, Refused, Corrupt, OSError) as failure:
+        except (Unavailable, Refused, Corrupt) as failure:
             log.warning("maintenance of the table failed topic=%s why=%s", self._topic, failure)
-        except Exception:
-            log.exception("maintenance of the table failed topic=%s", self._topic)
+        except foreign_failures() as failure:
+            log.warning("maintenance of the table failed topic=%s why=%s", self._topic, failure)
 
     def _count_requests(self) -> dict[str, int]:
         table = self._table.count_requests() if self._table is not None else {}

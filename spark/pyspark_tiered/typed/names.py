@@ -42,7 +42,7 @@ def choose_column(json_name: str, taken: Collection[str]) -> str:
 def fold(name: str) -> str:
     """Returns one form for all names that a reader of Delta may take for one.
 
-    Spark compares the fields of a struct by the upper case of each character. To it the long s (U+017F) is an `s`, and
-    the dotless i (U+0131) an `i`.
+    Spark compares the fields of a struct by the upper case of each character. To it the long s (U+017F) is an s, and
+    the dotless i (U+0131) an i.
     """
     return name.replace("\u0130", "i").replace("\u0131", "i").casefold()
