@@ -272,7 +272,7 @@ def test_compressed_batch_that_expands_too_far_ends_the_clean(codec: Codec) -> N
     log = Log()
     log.add((b"a", bytes(20 << 20)), codec=codec)
     log.add((b"a", b"2"))
-    with pytest.raises(Corrupt, match="more than [0-9]+ bytes"):
+    with pytest.raises(Corrupt, match=r"more than [0-9]+ bytes"):
         cleaned(log)
 
 
