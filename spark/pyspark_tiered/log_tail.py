@@ -1,17 +1,18 @@
 """The records of a topic that its table does not have yet, from the bucket or from a broker. Without a JVM.
 
 One version of the table gives the bounds of its partitions, and one look at the topic gives the ends. So each record
-below the ends is there once, while producers and loaders go on.
+below the ends is there once, while producers and loaders go on. If a load was between the two, one of them is read
+again.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyspark_tiered import table
-from pyspark_tiered.broker import BrokerClient, LiveTopic
+from pyspark_tiered.broker import NOTHING, BrokerClient, LiveTopic
 from pyspark_tiered.bucket import BatchReader, ColdTopicReader
 from pyspark_tiered.login import NO_LOGIN, HttpLogin
 from pyspark_tiered.plan import ColdTopic, live_splits, splits
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+T = TypeVar("T")
+
+LOOKS_MAX = 4
+"""Times that the table or the log is read again before offsets count as lost."""
+
+
 class ReadableLog(NamedTuple):
     """A topic's log now: its id, and the offsets `[start, end)` of each partition that can be read."""
 
@@ -34,11 +41,17 @@ class ReadableLog(NamedTuple):
 def newer_ranges(topic: str, loaded: Mapping[int, int], log: ReadableLog) -> dict[int, Range]:
     """Returns the offsets of each partition that the log has above the table's bounds. Pure.
 
-    Raises `Refused` for offsets that are in neither of them.
+    Raises `Refused` for offsets that are in neither of them, and for a log that ends below the table.
     """
     found: dict[int, Range] = {}
     for number, (start, end) in log.ranges.items():
         first = loaded.get(number, start)
+        if first > end:
+            raise Refused(
+                Code.OFFSET_OUT_OF_RANGE,
+                f"the table holds {topic}-{number} up to offset {first}, the log only up to {end}: it is not the log "
+                "that was loaded, or it lost records",
+            )
         if first < start:
             raise Refused(
                 Code.OFFSET_OUT_OF_RANGE,
@@ -49,12 +62,42 @@ def newer_ranges(topic: str, loaded: Mapping[int, int], log: ReadableLog) -> dic
     return found
 
 
+def cut_log(
+    topic: str,
+    held: T,
+    log: ReadableLog,
+    *,
+    loaded: Callable[[T], Mapping[int, int]],
+    read: Callable[[], T],
+    look: Callable[[Mapping[int, int]], ReadableLog],
+) -> tuple[T, dict[int, Range]]:
+    """Returns a version of the table, and the offsets of each partition that the log has above its bounds.
+
+    `held` is the table, and `loaded` tells its bounds. `read` reads it again: a load may have come before retention
+    removed what it brought. `look` looks at the log again: a load may have brought more than the first look saw.
+    Raises `Refused` as `newer_ranges` does.
+    """
+    for _ in range(LOOKS_MAX):
+        bounds = loaded(held)
+        if any(bounds.get(number, start) < start for number, (start, _) in log.ranges.items()):
+            held = read()
+        elif any(bounds.get(number, end) > end for number, (_, end) in log.ranges.items()):
+            log = look(bounds)
+        else:
+            break
+    return held, newer_ranges(topic, loaded(held), log)
+
+
 class LogTail(ABC):
     """Reads the newest records of topics. Plain, blocking code."""
 
     @abstractmethod
-    def look(self, topic: str) -> ReadableLog:
-        """Returns what can be read now. Raises `Refused` if there is no such topic."""
+    def look(self, topic: str, topic_id: str = "", reached: Mapping[int, int] = NOTHING) -> ReadableLog:
+        """Returns what can be read now. Raises `Refused` if there is no such topic.
+
+        `reached` are ends of the topic with this id that were seen before. Waits a while for a new leader that does not
+        know yet that its log is committed up to them.
+        """
 
     @abstractmethod
     def batches(self, topic: str, ranges: Mapping[int, Range]) -> Iterator[pyarrow.RecordBatch]:
@@ -73,7 +116,7 @@ class BucketTail(LogTail):
         self._records = BatchReader(store)
         self._seen: dict[str, ColdTopic] = {}
 
-    def look(self, topic: str) -> ReadableLog:
+    def look(self, topic: str, topic_id: str = "", reached: Mapping[int, int] = NOTHING) -> ReadableLog:
         cold = self._topics.read(topic, {})
         self._seen[topic] = cold
         ranges = {each.partition: (each.log_start_offset, each.readable_end_offset) for each in cold.partitions}
@@ -96,8 +139,8 @@ class BrokerTail(LogTail):
         self._broker = BrokerClient(bootstrap, login=login)
         self._seen: dict[str, LiveTopic] = {}
 
-    def look(self, topic: str) -> ReadableLog:
-        live = self._broker.topic(topic)
+    def look(self, topic: str, topic_id: str = "", reached: Mapping[int, int] = NOTHING) -> ReadableLog:
+        live = self._broker.topic(topic, topic_id, reached)
         self._seen[topic] = live
         return ReadableLog(live.topic_id, {each.partition: (each.start, each.end) for each in live.partitions})
 

@@ -77,11 +77,6 @@ class NativeSnapshot(Snapshot):
         for add in self.state.files.values():
             if not any(_may_hold_unaccounted(extent, loaded) for extent in delta_state.file_extents(add)):
                 continue
-            if add.get("deletionVector"):
-                raise Refused(
-                    Code.INVALID_REQUEST,
-                    f"the table at {self.url} has deletion vectors: use `--engine spark` to check its rows",
-                )
             with self._folder.local(delta_state.file_path(add, self.url)) as path:
                 held = pq.read_table(path, columns=list(self._places)).rename_columns(["partition", "offset"])
             ends = pa.table({"partition": list(loaded), "end": list(loaded.values())}, schema=_ends_schema())
@@ -89,6 +84,11 @@ class NativeSnapshot(Snapshot):
             beyond = pc.or_(pc.is_null(joined["end"]), pc.greater_equal(joined["offset"], joined["end"]))
             nowhere = pc.or_(pc.is_null(joined["partition"]), pc.is_null(joined["offset"]))
             wrong = joined.filter(pc.or_kleene(pc.fill_null(beyond, True), nowhere))
+            if wrong.num_rows and add.get("deletionVector"):  # they may be deleted ones
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    f"the table at {self.url} has deletion vectors: use `--engine spark` to check its rows",
+                )
             parts.append(wrong.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]))
         if not parts:
             return []

@@ -5,6 +5,8 @@
     startingTimestamp / endingTimestamp                    1000                                (all partitions)
 
 In JSON -2 is the earliest offset, -1 the latest. A timestamp wins over offsets, a common one over one by partition.
+
+The option `cut` is for this package alone: it names a topic by its id, and wins over all others.
 """
 
 from __future__ import annotations
@@ -33,6 +35,32 @@ class Bound(NamedTuple):
     value: int = 0
 
 
+class Cut(NamedTuple):
+    """Offsets `[start, end)` of a topic with this id. Partitions that it does not name are not read."""
+
+    topic_id: str
+    ranges: dict[int, tuple[int, int]]
+
+    def to_option(self) -> str:
+        """Returns the value of the option."""
+        return json.dumps({"topic_id": self.topic_id, "ranges": self.ranges})
+
+    def ends(self) -> dict[int, int]:
+        """Returns the end of each partition that is read."""
+        return {number: end for number, (start, end) in self.ranges.items() if start < end}
+
+    def check(self, topic: str, topic_id: str) -> dict[int, tuple[int, int]]:
+        """Returns the ranges. Raises `Refused` if the topic of this name has another id by now."""
+        if topic_id != self.topic_id:
+            raise Refused(
+                Code.OFFSET_OUT_OF_RANGE,
+                f"the topic {topic} with id {self.topic_id} is gone, or was created again: the id is {topic_id}",
+            )
+        return self.ranges
+
+
+CUT = "cut"
+
 EARLIEST, LATEST = Bound(BoundKind.EARLIEST), Bound(BoundKind.LATEST)
 _JSON_EARLIEST, _JSON_LATEST = -2, -1
 
@@ -58,6 +86,16 @@ def bounds(
         return dict.fromkeys(partitions, EARLIEST if text.strip().lower() == "earliest" else LATEST)
     given = _per_partition(f"{end}Offsets", text, topic, partitions)
     return {partition: _offset(f"{end}Offsets", value) for partition, value in given.items()}
+
+
+def parse_cut(text: str) -> Cut:
+    """Parses the value of the option. Raises `Refused`."""
+    try:
+        found = json.loads(text)
+        ranges = {int(number): (int(start), int(end)) for number, (start, end) in found["ranges"].items()}
+        return Cut(str(found["topic_id"]), ranges)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Refused(Code.INVALID_REQUEST, f"{CUT} is for whole_topic alone, and cannot be {text!r}") from None
 
 
 def _offset(option: str, value: int) -> Bound:

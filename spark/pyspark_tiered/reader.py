@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_tiered import offsets
-from pyspark_tiered.broker import BrokerClient
+from pyspark_tiered.broker import BrokerClient, LiveTopic
 from pyspark_tiered.bucket import bound_offset, cold_topic, read_batches
 from pyspark_tiered.login import login_of_options
 from pyspark_tiered.offsets import Bound
 from pyspark_tiered.plan import LiveSplit, Split, live_splits, splits
 from pyspark_tiered.rows import arrow_batches, constant_int_column, constant_text_column
+from pyspark_tiered.table import Range
 from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class TieredReader(DataSourceReader):
         self._options = dict(options)
         self.read_committed = options.get("kafka.isolation.level", READ_COMMITTED) == READ_COMMITTED
         self._columns = columns
+        self._cut = offsets.parse_cut(options[offsets.CUT]) if offsets.CUT in options else None
 
     def partitions(self) -> list[InputPartition]:
         size = self._options.get("splitbytes")
@@ -73,6 +75,8 @@ class TieredReader(DataSourceReader):
     async def _plan_cold(self, tasks: int, bytes_each: int | None) -> list[Split]:
         async with open_bucket(self._options["store"]) as bucket:
             topic = await cold_topic(bucket, self._options["topic"], read_committed=self.read_committed)
+            if self._cut is not None:
+                return splits(topic, self._cut.check(topic.name, topic.topic_id), tasks, bytes_each)
             starts, ends = self._bounds([partition.partition for partition in topic.partitions])
             bounds = {
                 number: (
@@ -84,16 +88,22 @@ class TieredReader(DataSourceReader):
         return splits(topic, bounds, tasks, bytes_each)
 
     def _plan_live(self, tasks: int, bytes_each: int | None) -> list[LiveSplit]:
-        broker = self.broker()
-        topic = broker.topic(self._options["topic"])
-        found = {each.partition: each for each in topic.partitions}
-        starts, ends = self._bounds(list(found))
-        bounds = {
-            number: (broker.offset(topic, each, starts[number]), broker.offset(topic, each, ends[number]))
-            for number, each in found.items()
-        }
-        available = {number: (each.start, each.end, each.log_bytes) for number, each in found.items()}
+        name, cut = self._options["topic"], self._cut
+        broker = self.broker(is_patient=cut is not None)
+        topic = broker.topic(name) if cut is None else broker.topic(name, cut.topic_id, cut.ends())
+        bounds = self._live_bounds(broker, topic) if cut is None else cut.check(name, topic.topic_id)
+        available = {each.partition: (each.start, each.end, each.log_bytes) for each in topic.partitions}
         return live_splits(topic.name, topic.topic_id, bounds, available, tasks, bytes_each)
+
+    def _live_bounds(self, broker: BrokerClient, topic: LiveTopic) -> dict[int, Range]:
+        starts, ends = self._bounds([each.partition for each in topic.partitions])
+        return {
+            each.partition: (
+                broker.offset(topic, each, starts[each.partition]),
+                broker.offset(topic, each, ends[each.partition]),
+            )
+            for each in topic.partitions
+        }
 
 
 def _with_constants(

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tiered.login import COMMAND_CONFIG, is_login_option, resolve_login_options
+from pyspark_tiered.offsets import CUT
 from pyspark_tiered.reader import READ_COMMITTED, TieredReader
 from pyspark_tiered.stream import TieredStreamReader
 from tiered.errors import Code, Refused
@@ -40,7 +41,7 @@ COMMON_OPTIONS = (
     "kafka.isolation.level",
     COMMAND_CONFIG,
 )
-BATCH_OPTIONS = (*COMMON_OPTIONS, "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+BATCH_OPTIONS = (*COMMON_OPTIONS, "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", CUT)
 STREAM_OPTIONS = (*COMMON_OPTIONS, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 NUMBER_OPTIONS = {
     "splitBytes": "bytes",
@@ -88,7 +89,8 @@ def check_options(options: Mapping[str, str], names: Sequence[str] = BATCH_OPTIO
     given = {name.lower(): value for name, value in options.items()}
     of_login = {name: value for name, value in given.items() if is_login_option(name)}
     if unknown := sorted(set(given) - set(known) - set(of_login)):
-        raise Refused(Code.INVALID_REQUEST, f"unknown option {unknown[0]!r}; there are {', '.join(names)}, and kafka.*")
+        shown = ", ".join(name for name in names if name != CUT)
+        raise Refused(Code.INVALID_REQUEST, f"unknown option {unknown[0]!r}; there are {shown}, and kafka.*")
     if "topic" not in given:
         raise Refused(Code.INVALID_REQUEST, "the option 'topic' is missing")
     if ("store" in given) == ("bootstrap" in given):

@@ -151,9 +151,6 @@ class TopicTable(ABC):
 
     def _check_bounds(self, now: Snapshot, commits: Sequence[TableCommit], loaded: dict[int, int]) -> None:
         """Raises `Refused` if the table has rows that no identifier covers: the next load would repeat them."""
-        marks = [each.mark for each in commits if each.mark is not None]
-        trusted = int(marks[-1].get("identifiers", len(loaded))) if marks and "checked" in marks[-1] else None
-        has_foreign_rows = any(change.changes_data for each in commits if not each.by_loader for change in each.added)
         if self.checked_version is None:
             extents = now.extents()
         else:
@@ -161,12 +158,10 @@ class TopicTable(ABC):
                 change.extent for each in commits if not each.by_loader for change in each.added if change.changes_data
             ]
             extents += [FileExtent(lost, lost, 0) for lost in self._checked_offsets.keys() - loaded.keys()]
-        if history.may_hold_unaccounted(extents, loaded, None if has_foreign_rows else trusted) and (
-            found := now.find_unaccounted_rows(loaded)
-        ):
+        if found := _find_unaccounted(now, commits, extents, loaded):
             raise Refused(
                 Code.INVALID_REQUEST,
-                f"the table at {self.url} {_describe_unaccounted(found, loaded)}. {self.repaired_by}",
+                f"the table at {self.url} {_describe_unaccounted(found, loaded, 'load')}. {self.repaired_by}",
             )
 
     def _check_row_removals(
@@ -193,8 +188,36 @@ class TopicTable(ABC):
             )
 
 
-def _describe_unaccounted(found: Sequence[UnaccountedRows], loaded: Mapping[int, int]) -> str:
-    """Describes rows that no identifier covers."""
+def check_accounted(now: Snapshot) -> None:
+    """Raises `Refused` if the table has rows that no identifier covers: a query that adds the newer records of the log
+    could count them twice."""
+    loaded, extents = now.loaded_offsets(), now.extents()
+    if not history.may_hold_unaccounted(extents, loaded, None):
+        return
+    commits, _ = now.commits()
+    if found := _find_unaccounted(now, commits, extents, loaded):
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"the table at {now.url} {_describe_unaccounted(found, loaded, 'query with newer records')}. "
+            f"{TopicTable.repaired_by}. Or query the table alone, without store and bootstrap",
+        )
+
+
+def _find_unaccounted(
+    now: Snapshot, commits: Sequence[TableCommit], extents: Sequence[FileExtent], loaded: Mapping[int, int]
+) -> list[UnaccountedRows]:
+    """Returns rows that no identifier covers. Reads rows only if statistics leave it open. `commits` are those since
+    the last mark."""
+    marks = [each.mark for each in commits if each.mark is not None]
+    trusted = int(marks[-1].get("identifiers", len(loaded))) if marks and "checked" in marks[-1] else None
+    has_foreign_rows = any(change.changes_data for each in commits if not each.by_loader for change in each.added)
+    if not history.may_hold_unaccounted(extents, loaded, None if has_foreign_rows else trusted):
+        return []
+    return now.find_unaccounted_rows(loaded)
+
+
+def _describe_unaccounted(found: Sequence[UnaccountedRows], loaded: Mapping[int, int], reader: str) -> str:
+    """Describes rows that no identifier covers, and that this reader could count twice."""
     parts = []
     for partition, first, last in found[:NAMED_MAX]:
         if partition is None:
@@ -207,7 +230,7 @@ def _describe_unaccounted(found: Sequence[UnaccountedRows], loaded: Mapping[int,
             parts.append(f"rows of partition {partition} up to offset {last} and no transaction identifier of it")
     more = f" and of {len(found) - NAMED_MAX} more partitions" if len(found) > NAMED_MAX else ""
     return (
-        f"holds {'; '.join(parts)}{more}: a load could duplicate them (the identifiers expired by "
+        f"holds {'; '.join(parts)}{more}: a {reader} could duplicate them (the identifiers expired by "
         "delta.setTransactionRetentionDuration, the table's log was rewritten, or others wrote these rows)"
     )
 

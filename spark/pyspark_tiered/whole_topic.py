@@ -8,18 +8,19 @@ table lie below its bounds, and are not read from the log.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark_tiered import source, table
-from pyspark_tiered.broker import BrokerClient
+from pyspark_tiered.broker import NOTHING, BrokerClient
 from pyspark_tiered.bucket import check_table, cold_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.log_tail import ReadableLog, newer_ranges
+from pyspark_tiered.delta_log import TableSnapshot
+from pyspark_tiered.log_tail import ReadableLog, cut_log
 from pyspark_tiered.login import COMMAND_CONFIG, NO_LOGIN, make_login, read_login_file
+from pyspark_tiered.offsets import CUT, Cut
 from pyspark_tiered.session import spark_url
-from pyspark_tiered.table import Range
+from pyspark_tiered.topic_table import check_accounted
 from tiered.errors import Code, Refused
 from tiered.offline.bucket import open_bucket
 
@@ -42,7 +43,8 @@ def whole_topic(
     properties of a Kafka client, for the broker's login. The session's settings `spark.tiered.warehouse`, `.store`,
     `.bootstrap` and `.commandConfig` stand for arguments that are not given.
 
-    Raises `Refused` if there is no such topic or table, or if records expired before any load.
+    Raises `Refused` if there is no such topic or table, if records expired before any load, and for rows of the table
+    that the log would repeat.
     """
     given = {"warehouse": warehouse, "store": store, "bootstrap": bootstrap}
     found = {name: value or spark.conf.get(f"spark.tiered.{name}", None) for name, value in given.items()}
@@ -60,17 +62,27 @@ def whole_topic(
     url = f"{spark_url(found['warehouse'])}/{topic}"
     check_table(topic, url)
     log = _read_log(topic, place)
-    at = DeltaTable(spark, url, topic, log.topic_id).snapshot()
+    held = DeltaTable(spark, url, topic, log.topic_id)
+    at = held.snapshot()
     if at.version < 0:
         raise never_loaded(topic, url)
-    newer = newer_ranges(topic, at.loaded_offsets(), log)
-    return at.rows().unionByName(_log_rows(spark, topic, place, newer))
+
+    def look(reached: Mapping[int, int]) -> ReadableLog:
+        found = _read_log(topic, place, log.topic_id, reached)
+        Cut(log.topic_id, {}).check(topic, found.topic_id)
+        return found
+
+    at, newer = cut_log(topic, at, log, loaded=TableSnapshot.loaded_offsets, read=held.snapshot, look=look)
+    check_accounted(at)
+    return at.rows().unionByName(_log_rows(spark, topic, place, Cut(log.topic_id, newer)))
 
 
-def _read_log(topic: str, place: Mapping[str, str]) -> ReadableLog:
+def _read_log(
+    topic: str, place: Mapping[str, str], topic_id: str = "", reached: Mapping[int, int] = NOTHING
+) -> ReadableLog:
     if "bootstrap" in place:
         login = make_login(read_login_file(place[COMMAND_CONFIG])) if COMMAND_CONFIG in place else NO_LOGIN
-        live = BrokerClient(place["bootstrap"], login=login).topic(topic)
+        live = BrokerClient(place["bootstrap"], login=login).topic(topic, topic_id, reached)
         return ReadableLog(live.topic_id, {each.partition: (each.start, each.end) for each in live.partitions})
 
     async def read() -> ReadableLog:
@@ -84,11 +96,9 @@ def _read_log(topic: str, place: Mapping[str, str]) -> ReadableLog:
     return asyncio.run(read())
 
 
-def _log_rows(spark: SparkSession, topic: str, place: Mapping[str, str], ranges: Mapping[int, Range]) -> DataFrame:
-    starts, ends = ({str(number): each[side] for number, each in ranges.items()} for side in (0, 1))
+def _log_rows(spark: SparkSession, topic: str, place: Mapping[str, str], cut: Cut) -> DataFrame:
     reader = spark.read.format("tiered").schema(source.SCHEMA).options(**place).option("topic", topic)
-    reader = reader.option("startingOffsets", json.dumps({topic: starts}))
-    rows = reader.option("endingOffsets", json.dumps({topic: ends})).load()
+    rows = reader.option(CUT, cut.to_option()).load()
     columns = [
         "CAST(timestampType AS tinyint) AS timestamp_type" if name == "timestamp_type" else name
         for name in table.COLUMNS

@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from pyspark_tiered import jars, table
 from pyspark_tiered.compare import KEPT_ONCE
-from pyspark_tiered.log_tail import ReadableLog, newer_ranges
+from pyspark_tiered.log_tail import ReadableLog, cut_log, newer_ranges
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
 from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
 from pyspark_tiered.repair import FaultyRange, is_kept_once, leave_lost_records, split_at_log_starts
@@ -241,9 +242,34 @@ def test_duplicates_that_the_log_cannot_give_again_are_kept_once() -> None:
 
 def test_whole_topic_is_the_table_up_to_its_bounds_and_then_the_log() -> None:
     log = ReadableLog("id", {0: (10, 100), 1: (0, 5), 2: (7, 7), 3: (0, 4)})
-    assert newer_ranges("t", {0: 40, 1: 5, 3: 6}, log) == {0: (40, 100), 1: (0, 0), 2: (7, 7), 3: (0, 0)}
+    assert newer_ranges("t", {0: 40, 1: 5, 3: 4}, log) == {0: (40, 100), 1: (0, 0), 2: (7, 7), 3: (0, 0)}
     with pytest.raises(Refused, match="offsets 8 to 9 of t-0 are neither in the table nor in the log"):
         newer_ranges("t", {0: 8}, log)
+    with pytest.raises(Refused, match="the table holds t-0 up to offset 101, the log only up to 100"):
+        newer_ranges("t", {0: 101}, log)
+
+
+def cut(tables: list[dict[int, int]], logs: list[tuple[int, int]]) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Cuts a table, whose versions and log change with each look. Returns the version, and the newer offsets."""
+    looks = iter(logs)
+
+    def look(_: object = None) -> ReadableLog:
+        return ReadableLog("id", {0: next(looks)})
+
+    versions = iter(range(len(tables)))
+    read = partial(next, versions)
+    return cut_log("t", read(), look(), loaded=tables.__getitem__, read=read, look=look)
+
+
+def test_load_and_retention_between_two_looks_are_no_loss() -> None:
+    assert cut([{0: 10}], [(0, 20)]) == (0, {0: (10, 20)})
+    assert cut([{0: 10}, {0: 20}], [(15, 30)]) == (1, {0: (20, 30)}), "the table is read again"
+    assert cut([{0: 40}], [(0, 20), (0, 50)]) == (0, {0: (40, 50)}), "the log is read again"
+    assert cut([{0: 10}, {0: 40}], [(15, 30), (0, 50)]) == (1, {0: (40, 50)})
+    with pytest.raises(Refused, match="neither in the table nor in the log"):
+        cut([{0: 10}] * 9, [(15, 30)])
+    with pytest.raises(Refused, match="the log only up to 20"):
+        cut([{0: 40}], [(0, 20)] * 9)
 
 
 def test_offset_options_as_in_sparks_kafka_source() -> None:

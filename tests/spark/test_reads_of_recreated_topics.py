@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from pyspark_tiered.broker import BrokerClient
-from pyspark_tiered.offsets import Bound, BoundKind
+from pyspark_tiered.offsets import CUT, Bound, BoundKind, Cut
 from pyspark_tiered.plan import LiveSplit
 from pyspark_tiered.reader import SplitPartition, TieredReader
 from pyspark_tiered.source import check_options
 from tests.e2e.serving import ServeProcess
+from tests.spark import filling
 from tiered.errors import Refused
+from tiered.ids import PartitionId
 
 TOPIC = "again"
 
@@ -40,6 +42,24 @@ def test_live_split_of_a_recreated_topic_is_refused(tmp_path: Path) -> None:
             with pytest.raises(Refused, match="created again"):
                 list(reader.read(each))
         assert sum(rows.num_rows for each in reader.partitions() for rows in reader.read(each)) == 60
+
+
+def test_cut_of_a_topic_reads_its_ranges_of_that_topic_alone(tmp_path: Path) -> None:
+    store, identity = f"file://{tmp_path}/store", filling.topic_id(1)
+    filling.create_topic(store, TOPIC, identity, 2)
+    for partition in (0, 1):
+        rows = [(filling.BASE_MS + n, b"k", b"v", ()) for n in range(9)]
+        filling.upload(store, TOPIC, PartitionId(identity, partition), list(filling.segments(rows, base_offset=0)))
+    options = {"store": store, "topic": TOPIC, CUT: Cut(identity, {0: (2, 7)}).to_option()}
+    reader = TieredReader(check_options(options), ("partition", "offset"))
+    found = [row for each in reader.partitions() for rows in reader.read(each) for row in rows.to_pylist()]
+    assert found == [{"partition": 0, "offset": n} for n in range(2, 7)], "partition 1 came after the cut"
+    filling.delete_topic(store, identity)
+    filling.create_topic(store, TOPIC, filling.topic_id(2), 1)
+    with pytest.raises(Refused, match="created again"):
+        reader.partitions()
+    with pytest.raises(Refused, match="cut is for whole_topic alone"):
+        TieredReader(check_options(options | {CUT: "{}"}), ("offset",))
 
 
 def test_bounds_of_a_recreated_topic_are_refused(tmp_path: Path) -> None:

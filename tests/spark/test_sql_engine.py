@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -334,6 +334,51 @@ def test_newer_records_that_do_not_follow_the_table_are_refused(tmp_path: Path) 
     filling.create_topic(store, "orders.eu", filling.topic_id(2), 1)
     with SqlSession(tables, BucketTail(store)) as session, pytest.raises(Refused, match="another topic of that name"):
         session.run("SELECT * FROM `orders.eu`")
+
+
+def change_first_commit(table: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Replaces each action of a table's only commit, None for an action that is left out."""
+    path = table / "_delta_log" / f"{0:020d}.json"
+    found = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(each) + "\n" for each in found if each is not None))
+
+
+def test_clone_of_a_table_is_not_counted_twice(tmp_path: Path) -> None:
+    """A clone has the properties and rows of the table, and no transaction identifiers."""
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    filling.create_topic(store, "orders.eu", TOPIC, 1)
+    write(store, 0, 0, VALUES[:2])
+    load(store, "orders.eu", tables, engine=NativeEngine())
+    change_first_commit(tmp_path / "tables" / "orders.eu", lambda action: None if "txn" in action else action)
+    query = "SELECT count(*) FROM `orders.eu`"
+    with SqlSession(tables, BucketTail(store)) as session:
+        for _ in range(2):
+            with pytest.raises(
+                Refused, match=r"no transaction identifier of it: a query with newer records could.*--repair"
+            ):
+                rows(session, query)
+    with SqlSession(tables) as session:
+        assert rows(session, query) == [(2,)]
+
+
+def test_files_that_mix_partitions_of_uneven_ends_are_read(tmp_path: Path) -> None:
+    """OPTIMIZE by Spark makes such files: their statistics have only the greatest offset."""
+    store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
+    filling.create_topic(store, "orders.eu", TOPIC, 2)
+    write(store, 0, 0, VALUES[:3])
+    write(store, 1, 0, VALUES[:1])
+    load(store, "orders.eu", tables, engine=NativeEngine())
+
+    def mix(action: dict[str, Any]) -> dict[str, Any]:
+        action.get("add", {}).pop("tags", None)
+        action.get("commitInfo", {}).pop("userMetadata", None)
+        return action
+
+    change_first_commit(tmp_path / "tables" / "orders.eu", mix)
+    write(store, 1, 1, VALUES[:1])
+    with SqlSession(tables, BucketTail(store)) as session:
+        found = rows(session, "SELECT partition, count(*) FROM `orders.eu` GROUP BY ALL ORDER BY ALL")
+        assert found == [(0, 3), (1, 2)]
 
 
 def test_table_that_was_made_again_is_read_anew(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from pyspark_tiered.query.statement import (
 )
 from pyspark_tiered.query.text import RAW, Moment, prepare, quote_name, quote_text
 from pyspark_tiered.table import Range
+from pyspark_tiered.table_log import explain_access
 from pyspark_tiered.table_report import table_kind
 from pyspark_tiered.warehouse import Warehouse
 from tiered.errors import Code, Refused, Unavailable
@@ -40,7 +41,7 @@ from tiered.errors import Code, Refused, Unavailable
 if TYPE_CHECKING:
     import duckdb
 
-    from pyspark_tiered.log_tail import LogTail
+    from pyspark_tiered.log_tail import LogTail, ReadableLog
     from pyspark_tiered.query.bucket_files import BucketFiles
 
 T = TypeVar("T")
@@ -114,6 +115,8 @@ class SqlSession:
         self._warehouse = Warehouse(warehouse)
         self._tail = tail
         self._filled: dict[str, _FilledTail] = {}
+        self._accounted: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        """Version and metadata of the tables whose rows are all below their bounds."""
         self._folder = mkdtemp(prefix="tiered-sql-")
         self._worker = ThreadPoolExecutor(1, "tiered-sql")
         self._known: dict[TableRef, _OpenTable] = {}
@@ -256,22 +259,52 @@ class SqlSession:
         state = self._read(name, moment)
         if self._tail is None or moment != Moment() or table_kind(state) != "raw":
             return _Cut(state, {})
-        from pyspark_tiered.log_tail import newer_ranges  # imported late: most queries decode no log
-
-        topic_id, topic = state.held_topic()
-        log = self._tail.look(topic)
-        if log.topic_id != topic_id:
-            raise _refuse(
-                f"the table {name} holds another topic of that name: its id is {topic_id}, now {log.topic_id}"
-            )
-        newer = newer_ranges(topic, table.loaded_offsets(state.versions(), topic_id), log)
+        state, newer = self._cut_log(name, state)
         newer = {number: each for number, each in newer.items() if each[0] < each[1]}
+        topic_id, topic = state.held_topic()
         wanted = _FilledTail(topic_id, views.read_columns(state, self._warehouse.log(name).url), newer)
         if newer and self._filled.get(name) != wanted:
             self._filled.pop(name, None)
             self._fill(name, topic, wanted)
             self._filled[name] = wanted
         return _Cut(state, newer)
+
+    def _cut_log(self, name: str, state: TableState) -> tuple[TableState, Mapping[int, Range]]:
+        """Returns a raw table, and the offsets of each partition that its log has above the table's bounds."""
+        from pyspark_tiered.log_tail import cut_log  # imported late: most queries decode no log
+        from pyspark_tiered.native_table import NativeSnapshot
+        from pyspark_tiered.snapshot import check_columns
+        from pyspark_tiered.topic_table import check_accounted
+
+        tail, opened = self._tail, self._warehouse.log(name)
+        topic_id, topic = state.held_topic()
+        assert tail is not None
+
+        def look(reached: Mapping[int, int]) -> ReadableLog:
+            found = tail.look(topic, topic_id, reached)
+            if found.topic_id != topic_id:
+                raise _refuse(
+                    f"the table {name} holds another topic of that name: its id is {topic_id}, now {found.topic_id}"
+                )
+            return found
+
+        def read() -> TableState:
+            found = self._read(name, Moment())
+            if found.held_topic() != (topic_id, topic):
+                raise Unavailable(f"the table {name} was made again while it was read")
+            return found
+
+        def loaded(held: TableState) -> Mapping[int, int]:
+            return table.loaded_offsets(held.versions(), topic_id)
+
+        state, newer = cut_log(topic, state, look({}), loaded=loaded, read=read, look=look)
+        if self._accounted.get(name) != (state.version, state.metadata):
+            views.check_readable(state, opened.url)
+            check_columns(str(state.metadata["schemaString"]), opened.url)
+            with explain_access(opened.url):
+                check_accounted(NativeSnapshot(opened.folder, state, opened.recent, topic_id))
+            self._accounted[name] = state.version, state.metadata
+        return state, newer
 
     def _fill(self, name: str, topic: str, wanted: _FilledTail) -> None:
         """Copies the newer records of a topic to a table of DuckDB, which goes to the temporary directory if it is
