@@ -20,14 +20,18 @@ from pyspark_tiered import broker as broker_module
 from pyspark_tiered import broker_http
 from pyspark_tiered.broker import BrokerClient
 from pyspark_tiered.login import HttpLogin
+from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.offsets import CUT, Cut
 from pyspark_tiered.plan import LiveSplit
 from pyspark_tiered.reader import TieredReader
 from pyspark_tiered.source import check_options
+from pyspark_tiered.table import Advance
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.serving import ServeProcess
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.security.secret import Secret
+from tiered_api.cli.main import main
 
 TOPIC = "t"
 STATE = f"/tiered/v1/topics/{TOPIC}/partitions/0"
@@ -137,6 +141,19 @@ def test_any_broker_of_a_cluster_serves_bounds_and_records(tmp_path: Path) -> No
     run(tmp_path, scenario, numbers=(1, 2))
 
 
+def test_cut_of_a_topic_reads_its_ranges_from_a_broker() -> None:
+    with stubs("one") as (first,):
+        first.on(f"/topics/{TOPIC}/partitions", Reply(body=[{"partition": 0}, {"partition": 1}]))
+        first.on(STATE.replace("/0", "/1"), Reply(body=BOUNDS))
+        options = {"bootstrap": first.address, "topic": TOPIC}
+        cut = Cut("id", {0: (2, 7)})
+        [planned] = TieredReader(check_options({**options, CUT: cut.to_option()}), ("offset",)).partitions()
+        assert planned.value == LiveSplit(TOPIC, TopicId("id"), 0, 2, 7)
+        older = cut._replace(topic_id="older")
+        with pytest.raises(Refused, match="id older is gone, or was created again: the id is id"):
+            TieredReader(check_options({**options, CUT: older.to_option()}), ("offset",)).partitions()
+
+
 def test_login_follows_a_redirect_inside_the_cluster_only() -> None:
     with stubs("one", "one", "two") as (first, member, stranger):
         first.on(STATE, moved(f"http://{member.address}{STATE}"))
@@ -231,6 +248,21 @@ def test_refusal_of_a_broker_keeps_its_kind(status: int, code: int, found: Code)
         with pytest.raises(Refused) as refused:
             alice(first).topic(TOPIC)
         assert refused.value.code is found
+
+
+def test_list_of_tables_leaves_the_lag_of_a_forbidden_topic_open(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert NativeTable(f"file:{tmp_path}/{TOPIC}", TOPIC, "id").commit([], [Advance(0, -1, 2)])
+    with stubs("one") as (first,):
+        where = ["--warehouse", str(tmp_path), "--format", "json", "--bootstrap", first.address]
+        assert main(["table", "ls", *where]) == 0
+        assert json.loads(capfd.readouterr().out)["lag"] == 5
+        first.on(STATE, Reply(403, {"error_code": 40301, "message": "alice may not DESCRIBE the topic t"}))
+        assert main(["table", "ls", *where]) == 0
+        assert json.loads(capfd.readouterr().out)["lag"] is None
+        assert main(["table", "describe", TOPIC, *where]) != 0
+        assert "alice may not DESCRIBE" in capfd.readouterr().err
 
 
 def test_new_leader_is_asked_again_until_it_knows_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,9 @@ def ls(args: Namespace) -> int:
         return report_missing(lack)
     rows = []
     with _open(args) as (warehouse, read_ends):
+        shown = None if read_ends is None else _allowed_ends(read_ends)
         for name in warehouse.names():
-            rows.append(_ls_row(_facts(warehouse, name, read_ends), args.format))
+            rows.append(_ls_row(_facts(warehouse, name, shown), args.format))
             warehouse.forget(name)
     print_rows(rows, args.format, LS_COLUMNS)
     return Exit.OK
@@ -168,6 +169,20 @@ def _known_ends(read: Callable[[], Mapping[int, int] | None]) -> Mapping[int, in
         if refused.code is Code.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         raise
+
+
+def _allowed_ends(read_ends: Ends) -> Ends:
+    """Returns a reader of ends that knows nothing of topics which the login may not see: the list has others too."""
+
+    def read(name: str, topic_id: str) -> Mapping[int, int] | None:
+        try:
+            return read_ends(name, topic_id)
+        except Refused as refused:
+            if refused.code is Code.TOPIC_AUTHORIZATION_FAILED:
+                return None
+            raise
+
+    return read
 
 
 def _facts(warehouse: Warehouse, name: str, read_ends: Ends | None) -> dict[str, Any]:
