@@ -11,9 +11,11 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.scenarios.judged import LAG_MS, Judged, held_batches, run_judged
+from tests.sim.scenarios.test_manifests_ahead import TIERED, upload_all
 from tests.sim.scenarios.three import SESSION, SimBroker
 from tiered.controller.requests import AlterTopicConfigs, Move, Reassign
 from tiered.errors import Code, Refused
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import ACKS_ALL
 
 LAG = LAG_MS / 1000
@@ -407,3 +409,95 @@ def test_topic_that_counts_fsyncs_commits_what_is_fsynced() -> None:
         await of.wait_alike(a, b)
 
     run_judged(scenario)
+
+
+def test_isr_change_that_the_controller_lost_holds_nothing_up() -> None:
+    """It dies before it has written the change, and the follower that was to join dies too."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, min_insync_replicas="1")
+        await of.write(a, 3)
+        of.isolate(a, b)
+        await of.write(a, acks=1)
+        await of.wait_isr(a)
+        c.machine.faults.outage = True
+        of.mend(a, b)
+        await of.wait(lambda: not of.leader(a).state.is_sole_member)
+        await of.kill(b)
+        await of.kill(c)
+        c.machine.faults.outage = False
+        await of.write(a, acks=1)
+        await of.wait(lambda: of.three.controller_ids() == [a.node_id])
+        await of.sleep(15)
+        await of.write(a)
+
+    run_judged(scenario)
+
+
+def test_late_reply_of_a_leader_changes_no_log_that_leads_by_now() -> None:
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        await of.create(a, b, min_insync_replicas="1")
+        await of.write(a, 3)
+        await of.wait_alike(a, b)
+        of.cut((a, b))
+        of.isolate(a, c)
+        await of.write(a, acks=1)
+        await of.wait(lambda: of.leads(b))
+        of.heal()
+        await of.sleep(1)
+        assert of.leader(b).log.end_offset == 3
+        await of.write(b, 2)
+        await of.wait_alike(a, b)
+
+    run_judged(scenario)
+
+
+def test_follower_cut_below_its_high_watermark_forgets_it() -> None:
+    """Its records above were committed under an earlier leader, and lost in an unclean election."""
+
+    async def scenario(of: Judged) -> None:
+        a, b, c = of.a, of.b, of.c
+        configs = {"unclean_leader_election_enable": "true", "remote_storage_enable": "false"}
+        await of.create(a, b, min_insync_replicas="1", **configs)
+        await of.write(a, 3)
+        await of.wait_alike(a, b)
+        await of.kill(b)
+        await of.wait_isr(a)
+        await of.write(a, 3)
+        of.isolate(a, b, c)
+        await b.start()
+        await of.wait(lambda: of.leads(b))
+        await of.write(b)
+        of.heal()
+        await of.wait_alike(a, b)
+
+    run_judged(scenario)
+
+
+def test_restore_that_ends_late_drops_no_record_of_a_leader() -> None:
+    """The follower was about to restart at the cold end when it was elected."""
+
+    async def scenario(of: Judged) -> None:
+        a, b = of.a, of.b
+        await of.create(a, b, **TIERED)
+        await of.wait_isr(a, b)
+        of.isolate(a, b)
+        await of.write(a, 6, acks=1)
+        await of.wait_isr(a)
+        end = await upload_all(of, a)
+        await of.wait(lambda: of.leader(a).local_start_offset == end)
+        slow = FaultRule(FaultKind.DELAY, ("get",), "/manifest", times=1, seconds=10)
+        b.machine.faults.rules.append(slow)
+        of.mend(a, b)
+        await of.wait(lambda: slow.times == 0)
+        await of.kill(a)
+        await of.wait(lambda: of.leads(b))
+        await of.write(b, 3)
+        await of.sleep(10)
+        assert of.leader(b).log.end_offset == end + 3
+        await a.start()
+        await of.wait_alike(a, b)
+
+    run_judged(scenario, tiered_upload_max_lag_ms=3_600_000)
