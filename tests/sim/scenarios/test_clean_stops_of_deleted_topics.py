@@ -36,3 +36,31 @@ def test_moved_leader_takes_the_manifest_over_after_any_clean_stop(first: str, i
         assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch
 
     run_scenario(scenario)
+
+
+def test_clean_stop_of_a_replica_proves_nothing_of_later_leaders() -> None:
+    """Another broker led meanwhile, and may still write the manifest when it is replaced uncleanly."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        here, other = three.others()
+        configs = {"unclean.leader.election.enable": "true"}
+        await three.controller.node.submit(
+            CreateTopic("t", assignments=[[here.node_id, other.node_id]], configs=configs)
+        )
+        await three.wait_until(lambda: is_leading(here) and len(partition_image(three).isr) == 2, 10)
+        await here.stop()
+        await three.wait_until(lambda: is_leading(other), 10)
+        last = other.node.leader_replica("t", 0)
+        await last.append(batch([b"one"]), acks=1)
+        last.roll()
+        await three.wait_until(lambda: last.cold_end_offset == 1, 60)
+        three.network.cut(here.name, other.name)
+        three.network.cut(other.name, here.name)
+        await here.start()
+        await other.kill()
+        await three.wait_until(lambda: is_leading(here), 60)
+        moved = here.node.leader_replica("t", 0)
+        assert moved.manifest is not None
+        assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch
+
+    run_scenario(scenario)

@@ -32,7 +32,7 @@ from tiered.controller.requests import (
     UnfenceBroker,
 )
 from tiered.errors import Code, Refused
-from tiered.ids import TopicId, incarnation_number
+from tiered.ids import NO_EPOCH, TopicId, incarnation_number
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.metadata.image import PartitionImage
 
@@ -301,8 +301,14 @@ async def lose_both(of: Members, two: tuple[int, int], three: tuple[int, int]) -
 
 @pytest.mark.parametrize(
     ("two", "three", "leader", "lost"),
-    [((0, 9), (0, 5), TWO, 9), ((0, 5), (0, 9), THREE, 9), ((0, 9), (1, 5), THREE, 5), ((1, 7), (0, 9), TWO, 7)],
-    ids=["longer", "longer-last", "later-epoch", "later-epoch-first"],
+    [
+        ((0, 9), (0, 5), TWO, 9),
+        ((0, 5), (0, 9), THREE, 9),
+        ((0, 9), (1, 5), THREE, 5),
+        ((1, 7), (0, 9), TWO, 7),
+        ((0, 9), (NO_EPOCH, 12), THREE, 12),
+    ],
+    ids=["longer", "longer-last", "later-epoch", "later-epoch-first", "emptied"],
 )
 def test_most_complete_log_of_the_last_members_leads(
     two: tuple[int, int], three: tuple[int, int], leader: int, lost: int

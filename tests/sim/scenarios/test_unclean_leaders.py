@@ -11,10 +11,12 @@ from tests.e2e.site import batch
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import AcknowledgeLosses, AlterTopicConfigs, CreateTopic, ElectLeaders
 from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
 
+AT = TopicPartition("t", 0)
 UNCLEAN = "unclean.leader.election.enable"
 
 
@@ -137,3 +139,36 @@ def test_late_reply_of_the_controller_makes_no_later_contact() -> None:
         assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
 
     run_scenario(scenario)
+
+
+@pytest.mark.parametrize("sees_each_step", [True, False])
+def test_heir_out_of_sync_takes_the_manifest_over_at_once(sees_each_step: bool) -> None:
+    """The leader before may have a change of the manifest in flight that names records which the heir lacks."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        before, heir = three.others()
+        await three.controller.node.submit(
+            CreateTopic("t", assignments=[[before.node_id, heir.node_id]], configs={UNCLEAN: "true"})
+        )
+        await three.wait_until(
+            lambda: partition_image(three).leader == before.node_id and len(partition_image(three).isr) == 2, 10
+        )
+        await three.wait_until(lambda: before.node.hosted_replicas.find_leader(AT) is not None, 10)
+        await asyncio.sleep(1)
+        if not sees_each_step:  # it opens some other log meanwhile
+            await heir.node.hosted_replicas._role_change_lock.acquire()
+            await three.controller.node.submit(CreateTopic("u", assignments=[[heir.node_id]]))
+        three.network.cut(before.name, heir.name)
+        three.network.cut(heir.name, before.name)
+        await before.node.leader_replica(*AT).append(batch([b"a"]), acks=1)
+        await three.wait_until(lambda: partition_image(three).isr == (before.node_id,), 60)
+        await asyncio.sleep(0.2)
+        await before.kill()
+        await three.wait_until(lambda: partition_image(three).leader == heir.node_id, 60)
+        if not sees_each_step:
+            heir.node.hosted_replicas._role_change_lock.release()
+        await three.wait_until(lambda: heir.node.hosted_replicas.find_leader(AT) is not None, 30)
+        replica = heir.node.leader_replica(*AT)
+        assert replica.manifest is not None and replica.manifest.leader_epoch == replica.leader_epoch
+
+    run_scenario(scenario, tiered_upload_max_lag_ms=3_600_000)
