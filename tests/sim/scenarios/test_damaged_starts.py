@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -15,8 +16,8 @@ from tests.sim.harness.disk import DiskFault
 from tests.sim.scenarios.test_sim_rot import AT, RECORDS, create_filled_topic, log_file, partition_image, read_log_file
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic, Move, Reassign
-from tiered.errors import Code, Refused
-from tiered.hot.checkpoints import EPOCHS_FILE
+from tiered.errors import Code, Refused, Unavailable
+from tiered.hot.checkpoints import EPOCHS_FILE, LOG_STARTS
 from tiered.metadata.changes import NO_LEADER
 from tiered.records.batch import encode_batch
 from tiered.records.marker import TransactionMarker, encode_marker
@@ -373,18 +374,19 @@ def test_retry_is_known_after_a_lost_disk() -> None:
     run(scenario)
 
 
-def test_small_log_that_grew_after_a_clean_stop_is_read() -> None:
-    """Another program wrote to its end."""
+@pytest.mark.parametrize("size", [100, 40])
+def test_small_log_that_grew_after_a_clean_stop_is_read(size: int) -> None:
+    """Another program wrote to its end, perhaps less than the header of a batch."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await fill(await site.create("t", 1, **BIG), 3)
         await site.stop()
         site.machine.kill()
-        site.machine.disk.open(log_path(site)).append([b"x" * 100])
+        site.machine.disk.open(log_path(site)).append([b"x" * size])
         await site.start(QUICK)
         replica = site.node.leader_replica("t", 0)
-        assert explain(replica)["possible_loss"]["from_offset"] == 3
+        assert (explain(replica)["possible_loss"] or {}).get("from_offset") == 3
         await fill(replica, 1, 3)
         assert await read_values(replica, 0) == numbers(0, 4)
         await site.stop()
@@ -443,6 +445,27 @@ def test_leader_epochs_after_a_power_cut_are_those_of_the_batches() -> None:
         site.machine.disk.flip_bit(f"log/t-0/{EPOCHS_FILE}", 8 * len("0 1 "))  # epoch 1 in place of epoch 0
         await site.start(QUICK)
         assert site.node.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_records_below_a_lost_log_start_have_their_epochs() -> None:
+    """All records were deleted, and the disk did not take a note of that. A stop writes the epochs that are left."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, remote_storage_enable="false", **BIG)
+        await fill(replica, 5)
+        site.machine.disk.faults.append(DiskFault("rename", LOG_STARTS, "EMFILE", times=-1))
+        with suppress(Refused, Unavailable, TimeoutError):
+            await asyncio.wait_for(replica.delete_records(-1), 5)
+        await site.stop()
+        site.machine.kill()
+        site.machine.disk.faults.clear()
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert (replica.log_start_offset, replica.log.epochs.lineage) == (0, ((0, 0),))
         await site.stop()
 
     run(scenario)
@@ -527,6 +550,28 @@ def test_damaged_length_that_no_torn_write_explains_is_reported(is_clean: bool) 
         replica = site.node.leader_replica("t", 0)
         assert replica.log.end_offset == 5
         assert (explain(replica)["possible_loss"] or {}).get("from_offset") == 5
+        await site.stop()
+
+    run(scenario)
+
+
+def test_batch_that_is_missing_ends_the_log() -> None:
+    """Later batches do not close the hole."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, **BIG)
+        for number in range(6):
+            await replica.append(batch([b"%06d" % number]))
+        size = replica.log.size_bytes // 6
+        await site.crash(site.machine.kill)
+        file = site.machine.disk.open(log_path(site))
+        data = file.pread(0, file.size())
+        file.truncate(2 * size)
+        file.append([data[3 * size :]])
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert replica.log.end_offset == explain(replica)["possible_loss"]["from_offset"] == 2
         await site.stop()
 
     run(scenario)
