@@ -1,4 +1,5 @@
-"""Test of a new leader that does not know yet which records are committed: it reports no end of the log (KIP-207)."""
+"""Tests of offsets that a new leader reports: no end of the log before it knows what is committed (KIP-207), and the
+ends of epochs that only the bucket knows."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code
+from tiered.replication.offset_lookup import end_offset_for_epoch
 from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST
 from tiered_api.kafka.protocol.messages.list_offsets import (
@@ -63,6 +65,27 @@ def test_new_leader_reports_no_end_before_it_knows_the_high_watermark(version: i
         assert await offset(1_600_000_000_000) == (0, 0)
         link.close()
         await server.close()
+        await site.stop()
+
+    run(scenario)
+
+
+def test_end_of_a_deleted_epoch_is_where_the_next_one_began() -> None:
+    """A consumer that read under the earlier epoch compares its position with it. Only the bucket knows it by then."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        await fill(await site.create(segment_bytes="1048576", retention_ms="-1"), 6)
+        await site.crash(site.machine.kill)
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        await fill(replica, 4, 6)
+        replica.roll()
+        await site.wait_until(lambda: replica.cold_end_offset == 10)
+        assert await replica.delete_records(8) == 8
+        await fill(replica, 1, 10)
+        assert replica.log.epochs.lineage[0][0] > 0
+        assert await end_offset_for_epoch(replica, 0) == (0, 6)
         await site.stop()
 
     run(scenario)
