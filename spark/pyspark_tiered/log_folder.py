@@ -59,6 +59,11 @@ class TableFolder(ABC):
     def list_versions(self, folder: str, after: str = "") -> dict[str, str]:
         """Returns what `list_names` does, and for each name the version: another file of that name has another one."""
 
+    def list_and_read(self, folder: str, after: str, name: str) -> tuple[dict[str, str], bytes | None]:
+        """Returns what `list_versions` does. A bucket is asked for the file `name` of the folder too, at the same time:
+        its bytes come with the list that has this version of it."""
+        return self.list_versions(folder, after), None
+
     @abstractmethod
     def read(self, path: str) -> bytes | None:
         """Returns the bytes of a file, None if it is absent."""
@@ -254,11 +259,27 @@ class BucketFolder(TableFolder):
         return list(self.list_versions(folder, after))
 
     def list_versions(self, folder: str, after: str = "") -> dict[str, str]:
+        return self._run(self._list(folder, after))
+
+    def list_and_read(self, folder: str, after: str, name: str) -> tuple[dict[str, str], bytes | None]:
+        return self._run(self._list_and_read(folder, after, name))
+
+    async def _list_and_read(self, folder: str, after: str, name: str) -> tuple[dict[str, str], bytes | None]:
+        files, got = await asyncio.gather(
+            self._list(folder, after), self._store.get(f"{self._prefix}{folder}/{name}"), return_exceptions=True
+        )
+        if isinstance(files, BaseException):
+            raise files
+        if isinstance(got, GetResult) and got.version == files.get(name):
+            return files, got.data
+        return files, None
+
+    async def _list(self, folder: str, after: str) -> dict[str, str]:
         prefix = f"{self._prefix}{folder}/"
         found: dict[str, str] = {}
         last = f"{prefix}{after}" if after else ""
         while True:
-            page = self._run(self._store.list(prefix, last, LIST_KEYS))
+            page = await self._store.list(prefix, last, LIST_KEYS)
             if not page:
                 return found
             found |= {name: each.version for each in page if "/" not in (name := each.key.removeprefix(prefix))}

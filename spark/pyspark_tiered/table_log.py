@@ -6,7 +6,7 @@ Memory grows with the number of files in the table, and not with its rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyspark_tiered import delta_state
@@ -45,14 +45,18 @@ class TableLog:
         """
         with explain_access(self.url):
             known = self.state.version
-            files = self._list(delta_state.commit_name(known - 1) if known > 0 else self._first_name())
+            held: Mapping[str, bytes] = {}
+            if known > 0:
+                files = self.folder.list_versions(LOG, delta_state.commit_name(known - 1))
+            else:
+                files, held = self._list_first()
             if known >= 0 and files.get(delta_state.commit_name(known)) != self._newest:
                 # Delta has deleted the commit, and a checkpoint holds what it did; or the table was made anew.
                 self.forget()
-                files = self._list(self._first_name())
+                files, held = self._list_first()
             names = list(files)
             if self.state.version < 0:
-                self.state = self._read_checkpoint(names)
+                self.state = self._read_checkpoint(names, held)
                 self._newest = files.get(delta_state.commit_name(self.state.version), "")
             for version, text in self._new_commits(names, self.state.version):
                 self.apply(version, text, files[delta_state.commit_name(version)])
@@ -132,9 +136,6 @@ class TableLog:
             data = self.folder.read(f"{LOG}/{delta_state.commit_name(version)}")
         return None if data is None else data.decode()
 
-    def _list(self, after: str) -> dict[str, str]:
-        return self.folder.list_versions(LOG, after)
-
     def _names(self, after: str) -> list[str]:
         return self.folder.list_names(LOG, after)
 
@@ -148,12 +149,13 @@ class TableLog:
                 raise Corrupt(f"commit {known} of the table is missing", where=f"{self.url}/{LOG}")
             yield number, data.decode()
 
-    def _read_checkpoint(self, names: Sequence[str]) -> TableState:
-        """Returns the table at its newest checkpoint; version -1 if there is none."""
+    def _read_checkpoint(self, names: Sequence[str], held: Mapping[str, bytes] | None = None) -> TableState:
+        """Returns the table at its newest checkpoint; version -1 if there is none. `held` has files that were read."""
         state = TableState()
         checkpoint, parts = delta_state.newest_checkpoint(names)
         for name in parts:
-            state.apply(checkpoint, decode_checkpoint(self._read_part(name), f"{self.url}/{LOG}/{name}"))
+            data = (held or {}).get(name) or self._read_part(name)
+            state.apply(checkpoint, decode_checkpoint(data, f"{self.url}/{LOG}/{name}"))
         return state
 
     def _read_part(self, name: str) -> bytes:
@@ -162,14 +164,21 @@ class TableLog:
             raise Unavailable(f"checkpoint {name} of {self.url} was deleted while it was read")
         return data
 
-    def _first_name(self) -> str:
-        """Returns a name before that of a recent checkpoint, so that the list is short; "" if none is known."""
+    def _list_first(self) -> tuple[dict[str, str], dict[str, bytes]]:
+        """Returns the files of the log from a recent checkpoint on, so that the list is short. Without one, all files.
+
+        Also returns the bytes of that checkpoint, if they came with the list.
+        """
         data = self.folder.read(LAST_CHECKPOINT)
         try:
             version = 0 if data is None else int(json.loads(data)["version"])
         except (ValueError, KeyError, TypeError):
             version = 0
-        return delta_state.commit_name(version - 1) if version else ""
+        if not version:
+            return self.folder.list_versions(LOG), {}
+        name = delta_state.checkpoint_name(version)
+        files, found = self.folder.list_and_read(LOG, delta_state.commit_name(version - 1), name)
+        return files, {} if found is None else {name: found}
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -19,13 +20,14 @@ from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
 from pyspark_tiered.compare import read_cold_topic
 from pyspark_tiered.gaps import COMPACTED, EMPTY, PRESENT, Gap, explain_from_log
 from pyspark_tiered.load import load
-from pyspark_tiered.log_folder import LOG, READS_AT_ONCE, open_folder
+from pyspark_tiered.log_folder import LOG, READS_AT_ONCE, BucketConnection, BucketFolder, open_folder
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.plan import cleaned_ranges
 from pyspark_tiered.repair import repair
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.table import Advance, FileRun, LoadedFile
+from pyspark_tiered.table_log import TableLog
 from pyspark_tiered.verify import RowFault, verify
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
@@ -364,6 +366,46 @@ def test_file_is_created_once(place: Callable[[str], str]) -> None:
     folder.create("_delta_log/bc", b"")
     assert folder.modified_ms("_delta_log/b") is None
     folder.close()
+
+
+def test_list_and_checkpoint_of_a_log_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table in a bucket: the pointer to the checkpoint, then both of them, then the commits."""
+    connection = BucketConnection(f"file://{tmp_path}")
+    folder = BucketFolder("s3://bucket/t", connection)
+    table = NativeTable(f"file:{tmp_path}/t", "t", TOPIC)
+    for end in range(13):
+        assert table.commit([], [Advance(0, end - 1, end)])
+    asked: list[str] = []
+    both = asyncio.Barrier(2)
+    real_list, real_get = folder._store.list, folder._store.get
+
+    async def list_objects(*arguments: Any) -> Any:
+        asked.append("list")
+        await asyncio.wait_for(both.wait(), 30)
+        return await real_list(*arguments)
+
+    async def get(key: str, *arguments: Any) -> Any:
+        asked.append(key.rpartition("/")[2])
+        if key.endswith(delta_state.checkpoint_name(10)):
+            await asyncio.wait_for(both.wait(), 30)
+        return await real_get(key, *arguments)
+
+    monkeypatch.setattr(folder._store, "list", list_objects)
+    monkeypatch.setattr(folder._store, "get", get)
+    state = TableLog(folder).read()
+    assert (state.version, state.versions()) == (12, {f"{TOPIC}/0": 12})
+    commits = [delta_state.commit_name(version) for version in (11, 12)]
+    assert asked == ["_last_checkpoint", "list", delta_state.checkpoint_name(10), *commits]
+    pointer = tmp_path / "t" / LOG / "_last_checkpoint"
+    before = pointer.read_bytes()
+    for end in range(13, 22):
+        assert table.commit([], [Advance(0, end - 1, end)])
+    pointer.write_bytes(before)
+    asked.clear()
+    state = TableLog(folder).read()
+    assert (state.version, state.versions()) == (21, {f"{TOPIC}/0": 21})
+    assert asked[2:] == [delta_state.checkpoint_name(10), delta_state.checkpoint_name(20), delta_state.commit_name(21)]
+    connection.close()
 
 
 def test_rows_that_no_identifier_covers_are_found_without_spark(
