@@ -49,6 +49,9 @@ class ModelOfCopies:
         self.state: PartitionImage | None = None
         self.parted = -1
         """The epoch of the last leader that was elected uncleanly, where the topic allows it."""
+        self._lossy_epoch = -1
+        """The epoch of the last leader that began without all committed records. An earlier leader may still serve what
+        is lost."""
         self.parted_uncold = -1
         """The same, of leaders that were elected while nothing was cold. A manifest keeps where a log starts."""
         self._cold_since_ns: int | None = None
@@ -273,6 +276,7 @@ class ModelOfCopies:
                         f" {self.committed_end} and it has only up to {lacks}",
                     )  # fmt: skip
                 self._lose_from(lacks)
+                self._lossy_epoch = epoch
         if not self._is_deposed(epoch):
             self._lost_from = None
             if high_watermark > self.committed_end:
@@ -318,8 +322,8 @@ class ModelOfCopies:
         replicas are in sync, and only over records that all of them have. The leader may still count a replica that the
         metadata log has removed since, and need not be right about it. I5: a committed record stays as it is.
         `is_controller`: the leader considers itself the active controller, so that it needs no contact with another one
-        (R6). Records that it commits after an unclean election that it does not know of are lost. Any other leader
-        acknowledges no acks=all record then (R6), and still serves records that it took with acks=1."""
+        (R6). Records that it commits after an unclean election or a loss that it does not know of are lost. Any other
+        leader acknowledges no acks=all record then (R6), and still serves records that it took with acks=1."""
         before = self._watermarks.get(epoch, 0)
         if high_watermark < before:
             self._report("I6", f"{self.name}: high watermark of epoch {epoch} goes from {before} to {high_watermark}")
@@ -328,7 +332,7 @@ class ModelOfCopies:
         if high_watermark > copy.end:
             self._report("I6", f"{self.name}: high watermark {high_watermark} is beyond the end {copy.end} of b{node}")
         self._advance_agreed(copy)
-        if epoch < self.parted <= max(self._leaders):
+        if epoch < max(self.parted, self._lossy_epoch) <= max(self._leaders):
             self._diverged_reads.append(ModelLoss(self._now(), before))
             if is_controller:
                 self.losses.append(ModelLoss(self._now(), before))

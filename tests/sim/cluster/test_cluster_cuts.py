@@ -40,6 +40,28 @@ def test_i7_cut_by_a_follower_of_the_newest_leader_is_reported() -> None:
     assert rig.broken_rules == ["I7"]
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_leader_that_was_frozen_over_a_loss_need_not_know_of_it(is_lost: bool) -> None:
+    """Broker 1 was frozen with fetches of the others in its buffers. They went on, and lost what all three had."""
+    rig = make_three_copies(1)
+    rig.write(1, 2, 3, base=10)
+    rig.change_partition(2, 1, (2, 3))
+    rig.copies.on_leader(2, "b", 1, 20)
+    rig.commit(20, node=2, epoch=1, isr=(2, 3))
+    if is_lost:
+        rig.damage(2)
+        rig.damage(3)
+        rig.change_partition(2, 2, (2, 3), lives=LIVES | {2: 2, 3: 2}, loss=Loss(2, 0, 0))
+        rig.copies.on_leader(2, "c", 2, 0)
+    epoch, base = (2, 0) if is_lost else (1, 20)
+    rig.write(2, 3, base=base, epoch=epoch)
+    rig.commit(base + 10, node=2, epoch=epoch, isr=(2, 3))
+    before = list(rig.broken_rules)
+    rig.write(1, base=20)
+    rig.commit(30, node=1, isr=(1, 2, 3))
+    assert before == [] and ("I5" in rig.broken_rules) == (not is_lost)
+
+
 @pytest.mark.parametrize(("isr", "red"), [((1, 3), []), ((1, 2, 3), ["I7"])])
 def test_i7_follower_out_of_sync_may_copy_its_log_again(isr: tuple[int, ...], red: list[str]) -> None:
     rig = make_three_copies(2)
