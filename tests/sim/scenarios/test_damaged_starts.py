@@ -496,6 +496,28 @@ def test_unopened_log_does_not_claim_what_a_later_epoch_had_replaced() -> None:
     run_scenario(scenario)
 
 
+def test_batch_of_an_earlier_epoch_behind_a_later_one_is_cut() -> None:
+    """It belongs to a history that was truncated."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, **BIG)
+        await replica.append(batch([b"%06d" % 0]))
+        await site.crash(site.machine.kill)
+        file = site.machine.disk.open(log_path(site))
+        left = bytearray(file.pread(0, file.size()))
+        await site.start(QUICK)
+        await site.node.leader_replica("t", 0).append(batch([b"%06d" % 1]))
+        await site.crash(site.machine.kill)
+        left[:8] = (2).to_bytes(8, "big")
+        site.machine.disk.open(log_path(site)).append([left])
+        await site.start(QUICK)
+        assert site.node.leader_replica("t", 0).log.end_offset == 2
+        await site.stop()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("end", ["power cut", "clean stop"])
 def test_damage_that_no_crash_explains_is_reported(end: str) -> None:
     """The topic counts fsyncs only, and all its records were fsynced. After the power cut a damaged index makes the

@@ -272,6 +272,9 @@ def test_deletion_is_complete_once_every_member_knows_of_it() -> None:
         assert not deleting.done()
         of.fetch(THREE, end, log_start=4)
         await asyncio.wait_for(deleting, 1)
+        with pytest.raises(Refused) as refused:
+            of.leader.reads.read_now(3, 1 << 20)
+        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
         await of.leave(THREE, TWO)
         end = of.leader.log.end_offset
         of.fetch(THREE, end)

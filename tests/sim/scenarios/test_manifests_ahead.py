@@ -106,3 +106,45 @@ def test_deleted_records_stay_deleted_under_the_next_leader() -> None:
         await of.wait_alike(a, b)
 
     run_judged(scenario)
+
+
+def test_leader_with_fewer_records_begins_at_the_cold_end() -> None:
+    """It lacks records of the same leader, which are in the bucket only."""
+
+    async def scenario(of: Judged) -> None:
+        a, b = of.a, of.b
+        await of.create(a, b, **TIERED)
+        await of.write(a, 3)
+        await of.wait_alike(a, b)
+        of.isolate(a, b)
+        await of.write(a, 3, acks=1)
+        await of.wait_isr(a)
+        end = await upload_all(of, a)
+        stored = await read_values(of.leader(a), 0)
+        await of.kill(a)
+        of.heal()
+        await of.wait(lambda: of.leads(b))
+        assert of.leader(b).epoch_start == end
+        await of.write(b, 2)
+        assert (await read_values(of.leader(b), 0))[:end] == stored
+        await a.start()
+        await of.wait_alike(a, b)
+
+    run_judged(scenario)
+
+
+def test_follower_keeps_what_the_bucket_lacks() -> None:
+    async def scenario(of: Judged) -> None:
+        a, b = of.a, of.b
+        await of.create(a, b, **TIERED)
+        for each in (a, b):
+            each.machine.faults.outage = True
+        await of.write(a, 20)
+        await of.sleep(5)
+        assert of.follower(b).log.local_start_offset == 0
+        for each in (a, b):
+            each.machine.faults.outage = False
+        await of.wait(lambda: of.follower(b).log.local_start_offset > 0)
+        await of.wait_alike(a, b)
+
+    run_judged(scenario)
