@@ -1,6 +1,6 @@
 """A follower's next step after one reply of its leader: append, truncate, restart the log or retry later.
 
-Pure. Keeps I5, I7 and I26. A log is truncated by leader epochs only, never by a high watermark. The leader names the epoch
+Pure. Keeps I5, I7 and I26. A log is truncated by leader epochs, never by a high watermark. The leader names the epoch
 and end offset where the two logs differ; the follower truncates there and fetches again until the logs agree (KIP-101,
 KIP-279, KIP-595). Records that the leader has only in the bucket are not copied from the leader. The follower's log
 restarts at the cold end then, with the leader epochs and producer state from the bucket.
