@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.peer.kafka import Peer, tool
 from tests.unit.hot.cleaning import admit_all, read_all, run_inline
 from tests.unit.hot.fixtures import NOW, FixedClock
 from tiered.config.settings import TopicConfig
+from tiered.errors import Code
 from tiered.hot.checkpoints import parse_metadata
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import CleanerResources
@@ -64,12 +66,18 @@ def facts_of(data: bytes) -> list[tuple[int, bytes | None, bytes | None, int]]:
 async def produce_all(address: str, made: list[bytes]) -> None:
     host, port = address.rsplit(":", 1)
     client = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 24))
-    for data in made:
+
+    async def produce(data: bytes) -> int:
         part = PartitionProduceData(index=0, records=data)
         request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData("t", partition_data=[part])])
         reply = await client.ask(request, 9, ProduceResponse)
-        assert reply.responses[0].partition_responses[0].error_code == 0
-    client.close()
+        return reply.responses[0].partition_responses[0].error_code
+
+    with closing(client):
+        async with asyncio.timeout(60):  # the broker may not lead its new topic yet
+            while (code := await produce(made[0])) == Code.NOT_LEADER_OR_FOLLOWER.number:
+                await asyncio.sleep(0.1)
+        assert [code, *[await produce(data) for data in made[1:]]] == [0] * len(made)
 
 
 async def open_log(root: Path, topic_id: str) -> DiskLog:
