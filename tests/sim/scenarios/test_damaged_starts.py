@@ -450,6 +450,42 @@ def test_leader_epochs_after_a_power_cut_are_those_of_the_batches() -> None:
     run(scenario)
 
 
+def test_empty_file_of_leader_epochs_is_written_anew() -> None:
+    """A power cut empties a file that was not fsynced. The batches tell the epochs."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, remote_storage_enable="false", **BIG)
+        await fill(replica, 5)
+        await replica.flush()
+        await site.crash(site.machine.kill)
+        site.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").truncate(0)
+        await site.start(QUICK)
+        assert site.node.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_epoch_of_a_record_that_is_gone_is_forgotten() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        await fill(await site.create("t", 1, **BIG), 5)
+        await site.crash(site.machine.kill)
+        await site.start(QUICK)
+        await fill(site.node.leader_replica("t", 0), 1, 5)
+        await site.stop()
+        site.machine.kill()
+        file = site.machine.disk.open(log_path(site))
+        file.truncate(file.size() - 100)
+        await site.start(QUICK)
+        replica = site.node.leader_replica("t", 0)
+        assert (replica.log.end_offset, replica.log.epochs.lineage) == (5, ((0, 0),))
+        await site.stop()
+
+    run(scenario)
+
+
 def test_records_below_a_lost_log_start_have_their_epochs() -> None:
     """All records were deleted, and the disk did not take a note of that. A stop writes the epochs that are left."""
 
