@@ -77,9 +77,11 @@ class ModelOfCopies:
         copy.began_behind_cold = False
         self._advance_agreed(copy)
         end = batches[-1].last + 1 if batches else start
+        counts = self.state is None or node in (*self.state.isr, *self.state.elr)
+        is_deleted = copy.may_be_deleted and not batches and not counts
         if (
             copy.is_provable
-            and not (copy.is_removed or copy.is_unopened)
+            and not (copy.is_removed or copy.is_unopened or is_deleted)
             and end < (min(copy.agreed_end, self.committed_end) if copy.damaged_life >= 0 else copy.end)
         ):
             self._report("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
@@ -174,7 +176,7 @@ class ModelOfCopies:
         copy.damaged_life, copy.kept_synced, copy.is_unopened = life, is_provable, not copy.is_provable
         copy.lossy_life = copy.lossy_life if is_provable else life
         copy.suspect = copy.suspect or not is_provable
-        copy.may_be_deleted = copy.may_be_deleted or (is_torn and not is_provable)
+        copy.may_be_deleted = copy.may_be_deleted or is_torn
         self._advance_agreed(copy)
         self._update_losses()
 

@@ -38,6 +38,16 @@ def test_log_that_a_start_deletes_binds_no_election(torn: bool, red: list[str]) 
     assert rig.broken_rules == red
 
 
+@pytest.mark.parametrize(("isr", "red"), [((1,), []), ((1, 2), ["I5"])])
+def test_log_that_was_never_durable_may_be_deleted_if_it_does_not_count(isr: tuple[int, ...], red: list[str]) -> None:
+    """A power cut tore the file with the topic id, and left records by chance: no fsync had made both durable."""
+    rig = make_three_copies(1)
+    rig.change_partition(1, 0, isr)
+    rig.copies.on_damage(2, 0, [batch(0)], LIVES[2], is_provable=True, is_torn=True)
+    rig.copies.on_opened(2, 0, [])
+    assert rig.broken_rules == red
+
+
 def test_sole_leader_with_a_loss_report_was_not_elected_by_it() -> None:
     rig = make_three_copies(2)
     rig.damage(1, batch(0))
