@@ -64,7 +64,7 @@ class LogStore:
         self._unchecked: set[TopicPartition] = set()
         """Partitions whose logs the start could not open: the notes in the data directory still hold for them."""
         self._corrupt: set[TopicPartition] = set()
-        """Partitions with rotten logs that the start could not open, or not cut: there was no room to note the rot."""
+        """Partitions with rotten logs that the start could not open, or not cut."""
         self._unopened_ends: dict[PartitionId, tuple[int, int]] = {}
         """Last epoch and end offset of logs that the start could read but not open."""
         self._truncation_failed: set[TopicPartition] = set()
@@ -121,8 +121,10 @@ class LogStore:
                 if not isinstance(error, Corrupt) or isinstance(error, CorruptLog):
                     with contextlib.suppress(Unavailable):
                         point = state.recovery_points.get(tp, 0)
-                        end = find_proved_end(self._world.disk, self._directory.log_path(tp), point)
-                        self._unopened_ends[PartitionId(topic.topic_id, tp.partition)] = end
+                        found = find_proved_end(self._world.disk, self._directory.log_path(tp), point)
+                        self._unopened_ends[PartitionId(topic.topic_id, tp.partition)] = found[:2]
+                        if state.is_intact and not found.is_whole:  # no power cut tore it: it has rotted
+                            self._corrupt.add(tp)
         return state
 
     async def save_synced_entries(self) -> None:

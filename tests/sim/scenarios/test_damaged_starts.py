@@ -193,6 +193,29 @@ def test_log_that_a_start_cannot_open_is_checked_by_the_next_one(seed: int) -> N
     run_scenario(scenario, seed)
 
 
+def test_rotten_log_that_a_start_cannot_open_counts_no_more() -> None:
+    """A call of the disk fails, and a record has rotted. Nobody elects the broker for what the log had."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        a, b = three.others()
+        configs = {"min.insync.replicas": "2", "remote.storage.enable": "false"}
+        await three.controller.node.submit(CreateTopic(AT.topic, assignments=[[a.node_id, b.node_id]], configs=configs))
+        await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 5)
+        for number in range(14):
+            await a.node.leader_replica(*AT).append(batch([b"%04d" % number * 60]))
+        await b.kill()
+        await three.wait_until(lambda: partition_image(three).elr == (b.node_id,), 30)
+        disk = b.machine.disk
+        disk.flip_bit(f"log/{AT}/{0:020d}.log", 8 * 2000)
+        disk.faults.append(DiskFault("open", f"log/{AT}/{0:020d}.log", "EMFILE"))
+        await b.start()
+        assert partition_image(three).elr == ()
+        await three.wait_until(lambda: {*partition_image(three).isr} == {a.node_id, b.node_id}, 120)
+        assert read_all_segments(a) == read_all_segments(b)
+
+    run_scenario(scenario)
+
+
 def read_all_segments(broker: SimBroker) -> bytes:
     disk = broker.machine.disk
     names = [name for name in disk.list(f"log/{AT}") if name.endswith(".log")]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, run_scenario
-from tiered.hot.unopened_log import find_proved_end
+from tiered.hot.unopened_log import ProvedEnd, find_proved_end
 from tiered.records.batch import encode_batch
 
 
@@ -20,14 +20,14 @@ async def fill_log(on: SimDisk, count: int) -> None:
 
 
 def test_missing_log_has_no_proved_end() -> None:
-    assert find_proved_end(disk(), DIRECTORY, 0) == (-1, 0)
+    assert find_proved_end(disk(), DIRECTORY, 0) == ProvedEnd(-1, 0, is_whole=True)
 
 
 @pytest.mark.parametrize("point", [0, 3, 10, 19, 20, 99])
 def test_whole_log_is_proved_to_its_end_from_any_recovery_point(point: int) -> None:
     async def scenario(on: SimDisk) -> None:
         await fill_log(on, 20)
-        assert find_proved_end(on, DIRECTORY, point) == (3, 20)
+        assert find_proved_end(on, DIRECTORY, point) == ProvedEnd(3, 20, is_whole=True)
 
     run_scenario(scenario)
 
@@ -43,7 +43,7 @@ def test_proved_end_after_a_power_cut_equals_the_end_of_the_opened_log(seed: int
         assert not [verb for verb in writes if verb not in ("pread", "list", "exists", "open")]
         after.on_op = None
         log = await open_log(after, config(segment_bytes=600), same_boot=False, recovery_point=10)
-        assert found == (log.epochs.latest, log.end_offset)
+        assert found[:2] == (log.epochs.latest, log.end_offset)
 
     run_scenario(scenario)
 
@@ -61,7 +61,7 @@ def test_proved_end_is_before_a_hole_or_a_torn_batch(torn: bool) -> None:
             on.remove(path)
         end = after if torn else middle
         assert before < end < 20
-        assert find_proved_end(on, DIRECTORY, 0) == ((end - 1) // 5, end)
+        assert find_proved_end(on, DIRECTORY, 0) == ProvedEnd((end - 1) // 5, end, is_whole=False)
 
     run_scenario(scenario)
 
@@ -77,6 +77,6 @@ def test_proved_end_is_before_a_batch_of_an_earlier_epoch() -> None:
             for n, epoch in enumerate((3, 5, 3))
         ]
         on.open(f"{DIRECTORY}/{0:020d}.log").append(history)
-        assert find_proved_end(on, DIRECTORY, 0) == (5, 2)
+        assert find_proved_end(on, DIRECTORY, 0) == ProvedEnd(5, 2, is_whole=False)
 
     run_scenario(scenario)
