@@ -259,6 +259,8 @@ class FollowerReplica:
     def _find_open_from(self, part: FetchedPartition) -> int | None:
         """Returns where the oldest open transaction begins that this replica has not copied again, or None. A replica
         that has all committed records need not copy again: nothing is cleaned above the high watermark."""
+        if part.code or part.diverging_epoch is not None:
+            return None
         if part.high_watermark <= self.log.end_offset:
             self._copied_again_from, self._is_cut_begun = None, False
             return None
