@@ -289,12 +289,11 @@ class LogStore:
         start need not even read.
         """
         try:
-            if self._closed_offsets:
-                first = next(iter(self._closed_offsets))
-                raise Unavailable(f"a log could not be opened, so nothing makes it durable partition={first}")
             logs = iter(list(self._logs.values()))
             await asyncio.gather(*(self._close_logs(logs) for _ in range(CLOSING_AT_ONCE)))
             await self.save_offsets()
+            if self._closed_offsets:
+                raise Unavailable(f"{next(iter(self._closed_offsets))} is not open, so nothing makes it durable")
             entries = ((tp, make_clean_entry(tp, hot)) for tp, hot in list(self._logs.items()))
             await self._directory.mark_clean((tp, each) for tp, each in entries if each is not None)
         except (Unavailable, Refused) as error:

@@ -65,9 +65,10 @@ class PartitionLimits:
         self._replicas.update(added)
 
     def add_replica_of_each(self, nodes: Sequence[int]) -> None:
-        """Does the same for brokers that all differ, in fewer steps."""
+        """Does what `add_replicas` does for brokers that all differ, in fewer steps."""
         if not all(map(self.has_room, nodes)):
-            self.add_replicas(nodes)
+            self.add_replicas(nodes)  # raises, in words
+            return
         for node in nodes:
             self._replicas[node] += 1
 

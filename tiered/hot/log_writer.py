@@ -304,9 +304,6 @@ class LogWriter:
         if not batch.attributes & CONTROL:
             self.producers.apply(batch, now_ms)
             return
-        if not batch.count:  # its transaction has no record left in the leader's log
-            self.producers.end_offset = batch.last_offset + 1
-            return
         marker = memoryview(data)[batch.position : batch.position + batch.size]
         try:
             aborted = self.producers.end_transaction(batch, marker, now_ms)

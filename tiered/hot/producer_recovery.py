@@ -167,8 +167,6 @@ def _end_transaction(
     files: SegmentFiles, states: ProducerStates, segment: Segment, marker: WalkedBatch
 ) -> AbortedTxn | None:
     """Applies a marker. A marker that cannot be read ends nothing: nobody gets the records of its transaction."""
-    if not marker.count:  # a clean took it, after the records of its transaction
-        return None
     data = files.log_file(segment.base_offset).pread(marker.position, marker.size)
     try:
         return states.end_transaction(marker, data)

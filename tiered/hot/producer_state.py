@@ -583,10 +583,13 @@ class ProducerStates:
     def end_transaction(self, marker: WalkedBatch, batch: Buffer, now_ms: int = UNSEEN) -> AbortedTxn | None:
         """Applies a control batch that is in the log since `now_ms`, with its bytes in `batch`.
 
-        Its one record says how the transaction ended. Returns the entry for the transaction index if it aborts a
-        transaction.
+        Its one record says how the transaction ended. A clean may have taken that record, after all records of the
+        transaction: then it ends nothing. Returns the entry for the transaction index if it aborts a transaction.
         """
         assert marker.attributes & CONTROL
+        if not marker.count:
+            self.end_offset = marker.last_offset + 1
+            return None
         _, _, commit, coordinator_epoch, _ = decode_marker(batch)
         self.end_offset = marker.last_offset + 1
         producer = self._producers.get(marker.producer_id)

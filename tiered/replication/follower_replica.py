@@ -60,9 +60,9 @@ class FollowerReplica:
     __slots__ = (
         "_clock",
         "_copied_again_from",
+        "_cut_to",
         "_disk",
         "_has_heard_leader",
-        "_is_cut_begun",
         "_manifest_start_offset",
         "_save_offsets",
         "_throttled_replicas",
@@ -108,7 +108,8 @@ class FollowerReplica:
         """The reason why this replica makes no progress; empty while it does."""
         self._copied_again_from: int | None = None
         """The log is a copy of this leader's from here on, without a pause. None if it was not copied again."""
-        self._is_cut_begun = False
+        self._cut_to: int | None = None
+        """The log is to end here, to be copied again. Only a part of it could be truncated by now."""
         self._has_heard_leader = False
         """True once a reply of this leader said where the cold part ends."""
         self._manifest_start_offset = 0
@@ -205,9 +206,9 @@ class FollowerReplica:
             return NoAction()
         if not part.code and part.diverging_epoch is None:
             self.leader_high_watermark = part.high_watermark
-        hot = self.log
-        open_from = self._find_open_from(part)
-        known = FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs, open_from, self._is_cut_begun)
+        hot, open_from = self.log, self._find_open_from()
+        is_cut_begun = open_from is not None and open_from == self._cut_to
+        known = FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs, open_from, is_cut_begun)
         found = follower_step.decide_step(request, part, known)
         if not isinstance(found, Truncate | CopyAgain):
             hot.truncations.planned_end = NO_PLAN
@@ -256,28 +257,23 @@ class FollowerReplica:
         self.log.producers.on_high_watermark(self.high_watermark)
         return True
 
-    def _find_open_from(self, part: FetchedPartition) -> int | None:
+    def _find_open_from(self) -> int | None:
         """Returns where the oldest open transaction begins that this replica has not copied again, or None. A replica
         that has all committed records need not copy again: nothing is cleaned above the high watermark."""
-        if part.code or part.diverging_epoch is not None:
-            return None
-        if part.high_watermark <= self.log.end_offset:
-            self._copied_again_from, self._is_cut_begun = None, False
-            return None
-        first = self.log.producers.first_open_offset
-        if first is None or (self._copied_again_from is not None and first >= self._copied_again_from):
+        first, copied = self.log.producers.first_open_offset, self._copied_again_from
+        if not self.lag or first is None or (copied is not None and first >= copied):
             return None
         return first
 
     def _copy_again(self, offset: int) -> None:
-        end, self._is_cut_begun = self.log.end_offset, True
+        end, self._cut_to = self.log.end_offset, offset
         if self._truncate_to(offset):
             log.warning(
                 "log is copied again from an open transaction partition=%s offset=%d end=%d leader=%d epoch=%d",
                 self.tp, offset, end, self.leader, self.leader_epoch,
             )  # fmt: skip
             if self.log.end_offset <= offset:
-                self._copied_again_from, self._is_cut_begun = offset, False
+                self._copied_again_from, self._cut_to = offset, None
 
     def _restart_log(self, offset: int) -> None:
         log.info("log restarted empty partition=%s offset=%d end=%d", self.tp, offset, self.log.end_offset)
@@ -289,6 +285,8 @@ class FollowerReplica:
         if part.code or part.diverging_epoch is not None:
             return
         self._has_heard_leader = True
+        if not self.lag:
+            self._copied_again_from = None
         if part.cold_end_offset:  # the leader has a manifest: it puts each deletion there before it says so
             self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
             self._manifest_start_offset = max(self._manifest_start_offset, part.log_start_offset)

@@ -146,7 +146,7 @@ def _append(part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
 
 
 def _must_copy_again(part: FetchedPartition, follower_log: FollowerLog) -> bool:
-    """True if a clean has removed records between the follower's end and the last record of the reply.
+    """True if a cut is begun, or a clean has removed records between the follower's end and the end of the reply.
 
     Only a follower that lacks committed records can see that: nothing is cleaned above the high watermark.
     """

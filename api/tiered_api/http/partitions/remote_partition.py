@@ -40,7 +40,7 @@ class RemotePartition:
         topic_id: TopicId,
         lookup_seconds: float | None = None,
         caller: Caller | None = None,
-        recheck: Callable[[], None] | None = None,
+        recheck: Callable[[], None] = lambda: None,
     ) -> None:
         self.tp = tp
         self.topic, self.partition = tp
@@ -174,8 +174,7 @@ class RemotePartition:
         if left <= 0 or self._context.closing:
             raise refusal
         await self._context.clock.sleep(min(PAUSE_SECONDS, left))
-        if self._recheck is not None:
-            self._recheck()
+        self._recheck()
 
 
 AnyPartition = LeaderReplica | RemotePartition
@@ -188,7 +187,7 @@ def open_partition(
     topic_id: TopicId,
     lookup_seconds: float | None = None,
     caller: Caller | None = None,
-    recheck: Callable[[], None] | None = None,
+    recheck: Callable[[], None] = lambda: None,
 ) -> AnyPartition:
     """Returns a partition that exists. Raises `Refused` if its topic was deleted, also if another topic has its name by
     now, and if this broker leads the partition and cannot open it."""
