@@ -21,11 +21,11 @@ QUOTAS = (
 
 
 class Site:
-    """The quotas of a broker whose clock stands still, and its metrics."""
+    """The quotas of a broker whose clock only a test moves, and its metrics."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics()
-        self.quotas = ClientQuotas(Settings(), FixedClock(), self.metrics)
+        self.metrics, self.clock = Metrics(), FixedClock()
+        self.quotas = ClientQuotas(Settings(), self.clock, self.metrics)
         self.quotas.apply_image(Image().apply(QUOTAS))
 
     def count(self, quota: str, entity: str) -> float:
@@ -90,6 +90,17 @@ def test_address_above_its_rate_is_refused_and_counted() -> None:
     assert [site.quotas.admit_connection("10.0.0.1") for _ in range(12)] == [True] * 10 + [False] * 2
     assert site.count("connection_creation_rate", "ip 10.0.0.1") == 2
     assert site.quotas.admit_connection("10.0.0.2")
+
+
+def test_refused_connections_keep_no_address_out() -> None:
+    """Its tries never end. It is let in once those that were let in are older than the window of eleven seconds."""
+    site = Site()
+    assert all(site.quotas.admit_connection("10.0.0.1") for _ in range(10))
+    for _ in range(10):
+        site.clock.wall += 1_000
+        assert not any(site.quotas.admit_connection("10.0.0.1") for _ in range(5))
+    site.clock.wall += 1_000
+    assert site.quotas.admit_connection("10.0.0.1")
 
 
 def test_default_rate_is_that_of_a_network_of_ipv6() -> None:
