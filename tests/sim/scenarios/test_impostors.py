@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.test_reassignments import is_leading, partition_image, write
 from tests.sim.scenarios.test_replica_fetch import make_peers
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
-from tiered.config.listeners import Endpoint
+from tiered.config.listeners import SASL_PLAINTEXT, Endpoint
 from tiered.controller.request_codec import encode_request
 from tiered.controller.requests import CreateTopic, FenceBroker, HandOver, RegisterBroker, Request, StopBroker
 from tiered.errors import Code, Refused
@@ -25,6 +25,7 @@ from tiered.peers import MetadataFetch, PartitionFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.security.broker_secrets import BrokerSecrets
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
+from tiered_api.kafka.client.login import log_in_broker
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.protocol.messages.fetch import (
@@ -254,6 +255,32 @@ def test_every_request_among_brokers_has_the_credential(key: int) -> None:
         assert (await peers.get_controller_view("one:9092", 5)).node_id == 1
         await peers.close()
         link.close()
+        await server.close()
+        await site.stop()
+
+    run(scenario)
+
+
+def test_brokers_log_in_on_their_own_listener_only() -> None:
+    """A secret that has leaked is of no use on a listener for clients."""
+    ports = {"BETWEEN": 9092, "CLIENTS": 9093}
+
+    async def scenario(site: SimBrokerRig) -> None:
+        node = await site.start(
+            replace(QUICK, inter_broker_listener_name="BETWEEN", connection_failed_authentication_delay_ms=0)
+        )
+        endpoints = {name: Endpoint(name, "0.0.0.0", port, SASL_PLAINTEXT) for name, port in ports.items()}
+        server = await serve_kafka(node, endpoints)
+
+        async def log_in(listener: str) -> BrokerConnection:
+            link = await open_connection(site.network.host("far"), "one", ports[listener], "far", 5)
+            await log_in_broker(link, node.credential, 2, 5)
+            return link
+
+        with pytest.raises(Refused) as refused:
+            await log_in("CLIENTS")
+        assert refused.value.code is Code.UNSUPPORTED_SASL_MECHANISM
+        (await log_in("BETWEEN")).close()
         await server.close()
         await site.stop()
 

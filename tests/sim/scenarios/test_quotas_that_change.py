@@ -41,6 +41,8 @@ CLIENT_IDS = ("a", "b")
 HOSTS = ("10.0.0.1", "10.0.0.2")
 """Each client id has a connection from each host to each broker."""
 LEADERS = (1, 2)
+WINDOW_SECONDS = (SETTINGS.quota_window_num - 1) * SETTINGS.quota_window_size_seconds
+"""Time of full windows: a client may use its quota of them at once."""
 REQUEST_SECONDS, CHANGE_SECONDS, FREEZE_SECONDS = 0.05, 1.2, 3.0
 VALUE_BYTES_MAX = 800
 ENTITIES: tuple[QuotaEntity, ...] = (
@@ -149,6 +151,28 @@ def run_with_changing_quotas(seed: int, seconds: float = SECONDS) -> QuotaChecke
 def test_i28_clients_get_the_quotas_that_their_brokers_have() -> None:
     checker = run_with_changing_quotas(2)
     assert checker.paused > 10 and checker.unlimited > 100 and checker.changes > 10
+
+
+def test_request_that_waits_for_followers_is_charged_once() -> None:
+    """The charge comes before the reply, and not again with it."""
+    records = encode_batch([(EPOCH_MS, None, bytes(5_000), ())])
+
+    async def scenario(three: ThreeBrokers) -> None:
+        leader = three.controller
+        order = [leader.node_id, *(each.node_id for each in three.others())]
+        await leader.node.submit(CreateTopic("t", assignments=[order]))
+        await leader.node.submit(AlterClientQuotas((QuotaAlteration((("user", USER),), ((KEY, 1.0),)),)))
+        client = KafkaClient(
+            three.network.host(HOSTS[0]), SimClock(three.loop), [Address(leader.name, PORT)], timeout=30.0
+        )
+        part = PartitionProduceData(index=0, records=records)
+        request = ProduceRequest(None, -1, 5_000, [TopicProduceData(name="t", partition_data=[part])])
+        got = await client.send(request, ProduceResponse, node_id=leader.node_id)
+        assert got.responses[0].partition_responses[0].error_code == 0
+        assert 5_000 < got.throttle_time_ms / 1000 + WINDOW_SECONDS < 5_500, "a byte a second, but for a first window"
+        await client.close()
+
+    run_scenario(scenario)
 
 
 def read_on(original: Any) -> Any:
