@@ -15,7 +15,7 @@ from tests.e2e.site import batch
 from tests.e2e.test_http_login import basic, set_user
 from tests.e2e.test_kafka_login import run_with_login
 from tiered.config.settings import STANDARD_AUTHORIZER
-from tiered.controller.requests import CreateAcls
+from tiered.controller.requests import AlterClientQuotas, CreateAcls, QuotaAlteration
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import AclAdded
@@ -25,6 +25,7 @@ from tiered.system.network import SocketNet
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.client.login import UserLogin, log_in_broker, log_in_user
+from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tiered_api.kafka.protocol.messages.tiered_act_for import TieredActForRequest, TieredActForResponse
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 
@@ -139,6 +140,25 @@ def test_broker_that_has_logged_in_acts_for_one_client_after_another(tmp_path: P
         assert await act_for(link, "") == Code.INVALID_REQUEST.number
         assert callers(site) == {"User:alice"}
         link.close()
+
+    run_with_login(tmp_path, scenario)
+
+
+def test_request_that_a_broker_sends_for_a_client_has_no_quota(tmp_path: Path) -> None:
+    """HTTP has charged the client already."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        alteration = QuotaAlteration((("user", "alice"),), (("request_percentage", 1e-9),))
+        assert await site.node.submit(AlterClientQuotas((alteration,))) == (None,)
+        link = await connect(site)
+        await log_in_broker(link, site.node.credential, 2, 5)
+        assert await act_for(link, "alice") == 0
+        assert (await link.send(ListGroupsRequest(), ListGroupsResponse, 5, 4)).throttle_time_ms == 0
+        link.close()
+        alice = await connect(site)
+        await log_in_user(alice, UserLogin("alice", Secret("pencil"), "SCRAM-SHA-256"), 5)
+        assert (await alice.send(ListGroupsRequest(), ListGroupsResponse, 5, 4)).throttle_time_ms > 0
+        alice.close()
 
     run_with_login(tmp_path, scenario)
 

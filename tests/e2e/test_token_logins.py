@@ -264,6 +264,20 @@ def test_kafka_client_logs_in_by_token_until_it_expires(tmp_path: Path) -> None:
     run_kafka(tmp_path / "data", scenario, **kafka_settings(tmp_path))
 
 
+def test_login_ends_with_its_token_or_the_time_of_logins(tmp_path: Path) -> None:
+    """The earlier of the two ends it."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        found = []
+        for seconds in (100, 3600):
+            logged_in = await log_in(await site.client(), token(exp=time.time() + seconds))
+            assert logged_in.error_code == 0, logged_in.error_message
+            found.append(logged_in.session_lifetime_ms)
+        assert 90_000 < found[0] <= 100_000 and found[1] == 600_000
+
+    run_kafka(tmp_path / "data", scenario, connections_max_reauth_ms=600_000, **kafka_settings(tmp_path))
+
+
 @pytest.mark.parametrize("wrong", [{"key": UNTRUSTED}, {"exp": 1}, {"key": None, "algorithm": "none"}])
 def test_kafka_client_with_another_token_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     async def scenario(site: KafkaBroker) -> None:
