@@ -2,7 +2,8 @@
 
 Frequent loads leave many small files. Joining all of them each time would write the same rows again and again. So a
 larger file is joined only if the files that are smaller than it have half of its size together, or if the small files
-make one that is not small any more.
+make one that is not small any more. A table into which nothing is loaded any more has no such reason to wait: then two
+files are enough.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ Json = dict[str, Any]
 
 FILES_MIN = 12
 """Small files from which on they are joined."""
+IDLE_FILES_MIN = 2
+"""The same after a load that found nothing new."""
 FILES_MAX = 256
-SMALL_BYTES = 16 << 20
+SMALL_BYTES = 12 << 20
+TARGET_BYTES = 16 << 20
+"""Bytes of small files that are worth it to be joined at once. The one file of their rows has fewer bytes than they."""
 JOINED_BYTES_MAX = 32 << 20
 """Bytes of files that are joined at once."""
 ROWS_BYTES_MAX = 128 << 20
@@ -31,14 +36,15 @@ FREE_BYTES = 256 << 10
 """A file up to this size is joined without regard to the others."""
 
 
-def choose_files(files: Mapping[str, Json], left_alone: Collection[str] = ()) -> list[str]:
+def choose_files(files: Mapping[str, Json], left_alone: Collection[str] = (), is_idle: bool = False) -> list[str]:
     """Returns the keys of files to join, none if it is not worth it yet.
 
     The files have neighbouring partitions. Files with a deletion vector, or without statistics, are left alone too.
+    `is_idle` says that a load found nothing new: then few files are worth it.
     """
     sizes = ((int(add["size"]), key) for key, add in files.items())
     small = sorted((size, key) for size, key in sizes if size < SMALL_BYTES and key not in left_alone)
-    if not _choose(small):  # then it is not worth it for any part of them, and no statistics have to be parsed
+    if not _choose(small, is_idle):  # no part of them is worth it either, and no statistics have to be parsed
         return []
     groups: dict[int, list[tuple[int, str]]] = {}
     for size, key in small:
@@ -47,33 +53,33 @@ def choose_files(files: Mapping[str, Json], left_alone: Collection[str] = ()) ->
         if first is not None and not files[key].get("deletionVector"):
             groups.setdefault(first // RUNS_MAX, []).append((size, key))
     for _, group in sorted(groups.items()):
-        if chosen := _choose(group):
+        if chosen := _choose(group, is_idle):
             return chosen
     return []
 
 
-def _choose(group: Sequence[tuple[int, str]]) -> list[str]:
+def _choose(group: Sequence[tuple[int, str]], is_idle: bool) -> list[str]:
     """Returns the keys of files to join, of files in order of their sizes."""
-    return _choose_for_large_file(group) or _choose_smallest(group)
+    return _choose_for_large_file(group) or _choose_smallest(group, is_idle)
 
 
 def _choose_for_large_file(group: Sequence[tuple[int, str]]) -> list[str]:
     """Returns the keys of files that make one file that is not small any more, none if they have too few bytes."""
     sizes = list(accumulate(size for size, _ in group))
     count = min(sum(size <= JOINED_BYTES_MAX for size in sizes), FILES_MAX)
-    return [key for _, key in group[:count]] if count > 1 and sizes[count - 1] >= SMALL_BYTES else []
+    return [key for _, key in group[:count]] if count > 1 and sizes[count - 1] >= TARGET_BYTES else []
 
 
-def _choose_smallest(group: Sequence[tuple[int, str]]) -> list[str]:
+def _choose_smallest(group: Sequence[tuple[int, str]], is_idle: bool) -> list[str]:
     """Returns the keys of the smallest files, none if there are too few."""
     chosen: list[str] = []
     total = 0
     for size, key in group[:FILES_MAX]:
-        if size > FREE_BYTES and size > 2 * total:
+        if size > FREE_BYTES and size > 2 * total and (chosen or not is_idle):
             break
         chosen.append(key)
         total += size
-    return chosen if len(chosen) >= FILES_MIN else []
+    return chosen if len(chosen) >= (IDLE_FILES_MIN if is_idle else FILES_MIN) else []
 
 
 def _or_negative(partition: int | None) -> int:

@@ -203,6 +203,8 @@ class TopicLoader:
         self._round_splits = round_splits
         self._progress = LoadProgress("planned", topic, url)
         self._last_reported: LoadProgress | None = None
+        self._rows_before = 0
+        """Rows that this process had loaded when the rounds began."""
         self._table: TopicTable | None = None
         self.log_bytes_left = 0
         """Bytes of log that the last round left for the next."""
@@ -248,6 +250,7 @@ class TopicLoader:
         self.stops = {}
         self._failures = 0
         self._is_raw_done = False
+        self._rows_before = self._progress.rows
 
     def run_round(self) -> bool:
         """Runs one round, of the raw table or of the typed one. Returns true if nothing cold is left to load.
@@ -320,19 +323,19 @@ class TopicLoader:
         return seen is not None and seen == self._reader.list_digest(TopicId(table.topic_id))
 
     def finish(self) -> LoadProgress:
-        """Reports the end of the rounds, if anything is new."""
+        """Reports the end of the rounds, if anything is new, and maintains the table."""
+        self._maintain(is_idle=self._progress.rows == self._rows_before)
         if self._progress != self._last_reported:
-            self._maintain()
             self._last_reported = self._progress
             self._report_step("stopped" if self.stops else "done", self._progress)
         return replace(self._progress, requests=self._count_requests())
 
-    def _maintain(self) -> None:
+    def _maintain(self, is_idle: bool) -> None:
         """Joins small files after a load, and removes orphans. The table is whole without it: failures are warnings."""
         if self._table is None:
             return
         try:
-            if count := self._table.join_small_files():
+            if count := self._table.join_small_files(is_idle):
                 log.info("small files joined topic=%s files=%d", self._topic, count)
             if count := self._table.remove_orphans():
                 log.info("files that no version names were removed topic=%s files=%d", self._topic, count)

@@ -160,8 +160,8 @@ class NativeTable(TopicTable):
         self.newest_mark = mark_fields
         return True
 
-    def join_small_files(self) -> int:
-        keys, parts = self._read_small_files()
+    def join_small_files(self, is_idle: bool = False) -> int:
+        keys, parts = self._read_small_files(is_idle)
         if not keys:
             return 0
         from pyspark_tiered.convert import join_rows
@@ -189,11 +189,11 @@ class NativeTable(TopicTable):
             seen = None  # another writer's commit is between: what it loaded is not known here
         return 0
 
-    def _read_small_files(self) -> tuple[list[str], list[pyarrow.Table]]:
+    def _read_small_files(self, is_idle: bool) -> tuple[list[str], list[pyarrow.Table]]:
         """Returns the keys of files to join, and the rows of each; none if it is not worth it."""
         self._left_alone &= self._state.files.keys()
         known: dict[str, pyarrow.Table] = {}
-        while keys := joining.choose_files(self._state.files, self._left_alone):
+        while keys := joining.choose_files(self._state.files, self._left_alone, is_idle):
             known = {key: known[key] for key in keys if key in known}
             chosen: list[str] = []
             others, total = set(), 0

@@ -59,8 +59,11 @@ class TopicTable(ABC):
         """True if there was a Delta table at the last check."""
         return self.checked_version is not None and self.checked_version >= 0
 
-    def join_small_files(self) -> int:
-        """Joins small files if they are many. Returns how many were joined. Spark's tables have OPTIMIZE for it."""
+    def join_small_files(self, is_idle: bool = False) -> int:
+        """Joins small files if they are many. Returns how many were joined. Spark's tables have OPTIMIZE for it.
+
+        `is_idle` says that the load found nothing new: then few are joined too.
+        """
         return 0
 
     def remove_orphans(self) -> int:

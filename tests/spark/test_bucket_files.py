@@ -14,8 +14,11 @@ from random import Random
 import pytest
 
 from pyspark_tiered.delta_state import TableState
-from pyspark_tiered.log_folder import SharedConnection
+from pyspark_tiered.log_folder import SharedConnection, upload_file
 from pyspark_tiered.query.bucket_files import PROTOCOL, TAIL_BYTES, BucketFiles
+from tiered.errors import Unavailable
+from tiered.object_store.url import open_store
+from tiered.system.clock import SystemClock, SystemRng
 
 DATA = Random(1).randbytes(3 * TAIL_BYTES + 17)
 
@@ -97,3 +100,22 @@ def test_file_that_is_gone_writes_and_unknown_files_fail(files: BucketFiles) -> 
         files.open("c")
     with pytest.raises(PermissionError):
         files.open("a", "wb")
+
+
+def test_upload_that_failed_is_an_error(tmp_path: Path) -> None:
+    """The stored name would be that of a file in the table."""
+    (tmp_path / "rows").write_bytes(DATA)
+    (tmp_path / "bucket").mkdir()
+
+    async def run() -> None:
+        store = open_store(f"file://{tmp_path}/bucket", SystemClock(), SystemRng())
+        try:
+            await upload_file(store, "t/", str(tmp_path), "rows")
+            (tmp_path / "bucket/gone").write_bytes(b"no folder")
+            with pytest.raises(Unavailable, match="rows was not stored"):
+                await upload_file(store, "gone/", str(tmp_path), "rows")
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+    assert (tmp_path / "bucket/t/rows").read_bytes() == DATA

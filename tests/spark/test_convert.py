@@ -5,6 +5,7 @@ Spark is not needed: the tests run the code of its tasks.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_tiered import compare
-from pyspark_tiered.convert import convert
+from pyspark_tiered.convert import convert, new_file, upload
 from pyspark_tiered.plan import Split, splits
 from pyspark_tiered.repair import plan_missing_splits
 from pyspark_tiered.rounds import next_round, select_committable
@@ -226,3 +227,24 @@ def test_false_transaction_index_takes_its_rows_out_of_a_shared_file(tmp_path: P
     assert [run.partition for run in result.file.runs] == [1]
     assert pq.read_table(log.folder / result.file.path)["partition"].to_pylist() == [1]
     assert select_committable(plan, [result]).advances == (Advance(1, -1, 1),)
+
+
+def test_file_and_folder_are_synced_around_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, str]] = []
+    sync, rename = os.fsync, os.rename
+
+    def fsync(descriptor: int) -> None:
+        done.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def move(source: Path, target: Path) -> None:
+        done.append(("rename", str(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", move)
+    folder = tmp_path / "t"
+    with new_file(f"file:{folder}", "a.parquet", upload) as path:
+        path.write_bytes(b"rows")
+    assert done == [("fsync", str(path)), ("rename", f"{folder}/a.parquet"), ("fsync", str(folder))]
+    assert (folder / "a.parquet").read_bytes() == b"rows"

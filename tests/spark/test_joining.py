@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from pyspark_tiered import history
 from pyspark_tiered.convert import read_rows
-from pyspark_tiered.joining import FILES_MIN, FREE_BYTES, JOINED_BYTES_MAX, SMALL_BYTES, choose_files
+from pyspark_tiered.joining import (
+    FILES_MIN,
+    FREE_BYTES,
+    JOINED_BYTES_MAX,
+    SMALL_BYTES,
+    TARGET_BYTES,
+    choose_files,
+)
 from pyspark_tiered.load import load
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
@@ -51,7 +58,7 @@ def test_large_file_waits_until_it_is_worth_it() -> None:
 
 def test_files_of_large_loads_are_joined_to_files_that_are_not_small() -> None:
     each = 3 * FREE_BYTES
-    few = SMALL_BYTES // each
+    few = TARGET_BYTES // each
     assert choose(*[add_of(each)] * few) == []
     assert len(choose(*[add_of(each)] * (few + 1))) == few + 1
     assert len(choose(add_of(SMALL_BYTES - 1), add_of(SMALL_BYTES - 1), add_of(SMALL_BYTES - 1))) == 2
@@ -70,6 +77,14 @@ def test_files_that_cannot_be_joined_are_left_alone() -> None:
     assert choose(*small, add_of(10, partition=300)) == []
 
 
+def test_table_without_news_waits_for_no_more_files() -> None:
+    files = {str(number): add_of(size) for number, size in enumerate([10, 20, 4 << 20])}
+    assert choose_files(files) == []
+    assert choose_files(files, is_idle=True) == ["0", "1"], "the large file is not written again for them"
+    assert choose_files({"0": files["0"], "2": files["2"]}, is_idle=True) == []
+    assert len(choose_files({str(number): add_of(3 * FREE_BYTES) for number in range(5)}, is_idle=True)) == 5
+
+
 @given(st.lists(st.integers(1, 4 << 20), min_size=1, max_size=60))
 def test_loads_with_joins_leave_few_files_and_write_rows_few_times(sizes: list[int]) -> None:
     files: dict[str, dict[str, Any]] = {}
@@ -82,8 +97,8 @@ def test_loads_with_joins_leave_few_files_and_write_rows_few_times(sizes: list[i
             written += joined
             files[f"j{number}"] = add_of(joined)
     small = [add for add in files.values() if add["size"] < SMALL_BYTES]
-    assert len(small) < FILES_MIN + SMALL_BYTES // FREE_BYTES
-    assert len(small) < 2 or sum(add["size"] for add in small) < SMALL_BYTES
+    assert len(small) < FILES_MIN + TARGET_BYTES // FREE_BYTES
+    assert len(small) < 2 or sum(add["size"] for add in small) < TARGET_BYTES
     assert written <= 8 * sum(sizes) + FREE_BYTES * len(sizes)
 
 
@@ -119,6 +134,12 @@ def test_many_small_loads_leave_few_files_with_the_same_rows(tmp_path: Path, buc
     assert history.find_row_removals(commits) == []
     assert [each.operation for each in commits].count("OPTIMIZE") == 1
     assert not any(change.changes_data for each in commits for change in each.removed)
+    for _ in range(2):
+        assert load(store, "t", warehouse, engine=NativeEngine()).rows == 0
+        now = table.snapshot()
+        assert len(now.state.files) == 1, "a load that finds nothing new joins what few files are left"
+    assert read_offsets(table) == {0: list(range(loads * 5)), 2: list(range(loads * 5))}
+    assert [each.operation for each in now.commits(past_marks=True)[0]].count("OPTIMIZE") == 2
     table.close()
 
 

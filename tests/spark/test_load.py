@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from pyspark.sql import functions as f
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.gaps import Gap
 from pyspark_tiered.load import LoadOptions, LoadProgress, load
+from pyspark_tiered.session import spark_url
 from pyspark_tiered.sql import sql
 from pyspark_tiered.table import Advance
 from pyspark_tiered.verify import verify
@@ -96,13 +98,18 @@ def test_load_has_every_record_once_and_a_second_one_adds_new_ones(
     def report(progress: LoadProgress) -> None:
         steps.append(progress.step)
 
+    def table_id() -> Any:
+        return spark.sql(f"DESCRIBE DETAIL delta.`{spark_url(place('warehouse'))}/flights`").collect()[0]["id"]
+
     first = load(place("store"), "flights", place("warehouse"), progress=report, spark=spark, split_bytes=SMALL)
     assert (first.rows, first.log_bytes_left) == (6000, 0)
     assert steps[:3] == ["planned", "converted", "committed"]
     assert steps[-1] == "done"
+    made = table_id()
     more(place("store"), 1, 3000, 500)
     assert load(place("store"), "flights", place("warehouse"), spark=spark).rows == 500
     assert load(place("store"), "flights", place("warehouse"), spark=spark).rows == 0
+    assert table_id() == made
     found = verify(place("store"), "flights", place("warehouse"), spark=spark)
     assert (found.ok, found.rows, found.loaded, found.gaps) == (True, 6500, {0: 3000, 1: 3500}, ())
     asked = sql(place("warehouse"), "SELECT count(*), count(DISTINCT partition, offset) FROM flights", spark=spark)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered import delta_state
+from pyspark_tiered.bucket import ColdTopicReader
 from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
 from pyspark_tiered.compare import read_cold_topic
 from pyspark_tiered.gaps import COMPACTED, EMPTY, PRESENT, Gap, explain_from_log
-from pyspark_tiered.load import load
+from pyspark_tiered.load import DEFAULT_OPTIONS, TopicLoader, load
 from pyspark_tiered.log_folder import LOG, READS_AT_ONCE, BucketConnection, BucketFolder, open_folder
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
@@ -31,7 +33,7 @@ from pyspark_tiered.table_log import TableLog
 from pyspark_tiered.verify import RowFault, verify
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
-from tiered.errors import Refused
+from tiered.errors import Refused, Unavailable
 from tiered.ids import PartitionId
 from tiered.thread_pool import WAITING_MAX
 from tiered_api.cli.main import main
@@ -77,11 +79,13 @@ def test_loads_without_a_jvm_have_each_record_once(
     fill(place("store"), 0, 0, 300)
     fill(place("store"), 2, 0, 20)
     assert run_load(place) == 320
+    made = open_table().snapshot().state.metadata["id"]
     assert run_load(place) == 0
     fill(place("store"), 2, 20, 5)
     assert run_load(place) == 5
     table = open_table()
     now = table.snapshot()
+    assert now.state.metadata["id"] == made
     assert (now.version, now.loaded_offsets()) == (1, {0: 300, 2: 25})
     assert read_offsets(table) == {0: list(range(300)), 2: list(range(25))}
 
@@ -196,6 +200,38 @@ def test_commit_of_another_metadata_causes_a_new_plan(tmp_path: Path) -> None:
     assert not table.commit([file_of(0, 0, 5, "f")], [Advance(0, -1, 5)])
     assert table.commit([file_of(0, 5, 9, "f")], [Advance(0, 5, 9)])
     assert other.loaded_offsets() == {0: 9}
+
+
+def test_unclear_commit_landed_only_if_its_own_file_is_in_the_table(tmp_path: Path) -> None:
+    table, other = (NativeTable(f"file:{tmp_path}/t", "t", TOPIC) for _ in range(2))
+    first, second = Advance(0, -1, 5), Advance(0, 5, 9)
+    assert other.commit([file_of(0, 0, 5, "other")], [first])
+    assert table.judge_unclear_commit([file_of(0, 0, 5, "other")], [first], "no answer")
+    assert not table.judge_unclear_commit([file_of(0, 0, 5, "mine")], [first], "no answer")
+    assert not table.judge_unclear_commit([file_of(0, 3, 9, "mine")], [Advance(0, 3, 9)], "no answer")
+    with pytest.raises(Unavailable, match="no answer"):
+        table.judge_unclear_commit([file_of(0, 5, 9, "mine")], [second], "no answer")
+
+
+def test_topic_made_again_during_a_round_stays_out_of_the_table(tmp_path: Path) -> None:
+    store, url = f"file://{tmp_path}/store", f"file:{tmp_path}/t"
+    filling.create_topic(store, "t", TOPIC, 1)
+    fill(store, 0, 0, 3)
+    with closing(ColdTopicReader(store)) as reader:
+        loader = TopicLoader(NativeEngine(), reader, store, "t", url, lambda _: None, None, DEFAULT_OPTIONS)
+        with closing(loader):
+            loader.begin()
+            filling.delete_topic(store, TOPIC)
+            filling.create_topic(store, "t", filling.topic_id(2), 1)
+            filling.upload(
+                store,
+                "t",
+                PartitionId(filling.topic_id(2), 0),
+                list(filling.segments([(filling.BASE_MS, None, b"later", ())])),
+            )
+            with pytest.raises(Unavailable, match="deleted and created again"):
+                loader.run_round()
+    assert NativeTable(url, "t", TOPIC).snapshot().version == -1
 
 
 def test_table_of_another_topic_or_program_is_refused(tmp_path: Path) -> None:

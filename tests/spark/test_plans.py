@@ -310,6 +310,7 @@ def test_commit_has_its_files_and_then_one_version_per_partition() -> None:
     assert stats["maxValues"] == {"partition": 3, "offset": 11, "timestamp": "1970-01-01T00:00:02.000Z"}
     assert txn == {"txn": {"appId": "ID/3", "version": 12, "lastUpdated": 77}}
     assert table.loaded_offsets({"ID/3": 12, "ID2/3": 9, "other": 1}, "ID") == {3: 12}
+    assert table.loaded_offsets({"topic-of-today/3": 12, "topic-of-before/3": 9}, "topic-of-today") == {3: 12}
 
 
 def test_shared_file_has_the_bounds_of_all_its_runs() -> None:
