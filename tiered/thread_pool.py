@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -28,10 +30,15 @@ class _Job(NamedTuple):
 
 
 class ThreadPool:
-    """Runs at most `threads` calls at once. The others wait in order, at most `waiting_max` of them."""
+    """Runs at most `threads` calls at once. The others wait in order, at most `waiting_max` of them.
 
-    def __init__(self, name: str, threads: int, waiting_max: int = WAITING_MAX) -> None:
+    With a `niceness` above 0, the threads get little of a core that others want. It is for calls without the
+    interpreter's lock: a thread that waits for a core keeps the lock from all others.
+    """
+
+    def __init__(self, name: str, threads: int, waiting_max: int = WAITING_MAX, niceness: int = 0) -> None:
         self._name = name
+        self._niceness = niceness
         self._threads_max = threads
         self._waiting_max = waiting_max
         self._threads_started = 0
@@ -66,6 +73,9 @@ class ThreadPool:
             self._jobs.put(None)
 
     def _run_jobs(self) -> None:
+        if self._niceness and sys.platform == "linux":  # elsewhere all threads of a process have one
+            with contextlib.suppress(PermissionError):  # the process is nicer already, or may not say so
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while (job := self._jobs.get()) is not None:
             if job.future.cancelled():
                 continue

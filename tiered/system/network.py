@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 ACCEPTS_PER_EVENT = 64
-ACCEPT_TURN_SECONDS = 0.001
+ACCEPT_TURN_SECONDS = 0.0002
 """Time of new connections in one turn of the event loop. After it, the others wait for the next turn."""
 ACCEPT_PAUSE_SECONDS = 1.0
 SEND_FILE_BYTES = 40 * 1024

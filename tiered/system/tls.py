@@ -28,7 +28,7 @@ TURN_BYTES = 1 << 20
 KEPT_BYTES_MAX = 4 << 10
 """Most bytes of TLS itself, such as tickets and replies to new keys, that wait for the next bytes of the caller."""
 HANDSHAKE_SECONDS = 10.0
-HANDSHAKE_TURN_SECONDS = 0.001
+HANDSHAKE_TURN_SECONDS = 0.0002
 """Time of handshakes in one turn of the event loop. After it, the others wait for the next turn."""
 HANDSHAKES_MAX = 256
 """Most handshakes at once. One more ends the oldest of the address that has most of them."""

@@ -5,7 +5,7 @@ import pytest
 import zstandard
 
 from tests.steps import count_steps
-from tiered_api.http.exchange.decompress import Inflater, inflate, new_inflater
+from tiered_api.http.exchange.decompress import Inflater, WholeBody, new_inflater
 from tiered_api.http.exchange.errors import HttpError
 
 MIB = 1 << 20
@@ -20,6 +20,17 @@ def feed(body: Inflater, data: bytes) -> bytes:
         part, at = body.step(data, at, 4096)
         made += part
     return made
+
+
+def inflate(encoding: str, data: bytes, limit: int) -> bytes | bytearray:
+    body = WholeBody(encoding, data, limit)
+    if body.is_plain:
+        return data
+    body.check()
+    size = body.fill()
+    whole = body.take()
+    assert len(whole) == size
+    return whole
 
 
 def refused(encoding: str, data: bytes, limit: int = MIB) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
@@ -32,6 +33,21 @@ def test_concurrent_calls_are_bounded_by_the_threads() -> None:
 
     asyncio.run(main())
     assert most == 3
+
+
+def test_threads_of_a_nice_pool_yield_their_core() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def main() -> None:
+        nice, usual = ThreadPool("nice", 1, niceness=7), ThreadPool("usual", 1)
+        before = niceness()
+        assert await nice.run(niceness, 10) == 7
+        assert await usual.run(niceness, 10) == niceness() == before
+        nice.close()
+        usual.close()
+
+    asyncio.run(main())
 
 
 def test_caller_gets_result_or_error() -> None:

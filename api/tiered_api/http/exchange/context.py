@@ -19,6 +19,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORKERS = 2
+"""Threads for work that holds the interpreter's lock, and as many for work that does not."""
+NICENESS = 10
+"""Niceness of the latter. At 0, bombs on two cores kept the event loop from its core for milliseconds in each turn."""
 CLOSING_SECONDS = 1.0
 """Longest time of a job in a thread after the server begins to close."""
 INLINE_BYTES = 1 << 16
@@ -41,6 +44,7 @@ class HttpContext:
         self._deadlines: dict[asyncio.Timeout, float] = {}
         """Deadlines of waits, and the seconds that each has left once the server closes."""
         self._workers = ThreadPool("http", WORKERS)
+        self._unlocked_workers = ThreadPool("http-nice", WORKERS, niceness=NICENESS)
         self._running_jobs = 0
         metrics = broker.metrics
         self.requests = metrics.counter(
@@ -110,13 +114,23 @@ class HttpContext:
         jobs wait for a thread, or if the job takes too long. It may go on then, and its result is dropped."""
         if size <= INLINE_BYTES:
             return function(*args, **kwargs)
+        return await self._run(self._workers, lambda: function(*args, **kwargs))
+
+    async def run_unlocked_job(self, function: Callable[[], T]) -> T:
+        """Returns `function()`, as `run_job` does for much work, computed in a thread that yields its core to others.
+
+        Only for a function that does not hold the interpreter's lock: all others would wait for it and its core.
+        """
+        return await self._run(self._unlocked_workers, function)
+
+    async def _run(self, workers: ThreadPool, function: Callable[[], T]) -> T:
         if self._running_jobs >= self.limits.jobs:
             raise Exhausted(f"{self._running_jobs} jobs wait for a thread")
         request_seconds = self.limits.job_seconds
         self._running_jobs += 1
         try:
             async with self.timeout(request_seconds, CLOSING_SECONDS):
-                return await self._workers.run(lambda: function(*args, **kwargs), request_seconds)
+                return await workers.run(function, request_seconds)
         except TimeoutError:
             raise Exhausted(f"not done within {request_seconds:g} s") from None
         finally:
@@ -135,3 +149,4 @@ class HttpContext:
         """Ends the connections to other brokers, and the worker threads."""
         await self.remote_brokers.close()
         self._workers.close()
+        self._unlocked_workers.close()

@@ -130,24 +130,55 @@ def new_inflater(encoding: str) -> Inflater | None:
     return None if not name else GzipInflater() if name == "gzip" else ZstdInflater()
 
 
-def inflate(encoding: str, data: bytes | bytearray, limit: int) -> bytes | bytearray:
-    """Decompresses a whole body. Raises `HttpError` 413 above `limit` bytes, 400 if it is garbled or cut, and 415."""
-    name = _parse_encoding(encoding)
-    if not name or not data:
-        return data
-    magic, fill = (GZIP_MAGIC, _inflate_gzip) if name == "gzip" else (ZSTD_MAGIC, _inflate_zstd)
-    _check_members(data, magic)
-    # The libraries fill this room while other threads run Python. Only pages that are written take memory.
-    with mmap.mmap(-1, limit + 1) as room:
-        size = fill(data, room)
-        if size > limit:
-            raise HttpError(413, "the body is larger than allowed after decompression")
-        whole = bytearray()
-        for at in range(0, size, OUTPUT_BYTES):
-            whole += room[at : min(at + OUTPUT_BYTES, size)]
-            room.madvise(mmap.MADV_DONTNEED, at, OUTPUT_BYTES)
-            time.sleep(0)  # the event loop gets the interpreter's lock now, and not after its switch interval
-    return whole
+class WholeBody:
+    """A whole body in decompression: `check`, `fill` and `take`, in this order, each perhaps in another thread.
+
+    `fill` does nearly all of the work, and does not hold the interpreter's lock. The other two hold it.
+    """
+
+    def __init__(self, encoding: str, data: bytes | bytearray, limit: int) -> None:
+        """`limit`: most bytes of the decompressed body. Raises `HttpError` 415."""
+        self._encoding = _parse_encoding(encoding)
+        self._data = data
+        self._limit = limit
+        self._room: mmap.mmap | None = None
+        self._size = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """True if nothing is compressed."""
+        return not self._encoding or not self._data
+
+    def check(self) -> None:
+        """Raises `HttpError` 400 if the body has too many members or frames."""
+        _check_members(self._data, GZIP_MAGIC if self._encoding == "gzip" else ZSTD_MAGIC)
+
+    def fill(self) -> int:
+        """Decompresses. Returns the bytes. Raises `HttpError` 413 above the limit, and 400 for a garbled or cut body.
+
+        Only pages that are written take memory.
+        """
+        room = mmap.mmap(-1, self._limit + 1)
+        try:
+            self._size = (_inflate_gzip if self._encoding == "gzip" else _inflate_zstd)(self._data, room)
+            if self._size > self._limit:
+                raise HttpError(413, "the body is larger than allowed after decompression")
+            self._room = room
+        finally:
+            if self._room is None:
+                room.close()
+        return self._size
+
+    def take(self) -> bytearray:
+        """Returns the decompressed body, and gives its pages back as they are copied."""
+        assert self._room is not None
+        with self._room as room:
+            whole = bytearray()
+            for at in range(0, self._size, OUTPUT_BYTES):
+                whole += room[at : min(at + OUTPUT_BYTES, self._size)]
+                room.madvise(mmap.MADV_DONTNEED, at, OUTPUT_BYTES)
+                time.sleep(0)  # the event loop gets the interpreter's lock now, and not after its switch interval
+        return whole
 
 
 def _check_members(data: bytes | bytearray, magic: bytes) -> None:
@@ -158,7 +189,7 @@ def _check_members(data: bytes | bytearray, magic: bytes) -> None:
         found += data.count(magic, at, at + OUTPUT_BYTES + len(magic) - 1)
         count_member(found - 1)
         if at:
-            time.sleep(0)  # as in `inflate`
+            time.sleep(0)  # as in `take`
 
 
 def _inflate_gzip(data: bytes | bytearray, room: mmap.mmap) -> int:

@@ -17,7 +17,7 @@ from tiered.metadata.image import TopicImage
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
-from tiered_api.http.exchange.decompress import inflate
+from tiered_api.http.exchange.decompress import WholeBody
 from tiered_api.http.exchange.errors import NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
 from tiered_api.http.exchange.metering import HttpMeter
 
@@ -225,9 +225,15 @@ class HttpRequest(web.BaseRequest):
         encoding = self.headers.get("Content-Encoding")
         if encoding is None:
             return data
-        await self.reserve_memory(limit)
-        # A few compressed bytes may become `limit` bytes.
-        whole = await self.run_job(limit, inflate, encoding, data, limit)
+        body = WholeBody(encoding, data, limit)
+        if body.is_plain:
+            whole = data
+        else:
+            await self.reserve_memory(limit)  # a few compressed bytes may become so many
+            await self.run_job(len(data), body.check)
+            size = await self.context.run_unlocked_job(body.fill)
+            whole = await self.run_job(size, body.take)
+            self.recheck()
         self.set_held_memory(len(whole))
         self.inflated_bytes = len(whole)
         return whole
