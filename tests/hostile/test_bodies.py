@@ -123,5 +123,6 @@ def test_pages_of_other_sites_create_no_consumers(tmp_path: Path) -> None:
                 for n in range(scale(5, 1_000)):
                     assert await asyncio.to_thread(ask, to, "POST", f"/consumers/g{n}", b"{}", **headers) == status
 
-    with attacked_broker(tmp_path / "data") as to:
+    rate = 100_000  # each request has a connection of its own
+    with attacked_broker(tmp_path / "data", tiered_http_max_connection_creation_rate=rate) as to:
         asyncio.run(scenario(to))
