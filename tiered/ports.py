@@ -236,6 +236,9 @@ class Net(Protocol):
         """Connects. Raises `Unavailable`, with `refused` if the other machine replied that nothing listens at the
         port."""
 
+    def call_after_streams(self, call: Callable[[], None]) -> None:
+        """Calls `call` soon: after the streams that are ready now, if one of them is served at the moment."""
+
 
 @dataclass(frozen=True)
 class World:

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,6 +65,61 @@ def test_callback_runs_in_every_turn_until_it_is_removed(kind: type[LoopReadines
         assert calls == ["readable"] * 3
 
     run(kind, scenario)
+
+
+def test_call_after_events_comes_once_behind_those_of_its_turn(kind: type[LoopReadiness | EpollReadiness]) -> None:
+    async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
+        calls: list[str] = []
+        done = asyncio.Event()
+
+        def readable(name: str, pair: Pair) -> None:
+            calls.append(name)
+            pair[0].recv(1)
+            ready.call_after_events(lambda: calls.append("after"))
+
+        def end() -> None:
+            calls.append("no event")
+            done.set()
+
+        for name, pair in (("one", one), ("two", two)):
+            ready.on_readable(pair[0].fileno(), partial(readable, name, pair))
+            pair[1].send(b"x")
+        await turn(ready, two)
+        assert sorted(calls[:2]) == ["one", "two"]
+        assert calls[2:] == ["after"] * 2
+        ready.call_after_events(end)
+        assert calls[4:] == [], "no event is handled now"
+        await done.wait()
+        assert calls[4:] == ["no event"]
+
+    run(kind, scenario)
+
+
+def test_calls_after_events_come_before_the_next_turn_and_past_errors() -> None:
+    async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
+        calls: list[str] = []
+        errors: list[object] = []
+        done = asyncio.Event()
+        ready.loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+
+        def fail() -> None:
+            raise ValueError("of a call")
+
+        def readable() -> None:
+            one[0].recv(1)
+            ready.loop.call_soon(calls.append, "next turn")
+            ready.loop.call_soon(done.set)
+            for call in (fail, lambda: calls.append("after")):
+                ready.call_after_events(call)
+
+        ready.on_readable(one[0].fileno(), readable)
+        one[1].send(b"x")
+        await done.wait()
+        assert calls == ["after", "next turn"]
+        assert [str(each) for each in errors] == ["of a call"]
+
+    if hasattr(select, "epoll"):
+        run(EpollReadiness, scenario)
 
 
 def test_dead_peer_wakes_reader_and_writer(kind: type[LoopReadiness | EpollReadiness]) -> None:

@@ -41,6 +41,9 @@ class CountingNet:
     async def connect(self, host: str, port: int, timeout: float) -> Stream:
         return await self._net.connect(host, port, timeout)
 
+    def call_after_streams(self, call: Callable[[], None]) -> None:
+        self._net.call_after_streams(call)
+
 
 class _Counted(SocketStream):
     sends: list[int]

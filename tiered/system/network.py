@@ -74,6 +74,9 @@ class SocketNet:
             refused = isinstance(error, ConnectionRefusedError)
             raise Unavailable(f"cannot connect to {host}:{port}: {why}", refused=refused) from None
 
+    def call_after_streams(self, call: Callable[[], None]) -> None:
+        self._get_readiness().call_after_events(call)
+
 
 async def _resolve(host: str, port: int, flags: int) -> tuple[int, tuple[str, int]]:
     try:

@@ -31,6 +31,9 @@ class Readiness(Protocol):
     def on_close(self, descriptor: int) -> None:
         """Removes all callbacks of the descriptor: its number may be used again."""
 
+    def call_after_events(self, call: Call) -> None:
+        """Calls `call` once, soon: after the events of this turn if they are handled now, else in the next turn."""
+
 
 def make_readiness(loop: AbstractEventLoop) -> Readiness:
     """Returns the cheapest implementation for this system."""
@@ -62,6 +65,9 @@ class LoopReadiness:
         self.loop.remove_reader(descriptor)
         self.loop.remove_writer(descriptor)
 
+    def call_after_events(self, call: Call) -> None:
+        self.loop.call_soon(call)
+
 
 class EpollReadiness:
     """Readiness from an epoll of this process, which exists while any descriptor is open."""
@@ -75,6 +81,8 @@ class EpollReadiness:
         self._new_descriptors: set[int] = set()
         """Descriptors that were registered in this turn: events found earlier belong to closed descriptors of the same
         number."""
+        self._after_events: list[Call] = []
+        self._is_dispatching = False
 
     def on_readable(self, descriptor: int, call: Call | None) -> None:
         self._watch(descriptor, self._readers, call)
@@ -96,6 +104,12 @@ class EpollReadiness:
             self.loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
+
+    def call_after_events(self, call: Call) -> None:
+        if self._is_dispatching:
+            self._after_events.append(call)
+        else:
+            self.loop.call_soon(call)
 
     def _watch(self, descriptor: int, calls: dict[int, Call], call: Call | None) -> None:
         """Sets or removes a callback. Without one the descriptor is unregistered: epoll always reports a dead
@@ -121,6 +135,7 @@ class EpollReadiness:
         epoll, readers, writers, new_descriptors = self._epoll, self._readers, self._writers, self._new_descriptors
         assert epoll is not None
         new_descriptors.clear()
+        self._is_dispatching = True
         for descriptor, event in epoll.poll(0, EVENTS_PER_TURN):
             if descriptor in new_descriptors:
                 continue
@@ -130,7 +145,17 @@ class EpollReadiness:
                 if event & ~select.EPOLLIN and descriptor not in new_descriptors and (call := writers.get(descriptor)):
                     call()
             except Exception as error:  # noqa: BLE001
-                self.loop.call_exception_handler({"message": "a callback of a socket failed", "exception": error})
+                self._report(error)
+        self._is_dispatching = False
+        calls, self._after_events = self._after_events, []
+        for call in calls:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001
+                self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        self.loop.call_exception_handler({"message": "a callback of a socket failed", "exception": error})
 
 
 def _events_of(descriptor: int, readers: dict[int, Call], writers: dict[int, Call]) -> int:

@@ -272,6 +272,10 @@ class TlsNet:
         except TimeoutError:
             raise Unavailable(f"cannot connect to {host}:{port}: timeout of the TLS handshake") from None
 
+    def call_after_streams(self, call: Callable[[], None]) -> None:
+        """See `Net.call_after_streams`."""
+        self._net.call_after_streams(call)
+
 
 class TlsListener:
     """A listener whose streams are handed over once they are encrypted."""

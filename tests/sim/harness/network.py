@@ -185,6 +185,9 @@ class SimNet:
         self._network.add_listener(self._host, port, listener)
         return listener
 
+    def call_after_streams(self, call: Callable[[], None]) -> None:
+        self._network.loop.call_soon(call)
+
     async def connect(self, host: str, port: int, timeout: float) -> SimStream:
         network, target = self._network, self._host if host in LOCAL else host
         delay = network.latency(self._host, target) + network.latency(target, self._host)

@@ -159,7 +159,7 @@ class KafkaServer:
             self._flush_connections()
         elif not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._on_turn_end)
+            self.context.broker.world.net.call_after_streams(self._on_turn_end)
         return True
 
     def _on_turn_end(self) -> None:
