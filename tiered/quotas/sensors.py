@@ -35,12 +35,15 @@ class Sensors(Generic[S]):
 
     def find(self, key: SensorKey, bound: float, now_ms: int) -> S:
         """Returns the sensor of an entity, a new one if it has none, and notes its use."""
-        known = self._sensors.pop(key, None)
+        known = self._sensors.get(key)
         if known is None:
             self._forget(now_ms)
             sensor = self._make(bound, now_ms)
         else:
-            sensor = known[0]
+            sensor, used_ms = known
+            if used_ms == now_ms:
+                return sensor
+            del self._sensors[key]
         self._sensors[key] = sensor, now_ms
         return sensor
 

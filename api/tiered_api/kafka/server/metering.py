@@ -163,11 +163,18 @@ class Metering:
                 empty = fetch_frames.encode_response(version, correlation_id, (), 0)
                 return _pause(connection, FETCH, version, empty, pause_ms)
             limit_fetch(frame, version, body, self._quotas.window_bytes(limits.fetched))
-        before, since_ns = connection.pending, self._mono_ns()
+        is_timed = limits.requests is not None
+        before, since_ns = connection.pending, self._mono_ns() if is_timed else 0
         reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if connection.is_broker:
             return reply
-        charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, self._mono_ns() - since_ns)
+        if api_key == PRODUCE and reply is not None and not is_timed:
+            # The usual case, without an object for the charge: that costs as much as the rest of it.
+            limit = limits.produced
+            pause_ms = 0 if limit is None else self._quotas.record_produced(limit, len(frame) + 4)
+            return _pause(connection, PRODUCE, version, reply, pause_ms) if pause_ms else reply
+        spent_ns = self._mono_ns() - since_ns if is_timed else 0
+        charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, spent_ns)
         if reply is not None:
             return charge.settle(reply)
         if connection.pending > before:
