@@ -59,6 +59,22 @@ def test_bytes_to_check_after_a_power_cut_are_bounded(monkeypatch: pytest.Monkey
     run(scenario)
 
 
+def test_closed_segments_are_durable_after_a_checkpoint() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await create_hot_topic(site, segment_bytes="4096")
+        await fill(replica, 40)
+        closed = replica.log.active_view.base_offset
+        assert replica.log.segment_count > 2 and replica.log.flushed_offset < closed
+        await site.wait_until(lambda: replica.log.flushed_offset >= closed, 130)
+        await site.crash(site.machine.power_cut)
+        again = (await site.start()).leader_replica("t", 0)
+        assert (await read_values(again, 0))[:closed] == numbers(0, closed)
+        await site.stop()
+
+    run(scenario)
+
+
 def test_idle_producers_expire_by_the_clock_of_the_broker() -> None:
     """The timestamps of their records do not count: a producer that replays old records must not expire between two
     tries."""

@@ -82,6 +82,7 @@ def test_sequences_wrap_to_zero() -> None:
     wrapped = apply_batches(walked_batch(TOP, 3))
     assert wrapped.find_duplicates([walked_batch(2)], NOW) == []
     assert wrapped.find_duplicates([walked_batch(TOP, 3)], NOW)[0].last_sequence == 1
+    assert ProducerStates(1).find_duplicates([walked_batch(TOP - 1, 2), walked_batch(0)], NOW) == [], "in one request"
 
 
 def test_new_producer_epoch_begins_at_zero_and_fences_the_old_one() -> None:
