@@ -13,6 +13,7 @@ import pytest
 from tiered.broker.audit_log import AuditLog
 from tiered.broker.authorization import Authorization
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
+from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.metadata.changes import AclAdded, TopicCreated
 from tiered.metadata.image import Image
@@ -21,6 +22,7 @@ from tiered.security.principal import Caller, Principal
 from tiered.system.clock import SystemClock
 from tiered_api.kafka.protocol.apis import ALL_APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tiered_api.kafka.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tiered_api.kafka.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
@@ -30,6 +32,7 @@ from tiered_api.kafka.protocol.messages.describe_transactions import (
     TopicData,
 )
 from tiered_api.kafka.protocol.messages.describe_transactions import TransactionState as DescribedState
+from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest
 from tiered_api.kafka.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tiered_api.kafka.protocol.messages.list_transactions import (
     ListTransactionsRequest,
@@ -40,7 +43,9 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
+    OffsetFetchResponse,
     OffsetFetchResponseGroup,
+    OffsetFetchResponseTopics,
 )
 from tiered_api.kafka.protocol.messages.tiered_compact import CompactedTopic, TieredCompactRequest
 from tiered_api.kafka.protocol.schema import Message
@@ -48,9 +53,12 @@ from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType
 from tiered_api.kafka.server.exchange.turns import Turns
 from tiered_api.kafka.server.rights.cluster import check_describe_configs
 from tiered_api.kafka.server.rights.groups import (
+    check_add_partitions,
     check_describe_transactions,
+    check_init_producer_id,
     check_list_groups,
     check_list_transactions,
+    check_offset_fetch,
 )
 from tiered_api.kafka.server.rights.operations import API_RULES, Need, Rule
 from tiered_api.kafka.server.rights.rights import BETWEEN_TURNS, Rights
@@ -249,6 +257,42 @@ def test_lists_leave_out_what_a_caller_may_not_describe() -> None:
     assert [each.group_id for each in groups.groups] == ["g"]
     assert [each.transactional_id for each in states.transaction_states] == ["x"]
     assert [each.topic for each in topics.topics] == ["t"]
+
+
+def test_offsets_of_all_topics_are_those_that_a_caller_may_describe() -> None:
+    rights = make_rights(*(Need(Operation.DESCRIBE, each) for each in NAMES))
+    group = OffsetFetchResponseGroup("g", [OffsetFetchResponseTopics(name) for name in ("hidden", "t")])
+    response = OffsetFetchResponse(groups=[group])
+    verdict = run_without_pause(
+        check_offset_fetch(rights, OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g")]), 8)
+    )
+    assert verdict.finish is not None
+    run_without_pause(verdict.finish(response))
+    assert [each.name for each in group.topics] == ["t"]
+
+
+def test_producer_id_alone_needs_a_right_to_write_anywhere() -> None:
+    def code(*needs: Need) -> int:
+        response = response_of(check_init_producer_id(make_rights(*needs), InitProducerIdRequest(None), 4))
+        return response.error_code if response is not None else 0
+
+    assert code(Need(Operation.DESCRIBE, ResourceType.TOPIC)) == 31
+    assert code(Need(Operation.WRITE, ResourceType.TOPIC)) == 0
+    assert code(Need(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)) == 0
+
+
+def test_partitions_beside_a_refused_topic_do_not_join_a_transaction() -> None:
+    rights = make_rights(
+        Need(Operation.WRITE, ResourceType.TRANSACTIONAL_ID), Need(Operation.WRITE, ResourceType.TOPIC)
+    )
+    topics = [AddPartitionsToTxnTopic(name, [0]) for name in ("hidden", "t")]
+    request = AddPartitionsToTxnRequest(v3_and_below_transactional_id="x", v3_and_below_topics=topics)
+    response = response_of(check_add_partitions(rights, request, 3))
+    codes = {
+        each.name: [found.partition_error_code for found in each.results_by_partition]
+        for each in response.results_by_topic_v3_and_below
+    }
+    assert codes == {"hidden": [29], "t": [Code.OPERATION_NOT_ATTEMPTED.number]}
 
 
 def test_list_for_a_broker_is_not_filtered() -> None:
