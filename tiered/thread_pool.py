@@ -14,7 +14,8 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tiered.errors import Unavailable
 
@@ -23,7 +24,8 @@ T = TypeVar("T")
 WAITING_MAX = 1_000
 
 
-class _Job(NamedTuple):
+@dataclass(slots=True)
+class _Job:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     call: Callable[[], Any]
@@ -54,12 +56,17 @@ class ThreadPool:
             raise Unavailable(f"the threads of {self._name} {why}")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(loop, future, call))
+        job = _Job(loop, future, call)
+        del call
+        self._jobs.put(job)
         if self._threads_started < self._threads_max:
             self._threads_started += 1
             threading.Thread(target=self._run_jobs, name=f"tiered-{self._name}", daemon=True).start()
-        async with asyncio.timeout(seconds):
-            return await future
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        finally:
+            job.call = _do_nothing  # it may wait for long, and hold much memory
 
     def close(self) -> None:
         """Lets running calls end by themselves and cancels waiting ones."""
@@ -74,17 +81,22 @@ class ThreadPool:
 
     def _run_jobs(self) -> None:
         if self._niceness and sys.platform == "linux":  # elsewhere all threads of a process have one
-            with contextlib.suppress(PermissionError):  # the process is nicer already, or may not say so
+            with contextlib.suppress(OSError):  # the process is nicer already, or may not say so
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while (job := self._jobs.get()) is not None:
             if job.future.cancelled():
+                del job  # an idle thread keeps nothing in memory
                 continue
             try:
                 result, error = job.call(), None
             except BaseException as raised:  # noqa: BLE001 - the caller gets it, whatever it is
                 result, error = None, raised
             _call_soon(job.loop, _resolve_future, job.future, result, error)
-            del job, result, error  # an idle thread keeps nothing in memory
+            del job, result, error
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:

@@ -75,8 +75,10 @@ def _choose_smallest(group: Sequence[tuple[int, str]], is_idle: bool) -> list[st
     chosen: list[str] = []
     total = 0
     for size, key in group[:FILES_MAX]:
-        if size > FREE_BYTES and size > 2 * total and (chosen or not is_idle):
-            break
+        if size > FREE_BYTES and size > 2 * total:
+            if not is_idle or len(chosen) >= IDLE_FILES_MIN:
+                break
+            chosen, total = [], 0  # the few before it stay alone
         chosen.append(key)
         total += size
     return chosen if len(chosen) >= (IDLE_FILES_MIN if is_idle else FILES_MIN) else []

@@ -83,6 +83,9 @@ def test_table_without_news_waits_for_no_more_files() -> None:
     assert choose_files(files, is_idle=True) == ["0", "1"], "the large file is not written again for them"
     assert choose_files({"0": files["0"], "2": files["2"]}, is_idle=True) == []
     assert len(choose_files({str(number): add_of(3 * FREE_BYTES) for number in range(5)}, is_idle=True)) == 5
+    many = {str(number): add_of(3 * FREE_BYTES) for number in range(5)}
+    assert choose_files({**many, "tiny": add_of(10)}, is_idle=True) == list(many), "a tiny file hinders no others"
+    assert choose_files({**many, "tiny": add_of(10, partition=1_000)}, is_idle=True) == list(many)
 
 
 @given(st.lists(st.integers(1, 4 << 20), min_size=1, max_size=60))

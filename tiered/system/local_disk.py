@@ -359,7 +359,7 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         soft = wanted
     last = (OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else min(soft, OPEN_FILES_WANTED)) - 1
-    with open(os.devnull, "rb") as null, contextlib.suppress(OSError):  # a file is there, or the kernel lacks memory
+    with contextlib.suppress(OSError), open(os.devnull, "rb") as null:  # a number in use, or no memory in the kernel
         os.close(fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, last))
 
 

@@ -135,18 +135,22 @@ class EpollReadiness:
         epoll, readers, writers, new_descriptors = self._epoll, self._readers, self._writers, self._new_descriptors
         assert epoll is not None
         new_descriptors.clear()
+        events = epoll.poll(0, EVENTS_PER_TURN)
         self._is_dispatching = True
-        for descriptor, event in epoll.poll(0, EVENTS_PER_TURN):
-            if descriptor in new_descriptors:
-                continue
-            try:
-                if event & ~select.EPOLLOUT and (call := readers.get(descriptor)):
-                    call()
-                if event & ~select.EPOLLIN and descriptor not in new_descriptors and (call := writers.get(descriptor)):
-                    call()
-            except Exception as error:  # noqa: BLE001
-                self._report(error)
-        self._is_dispatching = False
+        try:
+            for descriptor, event in events:
+                if descriptor in new_descriptors:
+                    continue
+                try:
+                    if event & ~select.EPOLLOUT and (call := readers.get(descriptor)):
+                        call()
+                    is_new = descriptor in new_descriptors
+                    if event & ~select.EPOLLIN and not is_new and (call := writers.get(descriptor)):
+                        call()
+                except Exception as error:  # noqa: BLE001
+                    self._report(error)
+        finally:
+            self._is_dispatching = False
         calls, self._after_events = self._after_events, []
         for call in calls:
             try:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import weakref
+from functools import partial
 
 import pytest
 
@@ -98,6 +101,32 @@ def test_waiting_caller_that_is_cancelled_takes_no_thread() -> None:
             await second
         release.set()
         assert await first and await workers.run(lambda: True, 10)
+        workers.close()
+
+    asyncio.run(main())
+
+
+def test_cancelled_call_keeps_nothing_in_memory_while_it_waits() -> None:
+    release = threading.Event()
+
+    class Body:
+        """What a call would work on."""
+
+    async def main() -> None:
+        workers = ThreadPool("test", 1)
+        first = asyncio.ensure_future(workers.run(lambda: release.wait(10), 10))
+        await asyncio.sleep(0)
+        body = Body()
+        kept = weakref.ref(body)
+        second = asyncio.ensure_future(workers.run(partial(id, body), 10))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        del body, second
+        gc.collect()
+        assert kept() is None and not release.is_set()
+        release.set()
+        assert await first
         workers.close()
 
     asyncio.run(main())
