@@ -110,7 +110,7 @@ def test_cancelled_call_keeps_nothing_in_memory_while_it_waits() -> None:
     release = threading.Event()
 
     class Body:
-        """What a call would work on."""
+        """Stands for the arguments of a call."""
 
     async def main() -> None:
         workers = ThreadPool("test", 1)
