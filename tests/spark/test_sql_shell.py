@@ -149,6 +149,12 @@ def test_shell_in_a_terminal_completes_cancels_and_remembers(warehouse: str, tmp
         terminal.read_until("\n")
         terminal.send("\x03")  # before the query or in it: it would run for hours
         terminal.read_until("tiered> ")
+        for _ in range(10):  # at any moment of its start
+            terminal.send("SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b;\r")
+            terminal.read_until("b;")
+            terminal.read_until("\n")
+            terminal.send("\x03")
+            terminal.read_until("tiered> ")
         terminal.send("SELECT * FROM nothing;\r")
         terminal.read_until("there is no table nothing")
         terminal.send("\\q\r")

@@ -8,8 +8,11 @@ opened, and no setting can be changed.
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import chain, islice
@@ -52,6 +55,8 @@ FETCH_BYTES = 16 << 20
 """Bytes of the rows that are fetched at once, by the size of the rows before them."""
 LOOK_SECONDS = 0.1
 """Time between two looks for Ctrl-C while a query runs."""
+INTERRUPTED = "Query interrupted"
+"""Error of DuckDB for Ctrl-C during a call in the main thread."""
 MEMORY = "1GB"
 """Memory of a session. A query that needs more writes to a temporary directory."""
 SPILL = "20GB"
@@ -164,6 +169,10 @@ class SqlSession:
                 field = prepared.text.encode()[first.start : first.end].decode()
                 raise _refuse(f"{found.why} A field of JSON is text: write {field}::DOUBLE or another type.") from None
             raise found from None
+        except RuntimeError as failure:
+            if str(failure) == INTERRUPTED:
+                raise KeyboardInterrupt from None
+            raise
         notes = [] if self._tail is None else [_describe_loaded(ref.name) for ref in columns if not self._is_whole(ref)]
         return RunningQuery(tuple(restore_names(names, prepared.text, edits)), self._rows(), tuple(notes))
 
@@ -183,14 +192,17 @@ class SqlSession:
     def _call(self, function: Callable[..., T], *arguments: object) -> T:
         """Returns the result of a call of DuckDB, in a thread of its own: in the main thread it would delay Ctrl-C to
         its end. Ctrl-C cancels the query."""
-        running = self._worker.submit(function, *arguments)
-        try:
-            while not wait([running], LOOK_SECONDS).done:  # a signal that another thread took is seen then
-                pass
-        except KeyboardInterrupt:
-            while not wait([running], LOOK_SECONDS).done:  # an interrupt before the query begins has no effect
-                self._connection.interrupt()
-            raise
+        with _note_interrupts() as noted:
+            running = self._worker.submit(function, *arguments)
+            while not running.done():
+                try:
+                    wait([running], LOOK_SECONDS)  # a signal that another thread took is seen then
+                except KeyboardInterrupt:  # by the handler of another program
+                    noted.append(signal.SIGINT)
+                if noted:
+                    self._connection.interrupt()  # again and again: before the query begins it has no effect
+        if noted:
+            raise KeyboardInterrupt
         return running.result()
 
     def _end_query(self) -> None:
@@ -417,6 +429,25 @@ class SqlSession:
 def _tail_table(name: str) -> str:
     """Returns the table of DuckDB for the newer records of a table. Names that differ by case have one each."""
     return f"{TAIL}.{quote_name(name.encode().hex())}"
+
+
+@contextmanager
+def _note_interrupts() -> Iterator[list[int]]:
+    """Yields a list that is not empty once Ctrl-C was pressed. KeyboardInterrupt could come in any line, also between
+    the start of a query and the note of it: the query would run on, and refuse the next one.
+
+    A handler of another program, and another thread than the main one, are left as they are.
+    """
+    noted: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield noted
+        return
+    signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _describe_loaded(name: str) -> str:
