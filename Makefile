@@ -15,7 +15,8 @@
 #   make sim-mutants  bugs put in on purpose, each of which the simulator must find: MUTANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for simulations alone, OUT=found.jsonl to go on later
-#   make fuzz    hostile bytes for every reader of bytes: ROUNDS=100000, SEED=7, OF="wire files"; it keeps what it finds
+#   make fuzz    hostile bytes for every reader of bytes: ROUNDS=100000 or MINUTES=30, SEED=7, OF="wire files"; it
+#                keeps what it finds
 #   make sanitize  the C extension under AddressSanitizer and UBSan: its tests, and ROUNDS=20000 mutated inputs; needs gcc
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more
 #   make hostile attacks on a broker process at full size, judged by what others wait and by memory: OUT=figures.jsonl
@@ -101,7 +102,7 @@ mutation-test: $(VENV)/.dev
 	  $(if $(OUT),--out $(OUT))
 
 fuzz: $(VENV)/.dev
-	$(BIN)/python -m tests.fuzz $(OF) --rounds $(or $(ROUNDS),20000) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.fuzz $(OF) $(if $(MINUTES),--minutes $(MINUTES)) --rounds $(or $(ROUNDS),20000) --seed $(or $(SEED),0)
 
 sanitize: $(VENV)/.dev
 	$(BIN)/python -m tests.sanitize test
