@@ -244,22 +244,45 @@ def test_topic_deleted_on_a_full_disk_can_be_recreated() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("torn", [b"", bytes(44), b"version: 0\ntopic_id: AB"])
-def test_log_without_a_durable_topic_id_belongs_to_no_topic(torn: bytes) -> None:
-    """No record of the log was ever durable, and it may be of an earlier topic of that name."""
+@pytest.mark.parametrize("noted", [False, True])
+@pytest.mark.parametrize("torn", [None, b"", bytes(44), b"version: 0\ntopic_id: AB"])
+def test_log_without_a_durable_topic_id_belongs_to_no_topic(torn: bytes | None, noted: bool) -> None:
+    """No record of the log was ever durable, and it may be of an earlier topic of that name. It does not matter if the
+    checkpoint `noted` the log: its line says that nothing was durable. `torn` None: no file is left."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 2)
+        if noted:
+            await site.node.hosted_replicas.save_offsets()
         await site.crash(site.machine.kill)
         disk = site.machine.disk
         disk.remove("log/.boot")
-        name = disk.open("log/t-0/partition.metadata")
-        name.truncate(0)
-        name.append([torn])
+        disk.remove("log/t-0/partition.metadata")
+        if torn is not None:
+            disk.open("log/t-0/partition.metadata", create=True).append([torn])
         again = (await site.start()).leader_replica("t", 0)
         assert again.high_watermark == 0
         assert explain(again)["possible_loss"]["from_offset"] == 0
+        await site.stop()
+
+    run(scenario)
+
+
+def test_log_that_was_durable_once_stays_without_its_topic_id() -> None:
+    """A flush makes the file with the topic id durable before any record counts as durable. So no power cut tore it."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await site.create()
+        await fill(replica, 2)
+        await replica.flush()
+        await site.node.hosted_replicas.save_offsets()
+        await site.crash(site.machine.kill)
+        disk = site.machine.disk
+        disk.remove("log/.boot")
+        disk.open("log/t-0/partition.metadata").truncate(0)
+        assert (await site.start()).leader_replica("t", 0).high_watermark == 2
         await site.stop()
 
     run(scenario)

@@ -212,9 +212,9 @@ class DataDirectory:
     def delete_stray_logs(self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState) -> DirectoryState:
         """Deletes directories that an earlier run had renamed for deletion, and logs of topics that are gone.
 
-        A log whose file with the topic id is torn by a power cut was never durable, and may belong to an earlier topic
-        of that name: it is deleted too. Returns the state without the checkpoints of logs that are not there: these
-        may belong to an earlier topic as well.
+        A log whose file with the topic id is torn or lost by a power cut was never durable, and may belong to an
+        earlier topic of that name: it is deleted too. Returns the state without the checkpoints of logs that are not
+        there: these may belong to an earlier topic as well.
         """
         for name in self._disk.list(ROOT):
             if name.endswith(DELETE_SUFFIX):
@@ -226,11 +226,13 @@ class DataDirectory:
             if tp in state.clean_entries and state.clean_entries[tp].topic_id == topic_ids.get(tp):
                 continue
             owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
-            if owner is None:
-                continue
-            if not state.is_intact and tp not in state.recovery_points and checkpoints.is_torn_metadata(owner):
+            # The first flush of a log syncs this file. The checkpoint has a line for a log that was never flushed too.
+            was_flushed = state.recovery_points.get(tp, 0) > 0
+            if not state.is_intact and not was_flushed and checkpoints.is_torn_metadata(owner or b""):
                 log.warning("log that was never durable is deleted name=%s", name)
                 self._disk.remove(f"{ROOT}/{name}")
+                continue
+            if owner is None:
                 continue
             try:
                 topic_id = checkpoints.parse_metadata(owner, where=name)

@@ -367,7 +367,8 @@ def may_be_marked_clean(disk: Disk) -> bool:
 
 
 def has_torn_metadata(disk: SimDisk, directory: str) -> bool:
-    """True if a power cut tore the file that names the topic of a log. If the log never counted as synced, the next
-    start deletes it, with all records that the cut left."""
-    metadata = disk._find(f"{LOG_DIR}/{directory}/{METADATA_FILE}")
-    return isinstance(metadata, Inode) and is_torn_metadata(bytes(metadata.data))
+    """True if a power cut tore the file that names the topic of a log, or took it. If nothing of the log counted as
+    synced, the next start deletes it, with all records that the cut left."""
+    folder = disk._find(f"{LOG_DIR}/{directory}")
+    metadata = folder.names.get(METADATA_FILE) if isinstance(folder, Folder) else None
+    return isinstance(folder, Folder) and is_torn_metadata(bytes(metadata.data) if isinstance(metadata, Inode) else b"")

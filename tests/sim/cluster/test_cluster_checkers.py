@@ -405,8 +405,9 @@ def test_r1_clean_mark_may_come_back_until_its_removal_is_durable() -> None:
 
 def test_log_whose_topic_id_a_power_cut_tore_is_no_log_of_the_next_start() -> None:
     disk = SimDisk(random.Random(1))
+    assert not has_torn_metadata(disk, "t-0"), "no log is there"
     disk.make_dirs("log/t-0")
-    assert not has_torn_metadata(disk, "t-0"), "a broker that never wrote it opens the log"
+    assert has_torn_metadata(disk, "t-0"), "the cut took it"
     whole = checkpoints.encode_metadata("x" * 22)
     for written, torn in ((b"", True), (whole[:9], True), (whole[:9] + bytes(40), True), (whole, False)):
         disk.remove("log/t-0/partition.metadata")

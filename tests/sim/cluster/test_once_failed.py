@@ -128,6 +128,10 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
         "a leader that was cut off was answered a deletion by the manifest alone, which its successor had read before",
         test_deleted_records.test_deletion_below_min_insync_replicas_is_not_acknowledged,
     ),
+    18500283: (
+        "a power cut took the topic id of a log but no record, and the next topic of the name had these records",
+        test_node_races.test_log_without_a_durable_topic_id_belongs_to_no_topic,
+    ),
     11402378: (
         "a log that was new began where one of an earlier topic of its name had started",
         test_node_races.test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name,
