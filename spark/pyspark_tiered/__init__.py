@@ -20,7 +20,7 @@ May import: clients, offline
   rounds        the plan of one commit of a load, and its files
 ~ convert       splits as one finished Parquet file
   recent_rows   the rows of the small files that this process wrote last
-  table         the form of a Delta table, and the actions of a commit
+  table_form    the form of a Delta table, and the actions of a commit
   snapshot      one version of a table, as a load looks at it
   topic_table   the check of a table before a load, and the rule for unclear commits
 ~ spark_engine  a load by Spark: tasks convert, Delta's transaction commits
@@ -67,8 +67,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark_tiered.source import DefaultSource
+    from pyspark_tiered.whole_topic import table
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "table"]
 
 
 def __getattr__(name: str) -> Any:
@@ -76,6 +77,10 @@ def __getattr__(name: str) -> Any:
         from pyspark_tiered.source import DefaultSource
 
         return DefaultSource
+    if name == "table":
+        from pyspark_tiered.whole_topic import table
+
+        return table
     if name == "load_ipython_extension":
         from pyspark_tiered.query.notebook import load_ipython_extension
 

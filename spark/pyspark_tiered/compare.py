@@ -15,11 +15,11 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
-from pyspark_tiered import source, table
+from pyspark_tiered import source, table_form
 from pyspark_tiered.bucket import cold_topic
 from pyspark_tiered.plan import ColdPartition, ColdTopic
 from pyspark_tiered.sums import is_inside
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def expected_rows(spark: SparkSession, store: str, topic: ColdTopic, bounds: Map
         .option("endingOffsets", json.dumps({topic.name: ends}))
     )
     rows = reader.load().withColumnRenamed("timestampType", "timestamp_type")
-    return rows.selectExpr(*(_cast_column(name) for name in table.COLUMNS))
+    return rows.selectExpr(*(_cast_column(name) for name in table_form.COLUMNS))
 
 
 def _nothing(partition: ColdPartition) -> Range:

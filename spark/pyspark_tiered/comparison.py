@@ -13,7 +13,7 @@ from pyspark_tiered.delta_log import TableFile, TableSnapshot
 from pyspark_tiered.plan import ColdTopic, Split, cleaned_ranges, group_parts, splits
 from pyspark_tiered.summing import SumRules, sum_batches, sum_file, sum_log
 from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, join_runs, range_bits
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 
 if TYPE_CHECKING:
     import pyarrow

@@ -25,7 +25,7 @@ from pyspark_tiered.plan import Split
 from pyspark_tiered.recent_rows import FILE_BYTES_MAX, RecentRows
 from pyspark_tiered.row_hash import table_schema
 from pyspark_tiered.rows import constant_int_column, decode_rows
-from pyspark_tiered.table import (
+from pyspark_tiered.table_form import (
     COLUMNS,
     FIELD_IDS,
     ConversionResult,

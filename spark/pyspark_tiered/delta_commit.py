@@ -13,11 +13,11 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered import table
+from pyspark_tiered import table_form
 from pyspark_tiered.delta_log import TableSnapshot, read_held_topic
 from pyspark_tiered.failures import first_line
 from pyspark_tiered.snapshot import check_columns, check_table_topic
-from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.table_form import Advance, LoadedFile
 from pyspark_tiered.topic_table import TopicTable
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class DeltaTable(TopicTable):
     def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], mark_fields: dict[str, Any]) -> bool:
         transaction = self._log.startTransaction()
         now_ms = time.time_ns() // 1_000_000
-        lines = table.commit_actions(self.topic_id, files, advances, now_ms)
+        lines = table_form.commit_actions(self.topic_id, files, advances, now_ms)
         if transaction.readVersion() < 0:
-            lines = table.creation_actions(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
+            lines = table_form.creation_actions(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
         else:
             check_table_topic(read_held_topic(transaction.metadata()), self.url, self.topic, self.topic_id)
             check_columns(transaction.metadata().schemaString(), self.url)
@@ -95,7 +95,7 @@ class DeltaTable(TopicTable):
 
         From now on the transaction fails if another writer moves one of them.
         """
-        found = [transaction.txnVersion(table.app_id(self.topic_id, step.partition)) for step in advances]
+        found = [transaction.txnVersion(table_form.app_id(self.topic_id, step.partition)) for step in advances]
         return all(version == step.start for version, step in zip(found, advances, strict=True))
 
     def begin_transaction(self, at: TableSnapshot) -> Any:

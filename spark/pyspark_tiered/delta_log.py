@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark_tiered import table
+from pyspark_tiered import table_form
 from pyspark_tiered.history import FileExtent
 from pyspark_tiered.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows
 
@@ -40,7 +40,7 @@ class TableSnapshot(Snapshot):
             return {}
         jvm: Any = self._spark._jvm
         transactions = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(self.handle.transactions()))
-        return table.loaded_offsets(transactions, self.topic_id)
+        return table_form.loaded_offsets(transactions, self.topic_id)
 
     def rows(self) -> DataFrame:
         """Returns the table's rows, in the columns and types that a load writes. Columns of a user are left out."""
@@ -96,7 +96,7 @@ class TableSnapshot(Snapshot):
 
         files = DataFrame(self.handle.allFiles().toDF(), self._spark)
         number = "CAST(get_json_object(stats, '$.{0}Values.{1}') AS BIGINT) AS {2}"
-        runs = f"tags['{table.RUNS_TAG}']"
+        runs = f"tags['{table_form.RUNS_TAG}']"
         spans = files.where(f"{runs} IS NULL").selectExpr(
             number.format("min", "partition", "first"),
             number.format("max", "partition", "last"),
@@ -142,11 +142,11 @@ def with_load_columns(rows: DataFrame) -> DataFrame:
     found = dict(rows.dtypes)
     widened = {name: kind for name, kind in NUMBER_TYPES.items() if found[name] != kind}
     return rows.selectExpr(
-        *(f"try_cast({name} AS {widened[name]}) AS {name}" if name in widened else name for name in table.COLUMNS)
+        *(f"try_cast({name} AS {widened[name]}) AS {name}" if name in widened else name for name in table_form.COLUMNS)
     )
 
 
 def read_held_topic(metadata: Any) -> tuple[str, str]:
     """Returns id and name of the topic that a table holds, from its properties; empty texts if it holds none."""
-    identity, name = (metadata.configuration().get(key) for key in (table.TOPIC_ID, table.TOPIC_NAME))
+    identity, name = (metadata.configuration().get(key) for key in (table_form.TOPIC_ID, table_form.TOPIC_NAME))
     return tuple(str(value.get()) if value.isDefined() else "" for value in (identity, name))  # type: ignore[return-value]

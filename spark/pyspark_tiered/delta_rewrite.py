@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyspark_tiered import orphans, table
+from pyspark_tiered import orphans, table_form
 from pyspark_tiered.delta_commit import DeltaTable, conflict_errors
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.failures import first_line
-from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.table_form import Advance, LoadedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +62,7 @@ class TableRewrite:
             return False
         try:
             removed, rest = self._replacement_actions(transaction, to_remove, kept_once)
-            lines = table.commit_actions(self._delta.topic_id, files, advances, time.time_ns() // 1_000_000)
+            lines = table_form.commit_actions(self._delta.topic_id, files, advances, time.time_ns() // 1_000_000)
             mark = self._delta.encode_mark(files, advances, checked=None, **mark_fields)
             actions = [*removed, *rest, *map(self._delta.parse_action, lines)]
             transaction.commit(self._delta.to_scala_seq(actions), self._delta.write_operation(mark))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark_tiered import history, table
+from pyspark_tiered import history, table_form
 from pyspark_tiered.history import FileExtent
 from tiered.errors import Code, Corrupt, Refused
 
@@ -98,15 +98,15 @@ class TableState:
     def held_topic(self) -> tuple[str, str]:
         """Returns id and name of the table's topic, empty texts if it holds none."""
         found = self.properties()
-        return found.get(table.TOPIC_ID, ""), found.get(table.TOPIC_NAME, "")
+        return found.get(table_form.TOPIC_ID, ""), found.get(table_form.TOPIC_NAME, "")
 
     def versions(self) -> dict[str, int]:
         """Returns the version of each transaction identifier."""
         return {app: int(each["version"]) for app, each in self.transactions.items()}
 
-    def is_at_start(self, topic_id: str, advances: Sequence[table.Advance]) -> bool:
+    def is_at_start(self, topic_id: str, advances: Sequence[table_form.Advance]) -> bool:
         """True if each partition is where its step starts."""
-        found = [self.transactions.get(table.app_id(topic_id, step.partition)) for step in advances]
+        found = [self.transactions.get(table_form.app_id(topic_id, step.partition)) for step in advances]
         starts = [-1 if each is None else int(each["version"]) for each in found]
         return all(version == step.start for version, step in zip(starts, advances, strict=True))
 
@@ -174,7 +174,7 @@ def file_extents(add: Mapping[str, Any]) -> list[FileExtent]:
 
 def file_runs(add: Mapping[str, Any]) -> list[tuple[int, int, int]] | None:
     """Returns (partition, first offset, last offset) of each run of a shared file, None for any other file."""
-    text = (add.get("tags") or {}).get(table.RUNS_TAG)
+    text = (add.get("tags") or {}).get(table_form.RUNS_TAG)
     return None if text is None else [(int(run[0]), int(run[1]), int(run[2])) for run in json.loads(text)]
 
 
@@ -219,7 +219,7 @@ def _describe_schema_difference(metadata: Mapping[str, Any]) -> str:
     fields = {
         str(field["name"]): field for field in json.loads(str(metadata.get("schemaString", "{}"))).get("fields", ())
     }
-    for wanted in table.SCHEMA["fields"]:
+    for wanted in table_form.SCHEMA["fields"]:
         found = fields.pop(str(wanted["name"]), None)
         if found is None or found["type"] != wanted["type"] or not found.get("nullable", True):
             return f"another column {wanted['name']}"
@@ -255,7 +255,7 @@ def commit_lines(
     return "".join(f"{line}\n" for line in (json.dumps({"commitInfo": info}), *actions)).encode()
 
 
-def append_operation(files: Sequence[table.LoadedFile]) -> Json:
+def append_operation(files: Sequence[table_form.LoadedFile]) -> Json:
     """Returns the history entry of a load: Delta's word for an append."""
     metrics = {
         "numFiles": str(len(files)),

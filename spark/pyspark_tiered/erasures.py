@@ -17,7 +17,7 @@ from urllib.parse import quote
 from pyspark_tiered.gaps import Gap
 from pyspark_tiered.log_folder import BucketConnection, open_folder
 from pyspark_tiered.sums import OffsetRange
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.object_store.url import open_store
 from tiered.ports import Ok

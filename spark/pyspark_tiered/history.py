@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pyspark_tiered.table import Advance, LoadedFile, app_id
+from pyspark_tiered.table_form import Advance, LoadedFile, app_id
 
 MARK = "tiered"
 """Key of the loader's own JSON in a commit's `userMetadata`."""

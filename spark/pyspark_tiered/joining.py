@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pyspark_tiered import delta_state, table
+from pyspark_tiered import delta_state, table_form
 from pyspark_tiered.rounds import RUNS_MAX
 
 Json = dict[str, Any]
@@ -88,7 +88,7 @@ def _or_negative(partition: int | None) -> int:
     return -1 if partition is None else partition
 
 
-def join_actions(removed: Sequence[Json], joined: table.LoadedFile, now_ms: int) -> list[str]:
+def join_actions(removed: Sequence[Json], joined: table_form.LoadedFile, now_ms: int) -> list[str]:
     """Returns the JSON lines of the commit: a change of layout only, so no reader of changes sees any row."""
     lines = []
     for add in removed:
@@ -101,12 +101,12 @@ def join_actions(removed: Sequence[Json], joined: table.LoadedFile, now_ms: int)
             "size": add["size"],
         }
         lines.append(json.dumps({"remove": remove}))
-    (line,) = table.commit_actions("", [joined], [], now_ms)
+    (line,) = table_form.commit_actions("", [joined], [], now_ms)
     add = json.loads(line)["add"]
     return [*lines, json.dumps({"add": {**add, "dataChange": False}})]
 
 
-def join_operation(removed: Sequence[Json], joined: table.LoadedFile) -> Json:
+def join_operation(removed: Sequence[Json], joined: table_form.LoadedFile) -> Json:
     """Returns the history entry: Delta's word for it."""
     metrics = {
         "numRemovedFiles": str(len(removed)),

@@ -29,7 +29,7 @@ from pyspark_tiered.rounds import (
     select_committable,
 )
 from pyspark_tiered.session import spark_url
-from pyspark_tiered.table import ConversionResult, Stop
+from pyspark_tiered.table_form import ConversionResult, Stop
 from pyspark_tiered.topic_table import TopicTable
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.load import ValuesLoader

@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pyspark_tiered import table
+from pyspark_tiered import table_form
 from pyspark_tiered.broker import NOTHING, BrokerClient, LiveTopic
 from pyspark_tiered.bucket import BatchReader, ColdTopicReader
 from pyspark_tiered.login import NO_LOGIN, HttpLogin
 from pyspark_tiered.plan import ColdTopic, live_splits, splits
 from pyspark_tiered.rows import arrow_batches, constant_int_column
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 from tiered.errors import Code, Refused
 from tiered.records.arrow import arrow_types
 
@@ -162,4 +162,4 @@ def _to_table(batch: pyarrow.RecordBatch, partition: int) -> pyarrow.RecordBatch
     offset, timestamp, kind, key, value, headers = batch.columns
     numbers = constant_int_column(partition, batch.num_rows)
     arrays = [numbers, offset, timestamp, kind.cast(pa.int8()), key, value, headers]
-    return pa.RecordBatch.from_arrays(arrays, list(table.COLUMNS))
+    return pa.RecordBatch.from_arrays(arrays, list(table_form.COLUMNS))

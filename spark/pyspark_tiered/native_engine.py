@@ -11,7 +11,7 @@ from pyspark_tiered.log_folder import BucketConnection, upload_file
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.recent_rows import RecentRows
 from pyspark_tiered.rounds import FilePlan
-from pyspark_tiered.table import ConversionResult
+from pyspark_tiered.table_form import ConversionResult
 
 T = TypeVar("T")
 R = TypeVar("R")

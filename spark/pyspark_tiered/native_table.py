@@ -14,14 +14,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered import delta_state, history, joining, orphans, table
+from pyspark_tiered import delta_state, history, joining, orphans, table_form
 from pyspark_tiered.checkpoint import encode_checkpoint
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
 from pyspark_tiered.log_folder import LOG, BucketConnection, TableFolder, UnclearOutcome, open_folder
 from pyspark_tiered.recent_rows import RecentRows
 from pyspark_tiered.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows, check_table_topic
-from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.table_form import Advance, LoadedFile
 from pyspark_tiered.table_log import LAST_CHECKPOINT, TableLog
 from pyspark_tiered.topic_table import TopicTable
 from tiered.errors import Code, Refused, Unavailable
@@ -54,7 +54,7 @@ class NativeSnapshot(Snapshot):
         self._recent = recent
 
     def loaded_offsets(self) -> dict[int, int]:
-        return table.loaded_offsets(self.state.versions(), self.topic_id)
+        return table_form.loaded_offsets(self.state.versions(), self.topic_id)
 
     def extents(self) -> list[FileExtent]:
         return self.state.extents()
@@ -169,7 +169,7 @@ class NativeTable(TopicTable):
         removed = [self._state.files[key] for key in keys]
         joined = join_rows(parts, self.url, self._upload, self._recent)
         self._read_on()
-        identifiers = len(table.loaded_offsets(self._state.versions(), self.topic_id))
+        identifiers = len(table_form.loaded_offsets(self._state.versions(), self.topic_id))
         checked, seen = self.checked_version, self.newest_mark.get("seen")
         for _ in range(ATTEMPTS):
             if any(key not in self._state.files for key in keys) or orphans.is_too_old(
@@ -246,9 +246,9 @@ class NativeTable(TopicTable):
                 log.info("another loader committed first table=%s", self.url)
                 return False
             now_ms = time.time_ns() // 1_000_000
-            lines = table.commit_actions(self.topic_id, files, advances, now_ms)
+            lines = table_form.commit_actions(self.topic_id, files, advances, now_ms)
             if state.version < 0:
-                lines = table.creation_actions(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
+                lines = table_form.creation_actions(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
             try:
                 if self._create_commit(lines, mark, operation, now_ms):
                     return True

@@ -95,7 +95,9 @@ def parse_cut(text: str) -> Cut:
         ranges = {int(number): (int(start), int(end)) for number, (start, end) in found["ranges"].items()}
         return Cut(str(found["topic_id"]), ranges)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Refused(Code.INVALID_REQUEST, f"{CUT} is for whole_topic alone, and cannot be {text!r}") from None
+        raise Refused(
+            Code.INVALID_REQUEST, f"{CUT} is for pyspark_tiered.table alone, and cannot be {text!r}"
+        ) from None
 
 
 def _offset(option: str, value: int) -> Bound:

@@ -16,7 +16,7 @@ from pyspark_tiered.login import login_of_options
 from pyspark_tiered.offsets import Bound
 from pyspark_tiered.plan import LiveSplit, Split, live_splits, splits
 from pyspark_tiered.rows import arrow_batches, constant_int_column, constant_text_column
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, cleaned_ranges,
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.spark_engine import convert_files
 from pyspark_tiered.sums import find_holes
-from pyspark_tiered.table import Advance, LoadedFile, Range
+from pyspark_tiered.table_form import Advance, LoadedFile, Range
 from pyspark_tiered.typed.erase import remove_erased_values
 from pyspark_tiered.verify import explain_holes, query_holes
 from tiered.errors import Code, Corrupt, Refused, Unavailable

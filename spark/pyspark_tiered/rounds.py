@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark_tiered.plan import MIB, ColdTopic, Split, split_size, splits
-from pyspark_tiered.table import Advance, ConversionResult, LoadedFile, Stop
+from pyspark_tiered.table_form import Advance, ConversionResult, LoadedFile, Stop
 from tiered.errors import Code, Refused
 
 ROUND_SPLITS_PER_TASK = 4

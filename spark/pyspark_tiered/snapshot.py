@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pyspark_tiered import history, table
+from pyspark_tiered import history, table_form
 from pyspark_tiered.history import FileExtent, TableCommit
 from tiered.errors import Code, Refused
 
@@ -94,7 +94,7 @@ def check_table_topic(held: tuple[str, str], url: str, topic: str, topic_id: str
 def check_columns(schema: str, url: str) -> None:
     """Raises `Refused` unless the table, whose schema is JSON, still has the columns of a load under their names."""
     there = {str(field["name"]) for field in json.loads(schema)["fields"]}
-    lacking = [name for name in table.COLUMNS if name not in there]
+    lacking = [name for name in table_form.COLUMNS if name not in there]
     if lacking:
         raise Refused(
             Code.INVALID_REQUEST,

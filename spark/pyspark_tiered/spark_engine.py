@@ -11,7 +11,7 @@ from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rounds import FilePlan
 from pyspark_tiered.session import session
-from pyspark_tiered.table import ConversionResult, Range
+from pyspark_tiered.table_form import ConversionResult, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from pyspark_tiered.plan import Split
 from pyspark_tiered.row_hash import hash_columns, table_schema
 from pyspark_tiered.rows import arrow_batches, constant_int_column
 from pyspark_tiered.sums import PartSums, RowSummer
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 from tiered.errors import Corrupt
 from tiered.object_store.url import open_store
 from tiered.ports import NotFound

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pyspark_tiered import history, table
+from pyspark_tiered import history, table_form
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.typed import form
 
@@ -80,7 +80,7 @@ def summarize(name: str, state: TableState) -> TableSummary:
         sum(int(add.get("size", 0)) for add in state.files.values()),
         max(loads, default=0) or None,
         max(times, default=None),
-        table.loaded_offsets(state.versions(), topic_id) if topic_id else {},
+        table_form.loaded_offsets(state.versions(), topic_id) if topic_id else {},
     )
 
 
@@ -91,7 +91,7 @@ def table_kind(state: TableState) -> str:
         return "dead letters"
     if form.VALUES in properties:
         return "typed"
-    return "raw" if table.TOPIC_ID in properties else "foreign"
+    return "raw" if table_form.TOPIC_ID in properties else "foreign"
 
 
 def count_rows(state: TableState) -> int | None:
@@ -167,7 +167,7 @@ def compare_states(before: TableState, after: TableState) -> TableDifference:
     """Returns what changed between two versions of a table."""
     rows = count_rows(before), count_rows(after)
     sizes = [sum(int(add.get("size", 0)) for add in state.files.values()) for state in (before, after)]
-    old, new = (table.loaded_offsets(state.versions(), state.held_topic()[0]) for state in (before, after))
+    old, new = (table_form.loaded_offsets(state.versions(), state.held_topic()[0]) for state in (before, after))
     moved = {number: (old.get(number, 0), new.get(number, 0)) for number in sorted(old.keys() | new.keys())}
     return TableDifference(
         None if rows[0] is None or rows[1] is None else rows[1] - rows[0],

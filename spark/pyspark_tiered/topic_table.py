@@ -13,7 +13,7 @@ from typing import Any
 from pyspark_tiered import history
 from pyspark_tiered.history import FileExtent, RowRemoval, TableCommit
 from pyspark_tiered.snapshot import Snapshot, UnaccountedRows
-from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered.table_form import Advance, LoadedFile
 from tiered.errors import Code, Refused, Unavailable
 
 log = logging.getLogger(__name__)

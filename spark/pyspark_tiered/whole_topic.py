@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark_tiered import source, table
+from pyspark_tiered import source, table_form
 from pyspark_tiered.broker import NOTHING, BrokerClient
 from pyspark_tiered.bucket import check_table, cold_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def whole_topic(
+def table(
     spark: SparkSession,
     topic: str,
     *,
@@ -101,6 +101,6 @@ def _log_rows(spark: SparkSession, topic: str, place: Mapping[str, str], cut: Cu
     rows = reader.option(CUT, cut.to_option()).load()
     columns = [
         "CAST(timestampType AS tinyint) AS timestamp_type" if name == "timestamp_type" else name
-        for name in table.COLUMNS
+        for name in table_form.COLUMNS
     ]
     return rows.selectExpr(*columns)

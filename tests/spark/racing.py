@@ -18,7 +18,7 @@ from pyspark_tiered.load import load
 from pyspark_tiered.repair import repair
 from pyspark_tiered.session import session
 from pyspark_tiered.stream import append_once
-from pyspark_tiered.table import Advance, FileRun, LoadedFile
+from pyspark_tiered.table_form import Advance, FileRun, LoadedFile
 from tests.spark.driver import FAST_START
 
 LOG_STORES = {

@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_tiered import table
 from pyspark_tiered.load import load
 from pyspark_tiered.stream import append_once
-from pyspark_tiered.whole_topic import whole_topic
 from tests.e2e.serving import ServeProcess
 
 pytestmark = pytest.mark.java
@@ -83,7 +83,7 @@ def test_whole_topic_is_the_table_and_the_newer_records_of_a_broker(
 ) -> None:
     loaded = load(f"file://{topic.log.with_suffix('')}/bucket", TOPIC, str(tmp_path), spark=spark)
     assert 0 < loaded.rows < COUNT
-    rows = whole_topic(spark, TOPIC, warehouse=str(tmp_path), bootstrap=topic.url).orderBy("offset").collect()
+    rows = table(spark, TOPIC, warehouse=str(tmp_path), bootstrap=topic.url).orderBy("offset").collect()
     assert [json.loads(row["value"])["n"] for row in rows] == list(range(COUNT))
     assert [row["offset"] for row in rows] == list(range(COUNT))
 

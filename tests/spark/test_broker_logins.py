@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_tiered import table
 from pyspark_tiered.broker import BrokerClient
 from pyspark_tiered.login import login_of_options, make_login, read_login_file
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.source import check_options
-from pyspark_tiered.table import Advance
-from pyspark_tiered.whole_topic import whole_topic
+from pyspark_tiered.table_form import Advance
 from tests.certificates import sign
 from tests.e2e.serving import ServeProcess
 from tests.token_server import CLIENT, SECRET, TokenServer, run_token_server
@@ -194,5 +194,5 @@ def test_stream_and_whole_topic_log_in_by_a_file(
     written = [file.read_text(errors="replace") for file in (tmp_path / "c").rglob("*") if file.is_file()]
     assert written and not any(SECRET in text for text in written)
     warehouse = make_table(site, tmp_path / "tables")
-    whole = whole_topic(spark, TOPIC, warehouse=warehouse, bootstrap=site.address, command_config=site.by_password)
+    whole = table(spark, TOPIC, warehouse=warehouse, bootstrap=site.address, command_config=site.by_password)
     assert whole.count() == COUNT

@@ -25,7 +25,7 @@ from pyspark_tiered.offsets import CUT, Cut
 from pyspark_tiered.plan import LiveSplit
 from pyspark_tiered.reader import TieredReader
 from pyspark_tiered.source import check_options
-from pyspark_tiered.table import Advance
+from pyspark_tiered.table_form import Advance
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.serving import ServeProcess
 from tiered.errors import Code, Corrupt, Refused, Unavailable

@@ -18,7 +18,7 @@ from pyspark_tiered.convert import convert, new_file, upload
 from pyspark_tiered.plan import Split, splits
 from pyspark_tiered.repair import plan_missing_splits
 from pyspark_tiered.rounds import next_round, select_committable
-from pyspark_tiered.table import FIELD_IDS, Advance, ConversionResult
+from pyspark_tiered.table_form import FIELD_IDS, Advance, ConversionResult
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark_tiered import history
 from pyspark_tiered.history import FileExtent, RowRemoval, TableCommit
-from pyspark_tiered.table import Advance, FileRun, LoadedFile
+from pyspark_tiered.table_form import Advance, FileRun, LoadedFile
 
 ID = "topic"
 

@@ -20,7 +20,7 @@ from pyspark_tiered.gaps import Gap
 from pyspark_tiered.load import LoadOptions, LoadProgress, load
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.sql import sql
-from pyspark_tiered.table import Advance
+from pyspark_tiered.table_form import Advance
 from pyspark_tiered.verify import verify
 from tests.spark import filling, loader
 from tests.spark.driver import OtherDriver

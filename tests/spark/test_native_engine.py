@@ -28,7 +28,7 @@ from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.plan import cleaned_ranges
 from pyspark_tiered.repair import repair
 from pyspark_tiered.session import spark_url
-from pyspark_tiered.table import Advance, FileRun, LoadedFile
+from pyspark_tiered.table_form import Advance, FileRun, LoadedFile
 from pyspark_tiered.table_log import TableLog
 from pyspark_tiered.verify import RowFault, verify
 from tests.spark import filling

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tiered import jars, table
+from pyspark_tiered import jars, table_form
 from pyspark_tiered.compare import KEPT_ONCE
 from pyspark_tiered.log_tail import ReadableLog, cut_log, newer_ranges
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
@@ -30,7 +30,7 @@ from pyspark_tiered.rounds import (
     select_committable,
 )
 from pyspark_tiered.session import s3a_settings, spark_url
-from pyspark_tiered.table import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
+from pyspark_tiered.table_form import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused
 from tiered.ids import TopicId
@@ -300,7 +300,7 @@ def test_invalid_bounds_are_refused_by_the_name_of_the_option(option: str, text:
 
 def test_commit_has_its_files_and_then_one_version_per_partition() -> None:
     file = LoadedFile("part.parquet", 99, 5, (FileRun(3, 2, 10, 11, 1_500_999, 2_000_001),))
-    add, txn = map(json.loads, table.commit_actions("ID", [file], [Advance(3, 10, 12)], 77))
+    add, txn = map(json.loads, table_form.commit_actions("ID", [file], [Advance(3, 10, 12)], 77))
     stats = json.loads(add["add"].pop("stats"))
     assert add == {
         "add": {"path": "part.parquet", "partitionValues": {}, "size": 99, "modificationTime": 5, "dataChange": True}
@@ -309,25 +309,25 @@ def test_commit_has_its_files_and_then_one_version_per_partition() -> None:
     assert stats["minValues"] == {"partition": 3, "offset": 10, "timestamp": "1970-01-01T00:00:01.500Z"}
     assert stats["maxValues"] == {"partition": 3, "offset": 11, "timestamp": "1970-01-01T00:00:02.000Z"}
     assert txn == {"txn": {"appId": "ID/3", "version": 12, "lastUpdated": 77}}
-    assert table.loaded_offsets({"ID/3": 12, "ID2/3": 9, "other": 1}, "ID") == {3: 12}
-    assert table.loaded_offsets({"topic-of-today/3": 12, "topic-of-before/3": 9}, "topic-of-today") == {3: 12}
+    assert table_form.loaded_offsets({"ID/3": 12, "ID2/3": 9, "other": 1}, "ID") == {3: 12}
+    assert table_form.loaded_offsets({"topic-of-today/3": 12, "topic-of-before/3": 9}, "topic-of-today") == {3: 12}
 
 
 def test_shared_file_has_the_bounds_of_all_its_runs() -> None:
     runs = (FileRun(3, 2, 10, 11, 1_500_999, 2_000_001), FileRun(7, 1, 5, 5, None, None, 1))
-    (line,) = table.commit_actions("ID", [LoadedFile("p", 99, 5, runs)], [], 77)
+    (line,) = table_form.commit_actions("ID", [LoadedFile("p", 99, 5, runs)], [], 77)
     add = json.loads(line)["add"]
     stats = json.loads(add["stats"])
     assert stats["numRecords"] == 3
     assert stats["minValues"] == {"partition": 3, "offset": 5, "timestamp": "1970-01-01T00:00:01.500Z"}
     assert stats["maxValues"] == {"partition": 7, "offset": 11, "timestamp": "1970-01-01T00:00:02.000Z"}
     assert stats["nullCount"] == {"partition": 0, "offset": 0, "timestamp": 1}
-    assert json.loads(add["tags"][table.RUNS_TAG]) == [[3, 10, 11], [7, 5, 5]]
+    assert json.loads(add["tags"][table_form.RUNS_TAG]) == [[3, 10, 11], [7, 5, 5]]
 
 
 def test_times_beyond_the_calendar_have_no_statistics() -> None:
     file = LoadedFile("p", 1, 0, (FileRun(0, 1, 0, 0, -(1 << 63), (1 << 63) - 1),))
-    stats = json.loads(json.loads(table.commit_actions("ID", [file], [], 0)[0])["add"]["stats"])
+    stats = json.loads(json.loads(table_form.commit_actions("ID", [file], [], 0)[0])["add"]["stats"])
     assert stats["minValues"] == stats["maxValues"] == {"partition": 0, "offset": 0}
 
 

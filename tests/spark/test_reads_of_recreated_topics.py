@@ -58,7 +58,7 @@ def test_cut_of_a_topic_reads_its_ranges_of_that_topic_alone(tmp_path: Path) -> 
     filling.create_topic(store, TOPIC, filling.topic_id(2), 1)
     with pytest.raises(Refused, match="created again"):
         reader.partitions()
-    with pytest.raises(Refused, match="cut is for whole_topic alone"):
+    with pytest.raises(Refused, match=r"cut is for pyspark_tiered\.table alone"):
         TieredReader(check_options(options | {CUT: "{}"}), ("offset",))
 
 

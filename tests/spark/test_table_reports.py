@@ -138,7 +138,7 @@ def test_directory_without_permission_is_refused_in_words(tmp_path: Path, monkey
 
 def test_old_version_whose_commits_are_gone_is_refused(tmp_path: Path) -> None:
     from pyspark_tiered.native_table import NativeTable
-    from pyspark_tiered.table import Advance
+    from pyspark_tiered.table_form import Advance
 
     table = NativeTable(f"file:{tmp_path}/t", "t", TOPIC)
     for end in range(1, 13):

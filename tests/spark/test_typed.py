@@ -19,7 +19,7 @@ from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.log_folder import LOG, open_folder
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.table import FileRun, LoadedFile
+from pyspark_tiered.table_form import FileRun, LoadedFile
 from pyspark_tiered.typed import load as typed_load
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules, metadata_action

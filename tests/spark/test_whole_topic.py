@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_tiered.whole_topic import whole_topic
+from pyspark_tiered import table
 from tests.spark.test_soundness import Lake
 from tiered.errors import Refused
 
@@ -24,11 +24,11 @@ def test_whole_topic_has_each_record_once_while_loads_go_on(spark: SparkSession,
     lake = Lake(spark, tmp_path)
     lake.more(0, 30)
     with pytest.raises(Refused, match="store or bootstrap are needed"):
-        whole_topic(spark, "t", warehouse=lake.warehouse)
-    before = whole_topic(spark, "t", warehouse=lake.warehouse, store=lake.store)
+        table(spark, "t", warehouse=lake.warehouse)
+    before = table(spark, "t", warehouse=lake.warehouse, store=lake.store)
     assert before.columns == ["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]
     assert counted(before) == (430, 430)
     assert lake.load() == 30
     lake.more(1, 7)
     assert counted(before) == (430, 430), "a frame is cut once"
-    assert counted(whole_topic(spark, "t", warehouse=lake.warehouse, store=lake.store)) == (437, 437)
+    assert counted(table(spark, "t", warehouse=lake.warehouse, store=lake.store)) == (437, 437)

@@ -23,12 +23,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from pyspark_tiered import table
 from pyspark_tiered.load import load
 from pyspark_tiered.log_tail import BrokerTail
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.session import session
-from pyspark_tiered.whole_topic import whole_topic
 from tests.e2e.serving import ServeProcess
 from tests.spark.driver import FAST_START
 from tiered.errors import Refused, Unavailable
@@ -119,7 +119,7 @@ class Site:
 
 
 def count_by_spark(spark: SparkSession, site: Site) -> Counted:
-    frame = whole_topic(spark, TOPIC, warehouse=site.warehouse, bootstrap=site.broker.url)
+    frame = table(spark, TOPIC, warehouse=site.warehouse, bootstrap=site.broker.url)
     bounds = (f.min("offset"), f.count("*"), f.countDistinct("offset"), f.max("offset") + 1)
     return {row[0]: tuple(row[1:]) for row in frame.groupBy("partition").agg(*bounds).collect()}
 

@@ -20,7 +20,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pyspark_tiered import delta_state, table
+from pyspark_tiered import delta_state, table_form
 from pyspark_tiered.deletion_vectors import VectorFile, cut_vector, decode_vector, locate_vector
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.query import views
@@ -35,7 +35,7 @@ from pyspark_tiered.query.statement import (
     restore_names,
 )
 from pyspark_tiered.query.text import RAW, Moment, prepare, quote_name, quote_text
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 from pyspark_tiered.table_log import explain_access
 from pyspark_tiered.table_report import table_kind
 from pyspark_tiered.warehouse import Warehouse
@@ -307,7 +307,7 @@ class SqlSession:
             return found
 
         def loaded(held: TableState) -> Mapping[int, int]:
-            return table.loaded_offsets(held.versions(), topic_id)
+            return table_form.loaded_offsets(held.versions(), topic_id)
 
         state, newer = cut_log(topic, state, look({}), loaded=loaded, read=read, look=look)
         if self._accounted.get(name) != (state.version, state.metadata):

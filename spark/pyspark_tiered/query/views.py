@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark_tiered import delta_state, table
+from pyspark_tiered import delta_state, table_form
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.query.text import quote_name, quote_text
 from tiered.errors import Code, Refused
@@ -107,7 +107,7 @@ def table_query(state: TableState, columns: Mapping[str, Any], root: str, delete
     )
     empty = ", ".join(f"CAST(NULL AS {duck_type(kind)}) AS {quote_name(name)}" for name, kind in columns.items())
     nothing = f"SELECT {empty} WHERE false"
-    options = "hive_partitioning = false" + ("" if tuple(columns) == table.COLUMNS else ", union_by_name = true")
+    options = "hive_partitioning = false" + ("" if tuple(columns) == table_form.COLUMNS else ", union_by_name = true")
     reads = []
     for has_vector in (False, True):
         files = [add for add in state.files.values() if bool(add.get("deletionVector")) is has_vector]
@@ -124,7 +124,7 @@ def table_query(state: TableState, columns: Mapping[str, Any], root: str, delete
             reads.append(f"SELECT * FROM read_parquet([{paths}], {options})")
     if not reads:
         return nothing
-    if tuple(columns) == table.COLUMNS:
+    if tuple(columns) == table_form.COLUMNS:
         return " UNION ALL ".join(f"SELECT {casts} FROM ({read})" for read in reads)
     return f"SELECT {casts} FROM ({' UNION ALL BY NAME '.join([nothing, *reads])})"
 

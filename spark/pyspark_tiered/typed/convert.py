@@ -19,7 +19,7 @@ from pyspark_tiered.convert import DELTA, ROW_GROUP_BYTES, ZSTD_LEVEL, SplitRead
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import constant_int_column
 from pyspark_tiered.sums import is_inside
-from pyspark_tiered.table import FileRun, LoadedFile, Range, SplitOutcome
+from pyspark_tiered.table_form import FileRun, LoadedFile, Range, SplitOutcome
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.evolve import Path

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pyspark_tiered import table
-from pyspark_tiered.table import Advance, LoadedFile
+from pyspark_tiered import table_form
+from pyspark_tiered.table_form import Advance, LoadedFile
 from pyspark_tiered.typed.ddl import parse_ddl, parse_key_ddl
 from pyspark_tiered.typed.kinds import (
     JSON_NAME,
@@ -202,22 +202,22 @@ def creation_actions(
         "format": {"provider": "parquet", "options": {}},
         "partitionColumns": [],
         "configuration": {
-            table.TOPIC_ID: topic_id,
-            table.TOPIC_NAME: topic,
+            table_form.TOPIC_ID: topic_id,
+            table_form.TOPIC_NAME: topic,
             "delta.dataSkippingStatsColumns": STATISTICS,
             **properties,
         },
         "createdTime": now_ms,
     }
     has_variants = has_variant(from_delta([field for field in fields if field["name"] not in _TYPES]))
-    protocol = VARIANT_PROTOCOL if has_variants else table.PROTOCOL
+    protocol = VARIANT_PROTOCOL if has_variants else table_form.PROTOCOL
     return [json.dumps({"protocol": protocol}), metadata_action(metadata, fields)]
 
 
 def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
     """Returns the JSON lines of one commit: each file, then each partition's new version."""
-    steps = table.commit_actions(topic_id, (), advances, now_ms)
-    return [*(table.add_action(file, "_") for file in files), *steps]
+    steps = table_form.commit_actions(topic_id, (), advances, now_ms)
+    return [*(table_form.add_action(file, "_") for file in files), *steps]
 
 
 def replay_id(topic_id: str) -> str:

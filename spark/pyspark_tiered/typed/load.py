@@ -29,7 +29,7 @@ from pyspark_tiered.rounds import (
     next_round,
     select_committable,
 )
-from pyspark_tiered.table import Advance, ConversionResult, Range, Stop
+from pyspark_tiered.table_form import Advance, ConversionResult, Range, Stop
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, format_path, strip_items
 from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values

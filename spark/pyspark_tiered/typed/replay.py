@@ -18,7 +18,7 @@ from pyspark_tiered.bucket import ColdTopicReader, never_loaded
 from pyspark_tiered.erasures import ErasureReader, join_ranges
 from pyspark_tiered.session import spark_url
 from pyspark_tiered.sums import is_inside
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import FieldRule

@@ -11,7 +11,7 @@ from pyspark_tiered.log_folder import TableFolder, open_folder
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rows import arrow_batches, constant_int_column
 from pyspark_tiered.sums import PartSums, RowSummer, is_inside
-from pyspark_tiered.table import Range
+from pyspark_tiered.table_form import Range
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.convert import drop_erased
 from pyspark_tiered.typed.form import DEAD_COLUMNS

@@ -17,7 +17,7 @@ from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
 from pyspark_tiered.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.native_table import ATTEMPTS, NativeSnapshot, NativeTable
-from pyspark_tiered.table import Advance, LoadedFile, Range
+from pyspark_tiered.table_form import Advance, LoadedFile, Range
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, decode_changes, encode_changes, envelope_rules
 from pyspark_tiered.typed.evolve import is_stored_as

@@ -70,7 +70,9 @@ def _run_spark(args: Namespace) -> int:
     if lack := describe_missing():
         return report_missing(lack)
     if args.store is not None or args.bootstrap is not None:
-        raise Refused(Code.INVALID_REQUEST, "--store and --bootstrap need the native engine; in Spark use whole_topic")
+        raise Refused(
+            Code.INVALID_REQUEST, "--store and --bootstrap need the native engine; in Spark use pyspark_tiered.table"
+        )
     if args.query is None:
         raise Refused(Code.INVALID_REQUEST, "the shell needs the native engine: name a query, or leave --engine away")
     from pyspark_tiered.query.output import render
