@@ -12,7 +12,9 @@ from tests.sim.groups import GROUP_SETTINGS, fetch_committed, snapshots, wait_gr
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.broker.broker import Broker
-from tiered.controller.requests import CreateTopic
+from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
+from tiered.cold.layout import manifest_key
+from tiered.controller.requests import CreateTopic, ElectLeaders
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
 from tiered.groups.requests import (
@@ -24,6 +26,8 @@ from tiered.groups.requests import (
 )
 from tiered.hot.checkpoints import BOOT_MARK
 from tiered.ids import PartitionId, TopicPartition
+from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.image import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
 
@@ -175,5 +179,41 @@ def test_offset_is_cut_back_if_its_coordinator_was_down_during_the_loss() -> Non
         await lost.lose_records()
         await lost.home.start()
         assert await committed(lost.home.node, G) == (SYNCED, -1)
+
+    run_scenario(scenario)
+
+
+def test_offset_is_cut_back_though_its_coordinator_is_loaded_first() -> None:
+    """One image makes a broker the leader of both, and the other log opens late. The controller does not know which
+    records are lost: only the new leader does."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        submit, (before, heir) = three.controller.node.submit, three.others()
+        for topic, configs in (
+            ("t", {"remote.storage.enable": "false"}),
+            (OFFSETS_TOPIC, {"min.insync.replicas": "1"}),
+        ):
+            await submit(CreateTopic(topic, assignments=[[before.node_id, heir.node_id]], configs=configs))
+        topics = [three.controller.node.image.topics[name] for name in ("t", OFFSETS_TOPIC)]
+
+        def partitions() -> list[PartitionImage]:
+            return [three.controller.node.image.topics[each.name].partitions[0] for each in topics]
+
+        await three.wait_until(lambda: all(len(each.isr) == 2 for each in partitions()), SECONDS)
+        replica = before.node.leader_replica("t", 0)
+        await fill(replica, SYNCED)
+        await heir.kill()
+        await three.wait_until(lambda: all(each.isr == (before.node_id,) for each in partitions()), SECONDS)
+        await fill(replica, WRITTEN - SYNCED)
+        await commit_at(before.node, G, WRITTEN, 0)
+        await three.wait_until(lambda: any(map(GROUP_SNAPSHOTS.parse_key, three.bucket.objects)), 2 * SECONDS)
+        await before.kill()
+        await three.wait_until(lambda: all(each.leader == NO_LEADER for each in partitions()), SECONDS)
+        await heir.start()
+        manifest = manifest_key(replica.partition_id)
+        slow = FaultRule(FaultKind.DELAY, ("get",), key=manifest, times=1, seconds=5)
+        heir.machine.faults.rules.append(slow)
+        await submit(ElectLeaders(False, tuple((each.topic_id, 0) for each in topics)))
+        assert (await committed(heir.node, G), slow.times) == ((SYNCED, -1), 0)
 
     run_scenario(scenario)

@@ -10,6 +10,7 @@ import pytest
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, offsets, open_log, read_all
 from tiered.broker.data_directory import DataDirectory
+from tiered.hot.checkpoints import EPOCHS_FILE
 from tiered.hot.leader_epochs import Lineage
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
@@ -80,6 +81,50 @@ def test_epochs_of_a_log_whose_lost_start_was_its_end_are_found_in_the_log() -> 
         log.advance_start(5)
         log.close()
         assert (await open_log(on.after_kill())).epochs.lineage == ((3, 0),)
+
+    asyncio.run(scenario())
+
+
+def test_epochs_that_a_truncation_removed_are_found_in_the_log() -> None:
+    """The log started at its end, so the truncation left no epoch. The log start is lost: the records are back. A
+    follower with other records of epoch 4 would hear that this epoch ends at offset 3, and keep those below."""
+
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number in range(5):
+            append(log, batch(number), 3)
+        log.advance_start(5)
+        log.truncate_to(3)
+        await log.flush()
+        log.roll()
+        assert log.epochs.lineage == ()
+        again = await open_log(on.after_kill())
+        assert again.epochs.lineage == ((3, 0),)
+        append(again, batch(3), 5)
+        assert again.epochs.end_offset_for(4, again.end_offset) == (3, 3)
+
+    asyncio.run(scenario())
+
+
+def test_epochs_of_a_restart_are_not_believed_if_older_records_are_back() -> None:
+    """The fsync of the file with the epochs may make its new name durable before the removals in its directory. A
+    follower would take its records of epoch 1 for those of epoch 2, find that the leader has the same, and keep them.
+    """
+
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on)
+        for number, epoch in enumerate((0, 0, 1, 1, 1, 1)):
+            append(log, batch(number), epoch)
+        await log.flush()
+        after_cut = on.clone()
+        log.truncate_fully_and_start_at(8, ((0, 0), (2, 3), (3, 6)), None)
+        name = f"{DIRECTORY}/{EPOCHS_FILE}"
+        after_cut.remove(name)
+        after_cut.open(name, create=True).append([on.open(name).map()])
+        again = await open_log(after_cut, same_boot=False, recovery_point=6)
+        assert (again.end_offset, again.epochs.lineage) == (6, ((0, 0), (1, 2)))
 
     asyncio.run(scenario())
 

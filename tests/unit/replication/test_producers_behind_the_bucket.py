@@ -173,6 +173,33 @@ def test_follower_finds_cold_retries_after_an_interrupted_restart() -> None:
     rig.run(scenario)
 
 
+def test_follower_takes_lost_producers_while_the_bucket_has_them() -> None:
+    """Its restart was interrupted. The cold segment that has the producers is damaged when it leads."""
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+
+    async def scenario() -> None:
+        first, broker = await rig.brokers[1].lead(0, [1], [1, 2]), rig.brokers[2]
+        await upload_batches(first, 3)
+        peers = DirectPeers(rig)
+        peers.add_leader(first)
+
+        async def follow_until_known() -> None:
+            following = RunningFetchers(rig, broker, peers)
+            copy = await following.follow(1, 0)
+            await wait_until(lambda: copy.log.producers.get(7) is not None)
+            copy.stop()
+            await following.stop()
+
+        await follow_until_known()
+        broker.disk.remove(f"log/{TP}/{BATCHES:020d}.snapshot")
+        restart(broker)
+        await follow_until_known()
+        broker.faults.rules.append(FaultRule(FaultKind.TRUNCATED, ("get",), ".seg", times=-1))
+        check_retries(await broker.lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
+
+    rig.run(scenario)
+
+
 ROUND = 4
 """Batches of one producer, and of one segment."""
 PRODUCERS = (7, 8, 9)
