@@ -370,9 +370,11 @@ class Tiering:
                 manifest = await replica.take_over_manifest()
                 moved = await replica.cold.collector.advance_start(manifest, replica.leader_epoch, plan.log_start)
                 replica.unified_log.update_manifest(moved)
+                if replica.is_stopped:
+                    return
             replica.log.advance_start(plan.log_start)
         await replica.log.drop_local_below(plan.drop_below)
-        if plan.roll_active:
+        if plan.roll_active and not replica.is_stopped:
             replica.roll()
 
     async def _collect_garbage(self, replica: LeaderReplica) -> None:

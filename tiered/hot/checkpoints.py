@@ -121,6 +121,12 @@ def is_torn_metadata(data: bytes) -> bool:
     return len(data.rstrip(b"\0")) < len(encode_metadata("x" * 22))
 
 
+def is_rotten_metadata(data: bytes, topic_id: str) -> bool:
+    """Returns True if `partition.metadata` of this topic has one wrong byte: no other topic's id is that near."""
+    whole = encode_metadata(topic_id)
+    return len(data) == len(whole) and sum(a != b for a, b in zip(data, whole, strict=True)) == 1
+
+
 def encode_offset_rows(offsets: Iterable[tuple[TopicPartition, int]]) -> Iterator[str]:
     """Yields the rows of a checkpoint of the data directory."""
     for (topic, partition), offset in offsets:

@@ -219,7 +219,12 @@ class DiskLog:
         self._writer.producers.leave_limits()
         if not self._group_flush.write_failure:
             self._writer.write_indexes()
-        self._files.forget_all()
+        self._files.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`: another log may have the directory."""
+        return self._group_flush.is_closed
 
     @property
     def is_unchanged_since_stop(self) -> bool:
@@ -591,8 +596,7 @@ class DiskLog:
 
     def roll(self) -> None:
         """Closes the active segment and starts the next one. Does nothing if the active segment is empty."""
-        if self._group_flush.write_failure:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
+        self._require_writable()
         if self._writer.active.size == 0:
             return
         try:
@@ -667,13 +671,19 @@ class DiskLog:
         known.is_incomplete = False
         writer.take_snapshot()
 
+    def _require_writable(self) -> None:
+        """Raises `Refused` after a failure, and after `close`: the files may be of another topic of the name then."""
+        if self._group_flush.write_failure:
+            raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
+        if self.is_closed:
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"the log of {self.name} is closed")
+
     def _run_truncation(self, action: Callable[[], None]) -> None:
         """Runs a truncation. If it fails half way, the directory has to be opened again before it can be used.
 
         Raises `Unavailable`, with `final` as the disk reported it.
         """
-        if self._group_flush.write_failure:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
+        self._require_writable()
         self._reader.clear_hints()
         self.truncations.made += 1
         try:
@@ -707,9 +717,11 @@ class DiskLog:
     async def drop_local_below(self, offset: int) -> int:
         """Removes closed segments that end at or below `offset` from the log, and returns how many.
 
-        `delete_dropped_files` deletes their files later.
+        `delete_dropped_files` deletes their files later. Does nothing if the log is closed meanwhile.
         """
         await self._deletion.sync_producer_snapshot(offset)
+        if self.is_closed:
+            return 0
         self._reader.clear_hints()
         if self._writer.segments[0].next_offset <= offset:
             self._swap.cancel()

@@ -9,9 +9,9 @@ import resource
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn, cast
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, Unavailable
 from tiered.ports import Buffer, Disk, File
 from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, WalkedBatch
 from tiered.records.native import walk
@@ -74,6 +74,16 @@ class OpenFiles:
             del self._files[path]
 
 
+class _ClosedDisk:
+    """The disk of a closed log. Another log may have the directory's name by now, so nothing is done by name."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __getattr__(self, verb: str) -> NoReturn:
+        raise Unavailable(f"{self._directory} is closed")
+
+
 class SegmentFiles:
     """Names and content of the files of one partition."""
 
@@ -99,9 +109,11 @@ class SegmentFiles:
     def forget(self, path: str) -> None:
         self._files.forget(path)
 
-    def forget_all(self) -> None:
-        """Removes all files of the directory from the open files."""
+    def close(self) -> None:
+        """Ends all use of files by their names, which raises `Unavailable` from now on. Files that are open stay so."""
         self._files.forget_directory(self.directory)
+        self.disk = cast(Disk, _ClosedDisk(self.directory))
+        self._files = OpenFiles(self.disk)
 
     def remove(self, path: str) -> None:
         """Deletes a file. Its space on the disk is free once the last reader has finished."""

@@ -101,10 +101,11 @@ def test_log_opened_from_its_entry_writes_the_same_files() -> None:
         for log in (first, second):
             for number in range(5, 60):
                 append(log, batch(number), epoch=4)
+        assert read_all(first) == read_all(second)
+        for log in (first, second):
             await log.close_clean()
         for suffix in (".log", ".index", ".timeindex"):
             assert read_file(on, suffix) == read_file(other, suffix)
-        assert read_all(first) == read_all(second)
 
     run_scenario(scenario)
 

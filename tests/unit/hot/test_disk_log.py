@@ -534,11 +534,12 @@ def test_damaged_checkpoint_is_rebuilt(name: str, damage: str) -> None:
         log = await open_log(on)
         for number in range(30):
             append(log, batch(number), epoch=number // 8)
+        written = read_all(log)
         log.close()
         if not (name == "partition.metadata" and damage == "flipped"):
             _damage(on, f"{DIRECTORY}/{name}", damage)
         again = await open_log(on)
-        assert read_all(again) == read_all(log)
+        assert read_all(again) == written
         assert again.epochs.lineage == log.epochs.lineage
 
     run_scenario(scenario)
@@ -557,6 +558,28 @@ def test_read_at_a_gap_of_a_shortened_segment_is_refused() -> None:
         with pytest.raises(Corrupt):
             again.read(missing, 100, end_offset=30)
         assert offsets(read_all(again, first.next_offset)) == list(range(first.next_offset, 30))
+
+    run_scenario(scenario)
+
+
+def test_closed_log_touches_no_file_of_the_next_topic() -> None:
+    """The directory may be of a topic that was made again, whose files have the same names."""
+
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
+        second = log.closed_segments()[1].base_offset
+        assert await log.drop_local_below(second) == 1
+        log.close()
+        held = {name: bytes(on.open(f"{DIRECTORY}/{name}").pread(0, 1 << 20)) for name in on.list(DIRECTORY)}
+        for action in (log.roll, lambda: log.truncate_to(second)):
+            with pytest.raises(Refused, match="is closed"):
+                action()
+        with pytest.raises(Unavailable, match="is closed"):
+            log.read(second, 100, end_offset=30)
+        for work in (log.delete_dropped_files(1 << 60), log.drop_local_below(30)):
+            with pytest.raises(Unavailable, match="is closed"):
+                await work
+        assert {name: bytes(on.open(f"{DIRECTORY}/{name}").pread(0, 1 << 20)) for name in on.list(DIRECTORY)} == held
 
     run_scenario(scenario)
 
