@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -73,6 +73,8 @@ class DataDirectory:
         self._disk = disk
         self._pending_deletions: list[tuple[int, str]] = []
         self._rename_numbers = itertools.count()
+        self._is_rename_synced = True
+        """False if a power cut may give a directory that is renamed for deletion its old name back."""
         self._save_ended: asyncio.Event | None = None
         """Set when the writing of offsets ends that runs now."""
         self._saves_requested = 0
@@ -209,58 +211,104 @@ class DataDirectory:
         """Returns the directory of a partition's log."""
         return f"{ROOT}/{tp}"
 
-    def delete_stray_logs(self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState) -> DirectoryState:
+    async def delete_stray_logs(
+        self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState
+    ) -> tuple[DirectoryState, Collection[TopicPartition]]:
         """Deletes directories that an earlier run had renamed for deletion, and logs of topics that are gone.
 
         A log whose file with the topic id is torn or lost by a power cut was never durable, and may belong to an
         earlier topic of that name: it is deleted too. Returns the state without the checkpoints of logs that are not
-        there: these may belong to an earlier topic as well.
+        there, which may belong to an earlier topic as well, and the partitions of `topic_ids` whose logs are lost: a
+        checkpoint notes what no power cut takes.
+
+        Each directory gets its new name durably before any of its files is removed. Otherwise a process that ends in
+        between could leave records without their topic id.
         """
-        for name in self._disk.list(ROOT):
+        strays: list[str] = []
+        earlier: set[TopicPartition] = set()
+        names = self._disk.list(ROOT)
+        for name in names:
             if name.endswith(DELETE_SUFFIX):
-                self._disk.remove(f"{ROOT}/{name}")
+                strays.append(name)
                 continue
             tp = _parse_directory_name(name)
-            if tp is None:
-                continue
-            if tp in state.clean_entries and state.clean_entries[tp].topic_id == topic_ids.get(tp):
-                continue
-            owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
-            # The first flush of a log syncs this file. The checkpoint has a line for a log that was never flushed too.
-            was_flushed = state.recovery_points.get(tp, 0) > 0
-            if not state.is_intact and not was_flushed and checkpoints.is_torn_metadata(owner or b""):
-                log.warning("log that was never durable is deleted name=%s", name)
-                self._disk.remove(f"{ROOT}/{name}")
-                continue
-            if owner is None:
-                continue
-            try:
-                topic_id = checkpoints.parse_metadata(owner, where=name)
-            except Corrupt as error:
-                log.warning("log directory cannot be read and stays name=%s why=%s", name, error)
-                continue
-            if topic_ids.get(tp) != topic_id:
-                log.info("log of a deleted topic is deleted name=%s topic_id=%s", name, topic_id)
-                self._disk.remove(f"{ROOT}/{name}")
+            if tp is not None and await self._is_stray_log(name, tp, topic_ids.get(tp), state):
+                strays.append(self._rename_aside(tp, "stray"))
+                earlier.add(tp)
+        if strays:
+            await self._disk.sync_dir(ROOT)
+        for name in strays:
+            await self._disk.discard(f"{ROOT}/{name}")
         present = topic_ids.keys() & map(_parse_directory_name, self._disk.list(ROOT))
-        return state._replace(
+        lost = [
+            tp
+            for tp in topic_ids.keys() - present - earlier
+            if _counts_as_durable(state, tp) and not any(_was_log_of(name, tp) for name in strays)
+        ]
+        kept = state._replace(
             recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in present},
             log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in present},
         )
+        return kept, lost
+
+    async def _is_stray_log(self, name: str, tp: TopicPartition, topic_id: str | None, state: DirectoryState) -> bool:
+        """True if a log is of no topic that is here now, or was never durable. `topic_id` None: no replica is here.
+
+        Restores a topic id that has rotted.
+        """
+        if tp in state.clean_entries and state.clean_entries[tp].topic_id == topic_id:
+            return False
+        owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
+        if owner is None and topic_id is None:
+            return False
+        # The first flush of a log syncs this file. The checkpoint has a line for a log that was never flushed too.
+        was_flushed = state.recovery_points.get(tp, 0) > 0
+        if not state.is_intact and not was_flushed and checkpoints.is_torn_metadata(owner or b""):
+            log.warning("log that was never durable is deleted name=%s", name)
+            return True
+        if owner is None:
+            return False
+        if topic_id is not None and checkpoints.is_rotten_metadata(owner, topic_id):
+            log.warning("topic id of a log has rotted and is written again name=%s topic_id=%s", name, topic_id)
+            metadata = checkpoints.encode_metadata(topic_id)
+            await checkpoints.save(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE, metadata)
+            return False
+        try:
+            found = checkpoints.parse_metadata(owner, where=name)
+        except Corrupt as error:
+            log.warning("log directory cannot be read and stays name=%s why=%s", name, error)
+            return False
+        if topic_id != found:
+            log.info("log of a deleted topic is deleted name=%s topic_id=%s", name, found)
+        return topic_id != found
 
     def rename_for_deletion(self, tp: TopicPartition, topic_id: str, due_ms: int) -> None:
         """Renames a partition's directory; `delete_one_due` deletes it at `due_ms`, when its readers are done."""
         if self._disk.exists(self.log_path(tp)):
-            end = f".{topic_id}.{next(self._rename_numbers)}{DELETE_SUFFIX}"
-            aside = f"{ROOT}/{str(tp)[: NAME_BYTES_MAX - len(end)]}{end}"
-            self._disk.rename(self.log_path(tp), aside)
-            self._pending_deletions.append((due_ms, aside))
+            self._pending_deletions.append((due_ms, self._rename_aside(tp, topic_id)))
+
+    def _rename_aside(self, tp: TopicPartition, label: str) -> str:
+        """Renames a partition's directory for its deletion, and returns the name."""
+        while True:
+            end = f".{label}.{next(self._rename_numbers)}{DELETE_SUFFIX}"
+            name = str(tp)[: NAME_BYTES_MAX - len(end)] + end
+            if not self._disk.exists(f"{ROOT}/{name}"):  # an earlier process may have left one
+                self._disk.rename(self.log_path(tp), f"{ROOT}/{name}")
+                self._is_rename_synced = False
+                return name
 
     async def delete_one_due(self, now_ms: int) -> bool:
         """Deletes one renamed directory that is due. Returns False if there is none."""
         for due in self._pending_deletions:
             if due[0] <= now_ms:
-                await self._disk.discard(due[1])
+                if not self._is_rename_synced:  # as in `delete_stray_logs`
+                    self._is_rename_synced = True
+                    try:
+                        await self._disk.sync_dir(ROOT)
+                    except BaseException:
+                        self._is_rename_synced = False
+                        raise
+                await self._disk.discard(f"{ROOT}/{due[1]}")
                 self._pending_deletions.remove(due)
                 return True
         return False
@@ -308,6 +356,18 @@ def _parse_directory_name(name: str) -> TopicPartition | None:
     """Returns the partition whose log has this directory name; None if the name is of no log."""
     topic, dash, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
+
+
+def _counts_as_durable(state: DirectoryState, tp: TopicPartition) -> bool:
+    """True if the checkpoints note a log that the end of the last process cannot have taken."""
+    point = state.recovery_points.get(tp, -1)
+    return point > 0 or (point == 0 and state.is_intact)
+
+
+def _was_log_of(name: str, tp: TopicPartition) -> bool:
+    """True if a directory that is renamed for deletion had the name of this partition's log."""
+    before = name.rsplit(".", 2)[0]
+    return before == str(tp) or (len(name) == NAME_BYTES_MAX and str(tp).startswith(before))
 
 
 def _parse_properties(lines: Iterable[str]) -> Iterable[tuple[str, str]]:

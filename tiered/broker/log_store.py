@@ -64,7 +64,7 @@ class LogStore:
         self._unchecked: set[TopicPartition] = set()
         """Partitions whose logs the start could not open: the notes in the data directory still hold for them."""
         self._corrupt: set[TopicPartition] = set()
-        """Partitions with rotten logs that the start could not open, or not cut."""
+        """Partitions with rotten logs that the start could not open, or not cut, and with logs that are gone."""
         self._unopened_ends: dict[PartitionId, tuple[int, int]] = {}
         """Last epoch and end offset of logs that the start could read but not open."""
         self._truncation_failed: set[TopicPartition] = set()
@@ -99,9 +99,13 @@ class LogStore:
         the deleted logs.
         """
         noted = {*state.recovery_points, *state.log_starts}
-        self._directory_state = state = self._directory.delete_stray_logs(
+        state, lost = await self._directory.delete_stray_logs(
             {tp: topic.topic_id for tp, topic in known.items()}, state
         )
+        self._directory_state = state
+        for tp in lost:
+            log.error("log is gone that a checkpoint notes partition=%s", tp)
+            self._corrupt.add(tp)
         self._stale_checkpoints = noted - {*state.recovery_points, *state.log_starts}
         rows = state.synced_logs.logs.items()
         self._synced_logs.adopt_rows({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
@@ -149,8 +153,9 @@ class LogStore:
             check_invariant(hot.topic_id == topic.topic_id, "log of another topic", tp, hot.topic_id, topic.topic_id)
             return hot
         assert self._directory_state is not None
-        if is_new:  # a log in its directory belongs to an earlier topic of that name
+        if is_new:
             self._closed_offsets.pop(tp, None)
+        if tp not in self._closed_offsets:  # a log in its directory belongs to an earlier topic of that name
             self._rename_for_deletion(tp, f"before-{topic.topic_id}", 0)
         if tp in self._stale_checkpoints:  # else the next start would take its offsets for those of this log
             await self.save_offsets()
@@ -258,6 +263,7 @@ class LogStore:
         self._stale_checkpoints.add(tp)
         self._unchecked.discard(tp)
         self._truncation_failed.discard(tp)
+        self._corrupt.discard(tp)
         self._closed_offsets.pop(tp, None)
         delay_ms = 0
         if hot is not None:

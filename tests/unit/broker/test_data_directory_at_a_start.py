@@ -118,12 +118,12 @@ def test_logs_of_deleted_topics_go_with_their_checkpoints() -> None:
         await checkpoints.save(on, f"{ROOT}/{OTHER}", checkpoints.METADATA_FILE, metadata)
         noted = {AT: 1, OTHER: 2}
         found = DirectoryState("d", True, False, noted, noted)
-        kept = directory.delete_stray_logs({AT: TOPIC_ID, OTHER: TOPIC_ID}, found)
+        kept, _ = await directory.delete_stray_logs({AT: TOPIC_ID, OTHER: TOPIC_ID}, found)
         assert kept.recovery_points == kept.log_starts == noted
-        again = directory.delete_stray_logs({AT: TOPIC_ID, OTHER: ANOTHER_ID}, found)
+        again, _ = await directory.delete_stray_logs({AT: TOPIC_ID, OTHER: ANOTHER_ID}, found)
         assert again.recovery_points == again.log_starts == {AT: 1}
         assert on.exists(f"{ROOT}/{AT}") and not on.exists(f"{ROOT}/{OTHER}")
-        none = directory.delete_stray_logs({}, found)
+        none, _ = await directory.delete_stray_logs({}, found)
         assert not none.recovery_points and not on.exists(f"{ROOT}/{AT}")
 
     asyncio.run(scenario())
