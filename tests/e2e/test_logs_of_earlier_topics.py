@@ -10,11 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.kafka_site import values_of
-from tests.e2e.site import SimBrokerRig, batch, fill, numbers, read_values, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import SimDisk
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Unavailable
+from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import LeaderReplica
@@ -173,24 +174,30 @@ def test_retention_that_waits_for_the_bucket_spares_the_second_topic() -> None:
     run(scenario)
 
 
+async def fill_and_note(site: SimBrokerRig) -> None:
+    """Appends four records that are durable by the checkpoints too."""
+    replica = await create(site)
+    await fill(replica, 4)
+    await replica.flush()
+    await site.node.hosted_replicas.save_offsets()
+
+
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("damage", ["rot", "loss"])
+@pytest.mark.parametrize("damage", ["rot", "loss", "loss of the files"])
 def test_log_that_rotted_or_is_gone_is_not_taken_for_whole(clean: bool, damage: str) -> None:
     """Four durable records are noted. A flipped bit of the topic id is mended, and the loss of the log is reported."""
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await create(site)
-        await fill(replica, 4)
-        await replica.flush()
-        await site.node.hosted_replicas.save_offsets()
+        await fill_and_note(site)
         if clean:
             await site.stop()
         await site.crash(site.machine.kill)
         disk = site.machine.disk
         disk.remove("log/clean-logs")  # as for a log that is not small
-        if damage == "loss":
-            disk.remove(LOG)
+        if damage != "rot":
+            for path in [LOG] if damage == "loss" else [f"{LOG}/{name}" for name in disk.list(LOG)]:
+                disk.remove(path)
         else:
             (first,) = disk.open(f"{LOG}/{METADATA}").pread(21, 1)
             bit = next(bit for bit in range(7) if re.match(rb"[A-Za-z0-9_-]", bytes([first ^ 1 << bit])))
@@ -200,6 +207,80 @@ def test_log_that_rotted_or_is_gone_is_not_taken_for_whole(clean: bool, damage: 
             assert await read_values(again, 0) == numbers(0, 4)
         else:
             assert explain(again)["possible_loss"]["from_offset"] == 0
+        await site.stop()
+
+    run(scenario)
+
+
+def test_loss_is_known_after_a_start_that_ended_before_it_registered() -> None:
+    """Housekeeping saves the checkpoints meanwhile, and they no longer note the records."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill_and_note(site)
+        await site.crash(site.machine.kill)
+        site.machine.disk.remove(LOG)
+        node = site.node = site._new_broker(QUICK)
+        open_channel = node.cluster.channel.open
+
+        def open_and_lose_bucket() -> None:
+            open_channel()
+            site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",))]
+
+        node.cluster.channel.open = open_and_lose_bucket  # type: ignore[method-assign]
+        starting = asyncio.create_task(node.start())
+        await asyncio.sleep(5)
+        assert not node.served.is_set()
+        starting.cancel()
+        await site.crash(site.machine.kill)
+        await asyncio.gather(starting, return_exceptions=True)
+        site.machine.faults.rules = []
+        again = (await site.start()).leader_replica("t", 0)
+        assert again.log.end_offset == 0 and explain(again)["possible_loss"]["from_offset"] == 0
+        await site.stop()
+
+    run(scenario)
+
+
+def test_earlier_log_is_no_loss_after_a_start_that_ended_in_its_deletion() -> None:
+    """The checkpoints forget the log before its files go."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill_and_note(site)
+        await site.crash(site.machine.kill)
+        disk = site.machine.disk
+        disk.remove(f"{LOG}/{METADATA}")
+        disk.open(f"{LOG}/{METADATA}", create=True).append([ANOTHER_ID])
+        discard = disk.discard
+
+        async def discard_and_die(path: str) -> None:
+            await discard(path)
+            raise Unavailable("the process is killed")
+
+        disk.discard = discard_and_die  # type: ignore[method-assign]
+        with pytest.raises(Unavailable):
+            await site.start()
+        await site.crash(site.machine.kill)
+        assert not [name for name in site.machine.disk.list("log") if name.startswith("t-0")]
+        again = (await site.start()).leader_replica("t", 0)
+        assert explain(again)["possible_loss"] is None
+        await site.stop()
+
+    run(scenario)
+
+
+def test_topic_made_again_after_its_files_went_has_lost_nothing() -> None:
+    """The broker deleted the files of the first topic, and is killed before it saves its checkpoints by itself."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill_and_note(site)
+        await site.node.submit(AlterTopicConfigs("t", {"file.delete.delay.ms": "0"}))
+        await site.node.submit(DeleteTopic("t"))
+        await site.wait_until(lambda: not any(name.startswith("t-0") for name in site.machine.disk.list("log")))
+        noted = checkpoints.load(site.machine.disk, "log", checkpoints.RECOVERY_POINTS)
+        assert noted is not None and b"t 0" not in noted
         await site.stop()
 
     run(scenario)

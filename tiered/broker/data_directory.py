@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tiered.errors import Code, Corrupt, Refused
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints, clean_shutdown, synced_logs
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
@@ -73,8 +73,8 @@ class DataDirectory:
         self._disk = disk
         self._pending_deletions: list[tuple[int, str]] = []
         self._rename_numbers = itertools.count()
-        self._is_rename_synced = True
-        """False if a power cut may give a directory that is renamed for deletion its old name back."""
+        self._renames = self._renames_saved = 0
+        """Directories that were renamed for deletion, and how many of them the checkpoints have forgotten since."""
         self._save_ended: asyncio.Event | None = None
         """Set when the writing of offsets ends that runs now."""
         self._saves_requested = 0
@@ -153,6 +153,7 @@ class DataDirectory:
     async def _save_offsets(
         self, logs: Mapping[TopicPartition, DiskLog], closed: Mapping[TopicPartition, LogOffsets]
     ) -> None:
+        renames = self._renames
         known = [
             (tp, hot, hot.truncations.made, hot.recovery_point, hot.start_offset, hot.end_offset)
             for tp, hot in logs.items()
@@ -172,6 +173,7 @@ class DataDirectory:
             (checkpoints.HIGH_WATERMARKS, [(tp, end) for tp, _, _, _, _, end in known]),
         ):
             await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(offsets))
+        self._renames_saved = renames
         for _, hot, made, point, start, _ in known:
             hot.truncations.mark_checkpointed(made)
             hot.checkpointed_recovery_point, hot.checkpointed_start_offset = point, start
@@ -222,7 +224,8 @@ class DataDirectory:
         checkpoint notes what no power cut takes.
 
         Each directory gets its new name durably before any of its files is removed. Otherwise a process that ends in
-        between could leave records without their topic id.
+        between could leave records without their topic id. The checkpoints forget the log before that too: without
+        its directory, the next start would take it for a lost one.
         """
         strays: list[str] = []
         earlier: set[TopicPartition] = set()
@@ -235,21 +238,58 @@ class DataDirectory:
             if tp is not None and await self._is_stray_log(name, tp, topic_ids.get(tp), state):
                 strays.append(self._rename_aside(tp, "stray"))
                 earlier.add(tp)
-        if strays:
-            await self._disk.sync_dir(ROOT)
-        for name in strays:
-            await self._disk.discard(f"{ROOT}/{name}")
-        present = topic_ids.keys() & map(_parse_directory_name, self._disk.list(ROOT))
-        lost = [
-            tp
-            for tp in topic_ids.keys() - present - earlier
-            if _counts_as_durable(state, tp) and not any(_was_log_of(name, tp) for name in strays)
-        ]
+        there = ((name, _parse_directory_name(name)) for name in self._disk.list(ROOT))
+        present = {tp for name, tp in there if tp is not None and tp in topic_ids and not self._is_empty(name)}
+        gone = {tp for tp in topic_ids.keys() - present - earlier if _counts_as_durable(state, tp)}
+        former = {name.rsplit(".", 2)[0] for name in strays}
+        cut_names = tuple(name.rsplit(".", 2)[0] for name in strays if len(name) == NAME_BYTES_MAX)
+        lost = {tp for tp in gone if str(tp) not in former and not str(tp).startswith(cut_names)}
         kept = state._replace(
             recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in present},
-            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in present},
+            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in present or tp in lost},
         )
+        is_forgotten = not strays or await self._forget_logs(kept)
+        for name in strays:
+            if is_forgotten:
+                await self._disk.discard(f"{ROOT}/{name}")
+            else:
+                await self._empty(name)
+                self._pending_deletions.append((0, name))
         return kept, lost
+
+    async def _forget_logs(self, kept: DirectoryState) -> bool:
+        """Saves the checkpoints of the logs that are kept, and makes new names of directories durable. Returns False if
+        the disk has no room for the checkpoints."""
+        try:
+            for name, offsets in (
+                (checkpoints.RECOVERY_POINTS, kept.recovery_points), (checkpoints.LOG_STARTS, kept.log_starts),
+            ):  # fmt: skip
+                await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(list(offsets.items())))
+        except Unavailable as error:
+            if error.final:
+                raise
+            log.warning("checkpoints keep the lines of deleted logs for now why=%s", error)
+            await self._disk.sync_dir(ROOT)
+            return False
+        return True
+
+    async def _empty(self, name: str) -> None:
+        """Removes the files of a directory that is renamed for deletion. Its name stays: it tells the next start that
+        the lines of the checkpoints are those of a deleted log, not of a lost one."""
+        for each in self._disk.list(f"{ROOT}/{name}"):
+            await self._disk.discard(f"{ROOT}/{name}/{each}")
+
+    def _is_empty(self, name: str) -> bool:
+        """True if the files of a log are gone, with its topic id."""
+        names = self._disk.list(f"{ROOT}/{name}")
+        return checkpoints.METADATA_FILE not in names and not any(each.endswith(".log") for each in names)
+
+    async def mark_lost(self, tp: TopicPartition) -> None:
+        """Notes durably, in the place of a log that is gone, that records are missing: each start finds the log suspect
+        until the loss is reported. Raises `Unavailable`."""
+        self._disk.make_dirs(self.log_path(tp))
+        await checkpoints.save(self._disk, self.log_path(tp), checkpoints.SUSPECT_FILE, b"the log is gone\n")
+        await self._disk.sync_dir(ROOT)
 
     async def _is_stray_log(self, name: str, tp: TopicPartition, topic_id: str | None, state: DirectoryState) -> bool:
         """True if a log is of no topic that is here now, or was never durable. `topic_id` None: no replica is here.
@@ -294,24 +334,29 @@ class DataDirectory:
             name = str(tp)[: NAME_BYTES_MAX - len(end)] + end
             if not self._disk.exists(f"{ROOT}/{name}"):  # an earlier process may have left one
                 self._disk.rename(self.log_path(tp), f"{ROOT}/{name}")
-                self._is_rename_synced = False
+                self._renames += 1
                 return name
 
+    def must_save_offsets(self, now_ms: int) -> bool:
+        """True if the checkpoints may still have lines of a log whose deletion is due. A start that found the lines
+        without the log would take it for a lost one."""
+        return self._renames != self._renames_saved and any(due <= now_ms for due, _ in self._pending_deletions)
+
     async def delete_one_due(self, now_ms: int) -> bool:
-        """Deletes one renamed directory that is due. Returns False if there is none."""
-        for due in self._pending_deletions:
-            if due[0] <= now_ms:
-                if not self._is_rename_synced:  # as in `delete_stray_logs`
-                    self._is_rename_synced = True
-                    try:
-                        await self._disk.sync_dir(ROOT)
-                    except BaseException:
-                        self._is_rename_synced = False
-                        raise
-                await self._disk.discard(f"{ROOT}/{due[1]}")
-                self._pending_deletions.remove(due)
-                return True
-        return False
+        """Deletes one renamed directory that is due. Returns False if there is none.
+
+        Deletes only the files as long as the checkpoints may have lines of the log: the disk may be full.
+        """
+        due = [entry for entry in self._pending_deletions if entry[0] <= now_ms]
+        if due and self._renames != self._renames_saved:
+            await self._disk.sync_dir(ROOT)  # else a power cut could give a directory without files its old name back
+            for _, name in due:
+                await self._empty(name)
+            return False
+        for entry in due[:1]:
+            await self._disk.discard(f"{ROOT}/{entry[1]}")
+            self._pending_deletions.remove(entry)
+        return bool(due)
 
     def _check_owner(self, text: str, cluster_id: str, node_id: int) -> str:
         rows = dict(_parse_properties(text.splitlines()))
@@ -359,15 +404,10 @@ def _parse_directory_name(name: str) -> TopicPartition | None:
 
 
 def _counts_as_durable(state: DirectoryState, tp: TopicPartition) -> bool:
-    """True if the checkpoints note a log that the end of the last process cannot have taken."""
+    """True if the checkpoints note a log that no end of the last process takes. A power cut may take one that was never
+    flushed, also after a clean stop."""
     point = state.recovery_points.get(tp, -1)
-    return point > 0 or (point == 0 and state.is_intact)
-
-
-def _was_log_of(name: str, tp: TopicPartition) -> bool:
-    """True if a directory that is renamed for deletion had the name of this partition's log."""
-    before = name.rsplit(".", 2)[0]
-    return before == str(tp) or (len(name) == NAME_BYTES_MAX and str(tp).startswith(before))
+    return point > 0 or (point == 0 and state.same_boot)
 
 
 def _parse_properties(lines: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -144,6 +144,8 @@ class Housekeeping:
 
     async def _maintain_log(self, replica: LeaderReplica | FollowerReplica, now_ms: int) -> None:
         """Deletes first: a full disk needs the space before it can take a new segment."""
+        if replica.is_stopped:
+            return
         await replica.log.delete_dropped_files(now_ms)
         if replica.is_stopped:
             return
@@ -171,7 +173,17 @@ class Housekeeping:
         Deleted files keep their pages in memory before that, and new records need fresh pages, which cost several times
         more.
         """
-        while await self._disk_state.guard(self._data_directory.delete_one_due(self._clock.wall_ms())):
+        while True:
+            now_ms = self._clock.wall_ms()
+            if self._data_directory.must_save_offsets(now_ms):
+                try:
+                    await self._hosted_replicas.save_offsets()
+                except Unavailable as error:
+                    if error.final:
+                        raise
+                    log.warning("checkpoints keep the lines of deleted logs for now why=%s", error)
+            if not await self._disk_state.guard(self._data_directory.delete_one_due(now_ms)):
+                return
             await self._clock.sleep(0)
 
     # -- fsync --------------------------------------------------------------------------------------------------------

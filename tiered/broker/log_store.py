@@ -105,10 +105,18 @@ class LogStore:
         self._directory_state = state
         for tp in lost:
             log.error("log is gone that a checkpoint notes partition=%s", tp)
-            self._corrupt.add(tp)
-        self._stale_checkpoints = noted - {*state.recovery_points, *state.log_starts}
+            try:
+                await self._directory.mark_lost(tp)
+            except Unavailable as error:
+                if error.final:
+                    raise
+                log.error("loss of a log is noted in memory alone partition=%s why=%s", tp, error)
+                self._corrupt.add(tp)
+        self._stale_checkpoints = noted - {*state.recovery_points, *state.log_starts, *lost}
         rows = state.synced_logs.logs.items()
-        self._synced_logs.adopt_rows({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
+        self._synced_logs.adopt_rows(
+            {row for row in rows if row[0] in known and row[0] not in lost and known[row[0]].topic_id == row[1]}
+        )
         for number, (tp, topic) in enumerate(known.items(), 1):
             if number % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)

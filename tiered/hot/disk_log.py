@@ -217,9 +217,11 @@ class DiskLog:
         """Closes the files. Writes indexes, so that the next start need not rebuild them, but syncs nothing."""
         self._swap.is_closed = self._group_flush.is_closed = True
         self._writer.producers.leave_limits()
-        if not self._group_flush.write_failure:
-            self._writer.write_indexes()
-        self._files.close()
+        try:
+            if not self._group_flush.write_failure:
+                self._writer.write_indexes()
+        finally:
+            self._files.close()
 
     @property
     def is_closed(self) -> bool:
@@ -717,7 +719,7 @@ class DiskLog:
     async def drop_local_below(self, offset: int) -> int:
         """Removes closed segments that end at or below `offset` from the log, and returns how many.
 
-        `delete_dropped_files` deletes their files later. Does nothing if the log is closed meanwhile.
+        `delete_dropped_files` deletes their files later. Drops nothing if the log is closed meanwhile.
         """
         await self._deletion.sync_producer_snapshot(offset)
         if self.is_closed:

@@ -150,8 +150,29 @@ def test_log_that_is_put_aside_gets_a_unique_valid_name() -> None:
     names = disk.list(ROOT)
     assert (len(names), {len(name) for name in names}) == (3, {255})
     assert all(name.startswith("ttt") and name.endswith("-delete") for name in names)
+    assert directory.must_save_offsets(1)
+    asyncio.run(directory.save_offsets({}))
+    assert not directory.must_save_offsets(2)
     assert [asyncio.run(directory.delete_one_due(2)) for _ in range(3)] == [True, True, False]
-    assert disk.list(ROOT) == names[2:]
+    assert [name for name in disk.list(ROOT) if name.endswith("-delete")] == names[2:]
+
+
+def test_directory_of_a_log_that_a_checkpoint_notes_stays_empty() -> None:
+    """Only its name tells the next start that the log is deleted and not lost. The disk may have no room for more."""
+
+    async def scenario() -> None:
+        disk = SimDisk(random.Random(1))
+        directory = DataDirectory(disk)
+        log = await open_log(disk)
+        directory.rename_for_deletion(AT, TOPIC_ID, 0)
+        (name,) = disk.list(ROOT)
+        assert not await directory.delete_one_due(0)
+        assert disk.list(ROOT) == [name] and disk.list(f"{ROOT}/{name}") == []
+        await directory.save_offsets({})
+        assert await directory.delete_one_due(0) and name not in disk.list(ROOT)
+        log.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -584,6 +584,23 @@ def test_closed_log_touches_no_file_of_the_next_topic() -> None:
     run_scenario(scenario)
 
 
+def test_log_that_closes_on_a_full_disk_touches_no_file_after_it() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
+        second = log.closed_segments()[1].base_offset
+        assert await log.drop_local_below(second) == 1
+        on.faults = [DiskFault("append", DIRECTORY, "ENOSPC", times=-1)]
+        with pytest.raises(Unavailable):
+            log.close()
+        on.faults = []
+        held = on.list(DIRECTORY)
+        with pytest.raises(Unavailable, match="is closed"):
+            await log.delete_dropped_files(1 << 60)
+        assert on.list(DIRECTORY) == held
+
+    run_scenario(scenario)
+
+
 def test_directory_of_another_topic_is_refused() -> None:
     async def scenario(on: SimDisk) -> None:
         (await fill_log(on, 1)).close()
