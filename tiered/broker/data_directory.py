@@ -281,8 +281,9 @@ class DataDirectory:
 
     def _is_empty(self, name: str) -> bool:
         """True if the files of a log are gone, with its topic id."""
-        names = self._disk.list(f"{ROOT}/{name}")
-        return checkpoints.METADATA_FILE not in names and not any(each.endswith(".log") for each in names)
+        if self._disk.exists(f"{ROOT}/{name}/{checkpoints.METADATA_FILE}"):
+            return False
+        return not any(each.endswith(".log") for each in self._disk.list(f"{ROOT}/{name}"))
 
     async def mark_lost(self, tp: TopicPartition) -> None:
         """Notes durably, in the place of a log that is gone, that records are missing: each start finds the log suspect
