@@ -719,10 +719,12 @@ class DiskLog:
     async def drop_local_below(self, offset: int) -> int:
         """Removes closed segments that end at or below `offset` from the log, and returns how many.
 
-        `delete_dropped_files` deletes their files later. Drops nothing if the log is closed meanwhile.
+        `delete_dropped_files` deletes their files later. Drops nothing if the log is closed or truncated meanwhile: it
+        may have grown again, with other records below `offset`.
         """
+        made = self.truncations.made
         await self._deletion.sync_producer_snapshot(offset)
-        if self.is_closed:
+        if self.is_closed or self.truncations.made != made:
             return 0
         self._reader.clear_hints()
         if self._writer.segments[0].next_offset <= offset:

@@ -601,6 +601,36 @@ def test_log_that_closes_on_a_full_disk_touches_no_file_after_it() -> None:
     run_scenario(scenario)
 
 
+def test_drop_that_waits_for_an_fsync_takes_no_records_of_a_later_history() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
+        await log.flush()
+        log.advance_start(25)
+        waits, goes_on, delay = asyncio.Event(), asyncio.Event(), on.sync_delay
+
+        async def wait(verb: str, path: str) -> None:
+            if path.endswith(".snapshot") and not waits.is_set():
+                waits.set()
+                await goes_on.wait()
+            await delay(verb, path)
+
+        on.sync_delay = wait  # type: ignore[method-assign]
+        dropping = asyncio.create_task(log.drop_local_below(25))
+        await waits.wait()
+        while log.end_offset:  # the next leader has none of these records
+            log.plan_truncation(0)
+            log.truncate_to(0)
+            await log.flush()
+        for number in range(30):
+            append(log, batch(100 + number), epoch=1)
+        goes_on.set()
+        assert await dropping == 0
+        assert (log.start_offset, log.local_start_offset) == (0, 0)
+        assert offsets(read_all(log)) == list(range(30))
+
+    run_scenario(scenario)
+
+
 def test_directory_of_another_topic_is_refused() -> None:
     async def scenario(on: SimDisk) -> None:
         (await fill_log(on, 1)).close()
