@@ -218,7 +218,8 @@ class ColdCleaner:
         self._seeds = rng.stream("seeds of keys")
         self._object_bytes = object_bytes
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
-        self._running: set[PartitionId] = set()
+        self._running: dict[PartitionId, set[str]] = {}
+        """The keys of each clean that runs. After a change of the leader the one before it may still run too."""
         self._looked_to: dict[PartitionId, int] = {}
         """By partition: the offset below which a sparing clean has found all that is worth its cost."""
         self._put_off: dict[PartitionId, PutOff] = {}
@@ -309,13 +310,14 @@ class ColdCleaner:
             epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed, request_share, on_change,
             disk_start,
         )  # fmt: skip
-        self._running.add(partition_id)
+        self._running[partition_id] = keys
         outcome = "failed"
         try:
             await self._clean_while_named(clean)
             outcome = "put_off" if clean.result.is_put_off else "whole" if clean.result.is_whole else "cut"
         finally:
-            self._running.discard(partition_id)
+            if self._running.get(partition_id) is keys:
+                del self._running[partition_id]
             if self._keys_in_flight.get(partition_id) is keys:  # else the partition is led elsewhere
                 if keys:
                     self._manifests.mark_orphans(partition_id)
@@ -335,7 +337,7 @@ class ColdCleaner:
         """
         partition_id = manifest.partition_id
         keys = self._keys_in_flight.get(partition_id)
-        if keys is None or partition_id in self._running:
+        if keys is None or self._running.get(partition_id) is keys:
             return manifest
         written = await self._manifests.take_over(partition_id, manifest.topic, epoch)
         if self._keys_in_flight.get(partition_id) is keys:

@@ -416,6 +416,42 @@ def test_clean_of_a_resigned_leader_leaves_nothing_in_the_table_of_keys() -> Non
     run(scenario)
 
 
+def test_end_of_an_earlier_clean_takes_no_object_of_the_next_one() -> None:
+    async def scenario(rig: Rig) -> None:
+        log, broker = await filled(), rig.broker()
+        manifest = await upload(broker, log)
+        before = await read(broker)
+        cleaner = broker.make_cleaner(object_bytes=600)
+        waits, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            waits.set()
+            await goes_on.wait()
+            raise LogChanged
+
+        earlier = asyncio.create_task(clean(cleaner, manifest, on_step=wait))
+        await waits.wait()
+        cleaner.forget(PID)  # its leader resigns, and leads again
+        manifest = await broker.manifests.take_over(PID, TOPIC, 3)
+
+        async def collect_garbage() -> None:
+            if len(cleaner.keys_in_flight(PID)) >= 2 and not goes_on.is_set():
+                goes_on.set()
+                with pytest.raises(LogChanged):
+                    await earlier
+            await cleaner.settle(manifest, 3)
+            await broker.collector.sweep(PID, TOPIC, 3)
+            await asyncio.sleep(2)
+            await broker.collector.delete_expired()
+
+        result = await clean(cleaner, manifest, on_step=collect_garbage)
+        assert result.is_whole and earlier.done()
+        await check_bucket(rig, broker, result.manifest)
+        assert await read(rig.broker("reader")) == last_of_each(before)
+
+    run(scenario)
+
+
 def test_log_start_that_moves_meanwhile_keeps_only_its_run_uncleaned() -> None:
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()
