@@ -298,8 +298,13 @@ class GroupCoordinators:
         )
         return shard
 
-    async def find_corrections(self, shard: GroupShard, written_before_slot: int) -> Sequence[Request]:
-        """Compares the committed offsets of a loaded shard with the cluster, in slices (R5)."""
+    async def find_corrections(
+        self, shard: GroupShard, written_before_slot: int, *, is_part_lost: bool = False
+    ) -> Sequence[Request]:
+        """Compares the committed offsets of a loaded shard with the cluster, in slices (R5).
+
+        Where a part is lost, the older offsets in the snapshot before make consumers read records again.
+        """
 
         def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
             topic_id = self._find_topic_id(topic)

@@ -318,8 +318,10 @@ class TransactionCoordinators:
         )
         return shard
 
-    async def find_corrections(self, shard: TransactionShard, written_before_slot: int) -> Sequence[Request]:
-        """Renews the producers of a log that may have lost records (R5).
+    async def find_corrections(
+        self, shard: TransactionShard, written_before_slot: int, *, is_part_lost: bool
+    ) -> Sequence[Request]:
+        """Renews the producers of a log that may have lost records (R5), or that lacks some behind its snapshot.
 
         Returns nothing: a loaded shard requests the markers of decided transactions by itself.
         """
@@ -330,11 +332,15 @@ class TransactionCoordinators:
             return ()
         number = partition_of(names[0], len(topic.partitions))
         led, loss = self.host.led_partitions.get(number), topic.partitions[number].loss
-        if led is not None and loss is not None:
-            epoch = led.replica.leader_epoch
-            renews_all = loss.leader_epoch == epoch and self._renewed_epochs.get(number) != epoch
-            await self._renew_producers(led.replica, shard, names, None if renews_all else loss.at_ms)
+        if led is None:
+            return ()
+        epoch = led.replica.leader_epoch
+        is_newly_lost = is_part_lost or (loss is not None and loss.leader_epoch == epoch)
+        if is_newly_lost and self._renewed_epochs.get(number) != epoch:
+            await self._renew_producers(led.replica, shard, names, None)
             self._renewed_epochs[number] = epoch
+        elif loss is not None:
+            await self._renew_producers(led.replica, shard, names, loss.at_ms)
         return ()
 
     async def _renew_producers(

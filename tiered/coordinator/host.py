@@ -61,10 +61,13 @@ class CoordinatorKind(Protocol[ShardT, RequestT]):
     def make_shard(self) -> ShardT:
         """Returns a shard without state."""
 
-    async def find_corrections(self, shard: ShardT, written_before_slot: int) -> Sequence[RequestT]:
+    async def find_corrections(
+        self, shard: ShardT, written_before_slot: int, *, is_part_lost: bool
+    ) -> Sequence[RequestT]:
         """Returns requests that make a loaded shard agree with the cluster. They are decided before all others.
 
-        Everything in the shard was written before this broker had applied that slot of the metadata.
+        Everything in the shard was written before this broker had applied that slot of the metadata. `is_part_lost`:
+        changes between its snapshot and its log may be gone.
         """
 
 
@@ -353,13 +356,16 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
             try:
                 shard = self._kind.make_shard()
                 loaded = await load_shard(replica, shard, self._snapshot_store, find_base, self._clock)
-                if loaded.lost_below_offset >= 0:
+                is_part_lost = loaded.lost_below_offset >= 0
+                if is_part_lost:
                     log.error(
                         "changes of %s may be gone partition=%s below_offset=%d",
                         noun, replica.tp, loaded.lost_below_offset,
                     )  # fmt: skip
                 await self._replicas.wait_applied()
-                corrections = await self._kind.find_corrections(shard, partition.written_before_slot)
+                corrections = await self._kind.find_corrections(
+                    shard, partition.written_before_slot, is_part_lost=is_part_lost
+                )
                 if self._can_be_deleted(replica, loaded.snapshot):
                     records = list(chain(*shard.snapshot()))
                     await self.snapshotter.write(partition, replica.log.end_offset, records)

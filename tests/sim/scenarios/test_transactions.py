@@ -19,9 +19,12 @@ from tests.sim.scenarios.transactions import (
 )
 from tiered.broker.late_transactions import LATE_GRACE_MS
 from tiered.broker.orphaned_transactions import CHECK_SECONDS
+from tiered.broker.transaction_snapshots import TRANSACTION_SNAPSHOTS
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import DeleteTopic
 from tiered.coordinator.host import SNAPSHOT_SECONDS
+from tiered.coordinator.routing import partition_of
+from tiered.coordinator.snapshot import SnapshotName
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
@@ -460,6 +463,43 @@ def test_producer_goes_on_if_a_rebuilt_coordinator_knows_an_earlier_epoch() -> N
         assert await producer.end(True) is Code.NONE
         await wait_complete(three, producer, COMMITTED)
         assert_nothing_is_open(three, 0)
+
+    run_scenario(scenario, **SETTINGS)
+
+
+def test_commit_is_not_acknowledged_by_an_older_state_of_its_id() -> None:
+    """The newest snapshot is damaged, and the log begins at it. The snapshot before has the transaction before as
+    committed."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, (1, 2, 3))
+        producer = SimProducer(three, version=0)
+        await producer.init(900_000)
+        partition = partition_of(producer.name, SETTINGS["transaction_state_log_num_partitions"])
+
+        def snapshots() -> list[SnapshotName]:
+            found = (TRANSACTION_SNAPSHOTS.parse_key(key) for key in three.bucket.objects)
+            return sorted(each for each in found if each is not None and each.partition_id.partition == partition)
+
+        await producer.write(0, b"first")
+        assert await producer.end(True) is Code.NONE
+        await asyncio.sleep(2 * SNAPSHOT_SECONDS + 5)
+        older = snapshots()[-1]
+        await producer.write(0, b"second")
+        await three.wait_until(lambda: snapshots()[-1] > older, 2 * SNAPSHOT_SECONDS)
+        await asyncio.sleep(10)
+        objects, key = three.bucket.memory._objects, snapshots()[-1].key
+        objects[key] = objects[key]._replace(data=objects[key].data[:-1])
+        keeper = find_coordinator(three, producer.name)
+        assert keeper is not None
+        await keeper.kill()
+        assert await producer.end(True) is Code.PRODUCER_FENCED
+        assert outcomes(three, 0) == [True], "of the first transaction"
+        await producer.init()
+        assert producer.epoch == 0, "an id that no partition knows"
+        await producer.write(0, b"third")
+        assert await producer.end(True) is Code.NONE
+        await wait_complete(three, producer, COMMITTED)
 
     run_scenario(scenario, **SETTINGS)
 

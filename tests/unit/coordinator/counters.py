@@ -157,7 +157,9 @@ class CounterKind:
     def make_shard(self) -> CounterShard:
         return CounterShard()
 
-    async def find_corrections(self, shard: CounterShard, written_before_slot: int) -> Sequence[Request]:
+    async def find_corrections(
+        self, shard: CounterShard, written_before_slot: int, *, is_part_lost: bool
+    ) -> Sequence[Request]:
         await self.may_correct.wait()
         return self.corrections
 
