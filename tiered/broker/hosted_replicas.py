@@ -265,13 +265,13 @@ class HostedReplicas:
             replica = (
                 self._leaders.get(TopicPartition(topic.name, partition_id.partition)) if topic is not None else None
             )
-            if topic is None or replica is None:
-                continue
-            now = topic.partitions[partition_id.partition]
-            if (now.leader, now.leader_epoch) != (self._view.node_id, replica.leader_epoch):
-                self.resign(
-                    replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker no longer leads {replica.tp}")
-                )
+            if topic is not None and replica is not None:
+                self._resign_if_superseded(replica, topic)
+
+    def _resign_if_superseded(self, replica: LeaderReplica, topic: TopicImage) -> None:
+        now = topic.partitions[replica.partition]
+        if (now.leader, now.leader_epoch) != (self._view.node_id, replica.leader_epoch):
+            self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker no longer leads {replica.tp}"))
 
     def _is_deleted(self, topic_id: TopicId) -> bool:
         """True if the topic was deleted while its log was opened."""
@@ -351,13 +351,17 @@ class HostedReplicas:
                 if not self._is_deleted(lead.topic_id):
                     self.unopened_leaders[lead.tp] = (lead, str(error))
                 return
-        if self._is_deleted(lead.topic_id):
+        newest = self._view.image.topics_by_id.get(lead.topic_id)
+        if newest is None:
             return  # its log is deleted when that image is applied
         replica.led_since_slot = image.slot
         self._leaders[lead.tp] = replica
         self.unopened_leaders.pop(lead.tp, None)
         self._check_loss(image, topic, lead, replica)
         self._check_synced_entry(replica.log)
+        self._resign_if_superseded(replica, newest)  # `resign_superseded` found no replica yet
+        if replica.is_stopped:
+            return
         self._events.on_lead(replica)
         try:
             await replica.write_lost_markers()

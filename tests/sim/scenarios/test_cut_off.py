@@ -9,12 +9,15 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
+from tiered.cold.layout import manifest_key
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
-from tiered.ids import TopicPartition
+from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.candidacy import EXCLUDED_SESSIONS
 from tiered.metadata.changes import ControllerElected
+from tiered.metadata.image import PartitionImage
 from tiered.metadata.layout import Entry, encode_entry, slot_key
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import ACKS_ALL
 
 PARTITIONS = 3
@@ -322,3 +325,50 @@ def test_leader_resigns_in_the_turn_in_which_it_learns_of_another() -> None:
         slow.node.hosted_replicas._role_change_lock.release()
 
     run_scenario(scenario)
+
+
+@pytest.mark.parametrize("attempt", ["first", "second"])
+def test_leader_that_opens_late_does_not_lead_under_an_earlier_epoch(attempt: str) -> None:
+    """Its broker learns of the next leader, chosen by an unclean election, while it waits for the bucket."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        slow, quick = three.others()
+        tp = TopicPartition("t", 0)
+        for name in ("t", "u"):
+            await three.controller.node.submit(
+                CreateTopic(
+                    name,
+                    assignments=[[quick.node_id, slow.node_id]],
+                    configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+                )
+            )
+        await three.wait_until(lambda: all(len(image_of(three.controller, each).isr) == 2 for each in "tu"), 30)
+        for name, seconds in (("t", 15), ("u", 25)):  # the next image waits for "u" too
+            partition_id = PartitionId(slow.node.image.topics[name].topic_id, 0)
+            faults = [(FaultKind.ERROR, 0)] if attempt == "second" else []
+            slow.machine.faults.rules += [
+                FaultRule(kind, ("get",), key=manifest_key(partition_id), times=1, seconds=delay)
+                for kind, delay in (*faults, (FaultKind.DELAY, seconds))
+            ]
+        await quick.kill()
+        await three.wait_until(lambda: image_of(slow, "t").leader == slow.node_id, 10)
+        if attempt == "second":
+            await three.wait_until(lambda: len(slow.node.hosted_replicas.unopened_leaders) == 2, 10)
+        await quick.start()
+        isolate(three, slow)
+        await three.wait_until(lambda: quick.node.hosted_replicas.find_leader(tp) is not None, 30)
+        three.network.heal()
+        await three.wait_until(lambda: image_of(slow, "t").leader == quick.node_id, 30)
+        await three.wait_until(lambda: slow.node.cluster.has_controller_contact, 30)
+        slow_replicas = slow.node.hosted_replicas
+        while slow_replicas.find_follower(tp) is None:
+            replica = slow_replicas.find_leader(tp)
+            assert replica is None, f"it leads under epoch {replica.leader_epoch}"
+            await asyncio.sleep(0.01)
+        await three.wait_until(lambda: image_of(three.controller, "t").isr == (quick.node_id, slow.node_id), 60)
+
+    run_scenario(scenario)
+
+
+def image_of(broker: SimBroker, topic: str) -> PartitionImage:
+    return broker.node.image.topics[topic].partitions[0]
