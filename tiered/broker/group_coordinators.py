@@ -19,6 +19,7 @@ from tiered.broker.internal_topic import InternalTopic, InternalTopicSize
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
+from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
@@ -299,19 +300,24 @@ class GroupCoordinators:
         return shard
 
     async def find_corrections(
-        self, shard: GroupShard, written_before_slot: int, *, is_part_lost: bool = False
+        self,
+        shard: GroupShard,
+        partition: CoordinatorPartition[GroupShard, Request, Reply],
+        *,
+        is_part_lost: bool = False,
     ) -> Sequence[Request]:
         """Compares the committed offsets of a loaded shard with the cluster, in slices (R5).
 
         Where a part is lost, the older offsets in the snapshot before make consumers read records again.
         """
 
-        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+        def find_limit(topic: str, number: int, written: OffsetValue) -> OffsetLimit | None:
             topic_id = self._find_topic_id(topic)
             if not topic_id or (written.topic_id and written.topic_id != topic_id):
                 return NO_TOPIC
-            losses = self._view.image.losses.get(PartitionId(topic_id, partition), ())
-            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, written_before_slot)
+            losses = self._view.image.losses.get(PartitionId(topic_id, number), ())
+            tp = TopicPartition(topic, number)
+            here = self._find_limit_here(tp, topic_id, written, partition.written_before_slot)
             return here or _find_limit_of(losses, written.leader_epoch)
 
         found: list[Request] = []

@@ -20,6 +20,7 @@ from tiered.broker.transaction_markers import MarkerPorts, OwnPartitions, Transa
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts
+from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.routing import partition_of
 from tiered.coordinator.snapshot import encode_batches
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
@@ -319,28 +320,32 @@ class TransactionCoordinators:
         return shard
 
     async def find_corrections(
-        self, shard: TransactionShard, written_before_slot: int, *, is_part_lost: bool
+        self,
+        shard: TransactionShard,
+        partition: CoordinatorPartition[TransactionShard, Request, Reply],
+        *,
+        is_part_lost: bool,
     ) -> Sequence[Request]:
         """Renews the producers of a log that may have lost records (R5), or that lacks some behind its snapshot.
+
+        Raises `Refused` if the partition is led no more: the log takes nothing of an earlier leadership.
 
         Returns nothing: a loaded shard requests the markers of decided transactions by itself.
         """
         if shard.state.skipped_records:
             log.error("records of transactional ids cannot be read count=%d", shard.state.skipped_records)
-        topic, names = self._view.image.topics.get(TRANSACTIONS_TOPIC), list(shard.state.transactions)
+        replica, names = partition.replica, list(shard.state.transactions)
+        topic = self._view.image.topics_by_id.get(replica.topic_id)
         if topic is None or not names:
             return ()
-        number = partition_of(names[0], len(topic.partitions))
-        led, loss = self.host.led_partitions.get(number), topic.partitions[number].loss
-        if led is None:
-            return ()
-        epoch = led.replica.leader_epoch
+        number, epoch = replica.partition, replica.leader_epoch
+        loss = topic.partitions[number].loss
         is_newly_lost = is_part_lost or (loss is not None and loss.leader_epoch == epoch)
         if is_newly_lost and self._renewed_epochs.get(number) != epoch:
-            await self._renew_producers(led.replica, shard, names, None)
+            await self._renew_producers(replica, shard, names, None)
             self._renewed_epochs[number] = epoch
         elif loss is not None:
-            await self._renew_producers(led.replica, shard, names, loss.at_ms)
+            await self._renew_producers(replica, shard, names, loss.at_ms)
         return ()
 
     async def _renew_producers(

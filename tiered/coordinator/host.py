@@ -62,12 +62,13 @@ class CoordinatorKind(Protocol[ShardT, RequestT]):
         """Returns a shard without state."""
 
     async def find_corrections(
-        self, shard: ShardT, written_before_slot: int, *, is_part_lost: bool
+        self, shard: ShardT, partition: CoordinatorPartition[ShardT, RequestT, Any], *, is_part_lost: bool
     ) -> Sequence[RequestT]:
-        """Returns requests that make a loaded shard agree with the cluster. They are decided before all others.
+        """Returns requests that make the loaded shard of a partition agree with the cluster. They are decided before
+        all others.
 
-        Everything in the shard was written before this broker had applied that slot of the metadata. `is_part_lost`:
-        changes between its snapshot and its log may be gone.
+        `is_part_lost`: changes between its snapshot and its log may be gone. Raises `Refused` if the partition is led
+        no more, and its log would have to take something.
         """
 
 
@@ -363,9 +364,9 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
                         noun, replica.tp, loaded.lost_below_offset,
                     )  # fmt: skip
                 await self._replicas.wait_applied()
-                corrections = await self._kind.find_corrections(
-                    shard, partition.written_before_slot, is_part_lost=is_part_lost
-                )
+                corrections = await self._kind.find_corrections(shard, partition, is_part_lost=is_part_lost)
+                if not self._is_led(partition):
+                    return
                 if self._can_be_deleted(replica, loaded.snapshot):
                     records = list(chain(*shard.snapshot()))
                     await self.snapshotter.write(partition, replica.log.end_offset, records)

@@ -278,8 +278,9 @@ def test_only_pending_offset_of_a_group_is_corrected_after_a_load() -> None:
         await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))
         groups = group_coordinator(three).node.group_coordinators
         shard, key = groups.make_shard(), OffsetKey(GROUP, "gone", 0)
+        partition = groups.host.led_partitions[OFFSETS.partition]
         shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), key, OffsetValue(7, -1, "", 0))
-        assert await groups.find_corrections(shard, 0) == [TopicsDeleted(("gone",))]
+        assert await groups.find_corrections(shard, partition) == [TopicsDeleted(("gone",))]
 
     run_scenario(scenario, **OFFSETS_SETTINGS)
 

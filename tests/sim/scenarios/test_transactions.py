@@ -21,16 +21,18 @@ from tiered.broker.late_transactions import LATE_GRACE_MS
 from tiered.broker.orphaned_transactions import CHECK_SECONDS
 from tiered.broker.transaction_snapshots import TRANSACTION_SNAPSHOTS
 from tiered.config.settings import STANDARD_AUTHORIZER
-from tiered.controller.requests import DeleteTopic
+from tiered.controller.requests import CreateTopic, DeleteTopic, ElectLeaders, Move, Reassign, ReportLoss
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.coordinator.routing import partition_of
 from tiered.coordinator.snapshot import SnapshotName
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
+from tiered.metadata.image import PartitionImage
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.marker import TransactionMarker
 from tiered.transactions.decision import TIMEOUT
-from tiered.transactions.metadata import TransactionState
+from tiered.transactions.metadata import TransactionMetadata, TransactionState
 from tiered.transactions.requests import EndTransaction, MarkersDue
 
 SETTINGS = {"transaction_state_log_num_partitions": 2}
@@ -502,6 +504,57 @@ def test_commit_is_not_acknowledged_by_an_older_state_of_its_id() -> None:
         await wait_complete(three, producer, COMMITTED)
 
     run_scenario(scenario, **SETTINGS)
+
+
+@pytest.mark.parametrize("verb", ["get", "put"])
+def test_late_load_of_an_earlier_leadership_writes_nothing(verb: str) -> None:
+    """A loads slowly, B leads and begins a transaction, and A leads again before its first load is over."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        (a, b), submit = three.others(), three.controller.node.submit
+        await submit(CreateTopic("t", assignments=[[three.controller.node_id]]))
+        configs = {"min.insync.replicas": "1"}
+        await submit(CreateTopic(TRANSACTIONS_TOPIC, assignments=[[b.node_id, a.node_id]], configs=configs))
+        topic_id = three.controller.node.image.topics[TRANSACTIONS_TOPIC].topic_id
+
+        def partition() -> PartitionImage:
+            return three.controller.node.image.topics[TRANSACTIONS_TOPIC].partitions[0]
+
+        def find(broker: SimBroker) -> TransactionMetadata | None:
+            shard = broker.node.transaction_coordinators.host.find_shard("tx")
+            return shard.state.transactions.get("tx") if shard is not None else None
+
+        async def lead(first: SimBroker, second: SimBroker) -> None:
+            await three.wait_until(lambda: len(partition().isr) == 2, 60)
+            await submit(Reassign((Move(topic_id, 0, (first.node_id, second.node_id)),)))
+            await submit(ElectLeaders(True, ((topic_id, 0),)))
+            await three.wait_until(lambda: partition().leader == first.node_id, 30)
+
+        await three.wait_until(lambda: len(partition().isr) == 2, 60)
+        producer = SimProducer(three, "tx")
+        await producer.init()
+        await submit(ReportLoss(topic_id, 0, partition().leader_epoch, 1))
+        await three.wait_until(lambda: any(map(TRANSACTION_SNAPSHOTS.parse_key, three.bucket.objects)), 120)
+        await asyncio.sleep(5)
+        slow = FaultRule(FaultKind.DELAY, (verb,), key=TRANSACTION_SNAPSHOTS.prefix, times=1, seconds=15)
+        a.machine.faults.rules.append(slow)
+        for each in (a, b):
+            each.machine.faults.rules.append(FaultRule(FaultKind.ERROR, ("delete",), key=TRANSACTION_SNAPSHOTS.prefix))
+        await lead(a, b)
+        await three.wait_until(lambda: slow.times == 0, 30)
+        await lead(b, a)
+        await producer.init()
+        await producer.write(0, b"of the transaction that is open")
+        await asyncio.sleep(1)
+        await lead(a, b)
+        await three.wait_until(lambda: find(a) is not None, 10)
+        found, replica = find(a), find_leader(three, TopicPartition(TRANSACTIONS_TOPIC, 0))
+        assert replica is not None
+        end = replica.log.end_offset
+        await asyncio.sleep(20)
+        assert replica.log.end_offset == end and not replica.is_stopped and find(a) == found
+
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, TP, ReplicationRig
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.host import CoordinatorHost, HostPorts
+from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.coordinator.snapshot import SnapshotKind
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, SnapshotMetrics
@@ -158,23 +159,26 @@ class CounterKind:
         return CounterShard()
 
     async def find_corrections(
-        self, shard: CounterShard, written_before_slot: int, *, is_part_lost: bool
+        self, shard: CounterShard, partition: CoordinatorPartition[CounterShard, Request, int], *, is_part_lost: bool
     ) -> Sequence[Request]:
         await self.may_correct.wait()
         return self.corrections
 
 
 class Replicas:
-    """The replicas of a broker that has applied every image."""
+    """The replicas of a broker. `applied` is set while no image is being applied."""
 
     def __init__(self) -> None:
         self.unopened_leaders: set[TopicPartition] = set()
+        self.applied = asyncio.Event()
+        self.applied.set()
         self.has_clean_stop = True
 
     def has_clean_predecessor(self, partition_id: PartitionId, leader_epoch: int) -> bool:
         return self.has_clean_stop
 
-    async def wait_applied(self) -> None: ...
+    async def wait_applied(self) -> None:
+        await self.applied.wait()
 
 
 Host = CoordinatorHost[CounterShard, Request, int]

@@ -295,6 +295,25 @@ def test_load_ends_with_its_leadership(rig: CounterRig) -> None:
     rig.run(scenario)
 
 
+def test_late_load_of_an_earlier_leadership_saves_no_snapshot(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead(ALONE)
+        await rig.submit(Add("a", 1))
+        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+        rig.replicas.has_clean_stop = False
+        rig.replicas.applied.clear()
+        await lead_next(rig)
+        await rig.settle()
+        await lead_next(rig)
+        await rig.settle()
+        rig.replicas.applied.set()
+        await asyncio.sleep(1)
+        assert await rig.submit(Read("a")) == 1
+        assert stored(rig) == [(0, 1), (2, 1)]
+
+    rig.run(scenario)
+
+
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
