@@ -6,6 +6,7 @@ May import: controller, coordinator, groups, transactions
 ~ real_world          the five real ports, from the broker's settings
 ~ encryption          TLS of this broker, and the network between brokers
 ~ data_directory      the broker's own files: meta.properties, boot mark, clean mark
+  metadata_position   the note of what the metadata log had reached: it tells a bucket that went back
 ~ startup_retry       startup retries while the object store is unreachable
 ~ duplicate_check     the check for another live process of this broker (R6)
 ~ registration        registration of an incarnation, and of its addresses (R1, R6)

@@ -37,6 +37,7 @@ from tiered.broker.log_cleaner import LogCleaner
 from tiered.broker.loss_reporter import LossReporter
 from tiered.broker.lost_markers import LostMarkers
 from tiered.broker.marker_writer import MarkerWriter
+from tiered.broker.metadata_position import get_position
 from tiered.broker.object_deletion import ObjectDeletion
 from tiered.broker.orphaned_transactions import OrphanedTransactions
 from tiered.broker.possible_losses import PossibleLosses
@@ -352,6 +353,7 @@ class Broker:
         await self.tokens.start()
         image = await self.startup_retry.retry_until_store_is_back(self._load_metadata)
         await self.registration.check_duplicate(image)
+        self.data_directory.refuse_older_bucket(get_position(self.cluster_id, image))
         found = await self.data_directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
         found = self.registration.assess_directory(image, found)
         self._apply_settings(image)
@@ -363,6 +365,7 @@ class Broker:
             await self.startup_retry.retry_refused(self.registration.register)
         except Refused as refused:
             raise Unavailable(f"the broker could not register: {refused.why}") from None
+        await self._note_metadata()
         self._is_serving = True
         self.served.set()
         log.info(
@@ -370,6 +373,13 @@ class Broker:
             self.settings.node_id, self.cluster_id, incarnation_digest(self.incarnation), self.image.controller_epoch,
             len(self.leader_replicas()),
         )  # fmt: skip
+
+    async def _note_metadata(self) -> None:
+        """Notes what the metadata log has reached. A disk that cannot take the note ends nothing here."""
+        try:
+            await self.housekeeping.note_metadata()
+        except (Unavailable, Refused) as error:
+            log.warning("position of the metadata log is noted later why=%s", error)
 
     async def _load_metadata(self) -> Image:
         """Returns the image of this store's cluster; the first broker of a store creates the cluster."""
@@ -569,6 +579,7 @@ class Broker:
         if durable and not self.cold_tier.manifests.has_undecided_change and not self.hosted_replicas.takeover_pending:
             await self._leave_partitions()
             await self._try_submit(requests.StopBroker(self.settings.node_id, self.incarnation))
+            await self._note_metadata()
         elif self.disk.dead is not None:
             await self._try_submit(requests.NameDirectory(self.settings.node_id, self.incarnation, ""))
         if self._main is not None:

@@ -4,6 +4,7 @@
 - The boot mark proves that the page cache has everything written since, unless the machine went down. It is written
   after a recovery whose result is fsynced. An I/O error removes it for good: the directory is then untrusted.
 - The clean mark proves that all logs are durable (R1).
+- `metadata_position` tells a bucket that went back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tiered.broker import metadata_position
+from tiered.broker.metadata_position import MetadataPosition
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints, clean_shutdown, synced_logs
 from tiered.hot.clean_shutdown import CleanLogEntry
@@ -79,6 +82,7 @@ class DataDirectory:
         """Set when the writing of offsets ends that runs now."""
         self._saves_requested = 0
         self._saves_done = 0
+        self._noted_position: MetadataPosition | None = None
 
     async def open(self, cluster_id: str, node_id: int, new_directory_id: str) -> DirectoryState:
         """Returns the state of the directory; gives a new directory to this node, under `new_directory_id`.
@@ -120,6 +124,23 @@ class DataDirectory:
         held = checkpoints.load(self._disk, ROOT, META_FILE)
         rows = dict(_parse_properties((held or b"").decode(errors="replace").splitlines()))
         return rows.get("cluster.id", "")
+
+    def refuse_older_bucket(self, found: MetadataPosition) -> None:
+        """Raises `Refused` if the metadata log was further when this directory noted it. Changes nothing."""
+        data = checkpoints.load(self._disk, ROOT, metadata_position.FILE)
+        try:
+            noted = metadata_position.parse(data, where=metadata_position.FILE) if data is not None else None
+        except Corrupt as error:
+            log.warning("note of the metadata log is not used why=%s", error)
+            return
+        if noted is not None:
+            metadata_position.refuse_older(found, noted, f"{ROOT}/{metadata_position.FILE}")
+
+    async def note_metadata(self, reached: MetadataPosition) -> None:
+        """Notes durably what the metadata log has reached, if that is new. One call at a time."""
+        if reached != self._noted_position:
+            await checkpoints.save(self._disk, ROOT, metadata_position.FILE, metadata_position.encode(reached))
+            self._noted_position = reached
 
     async def write_boot_mark(self) -> None:
         """Writes the boot mark: recovery is finished and fsynced, so the page cache outlives a kill of the process."""

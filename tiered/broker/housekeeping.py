@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.loss_reporter import LossReporter
+from tiered.broker.metadata_position import get_position
 from tiered.broker.tiering import Tiering
 from tiered.compaction.cleanable_range import is_compacted
 from tiered.controller.member_view import MemberView
@@ -32,6 +33,8 @@ SWEEP_SECONDS = 5.0
 """Pause between two looks for log directories of deleted topics."""
 LOOKED_AT_ONCE = 5_000
 """Logs that are looked at before the loop yields: some 10 ms."""
+NOTE_SECONDS = 5.0
+"""Pause between two notes of what the metadata log has reached."""
 SYNCED_ENTRIES_AT_ONCE = 32
 """Logs for which a change of `flush` is noted at once."""
 UNFLUSHED_BYTES_MAX = 64 << 20
@@ -80,6 +83,8 @@ class Housekeeping:
                 self._run_every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.write_checkpoints)
             )
             group.create_task(self._run_every(SWEEP_SECONDS, self.delete_dropped_logs))
+            await self._served.wait()  # a start writes the first note itself
+            group.create_task(self._run_every(NOTE_SECONDS, self.note_metadata))
 
     async def _run_every(self, seconds: float, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -185,6 +190,14 @@ class Housekeeping:
             if not await self._disk_state.guard(self._data_directory.delete_one_due(now_ms)):
                 return
             await self._clock.sleep(0)
+
+    async def note_metadata(self) -> None:
+        """Notes in the data directory what the metadata log has reached, if it has moved.
+
+        The image has only entries that are in the bucket (M5). A crash forgets the last seconds of it.
+        """
+        reached = get_position(self._view.loader.cluster_id, self._view.image)
+        await self._disk_state.guard(self._data_directory.note_metadata(reached))
 
     # -- fsync --------------------------------------------------------------------------------------------------------
 
