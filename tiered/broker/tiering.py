@@ -231,10 +231,10 @@ class Tiering:
         finally:
             self._busy.discard(replica)
             self._pass_slots.release()
-            if replica.cold.manifests.take_orphan_mark(replica.partition_id):
-                self._sweep_due_ms[replica] = self._clock.wall_ms() + self._sweep_delay_ms()
-            if replica.is_stopped:
+            if replica.is_stopped:  # a next leader of the partition here takes the mark of orphans
                 self.forget(replica)
+            elif replica.cold.manifests.take_orphan_mark(replica.partition_id):
+                self._sweep_due_ms[replica] = self._clock.wall_ms() + self._sweep_delay_ms()
             if self._due or self._due_low_priority:
                 self._wake.set()
 

@@ -12,7 +12,7 @@ from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold.layout import parse_key
 from tiered.config.settings import Settings, TopicConfig
-from tiered.errors import Unavailable
+from tiered.errors import Code, Refused, Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
@@ -37,14 +37,14 @@ class TieringRun:
             broker.metrics,
         )
         self._broker = broker
-        self._replica = replica
+        self.replica = replica
         self._task = asyncio.create_task(self.tiering.run())
 
     async def run_for(self, seconds: float) -> None:
         """Lets time pass. Due work is done, and late writes land when the store gets the next request."""
         for _ in range(int(seconds / 10)):
             await asyncio.sleep(10)
-            self.tiering.wake(self._replica)
+            self.tiering.wake(self.replica)
             await self._broker.store.get("anything")
             await self._broker.cold.collector.delete_expired()
 
@@ -152,6 +152,31 @@ def test_objects_of_a_failed_clean_are_deleted_although_no_clean_follows(faults:
         await passes.run_for(4 * SETTLED)
         assert segment_keys(rig) == await named_keys(replica)
         assert not broker.cold.cleaner.keys_in_flight(replica.partition_id)
+        passes.stop()
+
+    rig.run(scenario)
+
+
+def test_object_of_a_stopped_leader_that_lands_after_the_sweep_is_deleted() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        earlier = await broker.lead(0, [1])
+        fill(earlier)
+        hangs = FaultRule(FaultKind.DELAY, ("upload",), times=1, seconds=6 * SETTLED)
+        broker.faults.rules.append(hangs)
+        passes = TieringRun(broker, earlier)
+        await asyncio.sleep(10)
+        earlier.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads"))
+        broker.cold.uploader.forget(earlier.partition_id)
+        later = passes.replica = await broker.lead(1, [1])  # the broker leads again
+        await passes.run_for(4 * SETTLED)
+        assert hangs.times == 0 and segment_keys(rig) == await named_keys(later)
+        await asyncio.sleep(3 * SETTLED)
+        assert segment_keys(rig) > await named_keys(later)
+        await passes.run_for(4 * SETTLED)
+        assert segment_keys(rig) == await named_keys(later)
         passes.stop()
 
     rig.run(scenario)
