@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from tests.e2e.site import SimBrokerRig, fill, numbers, read_values, run
+from tests.sim.harness.loop import SimLoop
 from tiered.broker import metadata_position
 from tiered.broker.data_directory import ROOT
 from tiered.errors import Refused
+from tiered.hot import checkpoints
 
 LOCAL = {"remote_storage_enable": "false", "retention_ms": "-1"}
 NOTE = f"{ROOT}/{metadata_position.FILE}"
@@ -101,3 +103,62 @@ def test_start_goes_on_with_an_older_bucket_once_the_note_is_removed() -> None:
         await site.stop()
 
     run(scenario)
+
+
+def test_nothing_is_appended_behind_a_later_leader_epoch() -> None:
+    """Such records would be taken for rot by the next start, and cut."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await site.create("t", 1, **LOCAL)
+        await fill(replica, 3)
+        older = copy_bucket(site)
+        for _ in range(3):
+            await site.crash(site.machine.kill)
+            await site.start()
+        replica = site.node.leader_replica("t", 0)
+        later = replica.leader_epoch
+        await fill(replica, 3, 3)
+        await site.crash(site.machine.kill)
+        put_back(site, older)
+        site.machine.disk.remove(NOTE)
+        await site.start()
+        (why,) = site.node.hosted_replicas.list_unserved().values()
+        assert f"the log has leader epoch {later}" in why
+        with pytest.raises(Refused, match="went back to an older state"):
+            site.node.leader_replica("t", 0)
+        while site.node.hosted_replicas.unopened_leaders:  # each start begins a new leader epoch
+            await site.crash(site.machine.kill)
+            await site.start()
+        replica = site.node.leader_replica("t", 0)
+        assert replica.leader_epoch >= later
+        await fill(replica, 3, 6)
+        for _ in range(2):
+            await site.crash(site.machine.kill)
+            await site.start()
+            assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 9)
+
+    run(scenario)
+
+
+def test_damaged_leader_epochs_on_disk_are_repaired_before_the_log_is_led() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill(await site.create("t", 1, segment_bytes="4096", **LOCAL), 20)
+        await site.stop()
+        disk, directory = site.machine.disk, f"{ROOT}/t-0"
+        lineage = checkpoints.parse_lineage(checkpoints.load(disk, directory, checkpoints.EPOCHS_FILE) or b"")
+        damaged = checkpoints.encode_lineage((*lineage[:-1], (lineage[-1][0] + 900, lineage[-1][1])))
+        await checkpoints.save(disk, directory, checkpoints.EPOCHS_FILE, damaged)
+        await site.start()
+        replica = site.node.leader_replica("t", 0)
+        assert replica.log.epochs.lineage == lineage
+        await fill(replica, 3, 20)
+        assert await read_values(replica, 0) == numbers(0, 23)
+
+    loop = SimLoop(1, seconds_max=1000)
+
+    async def main() -> None:  # `run` judges disks: it would find the damage
+        await scenario(SimBrokerRig(loop))
+
+    loop.run(main())

@@ -27,7 +27,7 @@ from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
 from tiered.metrics import Metrics
 from tiered.peers import Peers
 from tiered.ports import World
-from tiered.replication.become_leader import PreviousLeader, prepare_leader_log
+from tiered.replication.become_leader import PreviousLeader, prepare_leader_log, refuse_later_epochs
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
@@ -399,6 +399,7 @@ class HostedReplicas:
     async def _become_leader(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
         known = topic.partitions[lead.tp.partition]
         hot = await self.log_store.open_or_create(lead.tp, topic, is_new=lead.is_new)
+        refuse_later_epochs(hot, lead.leader_epoch)
         partition_id = PartitionId(lead.topic_id, lead.tp.partition)
         previous_leader = (
             PreviousLeader.STOPPED_CLEANLY

@@ -49,6 +49,32 @@ class PreviousLeader(Enum):
     MAY_STILL_WRITE = "an earlier leader may have a write to the manifest in flight"
 
 
+def refuse_later_epochs(hot: DiskLog, leader_epoch: int) -> None:
+    """Raises `Corrupt` if the log has a later leader epoch than the one that begins: the metadata log went back.
+
+    The next start would take batches of an earlier epoch behind those of a later one for rot, and cut them.
+    """
+    if hot.epochs.latest <= leader_epoch:
+        return
+    if _epoch_of_last_batch(hot) <= leader_epoch and hot.repair_leader_epochs():
+        # Only the leader epochs on disk were damaged, not the log.
+        log.warning("leader epochs repaired from the batches partition=%s lineage=%s", hot.name, hot.epochs.lineage)
+    if hot.epochs.latest > leader_epoch:
+        raise Corrupt(
+            f"the log has leader epoch {hot.epochs.latest}, and would be led under epoch {leader_epoch}: the metadata"
+            " log went back to an older state",
+            where=hot.name,
+        )
+
+
+def _epoch_of_last_batch(hot: DiskLog) -> int:
+    found = (
+        hot.read(hot.end_offset - 1, 0, end_offset=hot.end_offset) if hot.end_offset > hot.local_start_offset else None
+    )
+    head = decode_header(found.file.pread(found.start, HEADER_BYTES)) if found is not None else None
+    return head.leader_epoch if head is not None else NO_EPOCH
+
+
 async def prepare_leader_log(
     hot: DiskLog,
     cold: ColdTier,
