@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.erase import erase
+from pyspark_tiered.joining import FILES_MIN
 from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.log_folder import LOG
 from pyspark_tiered.native_engine import NativeEngine
@@ -46,22 +47,23 @@ def fill(store: str, partition: int, first: int, count: int) -> None:
 def test_engines_take_turns_on_one_table(spark: SparkSession, place: Callable[[str], str]) -> None:
     store, warehouse = place("store"), place("tables")
     filling.create_topic(store, "t", TOPIC, 3)
-    for each in range(12):
+    for each in range(FILES_MIN + 2):
         for partition in (0, 2):
             fill(store, partition, each * 10, 10)
-        if each in (3, 11):
+        if each in (3, FILES_MIN + 1):
             assert load(store, "t", warehouse, spark=spark).rows == 20
         else:
             assert load(store, "t", warehouse, engine=NativeEngine()).rows == 20
     found = verify(store, "t", warehouse, spark=spark)
-    assert (found.ok, found.rows, found.loaded, found.gaps) == (True, 240, {0: 120, 2: 120}, ())
+    bounds = dict.fromkeys((0, 2), 10 * (FILES_MIN + 2))
+    assert (found.ok, found.rows, found.loaded, found.gaps) == (True, sum(bounds.values()), bounds, ())
     table = NativeTable(f"{spark_url(warehouse)}/t", "t", TOPIC)
-    assert (table.loaded_offsets(), len(table.snapshot().state.files)) == ({0: 120, 2: 120}, 5)
+    assert (table.loaded_offsets(), len(table.snapshot().state.files)) == (bounds, 3)
     pointer = table.folder.read(f"{LOG}/_last_checkpoint")
     assert pointer is not None and json.loads(pointer)["version"] == 10
     other = spark.newSession()
     history = other.sql(f"DESCRIBE HISTORY delta.`{spark_url(warehouse)}/t`").collect()
-    assert [row["operation"] for row in history] == [*["WRITE"] * 4, "OPTIMIZE", *["WRITE"] * 8]
+    assert [row["operation"] for row in history] == [*["WRITE"] * 2, "OPTIMIZE", *["WRITE"] * FILES_MIN]
     (native,) = [row for row in history if row["version"] == 5]
     assert json.loads(native["userMetadata"])["tiered"]["offsets"] == {"0": [50, 60], "2": [50, 60]}
     assert native["operationMetrics"]["numOutputRows"] == "20"
