@@ -38,5 +38,5 @@ def _load(batches: list[bytes]) -> float:
     began, shard = time.process_time(), TransactionShard(TransactionSettings(ids_max=IDS))
     for each in batches:
         shard.apply(decode_batch(each))
-    shard.on_loaded(Now(0, UPDATED_MS))
+    shard.on_loaded(Now(0, UPDATED_MS, UPDATED_MS))
     return time.process_time() - began

@@ -35,10 +35,14 @@ class Shard(Protocol[Request_contra, Now_contra, Decision_co, Change_contra]):
 
 
 class Now(NamedTuple):
-    """Both clocks at one instant: `mono_ms` (any origin) for deadlines, `wall_ms` for the content of records."""
+    """The clocks at one instant: `mono_ms` (any origin) for deadlines, `wall_ms` for the content of records.
+
+    `expiry_ms` is the time by which ages are judged. It is earlier than `wall_ms` while that may be fast.
+    """
 
     mono_ms: int
     wall_ms: int
+    expiry_ms: int
 
 
 class ProducerIdAndEpoch(NamedTuple):

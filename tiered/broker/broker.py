@@ -163,6 +163,7 @@ class Broker:
             GroupPorts(
                 self.view, channel, self.hosted_replicas, self.store, group_snapshots, world.clock, world.rng,
                 has_controller_contact=lambda: self.cluster.has_controller_contact,
+                find_expiry_ms=self.retention_clock.find_expiry_ms,
             ),
             metrics,
         )  # fmt: skip
@@ -173,6 +174,7 @@ class Broker:
                 self.view, channel, self.hosted_replicas, self.store, transaction_snapshots, world.clock, peers,
                 self.producer_ids, self.marker_writer,
                 has_controller_contact=lambda: self.cluster.has_controller_contact,
+                find_expiry_ms=self.retention_clock.find_expiry_ms,
             ),
             metrics,
         )  # fmt: skip

@@ -20,6 +20,7 @@ from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
 from tiered.coordinator.partition import CoordinatorPartition
+from tiered.coordinator.runtime import FindExpiryMs
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
@@ -98,6 +99,7 @@ class GroupPorts:
     clock: Clock
     rng: Rng
     has_controller_contact: Callable[[], bool]
+    find_expiry_ms: FindExpiryMs
 
 
 class GroupCoordinators:
@@ -125,7 +127,7 @@ class GroupCoordinators:
             ports.snapshot_store,
             HostPorts(
                 ports.view.node_id, ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
-                lambda: store.outage is None,
+                lambda: store.outage is None, ports.find_expiry_ms,
             ),
             self._topic.ensure,
             metrics.histogram(

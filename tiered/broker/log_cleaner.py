@@ -230,7 +230,7 @@ class LogCleaner:
         if not self._may_clean(replica):
             return None
         if not replica.config.remote_storage_enable:
-            return None if replica.log.write_failure else self._find_on_disk(replica, self._clock.wall_ms())
+            return None if replica.log.write_failure else self._find_on_disk(replica, self._retention_clock.now_ms())
         known = self._cold_ranges.get(replica) if isinstance(replica, LeaderReplica) else None
         return known.found if known is not None else None
 
@@ -317,9 +317,10 @@ class LogCleaner:
                 else:
                     self._note_result(replica, in_bucket)
             elif _is_cleaned_on_disk(replica):
-                found = self._find_on_disk(replica, self._clock.wall_ms())
+                now_ms = self._retention_clock.now_ms()
+                found = self._find_on_disk(replica, now_ms)
                 resources = self._resources_while(partial(_is_cleaned_on_disk, replica))
-                work = replica.log.clean(found, resources, keeps_tombstones=replica.may_have_cold_records)
+                work = replica.log.clean(found, resources, now_ms, keeps_tombstones=replica.may_have_cold_records)
                 self._note_result(replica, await self._disk.guard(work))
             else:
                 raise LogChanged

@@ -22,6 +22,7 @@ from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts
 from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.routing import partition_of
+from tiered.coordinator.runtime import FindExpiryMs
 from tiered.coordinator.snapshot import encode_batches
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code
@@ -85,6 +86,7 @@ class TransactionPorts:
     producer_ids: ProducerIds
     own_partitions: OwnPartitions
     has_controller_contact: Callable[[], bool]
+    find_expiry_ms: FindExpiryMs
 
 
 class TransactionCoordinators:
@@ -106,7 +108,7 @@ class TransactionCoordinators:
             ports.snapshot_store,
             HostPorts(
                 ports.view.node_id, ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
-                lambda: store.outage is None,
+                lambda: store.outage is None, ports.find_expiry_ms,
             ),
             self._topic.ensure,
             metrics.histogram(

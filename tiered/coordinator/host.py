@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.routing import partition_of
-from tiered.coordinator.runtime import NEVER_MS, CoordinatorRuntime, Observer, ReplyT, RequestT, ShardT
+from tiered.coordinator.runtime import NEVER_MS, CoordinatorRuntime, FindExpiryMs, Observer, ReplyT, RequestT, ShardT
 from tiered.coordinator.snapshot import SnapshotName, choose_snapshot
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
 from tiered.coordinator.snapshotter import CoordinatorSnapshotter
@@ -95,6 +95,7 @@ class HostPorts:
     image: Callable[[], Image]
     has_controller_contact: Callable[[], bool]
     is_store_reachable: Callable[[], bool]
+    find_expiry_ms: FindExpiryMs
 
 
 class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
@@ -123,6 +124,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         self._image = ports.image
         self._has_controller_contact = ports.has_controller_contact
         self._is_store_reachable = ports.is_store_reachable
+        self._find_expiry_ms = ports.find_expiry_ms
         self._ensure_topic = ensure_topic
         self._load_seconds = load_seconds
         self._task_group: asyncio.TaskGroup | None = None
@@ -395,7 +397,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         self, partition: CoordinatorPartition[ShardT, RequestT, ReplyT], shard: ShardT
     ) -> CoordinatorRuntime[ShardT, RequestT, ReplyT]:
         coordinator = CoordinatorRuntime[ShardT, RequestT, ReplyT](
-            partition.replica, shard, self._clock, self._kind.observer,
+            partition.replica, shard, self._clock, self._kind.observer, self._find_expiry_ms,
             spawn=self._spawn, on_deadline_advanced=self._on_deadline_advanced,
             on_failed=lambda why: self._on_append_failed(partition, why),
         )  # fmt: skip

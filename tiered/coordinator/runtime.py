@@ -37,6 +37,8 @@ NEVER_MS = 1 << 62
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 """Starts a task that the broker owns."""
+FindExpiryMs = Callable[[int, int], int]
+"""Returns the time by which ages are judged, from the monotonic time and the wall clock."""
 
 
 ShardT = TypeVar("ShardT", bound=CoordinatorShard[Any, Any, Any])
@@ -69,6 +71,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         shard: ShardT,
         clock: Clock,
         observer: Observer[RequestT, Any],
+        find_expiry_ms: FindExpiryMs,
         *,
         spawn: Spawn,
         on_deadline_advanced: Callable[[int], None],
@@ -79,6 +82,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         self.unsaved_since_ms = -1
         """Monotonic time of the first change that no snapshot holds yet; -1 for none."""
         self._clock = clock
+        self._find_expiry_ms = find_expiry_ms
         self._on_request, self._on_event = observer.on_request, observer.on_event
         self._spawn = spawn
         self._on_deadline_advanced = on_deadline_advanced
@@ -95,8 +99,9 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         self._end_reason: Refused | None = None
 
     def now(self) -> Now:
-        """Returns both clocks."""
-        return Now(self._clock.mono_ns() // 1_000_000, self._clock.wall_ms())
+        """Returns the clocks."""
+        mono_ms, wall_ms = self._clock.mono_ns() // 1_000_000, self._clock.wall_ms()
+        return Now(mono_ms, wall_ms, self._find_expiry_ms(mono_ms, wall_ms))
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tiered.groups.records import NO_TIME, OffsetValue
 
 
 def find_expired_offsets(
-    group: ClassicGroup, offsets: GroupOffsets, pending: PendingOffsets, wall_ms: int, retention_ms: int
+    group: ClassicGroup, offsets: GroupOffsets, pending: PendingOffsets, now_ms: int, retention_ms: int
 ) -> Iterator[tuple[str, int]]:
     """Yields topic and partition of each expired offset."""
     for topic, partitions in offsets.items():
@@ -28,7 +28,7 @@ def find_expired_offsets(
             continue
         for partition, offset in partitions.items():
             is_pending = pending.has_partition(group.name, topic, partition)
-            if not is_pending and _has_expired(group, offset, wall_ms, retention_ms):
+            if not is_pending and _has_expired(group, offset, now_ms, retention_ms):
                 yield topic, partition
 
 
@@ -40,9 +40,9 @@ def _may_expire(group: ClassicGroup, topic: str) -> bool:
     return group.state is ClassicGroupState.EMPTY
 
 
-def _has_expired(group: ClassicGroup, offset: OffsetValue, wall_ms: int, retention_ms: int) -> bool:
+def _has_expired(group: ClassicGroup, offset: OffsetValue, now_ms: int, retention_ms: int) -> bool:
     if offset.expire_ms != NO_TIME:
-        return wall_ms >= offset.expire_ms
+        return now_ms >= offset.expire_ms
     was_group = group.protocol_type is not None and group.state is ClassicGroupState.EMPTY
     since = group.state_since_ms if was_group and group.state_since_ms != NO_TIME else offset.commit_ms
-    return wall_ms - since >= retention_ms
+    return now_ms - since >= retention_ms

@@ -194,7 +194,7 @@ class GroupShard:
         count = sum(map(len, offsets.values()))
         expired_keys = list(
             find_expired_offsets(
-                group, offsets, log_state.pending, decision.now.wall_ms, self.state.settings.retention_ms
+                group, offsets, log_state.pending, decision.now.expiry_ms, self.state.settings.retention_ms
             )
         )
         decision.write(*[offset_tombstone(group.name, topic, partition) for topic, partition in expired_keys])

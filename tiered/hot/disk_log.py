@@ -538,23 +538,29 @@ class DiskLog:
         return find_cleanable([segment_facts(each) for each in self._writer.segments[:-1]], ends, self.config, at_ms)
 
     async def clean(
-        self, found: CleanableRange, resources: CleanerResources, *, keeps_tombstones: bool = False
+        self,
+        found: CleanableRange,
+        resources: CleanerResources,
+        now_ms: int | None = None,
+        *,
+        keeps_tombstones: bool = False,
     ) -> CleanResult:
         """Cleans the closed segments in `found`, which `find_cleanable` has just returned. One clean at a time.
 
-        The whole log is durable first: a marker above the segments decides which of their records go. Before offsets
-        are removed, the log is marked as compacted: a start then takes a gap for lawful. Raises
-        `LogChanged`, `Corrupt` for a batch that cannot be read, and `Unavailable` of the disk.
+        Tombstones go by `now_ms`, now by default. The whole log is durable first: a marker above the segments decides
+        which of their records go. Before offsets are removed, the log is marked as compacted: a start then takes a gap
+        for lawful. Raises `LogChanged`, `Corrupt` for a batch that cannot be read, and `Unavailable` of the disk.
         """
         self._swap.is_truncated = False
         if self.flushed_offset < self.end_offset:
             await self.flush()
         if self.compaction is None:
             await self._save_compaction(CompactionState())
-        now_ms = self._clock.wall_ms()
+        wall_ms = self._clock.wall_ms()
         cleaning = LogCleaning(
-            self._writer, self._swap, self.config, found, resources, now_ms, keeps_tombstones=keeps_tombstones
-        )
+            self._writer, self._swap, self.config, found, resources, wall_ms if now_ms is None else now_ms, wall_ms,
+            keeps_tombstones=keeps_tombstones,
+        )  # fmt: skip
         try:
             result = await cleaning.run()
         except Unavailable as error:
@@ -562,7 +568,7 @@ class DiskLog:
                 self._group_flush.fail(f"a clean of the log failed: {error}", final=error.final)
             raise
         clean_to = min(result.clean_to, self.end_offset)
-        await self._save_compaction(CompactionState(clean_to, now_ms, result.bytes_before, result.bytes_after))
+        await self._save_compaction(CompactionState(clean_to, wall_ms, result.bytes_before, result.bytes_after))
         return result
 
     async def _save_compaction(self, state: CompactionState) -> None:

@@ -88,7 +88,8 @@ class LogChanged(Exception):
 class LogCleaning:
     """One clean of one log: the closed segments in `found`, which the caller has chosen just before.
 
-    With `keeps_tombstones` no tombstone goes: uncleaned records of their keys may lie below the log.
+    Tombstones go by `now_ms`, and replaced files by `wall_ms`. With `keeps_tombstones` no tombstone goes: uncleaned
+    records of their keys may lie below the log.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class LogCleaning:
         found: CleanableRange,
         resources: CleanerResources,
         now_ms: int,
+        wall_ms: int,
         *,
         keeps_tombstones: bool,
     ) -> None:
@@ -107,7 +109,7 @@ class LogCleaning:
         self._config = config
         self._found = found
         self._resources = resources
-        self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._segments = [each for each in writer.segments[:-1] if each.next_offset <= found.first_uncleanable]
         self._rules = CleanRules.of(
             now_ms,
@@ -231,7 +233,7 @@ class LogCleaning:
             builder.max_timestamp_offset, IndexChecksums.of(builder.offsets, builder.times), len(entries),
             crc32c(entries),
         )  # fmt: skip
-        if not await self._swap.replace(group, segment, self._now_ms):
+        if not await self._swap.replace(group, segment, self._wall_ms):
             raise LogChanged
 
     def _keep_epochs(self, rules: CleanRules, epochs: Sequence[tuple[int, int]]) -> CleanRules:

@@ -141,7 +141,7 @@ def schedule_timeout(state: ShardState, transactional_id: str, value: Transactio
     if value.state is not TransactionState.ONGOING or value.timeout_ms == NO_TIMEOUT_MS:
         state.deadlines.cancel(key)
     elif key not in state.deadlines:
-        left_ms = value.started_ms + value.timeout_ms - now.wall_ms
+        left_ms = value.started_ms + value.timeout_ms - now.expiry_ms
         state.deadlines.set(key, now.mono_ms + min(max(left_ms, 0), value.timeout_ms))
 
 

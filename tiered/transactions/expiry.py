@@ -16,8 +16,8 @@ def expire_ids(decision: TransactionDecision, names: list[str]) -> None:
     A producer whose id expired gets a new producer id with its next InitProducerId.
     """
     state = decision.state
-    oldest_ms = decision.now.wall_ms - state.settings.id_expiration_ms
-    oldest_key_ms = decision.now.wall_ms - state.settings.key_expiration_ms
+    oldest_ms = decision.now.expiry_ms - state.settings.id_expiration_ms
+    oldest_key_ms = decision.now.expiry_ms - state.settings.key_expiration_ms
     for _ in range(min(EXPIRY_SLICE_IDS, len(names))):
         name = names.pop()
         found = state.transactions.get(name)

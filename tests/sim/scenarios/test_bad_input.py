@@ -16,12 +16,16 @@ from tests.sim.scenarios.test_replica_fetch import INCARNATION, make_peers
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.broker.broker import Broker
 from tiered.broker.registration import REACH_SECONDS
+from tiered.broker.retention_clock import JUMP_GRACE_MS
 from tiered.config.listeners import Endpoint
 from tiered.controller.request_codec import encode_request
 from tiered.controller.requests import CreateTopic, FenceBroker, RegisterBroker
+from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
+from tiered.groups.requests import CommitOffsets, FetchOffsets, PartitionOffset
 from tiered.ids import incarnation_number
 from tiered.metadata import layout
+from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.peers import MetadataFetch, PartitionFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL
@@ -172,6 +176,35 @@ def test_clock_an_hour_fast_keeps_records_for_their_whole_retention(flush: str) 
         await three.wait_until(lambda: leader.log_start_offset == end + 1, 300)
 
     run_scenario(scenario)
+
+
+def test_broker_that_starts_with_a_fast_clock_expires_no_offsets_early() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        wrong = three.others()[0]
+        await three.controller.node.submit(CreateTopic("t", 1, 3))
+        await wrong.node.group_coordinators.ensure_topic()
+        await three.wait_until(lambda: OFFSETS_TOPIC in wrong.node.image.topics, 10)
+        partitions = wrong.node.image.topics[OFFSETS_TOPIC].partitions
+        led = next(number for number, each in enumerate(partitions) if each.replicas[0] == wrong.node_id)
+        group = next(name for name in map(str, range(100)) if partition_of(name, len(partitions)) == led)
+
+        def is_served() -> bool:
+            host = wrong.node.group_coordinators.host
+            return led in host.led_partitions and not host.count_loading()
+
+        await three.wait_until(is_served, 30)
+        committed = CommitOffsets(group, (PartitionOffset("t", 0, 5),))
+        assert (await wrong.node.group_coordinators.submit(group, committed)).codes == (Code.NONE,)
+        await wrong.stop()
+        await wrong.clear()
+        wrong.machine.clock.jump(8 * 86_400_000)
+        await wrong.start()
+        await three.wait_until(is_served, 400)
+        await asyncio.sleep(2 * JUMP_GRACE_MS / 1000)
+        found = await wrong.node.group_coordinators.submit(group, FetchOffsets(group, (("t", 0),)))
+        assert found.offsets[0].offset == 5
+
+    run_scenario(scenario, offsets_topic_num_partitions=3)
 
 
 def test_unreachable_address_of_a_broker_is_reported_and_delays_no_other() -> None:

@@ -230,6 +230,39 @@ def test_follower_without_a_reply_of_its_leader_keeps_tombstones(tiered: str) ->
     run_scenario(scenario, log_cleaner_backoff_ms=3_600_000, remote_log_manager_task_interval_ms=500)
 
 
+def test_tombstone_keeps_its_time_on_a_broker_with_a_fast_clock() -> None:
+    """Its horizon is of the time before."""
+    day_ms, retention_seconds = 86_400_000, 600
+
+    async def scenario(three: ThreeBrokers) -> None:
+        own = {"delete.retention.ms": str(retention_seconds * 1000)}
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=CONFIGS | own))
+        leader = await wait_leader(three)
+        await write(leader, 0, KEYS)
+        tombstone = bytearray(encode_batch([(1_000, b"k0", None, ())]))
+        offset = (await leader.append(tombstone, acks=ACKS_ALL)).base_offset
+        broker = leader_of(three)
+
+        async def clean() -> bool:
+            """Returns True if the tombstone stays."""
+            for number in range(1, KEYS):
+                await write(leader, number, 1)
+            leader.log.roll()
+            await leader.log.flush()
+            await broker.node.log_cleaner._clean(leader)
+            return offset in [each for each, *_ in await read(leader)]
+
+        assert await clean()
+        broker.machine.clock.jump(day_ms)
+        broker.node.retention_clock.set_skew(day_ms)
+        await asyncio.sleep(retention_seconds - 30)
+        assert await clean()
+        await asyncio.sleep(60)
+        assert not await clean()
+
+    run_scenario(scenario, log_cleaner_backoff_ms=3_600_000)
+
+
 @pytest.mark.parametrize("segment_bytes", ["1024", "1048576"])
 def test_follower_copies_a_transaction_again_whose_marker_is_gone(segment_bytes: str) -> None:
     """The abort was cleaned away while the follower was down. The producer's next marker, a commit, is not its own."""

@@ -30,6 +30,7 @@ from tiered.replication.partition_report import explain
 
 G = "g"
 P = partition_of(G, 2)
+DAY_MS = 86_400_000
 
 
 @pytest.mark.parametrize(
@@ -323,5 +324,22 @@ def test_fenced_coordinator_loses_no_commit_of_its_successor() -> None:
         assert await fetch_committed(site, G) == 11
         await site.stop()
         await frozen.stop(clean=False)
+
+    run(scenario)
+
+
+# -- clocks -----------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_of_an_idle_group_outlive_a_clock_that_jumped() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await commit(site, G, 5)
+        site.machine.clock.jump(8 * DAY_MS)
+        await asyncio.sleep(3 * site.node.settings.offsets_retention_check_interval_ms / 1000)
+        site.machine.clock.jump(-8 * DAY_MS)
+        await asyncio.sleep(3 * site.node.settings.offsets_retention_check_interval_ms / 1000)
+        assert await fetch_committed(site, G) == 5
 
     run(scenario)

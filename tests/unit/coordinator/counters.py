@@ -200,7 +200,8 @@ class CounterRig:
         self.host: Host = CoordinatorHost(
             self.kind, self.store,
             HostPorts(
-                LEADER, self.rig.clock, self.replicas, lambda: self.image, lambda: self.has_contact, lambda: True
+                LEADER, self.rig.clock, self.replicas, lambda: self.image, lambda: self.has_contact, lambda: True,
+                lambda mono_ms, wall_ms: wall_ms,
             ),
             self._ensure_topic, metrics.histogram("load_seconds", "", (1,)),
         )  # fmt: skip

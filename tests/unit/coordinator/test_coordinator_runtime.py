@@ -348,7 +348,7 @@ def test_deadline_is_reported_only_if_it_is_earlier_than_known(rig: CounterRig) 
     async def scenario() -> None:
         reported: list[int] = []
         runtime = Runtime(
-            await rig.lead(), CounterShard(), rig.rig.clock, rig.kind.observer,
+            await rig.lead(), CounterShard(), rig.rig.clock, rig.kind.observer, lambda mono_ms, wall_ms: wall_ms,
             spawn=Coroutine.close, on_deadline_advanced=reported.append, on_failed=lambda _: None,
         )  # fmt: skip
         now_ms = runtime.now().mono_ms

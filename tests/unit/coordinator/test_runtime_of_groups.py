@@ -86,7 +86,7 @@ def told(scenario: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
         failed: list[Refused] = []
         tasks: list[asyncio.Task[None]] = []
         coordinator = CoordinatorRuntime[GroupShard, Request, Reply](
-            replica, shard(), rig.clock, GroupObserver(),
+            replica, shard(), rig.clock, GroupObserver(), lambda mono_ms, wall_ms: wall_ms,
             spawn=lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
             on_deadline_advanced=lambda _: None, on_failed=failed.append,
         )  # fmt: skip

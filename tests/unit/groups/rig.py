@@ -84,7 +84,7 @@ class Rig:
         self.topic_ids: dict[str, str] = {}
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
-        self.ms = 0
+        self.ms = self.fast_ms = 0
         self.log: list[CoordinatorRecord] = []
         self.markers: list[tuple[int, ProducerIdAndEpoch, bool]] = []
         """Markers in the log: the number of records before each, its producer id, and if it commits."""
@@ -96,7 +96,7 @@ class Rig:
 
     @property
     def now(self) -> Now:
-        return Now(self.ms, WALL + self.ms)
+        return Now(self.ms, WALL + self.ms, WALL + self.ms - self.fast_ms)
 
     def ask(self, request: Request) -> int:
         """Sends a request. Returns the token of its reply."""

@@ -143,3 +143,15 @@ def test_many_offsets_are_checked_in_several_turns(rig: Rig, monkeypatch: pytest
         assert len(rig.log) - before <= 25
         before = len(rig.log)
     assert turns >= 3
+
+
+def test_clock_that_is_known_to_be_fast_expires_nothing_early(rig: Rig) -> None:
+    rig.commit()
+    rig.fast_ms = 5 * RETENTION
+    rig.pass_ms(2 * RETENTION)
+    rig.fast_ms += 2 * RETENTION
+    rig.pass_ms(RETENTION)
+    assert rig.committed() == 1
+    rig.fast_ms = 0
+    rig.pass_ms(CHECK)
+    assert rig.committed() == NO_OFFSET

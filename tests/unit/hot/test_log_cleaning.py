@@ -256,6 +256,23 @@ def test_tombstone_goes_after_its_horizon_unless_older_records_remain() -> None:
     asyncio.run(scenario())
 
 
+def test_tombstone_stays_while_the_clock_is_known_to_be_fast() -> None:
+    async def scenario() -> None:
+        clock = FixedClock()
+        log = await filled(disk(), clock=clock)
+        put(log, "k0", None)
+        right_ms, retention_ms = clock.wall, log.config.delete_retention_ms
+        for number, (at_ms, stays) in enumerate([(0, True), (retention_ms - 1, True), (retention_ms, False)]):
+            put(log, "other", str(number))
+            log.roll()
+            await log.flush()
+            clock.wall += 2 * retention_ms
+            await log.clean(log.find_cleanable(log.end_offset, NOW), resources(), right_ms + at_ms)
+            assert ((60, "k0", None) in served(log)) == stays, number
+
+    asyncio.run(scenario())
+
+
 def test_horizon_counts_from_the_first_clean_that_leaves_no_older_record() -> None:
     """A clean that keeps tombstones sets none: older records may lie in the bucket."""
 

@@ -39,12 +39,13 @@ class ShardRig:
         self.events: list[Event] = []
         self.mono_ms = 1_000
         self.wall_ms = WALL_MS
+        self.fast_ms = 0
         self.next_producer_id = 100
         self.shard.on_loaded(self.now)
 
     @property
     def now(self) -> Now:
-        return Now(self.mono_ms, self.wall_ms)
+        return Now(self.mono_ms, self.wall_ms, self.wall_ms - self.fast_ms)
 
     def pass_time(self, ms: int) -> None:
         """Moves both clocks, and handles what is due."""

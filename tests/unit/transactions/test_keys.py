@@ -112,8 +112,11 @@ def test_nothing_but_time_ends_a_committed_key() -> None:
     assert rig.end(identity, False, name="k").code is Code.INVALID_TXN_STATE
     assert rig.begin().reply == REPLY
     rig.init(name="plain")
-    rig.pass_time(rig.settings.key_expiration_ms)
-    rig.pass_time(rig.settings.expiration_check_ms)
+    rig.pass_time(rig.settings.key_expiration_ms - rig.settings.expiration_check_ms)
+    rig.wall_ms, rig.fast_ms = rig.wall_ms + 10 * rig.settings.key_expiration_ms, 10 * rig.settings.key_expiration_ms
+    rig.pass_time(rig.settings.expiration_check_ms - 1)
+    assert sorted(rig.shard.state.transactions) == ["k", "plain"], "by a clock that is known to be fast"
+    rig.pass_time(1 + rig.settings.expiration_check_ms)
     assert sorted(rig.shard.state.transactions) == ["plain"]
     assert rig.begin(b"other").code is Code.NONE
 

@@ -66,6 +66,24 @@ def test_id_expires_after_its_time_but_not_within_a_transaction() -> None:
             assert "t" not in rig.shard.state.transactions
 
 
+def test_clock_that_is_known_to_be_fast_expires_and_aborts_nothing_early() -> None:
+    rig, _ = make_shard_in(TransactionState.ONGOING)
+    rig.init(name="u")
+    day_ms = 86_400_000
+    rig.wall_ms += 8 * day_ms
+    rig.fast_ms = 8 * day_ms
+    rig.reload()
+    rig.pass_time(59_000)
+    assert rig.found().state is TransactionState.ONGOING, "it has the rest of its timeout"
+    rig.pass_time(1_000)
+    assert rig.found().state is TransactionState.PREPARE_ABORT
+    rig.pass_time(rig.settings.expiration_check_ms)
+    assert "u" in rig.shard.state.transactions
+    rig.fast_ms = 0
+    rig.pass_time(rig.settings.expiration_check_ms)
+    assert "u" not in rig.shard.state.transactions
+
+
 def test_records_that_cannot_be_read_are_counted_and_skipped() -> None:
     rig, _ = make_shard_in(TransactionState.ONGOING)
     good = rig.log[-1]
