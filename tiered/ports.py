@@ -95,9 +95,9 @@ class Disk(Protocol):
         """Removes something that may be large, and is awaited: it takes a file system long to free the blocks."""
 
     def space(self) -> Space: ...
-    def boot_mark(self) -> str:
-        """Returns the boot id, the device and the mount of the directory in one line. Equal marks mean that the page
-        cache survived."""
+    def boot_mark(self, path: str) -> str:
+        """Returns the boot id, and the device, mount and inode of a directory, in one line. Equal marks mean that the
+        page cache survived, and that the directory is no copy."""
 
     async def sync_dir(self, path: str) -> None: ...
 

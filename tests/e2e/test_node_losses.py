@@ -15,9 +15,11 @@ from tiered.controller.requests import AcknowledgeLosses
 from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import UNKNOWN_END
 from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.partition_report import explain
 
 LAGGING = replace(QUICK, tiered_upload_max_lag_ms=10_000)
+ON_DISK = {"remote_storage_enable": "false", "retention_ms": "-1"}
 
 
 def stored_end(site: SimBrokerRig, name: str) -> int:
@@ -153,5 +155,96 @@ def test_idle_log_that_is_only_on_disk_is_reported() -> None:
         await site.start(LAGGING)
         assert loss_offsets(site) == {"local-0": 0}
         await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("end", ["stopped", "running"])
+def test_older_copy_of_the_data_directory_is_reported(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The copy was made after a clean stop, or beside the running broker in the same boot. The broker ran on, and the
+    copy was put back."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill(await site.create("t", 1, **ON_DISK), 5)
+        await (site.stop() if end == "stopped" else asyncio.sleep(90))
+        copied = site.machine.disk.copy() if end == "running" else site.machine.disk.clone()
+        if end == "stopped":
+            await site.start()
+        await fill(site.node.leader_replica("t", 0), 5, 5)
+        await site.crash(site.machine.kill)
+        site.machine.disk = copied
+        caplog.clear()
+        await site.start()
+        assert site.node.leader_replica("t", 0).log.end_offset == 5
+        assert loss_offsets(site) == {"t-0": 5}
+        assert ("may be an older copy" in caplog.text) is (end == "stopped")
+        await site.stop()
+        await site.start()
+        assert not site.node.losses.has_any_to_report, "the copy is the data directory now"
+
+    run(scenario)
+
+
+def test_copy_of_a_stopped_broker_that_ran_nowhere_else_is_whole() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill(await site.create("t", 1, **ON_DISK), 5)
+        await site.stop()
+        site.machine.disk = site.machine.disk.copy()
+        await site.start()
+        assert site.node.leader_replica("t", 0).log.end_offset == 5 and loss_offsets(site) == {}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_starts_that_are_killed_at_any_moment_keep_the_trust(seed: int) -> None:
+    """Some die before they register, some after it, and some between the request and its effect."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill(await site.create("t", 1, **ON_DISK), 5)
+        await site.crash(site.machine.kill)
+        site.machine.disk.sync_seconds = lambda: 0.01
+        site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("put",), seconds=0.05))
+        seen: set[tuple[bool, bool]] = set()
+        for step in range(60):
+            node = site.node = site._new_broker(QUICK)
+            start = asyncio.ensure_future(node.start())
+            await asyncio.wait([start], timeout=0.01 * step + 0.003 * seed)
+            known = node.image.brokers.get(node.settings.node_id)
+            is_registered = known is not None and known.incarnation == node.incarnation
+            seen.add((is_registered, node.loss_reporter.directory_trusted))
+            site.machine.kill()
+            start.cancel()
+            await asyncio.gather(start, return_exceptions=True)
+            await node.stop(clean=False)
+        assert seen == {(False, False), (True, False), (True, True)}
+        await site.start()
+        assert site.node.leader_replica("t", 0).log.end_offset == 5 and loss_offsets(site) == {}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("puts", range(4))
+def test_start_that_cannot_register_keeps_the_mark_of_the_process_before(puts: int) -> None:
+    """The bucket takes so many writes of the start. The start opens its logs, and cannot register for a while."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill(await site.create("t", 1, **ON_DISK), 5)
+        await site.crash(site.machine.kill)
+        site.machine.faults.rules.append(FaultRule(FaultKind.ERROR, ("put",), skip=puts))
+        site.node = site._new_broker(QUICK)
+        start = asyncio.ensure_future(site.node.start())
+        await asyncio.wait([start], timeout=10)
+        assert not start.done()
+        site.machine.faults.rules.clear()
+        await site.crash(site.machine.kill)
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        await site.start()
+        assert site.node.leader_replica("t", 0).log.end_offset == 5 and loss_offsets(site) == {}
 
     run(scenario)

@@ -5,6 +5,10 @@
   after a recovery whose result is fsynced. An I/O error removes it for good: the directory is then untrusted.
 - The clean mark proves that all logs are durable (R1).
 - `metadata_position` tells a bucket that went back.
+
+The directory may be an older copy, which an operator put back. So both marks name incarnations, and prove nothing
+unless the last one that ran is among them: the metadata log has it. The boot mark also names the directory's inode. A
+copy that was made during the last incarnation has another one.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ VERSION = "1"
 DELETE_SUFFIX = "-delete"
 LOGS_PER_YIELD = 1_000
 """Logs that are handled before the loop yields."""
+INCARNATIONS_MAX = 100
+"""Incarnations in the boot mark: starts in a row that could not register."""
 ROWS_PER_YIELD = 5_000
 """Rows of a checkpoint that are encoded before the loop yields: some 5 ms."""
 NAME_BYTES_MAX = 255
@@ -62,6 +68,10 @@ class DirectoryState(NamedTuple):
     """The entries of small logs that a clean stop wrote; empty after any other end."""
     synced_logs: SyncedLogsContent = NO_SYNCED_LOGS
     """The logs that have all records which their process fsynced."""
+    boot_incarnations: tuple[str, ...] = ()
+    """The incarnations of the boot mark: one must have been the last that ran."""
+    clean_incarnation: str = ""
+    """The incarnation of the clean mark: it must have been the last that ran."""
 
     @property
     def is_intact(self) -> bool:
@@ -95,16 +105,21 @@ class DataDirectory:
         directory_id = (
             self._check_owner(held.decode(errors="replace"), cluster_id, node_id) if held else new_directory_id
         )
-        clean = self._disk.exists(f"{ROOT}/{checkpoints.CLEAN_MARK}")
-        mark = checkpoints.load(self._disk, ROOT, checkpoints.BOOT_MARK)
+        clean_mark = checkpoints.load(self._disk, ROOT, checkpoints.CLEAN_MARK)
+        clean = clean_mark is not None
+        boot, incarnations = checkpoints.parse_boot_mark(
+            checkpoints.load(self._disk, ROOT, checkpoints.BOOT_MARK) or b""
+        )
         found = DirectoryState(
             directory_id,
-            mark is not None and mark.decode(errors="replace") == self._disk.boot_mark(),
+            boot == self._disk.boot_mark(ROOT),
             clean,
             self._load_offsets(checkpoints.RECOVERY_POINTS),
             self._load_offsets(checkpoints.LOG_STARTS),
             self._load_clean_entries() if clean else {},
             self._load_synced_logs(),
+            incarnations,
+            checkpoints.parse_clean_mark(clean_mark or b""),
         )
         if not held:
             if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
@@ -142,9 +157,14 @@ class DataDirectory:
             await checkpoints.save(self._disk, ROOT, metadata_position.FILE, metadata_position.encode(reached))
             self._noted_position = reached
 
-    async def write_boot_mark(self) -> None:
-        """Writes the boot mark: recovery is finished and fsynced, so the page cache outlives a kill of the process."""
-        await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, self._disk.boot_mark().encode())
+    async def write_boot_mark(self, *incarnations: str) -> None:
+        """Writes the boot mark: recovery is finished and fsynced, so the page cache outlives a kill of the process.
+
+        It holds if the last incarnation that ran is one of these, of which the first ones count.
+        """
+        names = list(dict.fromkeys(incarnations))[:INCARNATIONS_MAX]
+        mark = checkpoints.encode_boot_mark(self._disk.boot_mark(ROOT), names)
+        await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, mark)
 
     def remove_boot_mark(self) -> None:
         """Removes the boot mark after an I/O error: the next start believes only what was fsynced."""
@@ -215,8 +235,8 @@ class DataDirectory:
             log.warning("notes of synced logs are not used why=%s", error)
             return NO_SYNCED_LOGS
 
-    async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]]) -> None:
-        """Marks a clean stop: all logs are closed and durable.
+    async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]], incarnation: str) -> None:
+        """Marks a clean stop of an incarnation: all logs are closed and durable.
 
         The next start need not read the small logs that have an entry.
         """
@@ -226,7 +246,7 @@ class DataDirectory:
             if len(rows) % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
         await checkpoints.save(self._disk, ROOT, clean_shutdown.FILE, clean_shutdown.encode(rows))
-        await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
+        await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, checkpoints.encode_clean_mark(incarnation))
 
     # -- log directories ----------------------------------------------------------------------------------------------
 

@@ -151,6 +151,17 @@ class LogStore:
             for hot in self._logs.values():
                 hot.synced_entry.refresh()
 
+    async def adopt_boot_mark(self) -> None:
+        """Writes the boot mark that this start believes under this incarnation too, before it registers.
+
+        The earlier incarnations stay: nobody knows yet if this one registers, or one that died before it could. Raises
+        `Unavailable`.
+        """
+        state = self._directory_state
+        assert state is not None
+        if state.same_boot:
+            await self._directory.write_boot_mark(self._view.incarnation, *state.boot_incarnations)
+
     async def open_or_create(self, tp: TopicPartition, topic: TopicImage, *, is_new: bool) -> DiskLog:
         """Returns the log of a partition that gets a role here; opens or creates it if it is not open.
 
@@ -309,7 +320,8 @@ class LogStore:
             if self._closed_offsets:
                 raise Unavailable(f"{next(iter(self._closed_offsets))} is not open, so nothing makes it durable")
             entries = ((tp, make_clean_entry(tp, hot)) for tp, hot in list(self._logs.items()))
-            await self._directory.mark_clean((tp, each) for tp, each in entries if each is not None)
+            kept = ((tp, each) for tp, each in entries if each is not None)
+            await self._directory.mark_clean(kept, self._view.incarnation)
         except (Unavailable, Refused) as error:
             log.error("logs could not be closed cleanly why=%s", error)
             return False

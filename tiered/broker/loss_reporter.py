@@ -40,6 +40,8 @@ class LossReporter:
         data_directory: DataDirectory,
     ) -> None:
         self.directory_trusted = False
+        self.is_registered = False
+        """True once this incarnation is certainly the last that ran: until then a mark must name the one before too."""
         self._view = view
         self._channel = channel
         self._losses = losses
@@ -82,7 +84,7 @@ class LossReporter:
                 log.error("lost markers are written later partition=%s why=%s", each.tp, error)
         losses.clear_suspect_partitions({each.tp for each in lost} - {each.tp for each in losses.unreported})
         pending = self._log_store.has_unchecked_logs or losses.suspect_partitions or losses.unreported
-        if not pending and not self.directory_trusted:
+        if self.is_registered and not pending and not self.directory_trusted:
             await self._trust_directory()
 
     async def _trust_directory(self) -> None:
@@ -90,7 +92,7 @@ class LossReporter:
             await self._channel.submit(
                 requests.NameDirectory(self._view.node_id, self._view.incarnation, self._unknown_directory_id)
             )
-        await self._data_directory.write_boot_mark()
+        await self._data_directory.write_boot_mark(self._view.incarnation)
         await self._log_store.clear_suspicion()
         self.directory_trusted = True
 

@@ -81,10 +81,13 @@ class Registration:
     def assess_directory(self, image: Image, state: DirectoryState) -> DirectoryState:
         """Returns what may be believed of the data directory."""
         own = image.brokers.get(self._view.node_id)
-        self._directory_state, self._is_known_directory = discard_untrusted(own, state)
+        believed, self._is_known_directory = discard_untrusted(own, state)
         if not self._is_known_directory:
             self._loss_reporter.set_unknown_directory(state.directory_id)
-        return self._directory_state
+        elif state.is_intact and not believed.is_intact and own is not None:
+            log.warning("data directory may be an older copy: another process of this broker ran since")
+        self._directory_state = believed
+        return believed
 
     async def register(self) -> None:
         """Registers this incarnation, then reports the losses of the partitions that it leads.
@@ -124,12 +127,14 @@ class Registration:
             image = view.image
             if self._find_registered(image) not in (self._replaces, view.incarnation):
                 await self.check_duplicate(image)
+                self._check_still_believed(image, state)
             registration = self._make_request(state)
             suspect_partitions = self._losses.suspect_partitions
             if not self._first_request_ms:  # the cluster keeps the time of the first request, however often it is sent
                 self._first_request_ms = self._clock.wall_ms()
             try:
                 await self._channel.submit_with_retry(registration, timeout)
+                self._loss_reporter.is_registered = True
                 return suspect_partitions
             except Refused as refused:
                 is_last = self._clock.mono_ns() >= until_ns or view.loader.has_ended
@@ -137,6 +142,15 @@ class Registration:
                     raise
                 log.warning("registration is refused, and repeated why=%s", refused.why)
             await self._clock.sleep(RETRY_SECONDS)
+
+    def _check_still_believed(self, image: Image, state: DirectoryState) -> None:
+        """Raises `Refused` if the start believes more of the directory than it may, since it replaces another
+        incarnation now. That one may have run on another copy: the next start finds it out."""
+        found, known = discard_untrusted(image.brokers.get(self._view.node_id), state)
+        now = found.same_boot, found.clean, found.synced_logs, known
+        if now != (state.same_boot, state.clean, state.synced_logs, self._is_known_directory):
+            why = f"another process has registered as broker {self._view.node_id} during this start: start again"
+            raise Refused(Code.DUPLICATE_BROKER_REGISTRATION, why)
 
     def _make_request(self, state: DirectoryState) -> requests.RegisterBroker:
         """Returns the request to register, and notes which partitions are suspect."""
@@ -203,14 +217,19 @@ class Registration:
 def discard_untrusted(last: BrokerImage | None, state: DirectoryState) -> tuple[DirectoryState, bool]:
     """Returns what may be believed of a directory, and whether the cluster knows the directory.
 
-    Its marks count only if the `last` incarnation had this directory, whose disk did not fail. The notes of synced logs
-    count only if the `last` incarnation wrote them: an older version notes nothing.
+    Its marks and its notes of synced logs count only if the `last` incarnation had this directory, whose disk did not
+    fail, and if they name it. Otherwise that one ran on another copy of the directory, and this copy may be older.
     """
     known = last is None or last.directory == state.directory_id
-    if last is None or last.incarnation not in state.synced_logs.incarnations:
+    ran = (last.incarnation,) if last is not None and known else ()
+    if state.same_boot and not set(ran).intersection(state.boot_incarnations):
+        state = state._replace(same_boot=False)
+    elif state.same_boot:  # the last one first: of many incarnations some are left out
+        state = state._replace(boot_incarnations=tuple(dict.fromkeys((*ran, *state.boot_incarnations))))
+    if state.clean_incarnation not in ran:
+        state = state._replace(clean=False, clean_entries={})
+    if not set(ran).intersection(state.synced_logs.incarnations):
         state = state._replace(synced_logs=NO_SYNCED_LOGS)
-    if not known:
-        state = state._replace(same_boot=False, clean=False, clean_entries={}, synced_logs=NO_SYNCED_LOGS)
     return state, known
 
 

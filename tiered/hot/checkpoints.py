@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+import orjson
+
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import Lineage
 from tiered.ids import TopicPartition
@@ -100,6 +102,31 @@ def parse_compaction(data: bytes, *, where: str = "") -> CompactionState:
         return CompactionState(*rows[0]) if rows else CompactionState()
     except (ValueError, TypeError):
         raise Corrupt("the state of compaction is not four numbers", where=where) from None
+
+
+def encode_boot_mark(boot: str, incarnations: Iterable[str]) -> bytes:
+    """Encodes the boot mark: the boot in which it holds, and the incarnations of which one must be the last that
+    ran."""
+    return f"{boot}\n{' '.join(incarnations)}\n".encode()
+
+
+def parse_boot_mark(data: bytes) -> tuple[str, tuple[str, ...]]:
+    """Returns the boot and the incarnations of the boot mark. Without incarnations it proves nothing."""
+    boot, _, incarnations = data.decode(errors="replace").partition("\n")
+    return boot, tuple(incarnations.split())
+
+
+def encode_clean_mark(incarnation: str) -> bytes:
+    """Encodes the clean mark: Kafka's, and the incarnation that stopped."""
+    return orjson.dumps({"version": 0, "brokerEpoch": -1, "incarnation": incarnation})
+
+
+def parse_clean_mark(data: bytes) -> str:
+    """Returns the incarnation in the clean mark; "" if it names none, as Kafka's does: it proves nothing here."""
+    try:
+        return str(orjson.loads(data)["incarnation"])
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def encode_metadata(topic_id: str) -> bytes:

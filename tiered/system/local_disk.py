@@ -43,6 +43,8 @@ OPEN_FILES_WANTED = 65_536
 RESERVE_BYTES = 4 << 20
 """Blocks are reserved in steps of this many bytes, in files that are larger than this."""
 KEEP_SIZE = 1
+GET_GENERATION = 0x80087601
+"""FS_IOC_GETVERSION of Linux."""
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
@@ -113,8 +115,12 @@ class LocalDisk:
         stat = os.statvfs(self.root)
         return Space(total=stat.f_frsize * stat.f_blocks, free=stat.f_frsize * stat.f_bavail)
 
-    def boot_mark(self) -> str:
-        return f"boot={_boot_id()} device={os.stat(self.root).st_dev} mount={_mount_id(self.root)}"
+    def boot_mark(self, path: str) -> str:
+        try:
+            device, inode = _directory_id(self.resolve(path))
+        except OSError as error:
+            raise self.make_error("boot_mark", path, error, read_only=True) from None
+        return f"boot={_boot_id()} device={device} mount={_mount_id(self.root)} inode={inode}"
 
     async def sync_dir(self, path: str) -> None:
         self.check_writable()
@@ -418,6 +424,20 @@ def _boot_id() -> str:
         found = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, timeout=5, check=True)
         return found.stdout.decode().strip()
     return f"unknown-{uuid.uuid4()}"
+
+
+def _directory_id(path: str) -> tuple[int, str]:
+    """Returns the device and the inode of a directory. A file system gives the number of an inode that is gone to
+    another one, under another generation: Linux says which where the file system does."""
+    generation = bytearray(8)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(descriptor, GET_GENERATION, generation)
+        stat = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return stat.st_dev, f"{stat.st_ino}.{int.from_bytes(generation, sys.byteorder)}"
 
 
 def _mount_id(root: str) -> str:

@@ -27,7 +27,7 @@ from tests.sim.harness.loop import PROCESS
 from tiered.broker.data_directory import DataDirectory
 from tiered.cold.collector import Collector
 from tiered.errors import Unavailable
-from tiered.hot.checkpoints import BOOT_MARK, CLEAN_MARK, METADATA_FILE, is_torn_metadata
+from tiered.hot.checkpoints import BOOT_MARK, CLEAN_MARK, METADATA_FILE, is_torn_metadata, parse_boot_mark
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_writer import LogWriter
 from tiered.ids import PartitionId, TopicId
@@ -356,7 +356,7 @@ def read_batches(log: DiskLog) -> list[LogBatch]:
 def has_boot_mark(disk: SimDisk) -> bool:
     """True if the next start trusts all that was written since the machine booted."""
     mark = disk._find(f"{LOG_DIR}/{BOOT_MARK}")
-    return isinstance(mark, Inode) and bytes(mark.data).decode() == disk.boot_mark()
+    return isinstance(mark, Inode) and parse_boot_mark(bytes(mark.data))[0] == disk.boot_mark(LOG_DIR)
 
 
 def may_be_marked_clean(disk: Disk) -> bool:

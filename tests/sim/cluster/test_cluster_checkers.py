@@ -372,7 +372,7 @@ def test_boot_mark_stays_until_a_power_cut() -> None:
         directory = DataDirectory(marked)
         await directory.open("cluster", 1, "directory")
         assert not has_boot_mark(marked)
-        await directory.write_boot_mark()
+        await directory.write_boot_mark("one")
 
     asyncio.run(trust(disk))
     assert has_boot_mark(disk)
@@ -395,7 +395,7 @@ def test_disk_log_ends_where_a_power_cut_emptied_a_segment(first: list[int], fou
 def test_r1_clean_mark_may_come_back_until_its_removal_is_durable() -> None:
     disk = SimDisk(random.Random(1))
     disk.make_dirs("log")
-    asyncio.run(DataDirectory(disk).mark_clean([]))
+    asyncio.run(DataDirectory(disk).mark_clean([], "one"))
     assert may_be_marked_clean(disk)
     disk.remove("log/.kafka_cleanshutdown")
     assert may_be_marked_clean(disk)

@@ -141,8 +141,8 @@ class SimDisk:
         total = TOTAL_BYTES if self.capacity is None else self.capacity
         return Space(total, max(0, total - count_bytes(self._contents.root)))
 
-    def boot_mark(self) -> str:
-        return f"boot={self._contents.boot} device=1 mount=1"
+    def boot_mark(self, path: str) -> str:
+        return f"boot={self._contents.boot} device=1 mount=1 inode={self._contents.inode}"
 
     async def sync_dir(self, path: str) -> None:
         self.check_faults("sync_dir", path, write=True)
@@ -171,6 +171,12 @@ class SimDisk:
     def clone(self) -> SimDisk:
         """Returns a separate copy as after a kill at this moment."""
         return SimDisk(self._rng, copy.deepcopy(self._contents))
+
+    def copy(self) -> SimDisk:
+        """Returns a copy that an operator makes while the machine runs: its directories are other ones."""
+        copied = self.clone()
+        copied._contents.inode += 1
+        return copied
 
     def crash_image(self, rng: random.Random) -> SimDisk:
         """Returns a separate copy as after a power cut at this moment."""

@@ -128,6 +128,8 @@ class DurableBytes:
     journal: list[NameChange] = field(default_factory=list)
     sequence: int = 0
     boot: int = 1
+    inode: int = 1
+    """The inode of the directories, the same for all: a copy has another one."""
     has_rotted: bool = False
     """True if a bit of any file was flipped."""
 
@@ -161,7 +163,7 @@ class DurableBytes:
             for folder, name, node in naming.edits:
                 _set_name(lasting.setdefault(id(folder), dict(folder.durable)), name, node)
         root = _crash_image_of(self.root, lasting, {}, rng)
-        return DurableBytes(root, [], self.sequence, self.boot + 1, self.has_rotted)
+        return DurableBytes(root, [], self.sequence, self.boot + 1, self.inode, self.has_rotted)
 
 
 def count_bytes(folder: Folder) -> int:

@@ -149,7 +149,8 @@ class DurableLogs:
             state = await original(directory, *args)
             if not isinstance(disk, SimDisk):
                 return state
-            if state.same_boot and (mark is None or bytes(mark.data).decode() != disk.boot_mark()):
+            boot = checkpoints.parse_boot_mark(bytes(mark.data))[0] if mark is not None else ""
+            if state.same_boot and boot != disk.boot_mark(ROOT):
                 self._find("a start believes the page cache of another boot")
             folder = disk._find(ROOT)
             if isinstance(folder, Folder) and {checkpoints.CLEAN_MARK} & (folder.names.keys() | folder.durable.keys()):

@@ -213,10 +213,10 @@ def test_mark_of_a_clean_stop_that_a_start_leaves_is_reported() -> None:
         directory = DataDirectory(disk)
         with DurableLogs(lambda rule, what: found.append(what)).watch():
             await directory.open("c", 1, "d")
-            await directory.mark_clean(())
+            await directory.mark_clean((), "one")
             await directory.open("c", 1, "d")
             assert found == []
-            await directory.mark_clean(())
+            await directory.mark_clean((), "one")
             disk.sync_dir = _fail  # type: ignore[method-assign]
             with suppress(Unavailable):
                 await directory.open("c", 1, "d")

@@ -105,15 +105,15 @@ def test_kill_loses_nothing_and_keeps_the_boot_mark() -> None:
     SimLoop(0).run(write_file(disk))
     after = disk.after_kill()
     assert after.open("f").size() == 12_100
-    assert after.boot_mark() == disk.boot_mark()
+    assert after.boot_mark(".") == disk.boot_mark(".")
     with pytest.raises(Unavailable, match="process is dead"):
         disk.open("f")
 
 
 def test_power_cut_changes_the_boot_mark() -> None:
     disk = SimDisk(random.Random(0))
-    mark = disk.boot_mark()
-    assert disk.after_power_cut().boot_mark() != mark
+    mark = disk.boot_mark(".")
+    assert disk.after_power_cut().boot_mark(".") != mark
 
 
 def test_write_during_a_sync_is_not_synced_by_it() -> None:

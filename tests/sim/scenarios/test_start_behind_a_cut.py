@@ -11,8 +11,10 @@ import pytest
 
 from tests.sim.scenarios.test_cut_off import isolate
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
+from tiered.broker.data_directory import DataDirectory
 from tiered.controller.requests import CreateTopic, RegisterBroker
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, Unavailable
+from tiered.metadata.image import BrokerImage
 
 LATE = "L" * 21 + "A"
 """The incarnation of a process that was killed and whose registration comes late."""
@@ -30,6 +32,22 @@ async def wait_known(
     controller: SimBroker, broker: SimBroker, three: ThreeBrokers, *, live: bool, seconds: float
 ) -> None:
     await three.wait_until(lambda: controller.node.image.brokers[broker.node_id].live is live, seconds)
+
+
+async def register_late(three: ThreeBrokers, broker: SimBroker, registered: BrokerImage, directory: str) -> None:
+    """Submits the registration of a process that died after it had read `registered`."""
+    request = RegisterBroker(broker.node_id, LATE, directory, "b9:1", replaces=registered.incarnation)
+    await three.controller.node.submit(request)
+
+
+async def kill_twice(three: ThreeBrokers, broker: SimBroker) -> BrokerImage:
+    """Kills a broker, and then the start after it, which noted itself in the data directory. Returns what is
+    registered."""
+    await broker.kill()
+    await wait_known(three.controller, broker, three, live=False, seconds=10)
+    registered = three.controller.node.image.brokers[broker.node_id]
+    await DataDirectory(broker.machine.disk).write_boot_mark(LATE, registered.incarnation)
+    return registered
 
 
 def test_broker_that_starts_behind_a_cut_serves_soon_after_it_heals() -> None:
@@ -92,17 +110,16 @@ def test_late_registration_of_a_killed_process_replaces_no_newer_one() -> None:
 def test_start_replaces_a_killed_process_that_is_registered_meanwhile() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
-        await late.kill()
-        await wait_known(three.controller, late, three, live=False, seconds=10)
+        registered = await kill_twice(three, late)
         controller = cut_from_controller(three, late)
-        registered = controller.node.image.brokers[late.node_id].incarnation
         starting = asyncio.create_task(late.start())
         await asyncio.sleep(2)
-        await controller.node.submit(RegisterBroker(late.node_id, LATE, "d", "b9:1", replaces=registered))
+        await register_late(three, late, registered, registered.directory)
         three.network.heal()
         await three.wait_until(lambda: controller.node.image.brokers[late.node_id].incarnation != LATE, 10)
         await starting
-        assert controller.node.image.brokers[late.node_id].incarnation == late.node.incarnation
+        known = controller.node.image.brokers[late.node_id]
+        assert (known.incarnation, known.directory) == (late.node.incarnation, registered.directory)
 
     run_scenario(scenario)
 
@@ -112,18 +129,37 @@ def test_start_waits_for_a_registration_of_its_broker_that_is_under_way() -> Non
 
     async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
-        await late.kill()
-        await wait_known(three.controller, late, three, live=False, seconds=10)
+        registered = await kill_twice(three, late)
         controller = three.controller
-        registered = controller.node.image.brokers[late.node_id].incarnation
         controller.machine.faults.first_byte_seconds = 0.5
-        earlier = asyncio.create_task(
-            controller.node.submit(RegisterBroker(late.node_id, LATE, "d", "", replaces=registered))
-        )
+        earlier = asyncio.create_task(register_late(three, late, registered, registered.directory))
         await late.start()
         await earlier
         known = controller.node.image.brokers[late.node_id]
         assert (known.incarnation, known.live) == (late.node.incarnation, True)
+
+    run_scenario(scenario)
+
+
+def test_start_after_which_another_directory_was_registered_fails() -> None:
+    """The process with the other directory may have taken records that this one lacks: the next start finds it out."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        late = three.others()[0]
+        registered = await kill_twice(three, late)
+        controller = cut_from_controller(three, late)
+        starting = asyncio.create_task(late.start())
+        await asyncio.sleep(2)
+        await register_late(three, late, registered, "another")
+        three.network.heal()
+        with pytest.raises(Unavailable, match="has registered as broker"):
+            await starting
+        assert controller.node.image.brokers[late.node_id].incarnation == LATE
+        await late.kill()
+        await late.start()
+        assert late.node.registration._is_known_directory is False
+        known = controller.node.image.brokers[late.node_id]
+        assert (known.incarnation, known.directory) == (late.node.incarnation, registered.directory)
 
     run_scenario(scenario)
 

@@ -79,7 +79,7 @@ def test_directory_of_another_broker_is_refused_and_unchanged(row: str, code: Co
         disk = SimDisk(random.Random(1))
         directory = DataDirectory(disk)
         await directory.open("c", 1, "d")
-        await directory.mark_clean([])
+        await directory.mark_clean([], "one")
         text = checkpoints.load(disk, ROOT, META_FILE)
         assert text is not None
         name = row.partition("=")[0]
@@ -182,7 +182,7 @@ def test_clean_mark_does_not_return_by_a_power_cut_after_a_start(seed: int) -> N
     async def scenario() -> None:
         disk = SimDisk(random.Random(1))
         await DataDirectory(disk).open("c", 1, "d")
-        await DataDirectory(disk).mark_clean([])
+        await DataDirectory(disk).mark_clean([], "one")
         assert (await DataDirectory(disk.clone()).open("c", 1, "fresh")).clean
         await DataDirectory(disk).open("c", 1, "fresh")
         assert not (await DataDirectory(disk.crash_image(random.Random(seed))).open("c", 1, "fresh")).clean

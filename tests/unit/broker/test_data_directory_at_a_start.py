@@ -26,7 +26,7 @@ def test_page_cache_is_whole_in_the_boot_that_wrote_it() -> None:
         on = SimDisk(random.Random(1))
         directory, found = await opened(on)
         assert not found.same_boot
-        await directory.write_boot_mark()
+        await directory.write_boot_mark("one")
         await on.sync_dir(".")  # as the first flush of a log does
         assert (await opened(on.after_kill()))[1].same_boot
         assert not (await opened(on.after_power_cut()))[1].same_boot
@@ -38,7 +38,7 @@ def test_page_cache_is_not_trusted_after_an_io_error() -> None:
     async def scenario() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
-        await directory.write_boot_mark()
+        await directory.write_boot_mark("one")
         directory.remove_boot_mark()
         assert not (await opened(on.after_kill()))[1].same_boot
 
@@ -53,10 +53,10 @@ def test_entries_of_a_clean_stop_hold_for_one_start() -> None:
         append(log, batch(0))
         left = log.make_clean_entry(0, False)
         assert left is not None
-        await directory.mark_clean([(AT, left)])
+        await directory.mark_clean([(AT, left)], "one")
         directory, found = await opened(on)
         assert found.clean and found.clean_entries == {AT: left}
-        await directory.write_boot_mark()
+        await directory.write_boot_mark("one")
         _, found = await opened(on.after_kill())
         assert found.same_boot and not found.clean and not found.clean_entries
 

@@ -36,7 +36,15 @@ CLEAN = CleanLogEntry(TOPIC_ID, 0, False, (), Segment(0, 0, 0, 0), b"", b"", 0)
 
 def found(**changes: object) -> DirectoryState:
     made = DirectoryState(
-        "d", True, True, {AT: 5}, {}, {AT: CLEAN}, SyncedLogsContent(("last",), {AT: TopicId(TOPIC_ID)})
+        "d",
+        True,
+        True,
+        {AT: 5},
+        {},
+        {AT: CLEAN},
+        SyncedLogsContent(("last",), {AT: TopicId(TOPIC_ID)}),
+        ("last",),
+        "last",
     )
     return made._replace(**changes)  # type: ignore[arg-type]
 
@@ -56,10 +64,25 @@ def test_entries_of_another_directory_are_not_trusted() -> None:
     assert what.recovery_points == {AT: 5}, "what was fsynced on it is there"
 
 
-def test_note_of_synced_logs_is_void_after_a_process_that_ignored_it() -> None:
-    """A process of an older version ignores the note, and the setting may have changed under it."""
-    what, known = discard_untrusted(of("d", incarnation="older"), found())
-    assert known and what == found(synced_logs=NO_SYNCED_LOGS)
-    assert discard_untrusted(None, found()) == (found(synced_logs=NO_SYNCED_LOGS), True), (
-        "nobody of this node ever registered"
-    )
+NOTHING = {"same_boot": False, "clean": False, "clean_entries": {}, "synced_logs": NO_SYNCED_LOGS}
+
+
+@pytest.mark.parametrize("last", [of("d", incarnation="another"), None])
+def test_marks_and_notes_are_void_unless_they_name_the_last_process(last: BrokerImage | None) -> None:
+    """The other process ran on another copy of the directory, or this one never registered."""
+    assert discard_untrusted(last, found()) == (found(**NOTHING), True)
+    unnamed = found(boot_incarnations=(), clean_incarnation="")
+    assert discard_untrusted(last, unnamed)[0].is_intact is False, "Kafka's mark names none"
+
+
+def test_each_mark_is_believed_by_itself() -> None:
+    what, _ = discard_untrusted(of("d"), found(clean_incarnation="one"))
+    assert what.same_boot and not what.clean and not what.clean_entries
+    what, _ = discard_untrusted(of("d"), found(boot_incarnations=("one",)))
+    assert not what.same_boot and what.clean and what.clean_entries
+
+
+def test_boot_mark_names_the_last_process_first_of_those_that_may_be_it() -> None:
+    """The next start leaves out the ends of a long list."""
+    what, _ = discard_untrusted(of("d"), found(boot_incarnations=("newer", "last", "before")))
+    assert what.boot_incarnations == ("last", "newer", "before")

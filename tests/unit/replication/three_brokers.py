@@ -100,7 +100,7 @@ class BrokerProcess:
         )
         for run in (self._apply_images, self.partitions.run_fetchers, self.isr_updater.run):
             self._tasks.append(cluster.rig.loop.create_task(run(), name=f"{self.node_id}-{run.__name__}"))
-        await directory.write_boot_mark()
+        await directory.write_boot_mark(self.incarnation)
 
     def receive_image(self, image: Image) -> None:
         """Delivers a committed image."""
