@@ -312,6 +312,11 @@ class GroupCoordinators:
 
         Where a part is lost, the older offsets in the snapshot before make consumers read records again.
         """
+        if shard.log_state.skipped_records:
+            log.error(
+                "records of groups cannot be read, the next snapshot lacks them partition=%s count=%d",
+                partition.replica.tp, shard.log_state.skipped_records,
+            )  # fmt: skip
 
         def find_limit(topic: str, number: int, written: OffsetValue) -> OffsetLimit | None:
             topic_id = self._find_topic_id(topic)

@@ -335,7 +335,10 @@ class TransactionCoordinators:
         Returns nothing: a loaded shard requests the markers of decided transactions by itself.
         """
         if shard.state.skipped_records:
-            log.error("records of transactional ids cannot be read count=%d", shard.state.skipped_records)
+            log.error(
+                "records of transactional ids cannot be read, the next snapshot lacks them partition=%s count=%d",
+                partition.replica.tp, shard.state.skipped_records,
+            )  # fmt: skip
         replica, names = partition.replica, list(shard.state.transactions)
         topic = self._view.image.topics_by_id.get(replica.topic_id)
         if topic is None or not names:

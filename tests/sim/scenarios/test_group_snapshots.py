@@ -28,6 +28,7 @@ from tiered.groups.requests import (
 )
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.records.batch import encode_batch
 
 G = "g"
 P = partition_of(G, 2)
@@ -138,6 +139,28 @@ def test_log_says_that_groups_may_be_gone_if_their_snapshots_are(caplog: pytest.
         lost = f"changes of groups may be gone partition=__consumer_offsets-{P} below_offset={end}"
         assert [each.getMessage() for each in caplog.records if "may be gone" in each.getMessage()] == [lost]
         assert await fetch_committed(site, G) == -1
+        await site.stop()
+
+    run(scenario)
+
+
+def test_log_says_that_records_of_groups_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    """The next snapshot takes the place of the log, and has no such records."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        await site.create("t")
+        await commit(site, G, 7)
+        unknown = bytearray(encode_batch([(1_000, b"\x00\x7fof a later version", b"v", ())]))
+        await offsets_replica(site, P).append(unknown)
+        await site.crash(site.machine.kill)
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        said = (
+            f"records of groups cannot be read, the next snapshot lacks them partition=__consumer_offsets-{P} count=1"
+        )
+        assert [each.getMessage() for each in caplog.records if "cannot be read" in each.getMessage()] == [said]
+        assert await fetch_committed(site, G) == 7
         await site.stop()
 
     run(scenario)
